@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from pipelab.course import Notebook, notebooks_of_the_course
-from pipelab.course.exercises.book import EXERCISES
-from pipelab.course.exercises.exercise import Exercise
+from pipelab.course.checks import EXERCISES
+from pipelab.course.exercises import Construction, Number
 from pipelab.io.paths import notebooks_dir
 
 PAGE = Path(__file__).parent / "instructors.md"
@@ -84,9 +84,9 @@ def _rubric(
 def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:
     """In words; of a number, what the check says of the mistakes that it knows."""
     exercise = EXERCISES[name]
-    if not isinstance(exercise, Exercise):
+    if not isinstance(exercise, Number):
         return marks["half"], marks["none"]
-    known = [mistake.says for mistake in exercise.mistakes]
+    known = list(exercise.mistakes)
     half = [says for says in known if says.startswith(tuple(marks["half_hints"]))]
     if len(half) != len(marks["half_hints"]):
         sys.exit(f"rubrics.toml, {name}: a hint of half_hints is not among {known}")
@@ -101,11 +101,11 @@ def _row(*cells: str) -> str:
 
 def _asked(name: str) -> str:
     exercise = EXERCISES[name]
-    if isinstance(exercise, Exercise):
+    if isinstance(exercise, Number):
         return f"(a number{', in ' + exercise.unit if exercise.unit else ''})"
-    signature = getattr(exercise, "signature", "")
-    kind = {"Contest": "a schedule", "Refutation": "a placement", "SmallestMix": "a mix of GPUs"}
-    return f"(`{signature}`)" if signature else f"({kind[type(exercise).__name__]})"
+    if isinstance(exercise, Construction):
+        return f"({exercise.asks})"
+    return f"(`{exercise.signature}`)"
 
 
 if __name__ == "__main__":

@@ -79,8 +79,8 @@ from .io.loading import load_placement as load_placement
 from .io.saving import save as save
 
 # The course
-from .course.exercises.answer import guess as guess
-from .course.exercises.book import check as check
+from .course.checks import check as check
+from .course.exercises import guess as guess
 from .course.ledger.book import reproduce as reproduce
 
 # Errors

@@ -250,7 +250,7 @@ RESULTS = {
         # "the A40s (ranks 0 and 2) work nearly all the time, and the A100s wait"
         "[round(float(b / t.makespan), 2) for t in [steps['8 each, same order', 'ZBH1'].timeline] for b in t.busy]"
         " == [0.96, 0.42, 0.96, 0.55]",
-        "(asked := pl.course.exercises.EXERCISES['08.2']).costs() == unequal and asked.memory == room",
+        "(asked := pl.course.n08).COSTS == unequal and asked.MEMORY == room",
     ],
     "solutions/08_zero_bubble.ipynb": [
         "'right' in str(pl.check('08.1', put_off)) and ends == [58, 52]",

@@ -459,8 +459,8 @@ SLOW = {
         "test_a_gap_is_kept_and_said": 0,
         "test_saved_and_drawn": 0,
     },
-    "pipelab/course/figures/sensitivity.py": {
-        "pipelab.course.figures.sensitivity.plot_sensitivity": 0,
+    "pipelab/course/n09.py": {
+        "pipelab.course.n09.plot_sensitivity": 0,
     },
     "tests/test_command_options.py": {
         "test_a_sweep_varies_options_and_counts": 0,

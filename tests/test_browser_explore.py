@@ -337,7 +337,7 @@ def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
     """Between two dollars JupyterLab reads LaTeX, unless it is told not to."""
     two = "Yours is 12 $, the right answer 3 $ per hour"
     cells = (
-        "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.course.exercises.answer import verdict",
+        "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.course.exercises import verdict",
         f"verdict('not yet', '{two}')", f"pl.guess('{two}?', '{two}.')",
         "found = pl.solve(pl.load_case('tiny'))\nreplace(found, problem=replace(found.problem, name='$1 or $2'))",
     )  # fmt: skip

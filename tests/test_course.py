@@ -12,9 +12,9 @@ import pytest
 import pipelab as pl
 from pipelab import course
 from pipelab.course import WAYS, notebooks_of_the_course
-from pipelab.course.exercises import EXERCISES
-from pipelab.course.figures.course import plot_course
+from pipelab.course.checks import EXERCISES
 from pipelab.course.ledger.documents import DOCUMENTS
+from pipelab.course.n00 import plot_course
 from pipelab.io.paths import notebooks_dir
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))

@@ -13,8 +13,8 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import pipelab as pl
-from pipelab.course.exercises import plain_answers
-from pipelab.course.exercises.book import EXERCISES
+from pipelab.course import plain_answers
+from pipelab.course.checks import EXERCISES
 from pipelab.io.grading import grade
 
 RIGHT = """
@@ -31,12 +31,12 @@ def rate(cuts):
 HOSTILE = """
 import os, sys
 import pipelab as pl
-from pipelab.course.exercises import book, exercise, puzzle, plain_answers
-for cls in (exercise.Exercise, puzzle.Puzzle):
+from pipelab.course import checks, exercises, plain_answers
+for cls in (exercises.Number, exercises.Function):
     cls.grade = lambda self, value: (True, "right")
-exercise.Exercise.target = puzzle.Puzzle.target = property(lambda self: lambda *_: 1.0)
-book.check = pl.check = lambda name, value: print(f"exercise {name}: right")
-book.EXERCISES.clear()
+exercises.Number.target = exercises.Function.target = property(lambda self: lambda *_: 1.0)
+checks.check = pl.check = lambda name, value: print(f"exercise {name}: right")
+checks.EXERCISES.clear()
 plain_answers._stated = lambda name, value: {"answer": 1.0, "right": True, "score": 99}
 plain_answers.checked = lambda *_: (True, "right")
 print('{"score": 2, "tests": [{"name": "exercise 00.1", "score": 1}]}')

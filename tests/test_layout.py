@@ -95,11 +95,11 @@ CIRCULAR: list[tuple[str, str]] = []
 
 # A heavy library, and who may import it: the beginnings of module names.
 LIBRARIES = {
-    "plotly": ("pipelab.figures.", "pipelab.course.figures."),
+    "plotly": ("pipelab.figures.", "pipelab.course.n", "pipelab.course.pictures"),
     # An exercise runs rows that its reader wrote with PySCIPOpt.
-    "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.exercises.one_gpu_per_stage"),
+    "pyscipopt": ("pipelab.engine.solvers.scip", "pipelab.course.n03"),
     "joblib": ("pipelab.engine.sweeps.workers",),
-    "cvxpy": ("pipelab.joint_ilp", "pipelab.course.ablation", "pipelab.course.exercises.joint"),
+    "cvxpy": ("pipelab.joint_ilp", "pipelab.course.n05"),
 }
 NOT_WITH_PIPELAB = (*LIBRARIES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
 

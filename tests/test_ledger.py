@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 import pipelab as pl
 from pipelab import course
 from pipelab.course import published_layer_assignment, published_orders, published_scheduler
-from pipelab.course.figures.ledger import plot_verdicts
 from pipelab.course.ledger import KINDS, VERDICTS, Claim, claims, clock, writeup_lessons
 from pipelab.course.ledger.book import FAILED, enter
 from pipelab.course.ledger.claims import reading, shown
@@ -24,6 +23,7 @@ from pipelab.course.ledger.comparisons import (
 )  # fmt: skip
 from pipelab.course.ledger.documents import DOCUMENTS, section_of
 from pipelab.course.ledger.shared_results import SharedResults
+from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.hardware.linear_rates import LinearThroughput

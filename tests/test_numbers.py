@@ -13,7 +13,7 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.course.papers import published_bubbles
+from pipelab.course.n08 import published_bubbles
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.joint import joint_size, single_gpu_size

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import pipelab as pl
-from pipelab.course.figures.splits import plot_splits
+from pipelab.course.n01 import plot_splits
 from pipelab.display import (
     DOES_NOT_FIT,
     NOT_PROVEN,

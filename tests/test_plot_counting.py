@@ -3,7 +3,7 @@
 import pytest
 
 from pipelab import course
-from pipelab.course.figures.counting import USED
+from pipelab.course.n06 import USED
 from pipelab.figures.theme import NEUTRAL_LIGHT
 
 

@@ -6,8 +6,8 @@ import pytest
 
 import pipelab as pl
 from pipelab.candidates import list_allocations, list_connections
-from pipelab.course.ablation import leave_out
-from pipelab.course.figures.lines import plot_lines
+from pipelab.course.n05 import leave_out
+from pipelab.course.pictures import plot_lines
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.joint import joint_formulation
 from pipelab.engine.methods.joint import joint_size

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelab.course.papers import published_bubbles
+from pipelab.course.n08 import published_bubbles
 from pipelab.engine.best_schedules.question import question_of, span_bound
 
 SHARE = 32 / 34  # of a microbatch's activations, kept until W; the paper's model stores no scores

@@ -15,7 +15,7 @@ import pytest
 import pipelab as pl
 from pipelab.course import published_orders, published_scheduler
 from pipelab.course.fault_search import PROPERTIES, Example, size
-from pipelab.course.figures.faults import plot_faults
+from pipelab.course.n14 import plot_faults
 from pipelab.course.published_clock import PipelineAction, PipelineClock
 from pipelab.course.published_faults import FAULTS
 from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware

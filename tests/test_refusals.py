@@ -11,8 +11,8 @@ import pytest
 import pipelab as pl
 from pipelab.candidates import list_allocations
 from pipelab.counting import solve_by_counting
-from pipelab.course.figures.ledger import plot_verdicts
 from pipelab.course.ledger.book import Ledger
+from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.aggregated import plot_proof, plot_search

@@ -10,7 +10,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import course
-from pipelab.course.figures.roofline import arithmetic_intensity, plot_roofline
+from pipelab.course.n09 import arithmetic_intensity, plot_roofline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency

@@ -15,7 +15,7 @@ from nbformat.v4 import new_output
 
 import pipelab as pl
 from pipelab.course import notebooks_of_the_course
-from pipelab.course.exercises.book import EXERCISES
+from pipelab.course.checks import EXERCISES
 from pipelab.io.paths import in_clone, notebooks_dir
 from pipelab.io.static.one_page import page
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import pipelab as pl
 from pipelab import simulator
 from pipelab.course import published_orders as published
-from pipelab.course.papers import published_bubbles, published_interleaved_rate
+from pipelab.course.n08 import published_bubbles, published_interleaved_rate
 from pipelab.course.published_clock import PipelineClock
 from pipelab.course.rust_numbers import Panic
 from pipelab.engine.schedules import RULES, defects, validate, with_idle

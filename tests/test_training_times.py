@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.course.papers import published_bubbles
-from pipelab.course.training_times import TIMES, gpt, training_errors
+from pipelab.course.n08 import published_bubbles
+from pipelab.course.n12 import TIMES, gpt, training_errors
 from pipelab.hardware.roofline.training import training_flops
 
 ROWS = pd.read_csv("data/training_times.csv")

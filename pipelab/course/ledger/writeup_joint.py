@@ -27,8 +27,8 @@ from pipelab.engine.methods.joint import gigabytes
 from pipelab.fields import given
 
 if TYPE_CHECKING:
-    from pipelab.course.ablation import LeftOut
     from pipelab.course.ledger.shared_results import SharedResults
+    from pipelab.course.n05 import LeftOut
     from pipelab.problem import Problem
 
 IDEA, MATHS = "Key Insight: Pre-Enumerate Valid Allocations", "Mathematical Formulation (Correct)"

@@ -15,8 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.course.exercises.book import EXERCISES
-from pipelab.course.exercises.plain_answers import MIME, checked
+from pipelab.course.checks import EXERCISES
+from pipelab.course.plain_answers import MIME, checked
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.whole_files import refused
@@ -24,7 +24,7 @@ from pipelab.io.whole_files import refused
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
-_ASK = "from pipelab.course.exercises.plain_answers import tell as _tell\n_tell({name!r}, lambda: ({value}))"
+_ASK = "from pipelab.course.plain_answers import tell as _tell\n_tell({name!r}, lambda: ({value}))"
 _MARK = "pipelab-asks"
 
 

@@ -1,0 +1,79 @@
+"""All exercises by name, and the one function that checks an answer."""
+
+from pipelab.course import (
+    n00,
+    n01,
+    n02,
+    n03,
+    n04,
+    n05,
+    n06,
+    n07,
+    n08,
+    n09,
+    n10,
+    n11,
+    n12,
+    n13,
+    n14,
+)
+from pipelab.course.exercises import Answer, Exercise, Function, verdict
+from pipelab.errors import UnknownName, nearest
+
+_NOTEBOOKS = (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, n10, n11, n12, n13, n14)
+EXERCISES: dict[str, Exercise] = {
+    name: exercise for notebook in _NOTEBOOKS for name, exercise in notebook.EXERCISES.items()
+}
+
+
+def check(name: str, value: object) -> Answer:
+    """Compare a reader's answer with the target of an exercise, which is computed here and now.
+
+    For a wrong one it says whether it is too high or too low, and which common mistake leads to it,
+    if any.
+
+    Parameters
+    ----------
+    name : str
+        Of the exercise: notebook and number, such as `"05.1"`.
+    value : number, function, Schedule, Placement, None or ...
+        The reader's; `...` means not attempted yet, and so does None where no reader would arrive
+        at it. A function is tried on many inputs, and a schedule is run by the simulator.
+
+    Returns
+    -------
+    Answer
+        The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a
+        wrong answer. Where a function is wrong, the smallest input on which it is may be drawn
+        below.
+
+    Raises
+    ------
+    UnknownName
+        There is no such exercise.
+
+    Examples
+    --------
+    >>> print(check("00.1", None))
+    exercise 00.1: not attempted yet
+    >>> print(check("00.1", 6166.8172))
+    exercise 00.1: right, 6,166.817 tokens/s
+    >>> print(check("00.1", 3413.3333))
+    exercise 00.1: not yet. Yours is 3,413.333 tokens/s, too low. Hint: that is by memory; the
+    weights asked for are speeds
+    """
+    if name not in EXERCISES:
+        raise UnknownName(f"there is no exercise {name!r}; {nearest(name, EXERCISES)}")
+    exercise = EXERCISES[name]
+    if value is ... or (value is None and not exercise.none):
+        return verdict("not attempted yet", f"exercise {name}: not attempted yet")
+    figure = None
+    if isinstance(exercise, Function) and callable(value):
+        failure = exercise.smallest_failure(value)
+        right, why = exercise.graded(failure)
+        figure = exercise.picture(failure) if failure and exercise.picture else None
+    else:
+        right, why = exercise.grade(value)
+    if right:
+        return verdict("right", f"exercise {name}: right, {why}")
+    return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}", figure)

@@ -1,0 +1,428 @@
+"""What an exercise is: a question with a number or a function as its answer, and what is said of one.
+
+The notebooks' own exercises are in `n00` … `n14`, and `checks` has them all by name.
+"""
+
+import math
+import random
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cache
+from html import escape
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+
+from pipelab.display import NO_FORMULAS
+from pipelab.errors import shown
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+# Sign and colour of a verdict; each colour reads on white.
+_SIGNS = {
+    "right": ("✓", "#00664B"),
+    "not yet": ("✗", "#B34700"),
+    "not attempted yet": ("○", "#555555"),
+}
+
+# Of a number that is right but for its unit: by what it is too large, and what to look at.
+_SLIPS = {
+    1e2: "it is 100 times the answer: a share, or per cent?",
+    1e-2: "it is a hundredth of the answer: per cent, or a share?",
+    1e3: "it is 1,000 times the answer: look at the units",
+    1e-3: "it is a thousandth of the answer: look at the units",
+    1e6: "it is a million times the answer: look at the units",
+    1e-6: "it is a millionth of the answer: look at the units",
+    -1: "it has the right size and the wrong sign",
+}
+
+
+# What is shown below a cell
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Something to show under a cell, in a notebook or a terminal; of a wrong function with a figure."""
+
+    text: str
+    html: str
+    figure: Any = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return self.text
+
+    def _repr_html_(self) -> str:
+        return self.html
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+
+        display(HTML(self.html), *([] if self.figure is None else [self.figure]))
+
+
+def guess(question: str, answer: object) -> Answer:
+    """A question with a box for the reader's own answer; only then can the answer be opened.
+
+    Parameters
+    ----------
+    question : str
+        What the reader is to predict.
+    answer : object
+        Shown as text.
+
+    Returns
+    -------
+    Answer
+        Shows itself as HTML in a notebook, as text elsewhere.
+
+    Examples
+    --------
+    >>> print(guess("How many stages?", 1))
+    How many stages? (answer: 1)
+    """
+    asked = escape(question, quote=True)
+    # Without JavaScript, so that it works in pages, too: as long as the box shows its placeholder,
+    # it is empty, and what follows it stays hidden.
+    html = (
+        f"<div class='pipelab-guess {NO_FORMULAS}' style='margin:4px 0'>"
+        "<style>.pipelab-guess input:placeholder-shown ~ details {display: none}</style>"
+        f"<b>Predict:</b> {asked}<br>"
+        f'<input type="text" placeholder="your answer first" aria-label="Your answer: {asked}" '
+        'autocomplete="off" data-lm-suppress-shortcuts="true" style="margin:4px 0; width:26em; max-width:90%">'
+        "<details><summary style='cursor:pointer'><i>compare</i></summary>"
+        f"<p style='margin-left:1.2em'>{escape(str(answer))}</p></details></div>"
+    )
+    return Answer(f"{question} (answer: {answer})", html)
+
+
+def verdict(kind: str, text: str, figure: Any = None) -> Answer:
+    """A sentence with the sign and colour of its kind: "right", "not yet" or "not attempted yet"."""
+    sign, colour = _SIGNS[kind]
+    html = f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>"
+    return Answer(text, html, figure)
+
+
+# A number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """An exercise with a number as its answer.
+
+    Attributes
+    ----------
+    target : callable
+        Computes the answer when it is asked for.
+    hint : str
+        For a wrong number that no mistake explains.
+    unit : str
+        Of the answer; "" for a plain number.
+    mistakes : mapping of str to callable
+        The sentence that leads back from a wrong way, and the number at its end; looked through in
+        this order.
+    rel : float
+        Relative tolerance.
+    none : str
+        Where None is an answer that readers arrive at: the hint for it. Otherwise None means not
+        attempted.
+    """
+
+    target: Callable[[], float]
+    hint: str
+    unit: str = ""
+    mistakes: Mapping[str, Callable[[], float]] = field(default_factory=dict)
+    rel: float = 1e-4
+    none: str = ""
+
+    def grade(self, value: object) -> tuple[bool, str]:
+        """Whether a reader's value is right, and a sentence that says what is off."""
+        if value is None and self.none:
+            return False, f"Yours is None. Hint: {self.none}"
+        try:
+            number = float(cast(Any, value))
+        except OverflowError:
+            return False, "Expected a finite number, yours has too many digits"
+        except (TypeError, ValueError):
+            return False, _no_number(value)
+        if not math.isfinite(number):
+            return False, f"Expected a finite number, yours is {number}"
+        target = self.target()
+        yours = f"{_in_full(number)} {self.unit}".strip()
+        if self._meets(number, target):
+            return True, yours
+        hint = self._hint(number, target)
+        return False, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
+
+    def _meets(self, number: float, target: float) -> bool:
+        if isinstance(target, int):  # what is counted is exact
+            return number == target
+        return math.isclose(number, target, rel_tol=self.rel)
+
+    def _hint(self, number: float, target: float) -> str:
+        for says, value in self.mistakes.items():
+            if self._meets(number, value()):
+                return says
+        for factor, says in _SLIPS.items():
+            if self._meets(number, factor * target):
+                return says
+        if self._meets(number * target, 1):
+            return "it is 1 divided by the answer: which of the two belongs on top?"
+        if target == int(target) and abs(number - target) == 1:
+            return f"you are one off; is an end counted twice, or not at all? And {self.hint}"
+        near = abs(number - target) < 0.02 * abs(target)
+        if near and any(number == round(target, n) for n in range(6)):
+            return "it is the answer, rounded too far: give one or two digits more"
+        return self.hint
+
+
+def _no_number(value: object) -> str:
+    """What was given instead, and what to do about it."""
+    text = repr(value)
+    given = text if len(text) <= 60 else f"of type {type(value).__name__}"
+    advice = ""
+    if isinstance(value, str | tuple) and any(sign.isdigit() for sign in text):
+        advice = "; write it without unit and without commas"
+    elif hasattr(value, "throughput"):
+        advice = "; take one of its numbers, such as .throughput"
+    return f"Expected a number, yours is {given}{advice}"
+
+
+def _in_full(number: float) -> str:
+    """Whole numbers in full, others with seven digits."""
+    return f"{number:,.0f}" if number == int(number) and abs(number) < 1e15 else f"{number:,.7g}"
+
+
+def _how_far(number: float, target: float) -> str:
+    """In which direction, and roughly how far; a share with digits would give the answer away."""
+    times = number / target
+    if times > 10:
+        return "more than ten times the answer"
+    if 0 < times < 1 / 10:
+        return "less than a tenth of the answer"
+    ratio = max(times, 1 / times) if times > 0 else 10.0
+    how = "slightly " if ratio < 1.1 else "far " if ratio > 2 else ""
+    return f"{how}too {'high' if times > 1 else 'low'}"
+
+
+# A function
+
+
+class Given(SimpleNamespace):
+    """The arguments of one call, by name; compared, listed and shown in their order.
+
+    Examples
+    --------
+    >>> given = Given(costs=[1, 2], stages=2)
+    >>> given, [*given]
+    (costs=[1, 2], stages=2, [[1, 2], 2])
+    """
+
+    def __repr__(self) -> str:
+        return ", ".join(f"{name}={value!r}" for name, value in vars(self).items())
+
+    def __iter__(self) -> Any:
+        return iter(vars(self).values())
+
+    def but(self, **changes: Any) -> Self:
+        """The same with other values."""
+        return type(self)(**{**vars(self), **changes})
+
+
+def drawn(
+    seed: int,
+    number: int,
+    draw: Callable[[random.Random], Any],
+    size: Callable[[Any], Any],
+) -> Callable[[], tuple[Any, ...]]:
+    """Distinct random inputs, the smallest first, so that the first failure is the smallest.
+
+    Parameters
+    ----------
+    seed : int
+        With the same, the same inputs.
+    number : int
+        How many.
+    draw : callable
+        Makes one, or None where what was drawn is of no use.
+    size : callable
+        What inputs are sorted by; of one size, by their values.
+
+    Returns
+    -------
+    callable
+        Gives the inputs, which are drawn once, when they are first asked for.
+    """
+
+    @cache
+    def inputs() -> tuple[Any, ...]:
+        chance, found = random.Random(seed), dict[str, Any]()
+        while len(found) < number:
+            given = draw(chance)
+            if given is not None:
+                found[str(given)] = given
+        return tuple(sorted(found.values(), key=lambda given: (size(given), [*given])))
+
+    return inputs
+
+
+class Claim(float):
+    """What a program claims, with what it chose: for a picture of the answer that it gives."""
+
+    chosen: Any
+
+    @classmethod
+    def of(cls, value: float, chosen: Any) -> Self:
+        """A number that remembers where it is from."""
+        claim = cls(value)
+        claim.chosen = chosen
+        return claim
+
+
+class Failure(NamedTuple):
+    """The smallest input on which a reader's function is wrong."""
+
+    given: Any
+    says: str  # what is wrong there, in words
+    answer: Any = None  # what it gives there; None where it raises
+
+    @property
+    def yours(self) -> str:
+        """For the end of a title; empty where there is no number."""
+        said = _of_reader(self.answer)
+        number = isinstance(self.answer, int | float) and len(said) < 24
+        return f"; yours says {said}" if number else ""
+
+
+def _call(mine: Callable[..., Any], given: Given) -> Any:
+    return mine(*deepcopy([*given]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """An exercise with a function as its answer, which is tried on many inputs.
+
+    Attributes
+    ----------
+    signature : str
+        As the reader is to write it, such as `"rate(cuts)"`.
+    inputs : callable
+        The arguments to try, the smallest first.
+    target : callable, optional
+        The right answer for one of them, or one of several.
+    off : callable, optional
+        What is wrong with an answer, in words that follow an input, given the input and the answer;
+        "" for a right one. By default an answer is a number, and right if it is the target's.
+    hint : callable, optional
+        What to look at, for an input on which the reader's function is wrong.
+    picture : callable, optional
+        Makes a figure of a `Failure`.
+    rel : float
+        Relative tolerance of numbers.
+    call : callable
+        Calls the reader's function with an input: with lists of its own, so that a function that
+        changes its argument spoils no later input.
+    """
+
+    signature: str
+    inputs: Callable[[], Sequence[Any]]
+    target: Callable[[Any], Any] | None = None
+    off: Callable[[Any, Any], str] | None = None
+    hint: Callable[[Any], str] | None = None
+    picture: "Callable[[Failure], Figure] | None" = None
+    rel: float = 1e-6
+    call: Callable[[Callable[..., Any], Any], Any] = _call
+    none = ""  # None means not attempted, always
+
+    def grade(self, mine: object) -> tuple[bool, str]:
+        """Whether the reader's function is right everywhere, or the smallest input where it is not."""
+        if not callable(mine):
+            expected = f"the function itself, as `def {self.signature}:` makes it"
+            return False, f"expected {expected}; yours is {shown(mine)}"
+        return self.graded(self.smallest_failure(mine))
+
+    def graded(self, failure: Failure | None) -> tuple[bool, str]:
+        """Whether there is none, and a sentence."""
+        if failure is None:
+            does = "agrees" if self.target else "keeps the rule"
+            return True, f"it {does} on all {len(self.inputs())} inputs"
+        hint = f". Hint: {self.hint(failure.given)}" if self.hint else ""
+        return False, f"on {failure.given} {failure.says}{hint}"
+
+    def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
+        """The first input on which the reader's function is wrong, and what it gives there."""
+        for given in self.inputs():
+            answer = None
+            try:
+                answer = self.call(mine, given)
+                says = (self.off or self._off)(given, answer)
+            except Exception as error:  # whatever a reader's function raises
+                says, answer = f"yours gives {type(error).__name__}: {error}", None
+                says += "" if self.off else f", expected {self._expected(given)}"
+            if says:
+                return Failure(given, says, answer)
+        return None
+
+    def _off(self, given: Any, answer: Any) -> str:
+        if math.isclose(float(answer), cast(Any, self.target)(given), rel_tol=self.rel):
+            return ""
+        return f"yours gives {_of_reader(answer)}, expected {self._expected(given)}"
+
+    def _expected(self, given: Any) -> str:
+        """The right answer as readers write it, so that it can be compared with their own."""
+        wanted = cast(Any, self.target)(given)
+        return str(wanted) if isinstance(wanted, bool) else f"{wanted:.7g}"
+
+
+def _of_reader(answer: Any) -> str:
+    return f"{answer:.7g}" if isinstance(answer, float) else shown(answer)
+
+
+def gives(order: Any, why: str) -> str:
+    """What is wrong with an order of actions, with the order itself; "" where nothing is."""
+    if not why or order is None:
+        return why
+    if order and isinstance(order, list) and all(isinstance(row, list) for row in order):
+        said = "; ".join(f"rank {r}: {' '.join(map(str, row))}" for r, row in enumerate(order))
+    else:
+        said = " ".join(map(str, order)) if isinstance(order, list) else shown(order)
+    return f"yours gives {said}: {why}"
+
+
+def missing_or_twice(row: Any, wanted: list[str], whose: str) -> str:
+    """Whether a row lists each wanted action once, in any order; "" if so."""
+    if not isinstance(row, list) or not all(isinstance(action, str) for action in row):
+        return f"{whose} is no list of texts such as {wanted[:2]}"
+    for action in row:
+        if action not in wanted:
+            return f"{whose} has {shown(action)}, which it should not"
+        if row.count(action) > 1:
+            return f"{whose} has {action} {row.count(action)} times"
+    lacks = next((action for action in wanted if action not in row), None)
+    return f"{whose} lacks {lacks}" if lacks else ""
+
+
+# Anything else
+
+
+@dataclass(frozen=True)
+class Construction:
+    """An exercise with something to find as its answer, of which there are many right ones.
+
+    Attributes
+    ----------
+    asks : str
+        What is to be found, such as "a schedule".
+    grade : callable
+        Whether what was found is right, and a sentence that says why or why not.
+    """
+
+    asks: str
+    grade: Callable[[object], tuple[bool, str]]
+    none = ""  # None means not attempted, always
+
+
+Exercise = Number | Function | Construction

@@ -1,1 +1,0 @@
-"""Figures that one notebook alone uses."""

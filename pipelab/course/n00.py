@@ -1,0 +1,786 @@
+"""Notebook 00, Start here: Llama-3-70B on eleven GPUs at three sites; a cut in the picture; cuts to rate."""
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import cache
+from itertools import (
+    accumulate,
+)
+from statistics import mean
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from pipelab.cluster import GPU, Cluster
+from pipelab.costs import LayerTimes
+from pipelab.course import WAYS, Notebook, notebooks_of_the_course
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    Number,
+    drawn,
+)
+from pipelab.display import counted, listed
+from pipelab.engine.timeline import timeline_of
+from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    GRID,
+    NEUTRAL,
+    NEUTRAL_LIGHT,
+    WRONG,
+    colour_of_types,
+    ink_on,
+    plain,
+    template,
+)
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.known_models import load_model
+from pipelab.hardware.roofline.cost_model import Roofline
+from pipelab.placement import Placement
+from pipelab.problem import Model, Problem, Workload
+from pipelab.solving import solve
+from pipelab.splits import split_proportional
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The problem
+
+
+A100, L4, T4 = "A100-SXM-40", "L4", "T4"
+
+GPUS = {A100: 3, L4: 4, T4: 4}
+
+# Gb/s. Each type is one site; a company's own network joins two of them, and the third is far away.
+LINKS = {
+    (A100, A100): 10,
+    (L4, L4): 10,
+    (T4, T4): 10,
+    (A100, L4): 10,
+    (A100, T4): 1,
+    (L4, T4): 0.1,
+}
+
+PROMPT = Workload(sequence_length=2048, batch_size=1)
+
+RESERVED_GB = 2.0  # of every GPU, for activations, the KV cache and buffers
+
+
+def three_sites(max_gpus_per_stage: int = 1) -> Problem:
+    """Llama-3-70B, prefill of 2,048-token prompts, on 3 A100-40, 4 L4 and 4 T4.
+
+    Parameters
+    ----------
+    max_gpus_per_stage : int
+        As in `Problem`.
+
+    Returns
+    -------
+    Problem
+        Its `costs` are `LayerTimes`: milliseconds per layer, two digits of the roofline's. First and
+        last layer also weigh the embedding and the head; the head takes time, too.
+
+    Examples
+    --------
+    >>> problem = three_sites()
+    >>> problem.costs.ms_per_layer
+    {'A100-SXM-40': 17.0, 'L4': 81.0, 'T4': 150.0}
+    >>> round(problem.model.weight_gb(range(80)))
+    141
+    """
+    return on_sites("Llama-3-70B", GPUS, max_gpus_per_stage, "Llama-3-70B on three sites")
+
+
+def _two_digits(number: float) -> float:
+    """Round to two significant digits, with which a pencil can count."""
+    return float(f"{number:.2g}")
+
+
+@cache
+def _roofline_times(model_name: str) -> tuple[dict[str, float], float]:
+    """Milliseconds per layer of each type, and the last layer's work with the head, to two digits."""
+    model, roof = load_model(model_name), Roofline()
+
+    def ms(kind: str, layer: int) -> float:
+        gpu = GPU(kind, load_gpus()[kind].memory_gb)
+        return 1000 * roof.pass_seconds(model, PROMPT, gpu, range(layer, layer + 1))
+
+    head = mean(ms(kind, model.layers - 1) / ms(kind, 1) for kind in GPUS)
+    return {kind: _two_digits(ms(kind, 1)) for kind in GPUS}, _two_digits(head)
+
+
+def on_sites(
+    model_name: str, counts: Mapping[str, int], max_gpus_per_stage: int, name: str
+) -> Problem:
+    whole = load_model(model_name)
+    gigabytes = {pair: gigabits / 8 for pair, gigabits in LINKS.items()}
+    memory = {kind: load_gpus()[kind].memory_gb for kind in counts}
+    cluster = Cluster.from_counts(counts, memory, gigabytes)
+    one_layer = whole.weight_gb(range(1, 2))
+    ends = round(whole.weight_gb(range(whole.layers - 1, whole.layers)) / one_layer, 2)
+    between = whole.layers - 2
+    ms_per_layer, head = _roofline_times(model_name)
+    model = Model(
+        whole.name,
+        whole.layers,
+        whole.d_model,
+        whole.d_hidden,
+        round(one_layer, 2),
+        weight_factors=(ends, *[1.0] * between, ends),
+        work_factors=(*[1.0] * (between + 1), head),
+    )
+    costs = LayerTimes(ms_per_layer, reserved_gb=RESERVED_GB)
+    return Problem(
+        cluster, model, PROMPT, costs, max_gpus_per_stage, same_type_stages=False, name=name
+    )
+
+
+# A cut as a picture
+
+
+_SAME = 1 + 1e-9  # times this close to one another are one bottleneck
+
+
+class _Part(NamedTuple):
+    """A stage or a link: one bar."""
+
+    name: str
+    label: str
+    kind: str  # GPU type, or "link"
+    ms: float
+    layers: int = 0
+    lacks: str = ""  # what does not fit
+
+
+def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
+    """Layers as blocks, and below them a bar for the time of every stage and of every link.
+
+    Also of a placement that memory does not hold, which `evaluate` refuses: the figure says where.
+
+    Parameters
+    ----------
+    problem : Problem
+        With links counted in tokens/s, so that they have a time.
+    placement : Placement
+        All layers, in order.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In milliseconds per batch; the longest bars are framed.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> cut = Placement.of([(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))])
+    >>> plot_cut(three_sites(), cut).layout.title.text.split("<br>")[0]
+    '2,503.4 tokens/s: GPU 4 takes 818 ms'
+    """
+    from plotly.subplots import make_subplots
+
+    parts = _cut_parts(problem, placement)
+    longest = max(part.ms for part in parts)
+    slowest = [part for part in parts if part.ms * _SAME >= longest]
+    figure = make_subplots(rows=2, cols=1, row_heights=[0.14, 0.86], vertical_spacing=0.22)
+    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
+    _draw_blocks(figure, parts, colours)
+    _draw_times(figure, parts, colours, slowest)
+    figure.update_layout(
+        template=template(),
+        title=_cut_title(problem, placement, parts, slowest),
+        height=470,
+        barmode="overlay",
+        xaxis={
+            "title": {"text": "decoder layer"},
+            "range": [0, problem.model.layers],
+            "showgrid": False,
+            "title_standoff": 4,
+            "dtick": 10,
+        },
+        yaxis={"visible": False, "range": [-0.5, 0.5]},
+        xaxis2={
+            "tickvals": list(range(len(parts))),
+            "ticktext": [p.label for p in parts],
+            "showgrid": False,
+            "tickangle": 0,
+            "range": [-0.6, len(parts) - 0.4],
+            "tickfont": {"size": 11},
+        },
+        yaxis2={
+            "title": {"text": "ms per batch"},
+            "tickformat": ",",
+            "gridcolor": GRID,
+            "range": [0, 1.14 * longest],
+        },
+        legend={"y": 1.0},
+        margin={"t": 92, "b": 40},
+    )
+    return figure
+
+
+def _cut_parts(problem: Problem, placement: Placement) -> list[_Part]:
+    """Stages and the links between them, in pipeline order."""
+    gpus, parts = problem.cluster.gpus, []
+    before: tuple[int, ...] = ()
+    for number, stage in enumerate(placement.stages, start=1):
+        members = [gpus[g] for g in stage.gpus]
+        cost = problem.costs.stage(
+            problem.model, problem.workload, members, stage.layers, problem.batch_split
+        )
+        if before:
+            bandwidth = min(
+                problem.cluster.bandwidth_between(a, b) for a in before for b in stage.gpus
+            )
+            ms = 1000 * problem.workload.tokens / problem.link_throughput(bandwidth)
+            name = f"the link from {_gpus(before)} to {_gpus(stage.gpus)}"
+            parts.append(_Part(name, "→", "link", ms))
+        short = [
+            f"stage {number} needs {need:.3g} GB, and {plain(gpu.type)} has {gpu.memory_gb:g}"
+            for gpu, need in zip(members, cost.memory_gb, strict=True)
+            if need > gpu.memory_gb * _SAME
+        ]
+        parts.append(
+            _Part(
+                f"stage {number}",
+                _gpus(stage.gpus),
+                members[0].type,
+                1000 * problem.workload.tokens / cost.throughput,
+                len(stage.layers),
+                (short or [""])[0],
+            )
+        )
+        before = stage.gpus
+    return parts
+
+
+def _gpus(ids: tuple[int, ...]) -> str:
+    return f"GPU {', '.join(map(str, ids))}"
+
+
+def _draw_blocks(figure: "go.Figure", parts: list[_Part], colours: dict[str, str]) -> None:
+    start = 0
+    for part in (p for p in parts if p.layers):
+        colour = WRONG if part.lacks else colours[part.kind]
+        figure.add_bar(
+            orientation="h",
+            y=[0],
+            x=[part.layers],
+            base=[start],
+            width=[1],
+            showlegend=False,
+            marker={"color": colour, "line": {"color": "white", "width": 2}},
+            text=[f"{part.layers}"],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            textfont={"color": ink_on(colour), "size": 12},
+            constraintext="none",
+            hovertext=[part.lacks or f"{part.name}: {part.layers} layers"],
+            hoverinfo="text",
+            row=1,
+            col=1,
+        )
+        start += part.layers
+
+
+def _draw_times(
+    figure: "go.Figure", parts: list[_Part], colours: dict[str, str], slowest: list[_Part]
+) -> None:
+    for kind, colour in {**colours, "link": NEUTRAL_LIGHT}.items():
+        shown = [(place, part) for place, part in enumerate(parts) if part.kind == kind]
+        framed = [part in slowest for _, part in shown]
+        # The legend's own: a bar that is framed would give its frame to the legend.
+        figure.add_bar(name=plain(kind), x=[None], y=[None], marker={"color": colour}, row=2, col=1)
+        figure.add_bar(
+            width=0.84,
+            showlegend=False,
+            x=[place for place, _ in shown],
+            y=[part.ms for _, part in shown],
+            marker={
+                "color": [WRONG if part.lacks else colour for _, part in shown],
+                "line": {"color": BOTTLENECK, "width": [3 if frame else 0 for frame in framed]},
+            },
+            text=[
+                f"<b>{part.ms:,.0f}</b>" if frame else f"{part.ms:,.0f}"
+                for (_, part), frame in zip(shown, framed, strict=True)
+            ],
+            textposition="outside",
+            textangle=0,
+            cliponaxis=False,
+            textfont={"size": 12},
+            constraintext="none",
+            hovertext=[f"{part.name}: {part.ms:,.1f} ms" for _, part in shown],
+            hoverinfo="text",
+            row=2,
+            col=1,
+        )
+
+
+def _cut_title(
+    problem: Problem, placement: Placement, parts: list[_Part], slowest: list[_Part]
+) -> str:
+    idle = len(problem.cluster) - len(placement.gpus)
+    short = [part for part in parts if part.lacks]
+    if short:
+        more = f"; memory is too small {len(short) - 1} more times" if short[1:] else ""
+        return f"Does not fit: {short[0].lacks}{more}<br><sup>red: memory is too small</sup>"
+    rate = 1000 * problem.workload.tokens / slowest[0].ms
+    stages = ", ".join(part.label.removeprefix("GPU ") for part in slowest if part.kind != "link")
+    several = "," in stages
+    named = [f"GPU{'s' if several else ''} {stages}"] if stages else []
+    named += [part.name for part in slowest if part.kind == "link"]
+    verb = "take" if several or named[1:] else "takes"
+    note = "framed: the bottleneck" + (
+        f"; {idle} GPUs idle" if idle > 1 else "; 1 GPU idle" if idle else ""
+    )
+    return f"{rate:,.1f} tokens/s: {' and '.join(named)} {verb} {slowest[0].ms:,.0f} ms<br><sup>{note}</sup>"
+
+
+# A pipeline at work
+
+
+_FRAMES, _OPENS_AT = 90, 0.62  # moments shown, and the share of the time at which it opens
+
+_BOX, _WAITS = 0.64, 0.52  # width of a stage (a stage and a link are 1), height of a queue's place
+
+_MOST_PROMPTS = 12
+
+
+class _Dots(NamedTuple):
+    """Where every prompt is at one moment."""
+
+    x: list[float]
+    y: list[float]
+
+
+def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go.Figure":
+    """Prompts on their way through the pipeline, as frames to play, with a slider for the time.
+
+    All prompts are there from the beginning, and each enters as soon as the first stage is free.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of prefill, with links counted in tokens/s.
+    placement : Placement
+        Valid for this problem.
+    prompts : int
+        How many, from 2 to 12.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Boxes are stages, with their layers; the bottleneck is black. Every frame moves the dots only.
+
+    Raises
+    ------
+    InvalidValue
+        Too few or too many prompts.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> cut = Placement.of([(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))])
+    >>> plot_moving(three_sites(), cut).layout.title.text.split("<br>")[0]
+    'Once the pipeline is full, a prompt leaves every 818 ms: GPU 4 takes that long'
+    """
+    import plotly.graph_objects as go
+
+    if not 2 <= prompts <= _MOST_PROMPTS:
+        expected = f"expected 2 to {_MOST_PROMPTS}"
+        raise InvalidValue("plot_moving", [("prompts", prompts, expected)])
+    placed = timeline_of(problem, placement, prompts, in_flight=prompts)
+    timeline, shape = placed.timeline, (len(placed.lanes), prompts)
+    start, end = timeline.start.reshape(shape), timeline.end.reshape(shape)
+    moments = np.linspace(0, end[-1, -1], _FRAMES)
+    dots = [_dots(start, end, moment) for moment in moments]
+    figure = go.Figure()
+    _draw_pipeline(figure, problem, placement, placed)
+    first = round(_OPENS_AT * _FRAMES)
+    figure.add_scatter(
+        x=dots[first].x,
+        y=dots[first].y,
+        mode="markers+text",
+        showlegend=False,
+        cliponaxis=False,
+        text=[str(n) for n in range(1, prompts + 1)],
+        textfont={"color": "white", "size": 11},
+        marker={"size": 20, "color": NEUTRAL, "line": {"color": "white", "width": 1.5}},
+        hovertemplate="prompt %{text}<extra></extra>",
+    )
+    moves = len(figure.data) - 1
+    figure.frames = [
+        go.Frame(name=str(n), traces=[moves], data=[{"type": "scatter", "x": at.x, "y": at.y}])
+        for n, at in enumerate(dots)
+    ]
+    stages = len(placement.stages)
+    figure.update_layout(
+        template=template(),
+        title=_moving_title(placed, end),
+        height=400,
+        margin={"t": 84, "b": 84, "l": 20, "r": 20},
+        legend={"itemclick": False, "itemdoubleclick": False},
+        xaxis={"range": [-0.75, stages + 0.4], "visible": False, "fixedrange": True},
+        yaxis={"range": [-0.8, 1 + _WAITS * prompts], "visible": False, "fixedrange": True},
+        updatemenus=[_buttons()],
+        sliders=[_slider(moments, first)],
+    )
+    return figure
+
+
+def _dots(start: np.ndarray, end: np.ndarray, moment: float) -> _Dots:
+    """Prompts at work are inside a stage or on a link; those that wait are stacked above it."""
+    lanes, prompts = start.shape
+    queues, dots = dict[int, int](), _Dots([], [])
+    for prompt in range(prompts):
+        lane = int((end[:, prompt] <= moment).sum())  # the first that is not done with it
+        if lane < lanes and start[lane, prompt] <= moment:
+            took = end[lane, prompt] - start[lane, prompt]
+            x, y = _inside(lane, (moment - start[lane, prompt]) / took), 0.5
+        else:
+            place = queues.get(lane, 0)
+            queues[lane] = place + 1
+            x, y = _before(lane, lanes), 1.3 + _WAITS * place
+        dots.x.append(round(x, 3))
+        dots.y.append(round(y, 3))
+    return dots
+
+
+def _inside(lane: int, done: float) -> float:
+    """Lanes are stage 1, link 1→2, stage 2, …; `done` runs from 0 to 1."""
+    stage, link = divmod(lane, 2)
+    left, width = (stage + _BOX, 1 - _BOX) if link else (stage + 0.1, _BOX - 0.2)
+    return float(left + width * done)
+
+
+def _before(lane: int, lanes: int) -> float:
+    """Where prompts wait for a lane: at its entrance, and to the right of all when they are done."""
+    if lane == 0:
+        return -0.4
+    return (lanes + 1) / 2 if lane == lanes else _inside(lane, 0)
+
+
+def _draw_pipeline(
+    figure: "go.Figure", problem: Problem, placement: Placement, placed: "PlacedTimeline"
+) -> None:
+    gpus = problem.cluster.gpus
+    colours = colour_of_types(gpu.type for gpu in gpus)
+    slowest, named = [lane.bottleneck for lane in placed.lanes], set[str]()
+    for n, stage in enumerate(placement.stages):
+        kind = gpus[stage.gpus[0]].type
+        if n:
+            held_up = slowest[2 * n - 1]
+            line = {"color": BOTTLENECK if held_up else "#AAAAAA", "width": 7 if held_up else 4}
+            figure.add_shape(
+                type="line", x0=n - 1 + _BOX, x1=n, y0=0.5, y1=0.5, line=line, layer="below"
+            )
+        figure.add_shape(
+            type="rect",
+            x0=n,
+            x1=n + _BOX,
+            y0=0,
+            y1=1,
+            fillcolor=colours[kind],
+            layer="below",
+            line={"width": 0},
+            name=plain(kind),
+            showlegend=kind not in named,
+        )
+        if slowest[2 * n]:  # apart, or the legend would have the frame, too
+            figure.add_shape(
+                type="rect",
+                x0=n,
+                x1=n + _BOX,
+                y0=0,
+                y1=1,
+                layer="below",
+                line={"color": BOTTLENECK, "width": 4},
+            )
+        named.add(kind)
+        label = f"GPU {', '.join(map(str, stage.gpus))}<br>{counted(len(stage.layers), 'layer')}"
+        _write(figure, n + _BOX / 2, -0.5, label)
+    _write(figure, _before(0, 1), 0.5, "to do")
+    _write(figure, _before(len(placed.lanes), len(placed.lanes)), 0.5, "done")
+
+
+def _write(figure: "go.Figure", x: float, y: float, text: str) -> None:
+    figure.add_annotation(x=x, y=y, text=text, showarrow=False, font={"size": 11})
+
+
+def _moving_title(placed: "PlacedTimeline", end: np.ndarray) -> str:
+    every = 1000 * (end[-1, -1] - end[-1, -2])
+    stages = placed.placement.stages
+    names = [_named(i, stages) for i, lane in enumerate(placed.lanes) if lane.bottleneck]
+    take = f"{listed(names)} take{'s' * (len(names) == 1)} that long"
+    note = (
+        "dots: prompts, stacked where they wait; black: the bottleneck; ▶ starts from the beginning"
+    )
+    return f"Once the pipeline is full, a prompt leaves every {every:,.0f} ms: {take}<br><sup>{note}</sup>"
+
+
+def _named(lane: int, stages: Sequence[Any]) -> str:
+    stage, link = divmod(lane, 2)
+    of = [f"GPU {', '.join(map(str, s.gpus))}" for s in stages[stage : stage + 2]]
+    return f"the link from {of[0]} to {of[1]}" if link else of[0]
+
+
+def _buttons() -> dict:
+    now = {"mode": "immediate", "transition": {"duration": 0}}
+    play = {"frame": {"duration": 110, "redraw": False}, "fromcurrent": False} | {
+        "mode": "immediate",
+        "transition": {"duration": 110, "easing": "linear"},
+    }
+    stop = {"frame": {"duration": 0, "redraw": False}, **now}
+    return {
+        "type": "buttons",
+        "direction": "left",
+        "showactive": False,
+        "x": 0,
+        "xanchor": "left",
+        "y": -0.1,
+        "yanchor": "top",
+        "pad": {"t": 10, "r": 10},
+        "buttons": [
+            {"label": "▶", "method": "animate", "args": [None, play]},
+            {"label": "❚❚", "method": "animate", "args": [[None], stop]},
+        ],
+    }
+
+
+def _slider(moments: np.ndarray, first: int) -> dict:
+    jump = {
+        "mode": "immediate",
+        "frame": {"duration": 0, "redraw": False},
+        "transition": {"duration": 0},
+    }
+    steps = [
+        {"label": f"{moment:.1f}", "method": "animate", "args": [[str(n)], jump]}
+        for n, moment in enumerate(moments)
+    ]
+    return {
+        "active": first,
+        "x": 0.13,
+        "len": 0.87,
+        "y": -0.1,
+        "yanchor": "top",
+        "pad": {"t": 10},
+        "currentvalue": {
+            "prefix": "time: ",
+            "suffix": " s",
+            "font": {"size": 13, "color": BOTTLENECK},
+        },
+        "steps": steps,
+        "tickcolor": "white",
+        "ticklen": 0,
+        "minorticklen": 0,
+        "font": {"size": 1, "color": "rgba(0,0,0,0)"},
+    }
+
+
+# The map of the course
+
+
+def plot_course() -> "go.Figure":
+    """A lane for each kind of reader; every notebook is as wide as the minutes it takes.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In minutes from the beginning.
+
+    Raises
+    ------
+    InvalidData
+        A notebook does not say how many minutes it takes.
+
+    Examples
+    --------
+    >>> plot_course().layout.xaxis.title.text
+    'minutes from the beginning'
+    """
+    import plotly.graph_objects as go
+
+    books = notebooks_of_the_course()
+    begins = dict(
+        zip([b.number for b in books], accumulate([0, *(b.minutes for b in books)]), strict=False)
+    )
+    lanes = list(WAYS)
+    figure = go.Figure()
+    for name, pick, colour, pattern, ink in (
+        ("read", lambda way: way.whole, NEUTRAL, "", "white"),
+        ("read in part", lambda way: way.part, NEUTRAL_LIGHT, "/", "#222222"),
+    ):
+        shown = [
+            (lane, book) for lane in lanes for book in books if book.number in pick(WAYS[lane])
+        ]
+        figure.add_trace(
+            go.Bar(
+                orientation="h",
+                name=name,
+                y=[lane for lane, _ in shown],
+                x=[b.minutes for _, b in shown],
+                base=[begins[b.number] for _, b in shown],
+                text=[b.number for _, b in shown],
+                textposition="inside",
+                insidetextanchor="middle",
+                textangle=0,
+                textfont={"color": ink},
+                marker={
+                    "color": colour,
+                    "line": {"color": "white", "width": 2},
+                    "pattern": {"shape": pattern, "fgcolor": "#8A9AA6", "size": 6},
+                },
+                customdata=[f"{b.number} {b.title}, {b.minutes} minutes" for _, b in shown],
+                hovertemplate="%{y}: %{customdata}<extra></extra>",
+            )
+        )
+    names = [
+        {
+            "x": begins[b.number] + b.minutes / 2,
+            "y": 1,
+            "yref": "paper",
+            "text": f"{b.number} {b.title}",
+            "textangle": -32,
+            "showarrow": False,
+            "xanchor": "left",
+            "yanchor": "bottom",
+            "font": {"size": 12},
+            "xshift": -6,
+        }
+        for b in books
+    ]
+    figure.update_layout(
+        template=template(),
+        title=_course_title(books),
+        height=410,
+        barmode="overlay",
+        bargap=0.3,
+        annotations=names,
+        xaxis={
+            "title": {"text": "minutes from the beginning"},
+            "range": [0, sum(b.minutes for b in books)],
+        },
+        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
+        legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"},
+        margin={"t": 196, "r": 180, "b": 90},
+    )
+    return figure
+
+
+def _course_title(books: tuple[Notebook, ...]) -> str:
+    minutes = {book.number: book.minutes for book in books}
+    first, *others = (
+        f"{sum(minutes[number] for number in way.whole) / 60:.1f} hours for the {lane}"
+        for lane, way in WAYS.items()
+    )
+    note = "what is read in part is not counted; the table below says which parts"
+    return f"{len(books)} notebooks: {first}, {' and '.join(others)}<br><sup>{note}</sup>"
+
+
+# Exercises
+
+
+A100S, L4S, T4S = (0, 1, 2), (3, 4, 5, 6), (7, 8, 9, 10)  # GPU ids
+Cuts = Sequence[tuple[int, int]]  # (number of layers, GPU id), in pipeline order
+
+
+@cache
+def _problem() -> Problem:
+    return three_sites()
+
+
+def _rate(cuts: Cuts) -> float:
+    """In tokens/s; 0 where a GPU's memory is too small. GPUs without a layer are no stages."""
+    placement = Placement.of([(layers, (gpu,)) for layers, gpu in cuts if layers])
+    try:
+        return evaluate(_problem(), placement).throughput
+    except InvalidPlacement:
+        return 0.0
+
+
+def _by_speed(order: Sequence[int], power: int = -1) -> float:
+    """Layers in proportion to the time per layer, to this power."""
+    problem = _problem()
+    ms = problem.costs.ms_per_layer
+    weights = [ms[problem.cluster.gpus[gpu].type] ** power for gpu in order]
+    parts = split_proportional(problem.model.layers, weights)
+    return _rate(tuple((len(part), gpu) for part, gpu in zip(parts, order, strict=True)))
+
+
+def _solved(method: str, order: Sequence[int] | None = None) -> float:
+    options: dict[str, Any] = {} if order is None else {"gpus": order}
+    return given(solve(_problem(), method, **options).throughput)
+
+
+def _some_cuts(chance: random.Random) -> Given | None:
+    """A cut of all layers: some do not fit, in some a GPU holds nothing."""
+    sites = chance.choice([(L4S, A100S, T4S), tuple(chance.sample((A100S, L4S, T4S), 3))])
+    gpus = [gpu for site in sites for gpu in chance.sample(site, chance.randint(1, len(site)))]
+    # These fit, even with the embedding or the head; two layers more often do not.
+    more = chance.choice((0, 0, 2))
+    most = [more + (20 if gpu in A100S else 11 if gpu in L4S else 6) for gpu in gpus]
+    most = [chance.choice((0, top, top, top)) for top in most]
+    if sum(most) < _problem().model.layers:
+        return None
+    return Given(cuts=list(zip(_dealt(most, chance), gpus, strict=True)))
+
+
+def _dealt(most: Sequence[int], chance: random.Random) -> list[int]:
+    """All layers of the model dealt one by one, no GPU above its `most`."""
+    layers = [0] * len(most)
+    while sum(layers) < _problem().model.layers:
+        place = chance.randrange(len(most))
+        layers[place] += layers[place] < most[place]
+    return layers
+
+
+def _look_at(given: Given) -> str:
+    """What a wrong answer on these cuts has probably missed."""
+    if not _rate(given.cuts):
+        return "does every GPU's memory hold its layers, and what is reserved?"
+    if any(layers == 0 for layers, _ in given.cuts):
+        return (
+            "a GPU without layers is no stage; its neighbours are linked directly "
+            "(if yours is 0: which layers did you weigh?)"
+        )
+    return "the slowest stage or link sets the pace; which one is it here, and what does it take?"
+
+
+def _drawn(failure: Failure) -> "Figure":
+    cuts = failure.given.cuts
+    return plot_cut(_problem(), Placement.of([(n, (gpu,)) for n, gpu in cuts if n]))
+
+
+EXERCISES: dict[str, Exercise] = {
+    "00.1": Number(
+        target=lambda: _by_speed((*T4S, *A100S, *L4S)),
+        unit="tokens/s",
+        hint="how fast is a GPU that takes so many milliseconds per layer? Is each part on its GPU, in that order?",
+        mistakes={
+            "that sends over the link from the L4s to the T4s; put the A100s between them": (
+                lambda: _by_speed((*A100S, *L4S, *T4S))
+            ),
+            "that is by memory; the weights asked for are speeds": (
+                lambda: _solved("proportional", (*T4S, *A100S, *L4S))
+            ),
+            "that is the proven optimum; the rule comes near, but not to it": (
+                lambda: _solved("auto")
+            ),
+        },
+    ),
+    "00.2": Function(
+        signature="rate(cuts)",
+        inputs=drawn(0, 200, _some_cuts, lambda given: len(given.cuts)),
+        target=lambda given: _rate(given.cuts),
+        hint=_look_at,
+        picture=_drawn,
+    ),
+}

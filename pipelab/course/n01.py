@@ -1,0 +1,493 @@
+"""Notebook 01, Splitting layers: splits as bars and as the table of their recurrence, and exact cuts to write."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from itertools import (
+    accumulate,
+    combinations_with_replacement,
+    pairwise,
+)
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    Number,
+    drawn,
+)
+from pipelab.course.n00 import A100S, L4S, T4S, three_sites
+from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
+from pipelab.display import listed
+from pipelab.fields import given
+from pipelab.figures.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on, plain, template
+from pipelab.problem import Problem
+from pipelab.splits import bottleneck, split_minmax
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# Splits as pictures, and the table behind the exact split
+
+
+_WHITE = "white: not filled in yet, or it does not fit, or there are fewer layers than GPUs"
+
+_SAME = 1 + 1e-9  # times this close to one another are one bottleneck
+
+
+class _Row(NamedTuple):
+    """A split: layers, time and room of every stage."""
+
+    name: str
+    sizes: tuple[int, ...]
+    ms: tuple[float, ...]
+    fits: tuple[bool, ...]
+
+    @property
+    def slowest(self) -> float:
+        return max(self.ms)
+
+
+def plot_splits(
+    problem: Problem, splits: Mapping[str, Sequence[range]], gpus: Sequence[int] | None = None
+) -> "go.Figure":
+    """A row per split: on the left the layers as blocks, on the right a time bar per stage.
+
+    Links are left out, as every split leaves them out.
+
+    Parameters
+    ----------
+    problem : Problem
+        With one GPU per stage.
+    splits : mapping of name to sequence of range
+        Layers of each stage, numbered from 0; at least one split.
+    gpus : sequence of int, optional
+        GPU ids in pipeline order; by default all, by id.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In milliseconds per microbatch. The slowest stages of a split are framed; red does not fit.
+
+    Examples
+    --------
+    >>> from pipelab import split_even
+    >>> from pipelab.course import three_sites
+    >>> figure = plot_splits(three_sites(), {"even": split_even(80, 11)})
+    >>> figure.layout.title.text.split("<br>")[0]
+    'Even: 1,065 ms for the slowest stage'
+    """
+    from plotly.subplots import make_subplots
+
+    order = list(range(len(problem.cluster))) if gpus is None else list(gpus)
+    types = [problem.cluster.gpus[g].type for g in order]
+    rows = [_row(problem, plain(name), split, order) for name, split in splits.items()]
+    figure = make_subplots(
+        rows=len(rows),
+        cols=2,
+        column_widths=[0.52, 0.48],
+        horizontal_spacing=0.05,
+        vertical_spacing=0.22 / len(rows),
+    )
+    colours, most = colour_of_types(types), max(row.slowest for row in rows)
+    for place, row in enumerate(rows, start=1):
+        _draw_row(figure, place, row, [colours[kind] for kind in types], 1.3 * most)
+    for kind, colour in colours.items():  # the legend
+        figure.add_bar(x=[None], y=[None], name=plain(kind), marker={"color": colour})
+    figure.update_xaxes(showgrid=False, zeroline=False, showticklabels=False)
+    figure.update_xaxes(range=[0, problem.model.layers], col=1)
+    figure.update_xaxes(range=[0.4, len(order) + 0.6], dtick=1, col=2)
+    figure.update_xaxes(showticklabels=True, row=len(rows))
+    figure.update_xaxes(title={"text": "decoder layer"}, row=len(rows), col=1)
+    figure.update_xaxes(title={"text": "stage; bars: ms per batch"}, row=len(rows), col=2)
+    figure.update_layout(
+        template=template(),
+        title=_title(rows),
+        height=150 + 74 * len(rows),
+        barmode="overlay",
+        bargap=0.12,
+        legend={"y": 1.0},
+        margin={"t": 92, "b": 52, "l": 150},
+    )
+    return figure
+
+
+def _row(problem: Problem, name: str, split: Sequence[range], order: Sequence[int]) -> _Row:
+    ms, fits = [], []
+    for layers, g in zip(split, order, strict=True):
+        gpu = problem.cluster.gpus[g]
+        cost = problem.costs.stage(
+            problem.model, problem.workload, [gpu], layers, problem.batch_split
+        )
+        ms.append(1000 * problem.workload.tokens / cost.throughput)
+        fits.append(cost.memory_gb[0] <= gpu.memory_gb * _SAME)
+    return _Row(name, tuple(len(part) for part in split), tuple(ms), tuple(fits))
+
+
+def _draw_row(figure: "go.Figure", place: int, row: _Row, colours: list[str], top: float) -> None:
+    shown = [c if fits else WRONG for c, fits in zip(colours, row.fits, strict=True)]
+    figure.add_bar(
+        orientation="h",
+        y=[0] * len(row.sizes),
+        x=row.sizes,
+        base=list(accumulate(row.sizes, initial=0))[:-1],
+        width=1,
+        marker={"color": shown, "line": {"color": "white", "width": 2}},
+        showlegend=False,
+        text=[str(n) for n in row.sizes],
+        textposition="inside",
+        insidetextanchor="middle",
+        textangle=0,
+        textfont={"color": [ink_on(c) for c in shown], "size": 12},
+        constraintext="none",
+        hovertemplate="%{x} layers<extra></extra>",
+        row=place,
+        col=1,
+    )
+    framed = [ms * _SAME >= row.slowest for ms in row.ms]
+    figure.add_bar(
+        x=list(range(1, len(row.ms) + 1)),
+        y=row.ms,
+        showlegend=False,
+        cliponaxis=False,
+        marker={
+            "color": shown,
+            "line": {"color": BOTTLENECK, "width": [2.5 * frame for frame in framed]},
+        },
+        text=[
+            f"<b>{ms:,.0f}</b>" if frame else f"{ms:,.0f}"
+            for ms, frame in zip(row.ms, framed, strict=True)
+        ],
+        textposition="outside",
+        textangle=0,
+        textfont={"size": 11},
+        constraintext="none",
+        hovertemplate="stage %{x}: %{y:,.1f} ms<extra></extra>",
+        row=place,
+        col=2,
+    )
+    says = f"{row.slowest:,.0f} ms" if all(row.fits) else "does not fit"
+    figure.update_yaxes(
+        tickvals=[0],
+        ticktext=[f"<b>{row.name}</b><br>{says}"],
+        range=[-0.5, 0.5],
+        showgrid=False,
+        zeroline=False,
+        row=place,
+        col=1,
+    )
+    figure.update_yaxes(
+        range=[0, top], showticklabels=False, showgrid=False, zerolinecolor=GRID, row=place, col=2
+    )
+
+
+def _title(rows: Sequence[_Row]) -> str:
+    note = "framed: the slowest stage of a split; red: does not fit in memory; links are left out"
+    ranked = sorted((row for row in rows if all(row.fits)), key=lambda row: row.slowest)
+    if not ranked:
+        return f"No split fits in memory<br><sup>{note}</sup>"
+    best, last = ranked[0], ranked[-1]
+    others = [row for row in ranked if row.slowest > best.slowest * _SAME]
+    says = f"{best.name[:1].upper()}{best.name[1:]}: {best.slowest:,.0f} ms for the slowest stage"
+    if others:
+        says += f"; {others[0].name} takes {others[0].slowest / best.slowest - 1:.0%} more"
+    if len(others) > 1:
+        names = listed([row.name for row in ranked if row.slowest * _SAME >= last.slowest])
+        says += f", {names} {last.slowest / best.slowest:.1f} times as much"
+    return f"{says}<br><sup>{note}</sup>"
+
+
+def plot_split_table(
+    best: np.ndarray, start: np.ndarray, names: Sequence[str], filled: int | None = None
+) -> "go.Figure":
+    """The table of the exact split's dynamic program, and the path that reads the split back.
+
+    Parameters
+    ----------
+    best : array, stages + 1 by layers + 1
+        The smallest bottleneck (ms) of the first j layers on the first s stages; infinite where
+        they do not fit.
+    start : array, stages + 1 by layers + 1
+        Where the last of these stages starts.
+    names : sequence of str
+        Of the stages.
+    filled : int, optional
+        Show only the rows of the first so many stages; by default all.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A row per stage, a column per number of layers. The path is drawn once the table is full.
+
+    Examples
+    --------
+    >>> best = np.array([[0, np.inf, np.inf], [np.inf, 3, 5], [np.inf, np.inf, 4]])
+    >>> start = np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1]])
+    >>> plot_split_table(best, start, ["a", "b"]).layout.title.text.split("<br>")[0]
+    '2 layers on 2 GPUs take 4 ms; the path back reads 1 + 1'
+    """
+    import plotly.graph_objects as go
+
+    stages, layers = best.shape[0] - 1, best.shape[1] - 1
+    rows = stages if filled is None else filled
+    shown = np.where(np.isfinite(best) & (best > 0), best, np.nan)[1:]
+    low, high = np.log10(np.nanmin(shown)), np.log10(np.nanmax(shown))
+    shown[rows:] = np.nan
+    ticks = [t for t in (20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= np.log10(t) <= high]
+    figure = go.Figure(
+        go.Heatmap(
+            z=np.log10(shown),
+            x=list(range(layers + 1)),
+            y=list(range(1, stages + 1)),
+            zmin=low,
+            zmax=high,
+            colorscale="Blues",
+            customdata=shown,
+            hoverongaps=False,
+            xgap=1,
+            ygap=1,
+            hovertemplate="first %{x} layers on the first %{y} GPUs: %{customdata:,.0f} ms<extra></extra>",
+            colorbar={
+                "title": {"text": "ms"},
+                "tickvals": np.log10(ticks).tolist(),
+                "ticktext": [f"{t:,}" for t in ticks],
+            },
+        )
+    )
+    path = _path(start) if rows == stages and np.isfinite(best[-1, -1]) else []
+    if path:
+        figure.add_scatter(
+            x=[j for _, j in path],
+            y=[s for s, _ in path],
+            mode="lines+markers",
+            showlegend=False,
+            line={"color": "#D55E00", "width": 2.5},
+            marker={"size": 9, "color": "#D55E00"},
+            hoverinfo="skip",
+        )
+    ends = [
+        {
+            "x": j,
+            "y": s,
+            "text": str(j),
+            "showarrow": False,
+            "xshift": -22,
+            "bgcolor": "white",
+            "borderpad": 1,
+            "font": {"size": 11},
+        }
+        for s, j in path[1:]
+    ]
+    labels = [f"{s} · {plain(name)}" for s, name in enumerate(names, start=1)]
+    figure.update_layout(
+        template=template(),
+        title=_table_title(best, path, rows),
+        height=460,
+        annotations=ends,
+        margin={"t": 78, "l": 150},
+        xaxis={
+            "title": {"text": "j: the first j layers"},
+            "range": [-0.6, layers + 0.6],
+            "dtick": 10,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        yaxis={
+            "title": {"text": "s: on the first s GPUs"},
+            "range": [stages + 0.75, -0.4],
+            "showgrid": False,
+            "zeroline": False,
+            "tickvals": list(range(1, stages + 1)),
+            "ticktext": labels,
+        },
+    )
+    return figure
+
+
+def _path(start: np.ndarray) -> list[tuple[int, int]]:
+    """(Stages, layers) from nothing to everything, read backwards from the last field."""
+    path = [(start.shape[0] - 1, start.shape[1] - 1)]
+    while path[-1][0]:
+        path.append((path[-1][0] - 1, int(start[path[-1]])))
+    return path[::-1]
+
+
+def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -> str:
+    layers, last = best.shape[1] - 1, best[rows]
+    who = f"first {rows} GPUs" if rows > 1 else "first GPU"
+    if path:
+        ends = [j for _, j in path]
+        sizes = " + ".join(str(b - a) for a, b in pairwise(ends))
+        says = (
+            f"{layers} layers on {rows} GPUs take {last[-1]:,.0f} ms; the path back reads {sizes}"
+        )
+        note = "the path: how many layers the first s GPUs hold together in the best split"
+    elif np.isfinite(last[-1]):
+        says, note = (
+            f"{layers} layers on the {who} take {last[-1]:,.0f} ms",
+            _WHITE,
+        )
+    else:
+        holds = int(np.flatnonzero(np.isfinite(last)).max(initial=0))
+        says, note = (
+            f"The {who} hold{'s' * (rows == 1)} at most {holds} of {layers} layers",
+            _WHITE,
+        )
+    return f"{says}<br><sup>{note}</sup>"
+
+
+# Exercises
+
+
+def _exact(gpus: Sequence[int], memory: bool = True, ends: bool = True, head: bool = True) -> float:
+    """Tokens/s of the exact split on these GPUs in this order; with False, as one may get it wrong."""
+    problem = three_sites()
+    model, costs = problem.model, problem.costs
+    pool = [problem.cluster.gpus[g] for g in gpus]
+    work = given(model.work_factors) if head else [1.0] * model.layers
+    speeds = [1 / costs.ms_per_layer[gpu.type] for gpu in pool]
+    weights = [model.weight_gb(range(n, n + 1)) for n in range(model.layers)]
+    room = {
+        "memory": weights if ends else [model.layer_weight_gb] * model.layers,
+        "limits": [gpu.memory_gb - costs.reserved_gb for gpu in pool],
+    }
+    split = given(split_minmax(work, len(pool), speeds=speeds, **(room if memory else {})))
+    return 1000 * problem.workload.tokens / bottleneck(split, work, speeds)
+
+
+def _bottlenecks(line: Given, layers: int, least: int) -> list[float]:
+    """Of every way to cut the first so many layers, at least `least` on each GPU; by trying all."""
+    inner = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
+    found = []
+    for cuts in inner:
+        parts = list(pairwise([0, *cuts, layers]))
+        if all(b - a >= least for a, b in parts):
+            found.append(_slowest(line, [0, *cuts, layers]))
+    return found
+
+
+def _reach(line: Given) -> float:
+    """The most layers, from the first on, that fit if no stage may take longer than `ms`."""
+    fits = [
+        n
+        for n in range(len(line.costs) + 1)
+        if min(_bottlenecks(line, n, 0)) <= given(line.ms) * (1 + 1e-9)
+    ]
+    return max(fits)
+
+
+def _split(line: Given) -> float:
+    return min(_bottlenecks(line, len(line.costs), 0))
+
+
+def _line(most: int | None) -> Callable[[random.Random], Given]:
+    """Layers and GPUs in a row; with `ms`, the longest that a stage may take, up to `most`."""
+
+    def draw(chance: random.Random) -> Given:
+        costs = [chance.randint(1, 9) for _ in range(chance.randint(1, 6))]
+        speeds = [chance.randint(1, 4) for _ in range(chance.randint(1, 4))]
+        limit = {"ms": chance.randint(1, most)} if most else {}
+        return Given(costs=costs, speeds=speeds, **limit)
+
+    return draw
+
+
+def _size(line: Given) -> tuple[int, int, str]:
+    return len(line.costs) + len(line.speeds), sum(line.costs), str(line)
+
+
+def _look_at_reach(line: Given) -> str:
+    if any(cost / speed > given(line.ms) for cost in line.costs for speed in line.speeds):
+        return "here a layer is too slow for one of the GPUs; who takes it then?"
+    if _reach(line) == len(line.costs):
+        return "here all layers fit; may a stage take exactly `ms`, and what does the last one do once none is left?"
+    return (
+        "how many layers can a GPU take before it is too slow, and where does the next one begin?"
+    )
+
+
+def _look_at_split(line: Given) -> str:
+    if len(line.costs) < len(line.speeds):
+        return "here are fewer layers than GPUs; which of them stay empty?"
+    if _split(line) < min(_bottlenecks(line, len(line.costs), 1)):
+        return "here the best cut leaves a GPU out; does your recurrence allow an empty stage?"
+    return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
+
+
+def _draw_reach(failure: Failure) -> "Figure":
+    """As many layers as keep the limit, and those that are left."""
+    line = failure.given
+    layers = int(_reach(line))
+    rows, _ = _best_cut(line, layers)
+    if line.costs[layers:]:
+        rows.append(Row("not held", [Block(c, EMPTY, f"{c}") for c in line.costs[layers:]]))
+    title = f"Layers that fit in {line.ms} ms per stage: {layers} of {len(line.costs)}"
+    note = f"{_NOTE}; dashed: the most time that a GPU may take"
+    return plot_rows(rows, title + failure.yours, "time: cost / speed", note, line.ms)
+
+
+def _draw_split(failure: Failure) -> "Figure":
+    rows, slowest = _best_cut(failure.given, len(failure.given.costs))
+    title = f"The best cut of all layers: the slowest GPU takes {slowest:.4g}"
+    return plot_rows(rows, title + failure.yours, "time: cost / speed", _NOTE)
+
+
+_NOTE = "a block: a layer, with its cost"
+
+
+def _best_cut(line: Given, layers: int) -> tuple[list[Row], float]:
+    """A row per GPU in the best cut of the first so many layers, and what the slowest takes."""
+    inner = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
+    cut = min(inner, key=lambda inner: _slowest(line, [0, *inner, layers]))
+    rows = []
+    for gpu, (a, b) in enumerate(pairwise([0, *cut, layers])):
+        speed, costs = line.speeds[gpu], line.costs[a:b]
+        blocks = [Block(cost / speed, colour_of(gpu), f"{cost}") for cost in costs]
+        rows.append(Row(f"GPU {gpu}, speed {speed}", blocks))
+    return rows, _slowest(line, [0, *cut, layers])
+
+
+def _slowest(line: Given, ends: Sequence[int]) -> float:
+    loads = [sum(line.costs[a:b]) for a, b in pairwise(ends)]
+    return max(load / speed for load, speed in zip(loads, line.speeds, strict=True))
+
+
+EXERCISES: dict[str, Exercise] = {
+    "01.1": Number(
+        target=lambda: _exact((*A100S, *T4S)),
+        unit="tokens/s",
+        hint="seven speeds, seven limits; the slowest stage's time turns into a rate",
+        mistakes={
+            "that does not fit: were the limits left out, or what is reserved?": (
+                lambda: _exact((*A100S, *T4S), memory=False)
+            ),
+            "the last layer counts as more than one; look at `work`": (
+                lambda: _exact((*A100S, *T4S), head=False)
+            ),
+            "that is without the T4s; the L4s are down": lambda: _exact((*A100S, *L4S)),
+            "that is with the L4s": lambda: _exact((*A100S, *L4S, *T4S)),
+            "that is the time of the slowest stage in ms; how many tokens per second is it?": (
+                lambda: 2048000 / _exact((*A100S, *T4S))
+            ),
+        },
+    ),
+    "01.2": Function(
+        signature="reach(costs, speeds, ms)",
+        inputs=drawn(1, 300, _line(14), _size),
+        target=_reach,
+        hint=_look_at_reach,
+        picture=_draw_reach,
+    ),
+    "01.3": Function(
+        signature="split(costs, speeds)",
+        inputs=drawn(1, 300, _line(None), _size),
+        target=_split,
+        hint=_look_at_split,
+        picture=_draw_split,
+    ),
+}

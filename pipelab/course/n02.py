@@ -1,0 +1,339 @@
+"""Notebook 02, Exhaustive search: five GPUs, the rates of all placements, and cuts and placements to count."""
+
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import combinations, pairwise, permutations, product
+from math import comb, factorial, perm, prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    Number,
+    drawn,
+)
+from pipelab.course.n00 import A100, L4, T4, on_sites
+from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
+from pipelab.display import counted, listed
+from pipelab.errors import shown
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain, template
+from pipelab.problem import Problem
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The problem
+
+
+FEW = {A100: 2, L4: 2, T4: 1}
+
+
+def five_gpus() -> Problem:
+    """Qwen2.5-32B on 2 A100-40, 2 L4 and 1 T4 of the same three sites: small enough to try everything.
+
+    Their 150 GB, less what is reserved, are too little for Llama-3-70B.
+
+    Returns
+    -------
+    Problem
+        As `three_sites`, with one GPU per stage.
+
+    Examples
+    --------
+    >>> problem = five_gpus()
+    >>> problem.costs.ms_per_layer
+    {'A100-SXM-40': 9.6, 'L4': 47.0, 'T4': 85.0}
+    >>> problem.model.layers, round(problem.model.weight_gb(range(64)))
+    (64, 66)
+    """
+    return on_sites("Qwen2.5-32B", FEW, 1, "Qwen2.5-32B on five GPUs")
+
+
+# The rates of all placements
+
+
+_SAME = 1 + 1e-9  # rates this close to one another are one
+
+_BARS = 60
+
+
+def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure":
+    """How many placements reach which rate, and where the marked ones stand among them.
+
+    Parameters
+    ----------
+    rates : sequence of float
+        In tokens/s, one per placement; 0 does not fit. At least one fits.
+    marks : mapping of name to float
+        The rates of a few placements, such as those of rules; 0 does not fit and is not drawn.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Of the placements that fit, on a logarithmic axis. Each mark says which share of them it
+        beats.
+
+    Examples
+    --------
+    >>> figure = plot_rates([0, 100, 200, 200, 400], {"even": 200, "odd": 0})
+    >>> figure.layout.title.text.split("<br>")[0]
+    'Even beats 25% of the placements that fit; the best is 2.0 times as fast'
+    """
+    import plotly.graph_objects as go
+
+    fits = np.array([rate for rate in rates if rate > 0])
+    best = float(fits.max())
+    numbers, edges = np.histogram(fits, bins=_BARS, range=(0, 1.02 * best))
+    figure = go.Figure(
+        go.Bar(
+            x=(edges[:-1] + edges[1:]) / 2,
+            y=numbers,
+            width=0.9 * np.diff(edges),
+            marker={"color": NEUTRAL},
+            hovertemplate="%{y:,} placements near %{x:,.0f} tokens/s<extra></extra>",
+            showlegend=False,
+        )
+    )
+    top = float(np.log10(numbers.max()))
+    rows = _rows(marks, best)
+    for place, (rate, names) in enumerate(rows):
+        height = top + 0.55 * (len(rows) - place)
+        ends = rate > 0.6 * best  # on the right, a label stands to the left of its line
+        slower = float((fits * _SAME < rate).mean())
+        colour = BOTTLENECK if names == ["best"] else TYPE_COLOURS[0]
+        says = f"<b>{plain(listed(names))}</b> {rate:,.1f} beats {_share(slower)}"
+        figure.add_scatter(
+            x=[rate, rate],
+            y=[0.6, 10**height],
+            mode="lines",
+            line={"color": colour, "width": 2, "dash": "dot"},
+            showlegend=False,
+            hoverinfo="skip",
+        )
+        figure.add_annotation(
+            x=rate,
+            y=height,
+            text=says,
+            showarrow=False,
+            xanchor="right" if ends else "left",
+            xshift=-4 if ends else 4,
+            font={"color": colour, "size": 12},
+            bgcolor="white",
+        )
+    ticks = [10**power for power in range(int(top) + 1)]
+    figure.update_layout(
+        template=template(),
+        title=_title(fits, marks),
+        height=330 + 26 * len(rows),
+        xaxis={
+            "title": {"text": "tokens/s"},
+            "range": [0, 1.03 * best],
+            "tickformat": ",",
+            "zeroline": False,
+        },
+        yaxis={
+            "type": "log",
+            "title": {"text": "placements (log scale)"},
+            "tickvals": ticks,
+            "tickformat": ",",
+            "range": [np.log10(0.6), top + 0.55 * len(rows) + 0.4],
+        },
+    )
+    return figure
+
+
+def _rows(marks: Mapping[str, float], best: float) -> list[tuple[float, list[str]]]:
+    """Rates with the names of the marks that reach them, the best last."""
+    rows: dict[float, list[str]] = {best: ["best"]}
+    for name, rate in marks.items():
+        if rate > 0:
+            same = next((r for r in rows if max(r, rate) <= min(r, rate) * _SAME), rate)
+            rows.setdefault(same, []).append(name)
+    return sorted(rows.items())
+
+
+def _share(share: float) -> str:
+    """In per cent; never 100% where one is left."""
+    if share in (0, 1):
+        return "all" if share else "none"
+    if share > 0.99995:
+        return "over 99.99%"
+    return f"{share:.{0 if share < 0.985 else 2}%}"
+
+
+def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
+    note = f"{len(fits):,} placements that fit; dotted: the rates of some of them, and which share each beats"
+    best = float(fits.max())
+    fast = max(marks.values(), default=0.0)
+    if not fast:
+        return f"No rule finds a placement that fits; the best has {best:,.1f} tokens/s<br><sup>{note}</sup>"
+    name = max(marks, key=lambda mark: marks[mark])
+    name = plain(name[:1].upper() + name[1:])
+    beats = _share(float((fits * _SAME < fast).mean()))
+    more = (
+        f"{best / fast - 1:.0%} faster" if best < 2 * fast else f"{best / fast:.1f} times as fast"
+    )
+    if fast * _SAME >= best:
+        says = f"{name} is as fast as the best of all placements, {best:,.1f} tokens/s"
+    else:
+        who = "No rule beats any" if beats == "none" else f"{name} beats {beats}"
+        says = f"{who} of the placements that fit; the best is {more}"
+    return f"{says}<br><sup>{note}</sup>"
+
+
+# Exercises
+
+
+_KINDS = (3, 4, 4)  # GPUs of `three_sites`, by type
+_LAYERS, _BLOCKS = 80, 16  # and its layers, one by one or in blocks of five
+
+
+def _off(given: Given, answer: Any) -> str:
+    """What is wrong with a list of cuts; empty where nothing is."""
+    found, wanted = [tuple(one) for one in answer], _cuts(given.layers, given.stages)
+    often = Counter(found)
+    wrong = [one for one in found if one not in wanted]
+    twice = [one for one in found if often[one] > 1]
+    missing = [one for one in wanted if one not in often]
+    if wrong:
+        return f"yours has {shown(list(wrong[0]))}, which is no such cut"
+    if twice:
+        return f"yours has {shown(list(twice[0]))} {often[twice[0]]} times"
+    return f"yours lacks {shown(list(missing[0]))}" if missing else ""
+
+
+def _cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
+    """Sizes of the stages of every cut."""
+    inner = combinations(range(1, layers), stages - 1)
+    return [tuple(b - a for a, b in pairwise((0, *ends, layers))) for ends in inner]
+
+
+def _cuttings() -> list[Given]:
+    sizes = product(range(1, 9), range(1, 6))
+    return [Given(layers=layers, stages=stages) for layers, stages in sizes]
+
+
+def _look_at_cuts(given: Given) -> str:
+    if given.stages > given.layers:
+        return "here are more stages than layers; how many cuts are there?"
+    if given.stages == 1:
+        return "one stage takes all layers; that is one cut, a list of one number"
+    return (
+        "the first stage takes 1, 2, … layers; what is left is a smaller problem of the same kind"
+    )
+
+
+def _draw_cuts(failure: Failure) -> "Figure":
+    """A row per cut, and what is wrong with the reader's: red."""
+    layers, stages = failure.given
+    wanted, often = _cuts(layers, stages), Counter(failure.answer or ())
+
+    def row(name: str, cut: Sequence[int], wrong: bool = False) -> Row:
+        blocks = [Block(n, colour_of(stage), f"{n}") for stage, n in enumerate(cut)]
+        return Row(name, blocks, wrong=wrong)
+
+    rows = []
+    for cut in wanted:
+        # of a function that raises, no list is known
+        name = {0: "missing", 1: "yours"}.get(often[cut], f"{often[cut]} times") if often else ""
+        rows.append(row(name, cut, name not in ("", "yours")))
+    for cut in often:
+        if cut not in wanted and all(type(n) is int and 0 < n < 99 for n in cut):
+            rows.append(row("yours: no such cut", cut, True))
+    uncut = [Row("uncut", [Block(1, EMPTY)] * layers)]
+    cuts = f"{len(wanted)} cut{'s' * (len(wanted) != 1)}"
+    title = f"{counted(layers, 'layer')} and {counted(stages, 'stage')} have {cuts}"
+    return plot_rows(rows or uncut, title, "layers", "a row: a cut; a block: the layers of a stage")
+
+
+def _orders(kinds: Sequence[int], stages: int) -> int:
+    """Of so many stages, with identical GPUs not told apart: the first stage's type, then the others."""
+    if not stages:
+        return 1
+    left = ([*kinds[:k], n - 1, *kinds[k + 1 :]] for k, n in enumerate(kinds) if n)
+    return sum(_orders(rest, stages - 1) for rest in left)
+
+
+def _distinct(layers: int, kinds: Sequence[int]) -> int:
+    """Placements whose types or cuts differ."""
+    stages = range(1, min(layers, sum(kinds)) + 1)
+    return sum(_orders(kinds, s) * comb(layers - 1, s - 1) for s in stages)
+
+
+def _told_apart(layers: int, gpus: int) -> int:
+    return sum(comb(layers - 1, s - 1) * perm(gpus, s) for s in range(1, gpus + 1))
+
+
+def _pool(chance: random.Random) -> Given | None:
+    """Layers, and how many GPUs there are of each type."""
+    kinds = [chance.randint(1, 4) for _ in range(chance.randint(1, 4))]
+    return Given(layers=chance.randint(1, 9), kinds=kinds) if sum(kinds) <= 6 else None
+
+
+def _look_at_pool(given: Given) -> str:
+    if sum(given.kinds) > given.layers:
+        return "here are more GPUs than layers; can all of them be stages?"
+    if max(given.kinds) == 1:
+        return "here no two GPUs are identical, so it is the count of the text; GPUs may stay idle"
+    if len(given.kinds) == 1:
+        return "here all GPUs are identical; only the number of stages and the cut are left"
+    return "fix how many GPUs of each type are used; in how many distinct orders can they stand?"
+
+
+def _draw_pool(failure: Failure) -> "Figure":
+    """A row per placement that differs in more than identical GPUs."""
+    layers, kinds = failure.given
+    gpus = [kind for kind, n in enumerate(kinds) for _ in range(n)]
+    rows = []
+    for stages in range(1, min(layers, len(gpus)) + 1):
+        for order, cut in product(sorted(set(permutations(gpus, stages))), _cuts(layers, stages)):
+            placed = zip(order, cut, strict=True)
+            rows.append(Row("", [Block(n, colour_of(k), f"{'ABCD'[k]}: {n}") for k, n in placed]))
+    pool = " + ".join(f"{n} {'ABCD'[kind]}" for kind, n in enumerate(kinds))
+    title = f"{counted(layers, 'layer')} on {pool}: {counted(len(rows), 'placement')}"
+    note = "a row: a placement; a block: a stage, its type of GPU and its layers"
+    return plot_rows(rows, title + failure.yours, "layers", note)
+
+
+EXERCISES: dict[str, Exercise] = {
+    "02.1": Function(
+        signature="all_cuts(layers, stages)",
+        inputs=_cuttings,
+        target=lambda given: _cuts(*given),
+        off=_off,
+        hint=_look_at_cuts,
+        call=lambda mine, given: [tuple(one) for one in mine(*given)],
+        picture=_draw_cuts,
+    ),
+    "02.2": Function(
+        signature="distinct(layers, kinds)",
+        inputs=drawn(2, 200, _pool, lambda given: sum(given.kinds) + given.layers),
+        target=lambda given: _distinct(*given),
+        hint=_look_at_pool,
+        picture=_draw_pool,
+    ),
+    "02.3": Number(
+        target=lambda: _distinct(_BLOCKS, _KINDS),
+        unit="placements",
+        hint="how many blocks are there, and how many GPUs of each type? Your function counts the rest",
+        mistakes={
+            "that distinguishes identical GPUs": lambda: _told_apart(_BLOCKS, sum(_KINDS)),
+            "that cuts between any two layers; the blocks have five layers each": (
+                lambda: float(_distinct(_LAYERS, _KINDS))
+            ),
+            "fewer GPUs can be swapped where some are idle, so no single quotient fits": (
+                lambda: _told_apart(_BLOCKS, sum(_KINDS)) // prod(factorial(n) for n in _KINDS)
+            ),
+            "those are the placements that use every GPU; GPUs may stay idle": (
+                lambda: comb(_BLOCKS - 1, sum(_KINDS) - 1) * _orders(_KINDS, sum(_KINDS))
+            ),
+        },
+    ),
+}

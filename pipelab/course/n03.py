@@ -1,0 +1,609 @@
+"""Notebook 03, One GPU per stage: the staircase, an answer on its sites, and rows and a bound to write."""
+
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import combinations, pairwise, permutations
+from math import isclose
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipelab.cluster import GPU, Cluster
+from pipelab.costs import LayerTimes
+from pipelab.course.exercises import (
+    Claim,
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    Number,
+    drawn,
+)
+from pipelab.course.n00 import GPUS, three_sites
+from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.display import counted
+from pipelab.errors import InvalidPlacement
+from pipelab.evaluation import evaluate
+from pipelab.fields import given
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    NEUTRAL,
+    WRONG,
+    colour_of_types,
+    ink_on,
+    plain,
+    template,
+)
+from pipelab.placement import Placement
+from pipelab.problem import Model, Problem, Workload
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The bound as a staircase
+
+
+_STEPS = 400
+
+
+def plot_staircase(
+    problem: Problem,
+    most: Callable[[GPU, float], int],
+    rate: float,
+    span: tuple[float, float] = (3000, 9000),
+) -> "go.Figure":
+    """The layers that fit at every rate, stacked by GPU type, with one rate marked.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its model's layers are the line to reach.
+    most : callable
+        The most layers that a GPU holds without falling below a rate in tokens/s.
+    rate : float
+        The rate that is marked.
+    span : tuple of float
+        The rates that are shown.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In tokens/s and layers.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> figure = plot_staircase(three_sites(), lambda gpu, rate: int(40000 / rate), 6000)
+    >>> figure.layout.title.text.split("<br>")[0]
+    'At 6,000.0 tokens/s 66 layers fit: 14 too few'
+    """
+    import plotly.graph_objects as go
+
+    counts = Counter(gpu.type for gpu in problem.cluster.gpus)
+    one_of = {gpu.type: gpu for gpu in problem.cluster.gpus}
+    needed = problem.model.layers
+    low, high = min(span[0], rate), max(span[1], rate)
+    rates = sorted({rate, *(low + (high - low) * i / _STEPS for i in range(_STEPS + 1))})
+    held = {kind: [n * most(one_of[kind], t) for t in rates] for kind, n in counts.items()}
+    at_rate = sum(n * most(one_of[kind], rate) for kind, n in counts.items())
+    figure = go.Figure()
+    for kind, colour in colour_of_types(counts).items():
+        figure.add_scatter(
+            x=rates,
+            y=held[kind],
+            name=plain(kind),
+            stackgroup="layers",
+            mode="lines",
+            line={"color": colour, "width": 0.5, "shape": "vh"},
+            fillcolor=colour,
+            opacity=0.9,
+            hovertemplate=f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>",
+        )
+    highest = max(map(sum, zip(*held.values(), strict=True)))
+    enough = at_rate >= needed
+    mark = BOTTLENECK if enough else WRONG
+    figure.add_scatter(
+        x=[rate, rate],
+        y=[0, at_rate],
+        mode="lines+markers",
+        showlegend=False,
+        hoverinfo="skip",
+        line={"color": mark, "width": 2.5},
+        marker={"color": mark, "size": [0, 11]},
+    )
+    figure.add_hline(
+        y=needed,
+        line={"color": BOTTLENECK, "width": 1.5, "dash": "dash"},
+        annotation={"text": f"the model: {needed} layers", "font": {"size": 12}},
+        annotation_position="top right",
+    )
+    verdict = "enough" if enough else f"{needed - at_rate} too few"
+    note = "height: layers that all GPUs hold together at that rate; dashed: what the model needs"
+    figure.update_layout(
+        template=template(),
+        height=400,
+        margin={"t": 92, "b": 52},
+        title=f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}<br><sup>{note}</sup>",
+        xaxis={
+            "title": {"text": "target rate t, tokens/s"},
+            "range": [low, high],
+            "tickformat": ",",
+            "showgrid": False,
+        },
+        yaxis={"title": {"text": "layers that fit"}, "range": [0, 1.1 * highest]},
+    )
+    return figure
+
+
+# A solver's answer, rings and all
+
+
+Links = Sequence[tuple[int, int]]
+
+_NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second row
+
+_SAME = 1 + 1e-9
+
+
+def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "go.Figure":
+    """What a solver answered, and the first thing that is wrong with it.
+
+    Parameters
+    ----------
+    problem : Problem
+        With one GPU per stage.
+    ms : float
+        The time of the slowest stage or link that the solver claims.
+    layers : sequence of int
+        Of every GPU, by id.
+    links : sequence of pairs of GPU ids
+        From stage to stage; none where the program has no order yet.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Red: layers that do not fit on their GPU, or links that form a ring.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> plot_answer(three_sites(), 0, [0] * 11, []).layout.title.text.split("<br>")[0]
+    'Claimed: 0 ms. But 80 layers are on no GPU'
+    """
+    import plotly.graph_objects as go
+
+    rings = _rings(links)
+    at, headings = _positions(layers, links, rings)
+    in_ring = {gpu for ring in rings for gpu in ring}
+    too_heavy = [g for g, n in enumerate(layers) if not _fits(problem, g, n)]
+    figure = go.Figure()
+    for kind, colour in colour_of_types(gpu.type for gpu in problem.cluster.gpus).items():
+        ids = [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == kind]
+        fills = [WRONG if g in too_heavy else colour if layers[g] else "white" for g in ids]
+        figure.add_scatter(
+            x=[at[g][0] for g in ids],
+            y=[at[g][1] for g in ids],
+            mode="markers+text",
+            name=plain(kind),
+            text=[str(layers[g]) if layers[g] else "" for g in ids],
+            hoverinfo="text",
+            textfont={
+                "size": 16,
+                "color": [ink_on(fill) if fill != "white" else colour for fill in fills],
+            },
+            marker={"size": 42, "color": fills, "line": {"color": colour, "width": 2}},
+            showlegend=False,
+            hovertext=[f"GPU {g}: {layers[g]} layers" for g in ids],
+        )
+        # The legend's own: a circle that is red or empty would give its colour to the legend.
+        figure.add_scatter(
+            x=[None],
+            y=[None],
+            mode="markers",
+            name=plain(kind),
+            marker={"size": 11, "color": colour},
+        )
+    for g, (x, y) in enumerate(at):
+        figure.add_annotation(x=x, y=y - 0.4, text=f"GPU {g}", showarrow=False, font={"size": 11})
+    for text, (x, y) in headings.items():
+        figure.add_annotation(
+            x=x - 0.3, y=y + 0.42, text=text, showarrow=False, xanchor="left", font={"size": 12}
+        )
+    for a, b in links:
+        _draw_arrow(figure, at[a], at[b], WRONG if a in in_ring else BOTTLENECK)
+    two_rows = any(y < 0 for _, y in at)
+    note = "in a circle: layers; arrows: which GPU sends to which; red: not possible"
+    title = f"{_title(problem, ms, layers, links, rings, too_heavy)}<br><sup>{note}</sup>"
+    figure.update_layout(
+        template=template(),
+        title=title,
+        height=330 if two_rows else 225,
+        margin={"t": 92, "b": 10, "l": 20, "r": 20},
+        xaxis={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
+        yaxis={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
+        legend={"y": 1.0},
+    )
+    return figure
+
+
+def _positions(
+    layers: Sequence[int], links: Links, rings: list[list[int]]
+) -> tuple[list[tuple[float, float]], dict[str, tuple[float, float]]]:
+    """Where each GPU stands, and where the headings of the groups do."""
+    linked = {gpu for pair in links for gpu in pair}
+    in_ring = {gpu for ring in rings for gpu in ring}
+    if linked:
+        path = _path([pair for pair in links if pair[0] not in in_ring])
+        rest = [g for g in range(len(layers)) if g not in in_ring and g not in path]
+        if not path:  # a pipeline of one GPU has no link
+            path = [g for g in rest if layers[g]]
+            rest = [g for g in rest if not layers[g]]
+    else:
+        path, rest = list(range(len(layers))), []
+    at: dict[int, tuple[float, float]] = {g: (x, 0.0) for x, g in enumerate(path)}
+    headings = {"pipeline": (0.0, 0.0)} if linked else {}
+    x = 0.0
+    for name, group in [*((f"ring {i + 1}", ring) for i, ring in enumerate(rings)), ("idle", rest)]:
+        if group:
+            headings[name] = (x, _BELOW)
+            at |= {g: (x + i, _BELOW) for i, g in enumerate(group)}
+            x += len(group) + 0.5
+    return [at[g] for g in sorted(at)], headings
+
+
+def _draw_arrow(
+    figure: "go.Figure", a: tuple[float, float], b: tuple[float, float], colour: str
+) -> None:
+    """Straight to the right; back to the left, in an arc below."""
+    tip = {
+        "axref": "x",
+        "ayref": "y",
+        "showarrow": True,
+        "text": "",
+        "arrowhead": 2,
+        "arrowsize": 1.1,
+        "arrowwidth": 2,
+        "arrowcolor": colour,
+    }
+    if b[0] > a[0]:
+        figure.add_annotation(ax=a[0] + _NODE, ay=a[1], x=b[0] - _NODE, y=b[1], **tip)
+        return
+    y, low = a[1] - 0.52, a[1] - 0.68
+    path = f"M {a[0]},{y} L {a[0]},{low} L {b[0]},{low} L {b[0]},{y - 0.04}"
+    figure.add_shape(type="path", path=path, line={"color": colour, "width": 2})
+    figure.add_annotation(ax=b[0], ay=low, x=b[0], y=y, **tip)
+
+
+def _path(links: Links) -> list[int]:
+    """From the GPU that nothing enters, along the links."""
+    after = dict(links)
+    path = sorted(set(after) - set(after.values()))[:1]
+    while path and path[-1] in after:
+        path.append(after[path[-1]])
+    return path
+
+
+def _rings(links: Links) -> list[list[int]]:
+    after, rings, seen = dict(links), [], set[int]()
+    for begin in after:
+        path = [begin]
+        while path[-1] in after and after[path[-1]] not in path:
+            path.append(after[path[-1]])
+        if after.get(path[-1]) == begin and begin not in seen:
+            rings.append(path)
+            seen.update(path)
+    return rings
+
+
+def _fits(problem: Problem, gpu: int, layers: int) -> bool:
+    """Memory for so many layers from the middle of the model: without embedding and head."""
+    here = problem.cluster.gpus[gpu]
+    inner = range(1, 1 + min(layers, problem.model.layers - 2))
+    if not inner:
+        return True
+    cost = problem.costs.stage(problem.model, problem.workload, [here], inner, problem.batch_split)
+    return cost.memory_gb[0] <= here.memory_gb * _SAME
+
+
+def _title(
+    problem: Problem,
+    ms: float,
+    layers: Sequence[int],
+    links: Links,
+    rings: list[list[int]],
+    too_heavy: list[int],
+) -> str:
+    """What is claimed, and the first thing that is wrong with it."""
+    missing = problem.model.layers - sum(layers)
+    if missing:
+        some = "1 layer is" if missing == 1 else f"{missing} layers are"
+        return f"Claimed: {ms:,.0f} ms. But {some} on no GPU"
+    rate = 1000 * problem.workload.tokens / ms
+    claim = f"Claimed: {rate:,.1f} tokens/s."
+    if too_heavy:
+        return f"{claim} But {_gpus(too_heavy)} cannot hold that many layers"
+    if rings:
+        some = " and ".join(_gpus(sorted(ring)) for ring in rings)
+        return f"{claim} But {some} form {'a ring' if len(rings) == 1 else 'rings'} that nothing enters"
+    if not links:
+        return f"{claim} But no GPU sends to another"
+    try:
+        really = evaluate(
+            problem, Placement.of([(layers[g], (g,)) for g in _path(links)])
+        ).throughput
+    except InvalidPlacement as error:
+        return f"{claim} But {plain(error.defects[0])}"
+    if isclose(really, rate, rel_tol=1e-6):
+        return f"{rate:,.1f} tokens/s, and the evaluator agrees"
+    return f"{claim} But the evaluator says {really:,.1f}"
+
+
+def _gpus(ids: Sequence[int]) -> str:
+    return f"GPU{'s' * (len(ids) > 1)} {', '.join(map(str, ids))}"
+
+
+# Exercises
+
+
+_LONG = 4  # with more GPUs than this, a pool is one line of identical ones
+
+
+class Pool(Given):
+    """Layers, the milliseconds per layer of every GPU, its site, and what a link between sites takes."""
+
+    layers: int
+    ms: list[int]
+    sites: list[int]
+    far_ms: int  # within a site a link takes 1 ms
+
+    def link_ms(self, a: int, b: int) -> int:
+        return 1 if self.sites[a] == self.sites[b] else self.far_ms
+
+    @property
+    def line(self) -> bool:
+        """Whether its GPUs are identical and at one site, so that one order of them is all orders."""
+        return len(self.ms) > _LONG
+
+    def __repr__(self) -> str:
+        if self.line:
+            return f"{self.layers} layers, {len(self.ms)} GPUs of {self.ms[0]} ms per layer"
+        sites = []
+        for site in sorted(set(self.sites)):
+            here = [str(t) for t, s in zip(self.ms, self.sites, strict=True) if s == site]
+            sites.append(f"GPUs of {', '.join(here)} ms per layer")
+        far = f", {self.far_ms} ms apart" if len(sites) > 1 else ""
+        return f"{self.layers} layers, {' and '.join(sites)}{far}"
+
+
+class Pipeline(NamedTuple):
+    """GPU ids in order, and the time of the slowest stage or link."""
+
+    ms: float
+    order: tuple[int, ...]
+
+
+def _best_pipeline(pool: Pool) -> Pipeline:
+    """The one with the shortest time of the slowest part, by trying all sets of GPUs in all orders."""
+    found, gpus = [], range(len(pool.ms))
+    for size in range(1, min(len(pool.ms), pool.layers) + 1):
+        for used in [gpus[:size]] if pool.line else combinations(gpus, size):
+            stages = next(
+                ms
+                for ms in sorted({n * pool.ms[g] for g in used for n in range(1, pool.layers + 1)})
+                if all(ms >= pool.ms[g] for g in used)
+                and sum(ms // pool.ms[g] for g in used) >= pool.layers
+            )
+            for order in [used] if pool.line else permutations(used):
+                links = max((pool.link_ms(a, b) for a, b in pairwise(order)), default=0)
+                found.append(Pipeline(max(stages, links), tuple(order)))
+    return min(found)
+
+
+def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
+    """What the notebook's program claims with the reader's rows instead of those for positions."""
+    from pyscipopt import Model, quicksum
+
+    scip, gpus = Model(), range(len(pool.ms))
+    scip.hideOutput()
+    scip.setParam("limits/time", 10)
+    link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
+
+    def each(kind: str, keys: Any) -> dict[Any, Any]:
+        return {key: scip.addVar(vtype=kind) for key in keys}
+
+    v = SimpleNamespace(
+        T=scip.addVar(),
+        n=each("I", gpus),
+        used=each("B", gpus),
+        first=each("B", gpus),
+        last=each("B", gpus),
+        x=each("B", link),
+        done=each("C", gpus),
+    )
+    scip.addCons(quicksum(v.n.values()) == pool.layers)
+    scip.addCons(quicksum(v.first.values()) == 1)
+    scip.addCons(quicksum(v.last.values()) == 1)
+    for g in gpus:
+        scip.addCons(pool.ms[g] * v.n[g] <= v.T)
+        scip.addCons(v.n[g] >= v.used[g])
+        scip.addCons(v.n[g] <= pool.layers * v.used[g])
+        scip.addCons(v.first[g] + quicksum(v.x[h, g] for h in gpus if h != g) == v.used[g])
+        scip.addCons(v.last[g] + quicksum(v.x[g, h] for h in gpus if h != g) == v.used[g])
+    for pair, ms in link.items():
+        scip.addCons(ms * v.x[pair] <= v.T)
+    for pair in pairwise(gpus) if pool.line else ():  # nothing to search for: do the rows allow it?
+        scip.addCons(v.x[pair] == 1)
+    family(scip, v, SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers))
+    scip.setObjective(v.T)
+    scip.optimize()
+    if not scip.getNSols():
+        return math.inf
+    layers = [round(scip.getVal(v.n[g])) for g in gpus]
+    links = [pair for pair, x in v.x.items() if scip.getVal(x) > 0.5]
+    return Claim.of(scip.getObjVal(), (layers, links))
+
+
+def _problem_of_pool(pool: Pool) -> "Problem":
+    """With links of these times, and more memory than anything needs."""
+    import numpy as np
+
+    gpus = [GPU(f"{ms} ms per layer", 1.0) for ms in pool.ms]
+    model, workload = Model("a model", pool.layers, 1024, 1024, 1e-3), Workload(1024, 1)
+    times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, pool.ms, strict=True)})
+    ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 1e6
+    gb_per_s = np.array([[megabytes / pool.link_ms(a, b) for b in ids] for a in ids])
+    return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 1)
+
+
+def _draw_program(failure: Failure) -> "Figure":
+    """What the reader's program answers, rings and all; or the pipeline that it cuts off."""
+    pool = failure.given
+    best = _best_pipeline(pool)
+    claim = failure.answer
+    if isinstance(claim, Claim) and claim < best.ms:
+        layers, links = claim.chosen
+        title = f"Claimed: {claim:.4g} ms, in a ring; no pipeline takes less than {best.ms:.4g} ms"
+    else:
+        claim, left = best.ms, pool.layers
+        layers, links = [0] * len(pool.ms), list(pairwise(best.order))
+        for place, g in enumerate(best.order, start=1):
+            layers[g] = min(int(best.ms // pool.ms[g]), left - (len(best.order) - place))
+            left -= layers[g]
+        title = f"A pipeline of {best.ms:.4g} ms, which your rows do not allow{failure.yours}"
+    figure = plot_answer(_problem_of_pool(pool), claim, layers, links)
+    note = figure.layout.title.text.split("<br>")[1]
+    return figure.update_layout(title={"text": f"{title}<br>{note}"})
+
+
+def _pool(chance: random.Random) -> Pool:
+    """One in which, most often, a ring at a far site would pay."""
+    sites = chance.choice([(0, 0), (0, 0, 1, 1), (0, 0, 1, 1), (0, 1, 1, 1), (0, 0, 0)])
+    ms = [chance.randint(1, 6) for _ in sites]
+    layers = chance.randint(2, 9)
+    return Pool(layers=layers, ms=ms, sites=[*sites], far_ms=chance.choice((4, 20, 50)))
+
+
+_small_pools = drawn(3, 38, _pool, lambda pool: (len(pool.ms), pool.layers))
+
+
+def _pools() -> tuple[Pool, ...]:
+    """Last come two long pipelines: a constant M that does for the small ones cuts those off."""
+    lines = [Pool(layers=100 * n, ms=[3] * n, sites=[0] * n, far_ms=1) for n in (12, 20)]
+    return (*_small_pools(), *lines)
+
+
+def _look_at_program(pool: Pool) -> str:
+    if pool.line:
+        return "every GPU is needed here; how large can `done` become, and is your M at least that large?"
+    if len(pool.ms) < 4:
+        return "no far link, so no ring pays here; do your rows cut off a pipeline, by an M that is too small?"
+    return "a time below the expected one comes from a ring; a time above it, or inf, from an M that is too small"
+
+
+def _held(stairs: Given, ms: float, last: int) -> list[int]:
+    """The most layers of every GPU within this time, if one of them has the head as well."""
+    return [
+        min(top, math.floor(ms / each - (stairs.head if g == last else 0) + 1e-9))
+        for g, (each, top) in enumerate(zip(stairs.ms, stairs.most, strict=True))
+    ]
+
+
+def _holds(stairs: Given, ms: float, last: int) -> bool:
+    held = _held(stairs, ms, last)
+    return held[last] >= 1 and sum(held) >= stairs.layers
+
+
+def _bound(stairs: Given) -> float:
+    """By trying every number of layers on every GPU, and every GPU as the last."""
+    least = math.inf
+    for last, tau in enumerate(stairs.ms):
+        times: set[float] = {n * ms for ms in stairs.ms for n in range(stairs.layers + 1)}
+        times |= {(n + stairs.head) * tau for n in range(1, stairs.layers + 1)}
+        least = min([least, *(ms for ms in times if _holds(stairs, ms, last))])
+    return least
+
+
+def _draw_stairs(failure: Failure) -> "Figure":
+    """What every GPU holds in the least time, and where the head is."""
+    stairs = failure.given
+    bound, left = _bound(stairs), stairs.layers
+    last = next(g for g in range(len(stairs.ms)) if _holds(stairs, bound, g))
+    rows = {}
+    for g in sorted(range(len(stairs.ms)), key=lambda g: g != last):  # the head needs a layer
+        held = min(_held(stairs, bound, last)[g], left)
+        left -= held
+        blocks = [Block(stairs.ms[g], colour_of(g), f"{stairs.ms[g]}")] * held
+        if g == last and stairs.head:
+            blocks = [*blocks, Block(stairs.head * stairs.ms[g], NEUTRAL, "head")]
+        rows[g] = Row(f"GPU {g}, at most {counted(stairs.most[g], 'layer')}", blocks)
+    title = (
+        f"{counted(stairs.layers, 'layer')} and the head take {bound:g} ms at least{failure.yours}"
+    )
+    note = "a block: a layer, with its ms; dashed: the least time in which all layers fit"
+    return plot_rows([rows[g] for g in sorted(rows)], title, "ms", note, limit=bound)
+
+
+def _stairs(chance: random.Random) -> Given | None:
+    gpus = chance.randint(1, 4)
+    ms = [chance.randint(1, 9) for _ in range(gpus)]
+    most = [chance.randint(1, 5) for _ in range(gpus)]
+    layers = chance.randint(1, 8)
+    if sum(most) < layers:
+        return None
+    return Given(ms=ms, most=most, layers=layers, head=chance.choice((0, 0.25, 0.5)))
+
+
+def _look_at_bound(stairs: Given) -> str:
+    if not stairs.head:
+        return "no head here: at which time do the GPUs together hold all layers, none more than its memory?"
+    return "one of the GPUs needs time for the head; which of them loses the least by it?"
+
+
+def _staircase_rate(a100s: int = 4, l4s: int = 4, t4s: int = 4, whole: bool = True) -> float:
+    """The staircase bound in tokens/s of so many GPUs of the course's problem."""
+    problem = three_sites()
+    times, layers = problem.costs.ms_per_layer, problem.model.layers
+    gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, t4s), strict=True)]
+    if not whole:
+        ms = layers / sum(n / each for each, n in gpus)
+    else:
+        steps = sorted({n * each for each, _ in gpus for n in range(1, layers + 1)})
+        ms = next(ms for ms in steps if sum(n * (ms // each) for each, n in gpus) >= layers)
+    return 1000 * given(problem.workload).tokens / ms
+
+
+EXERCISES: dict[str, Exercise] = {
+    "03.1": Function(
+        signature="no_rings(scip, v, d)",
+        inputs=_pools,
+        target=lambda pool: _best_pipeline(pool).ms,
+        hint=_look_at_program,
+        call=_program_ms,
+        picture=_draw_program,
+    ),
+    "03.2": Function(
+        signature="sharper(ms, most, layers, head)",
+        inputs=drawn(4, 300, _stairs, lambda stairs: (len(stairs.ms), stairs.layers)),
+        target=_bound,
+        hint=_look_at_bound,
+        picture=_draw_stairs,
+    ),
+    "03.3": Number(
+        target=lambda: _staircase_rate(),
+        unit="tokens/s",
+        hint="`bound` and `most` need only another cluster; does memory play a part?",
+        mistakes={
+            "that splits layers into parts; a GPU holds whole layers": (
+                lambda: _staircase_rate(whole=False)
+            ),
+            "that is the bound of the three sites as they are": lambda: _staircase_rate(a100s=3),
+            "that is with a fifth L4, not a fourth A100": lambda: _staircase_rate(a100s=3, l4s=5),
+            "that is the time of the slowest stage in ms; how many tokens per second is it?": (
+                lambda: 2048000 / _staircase_rate()
+            ),
+        },
+    ),
+}

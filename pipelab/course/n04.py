@@ -1,0 +1,509 @@
+"""Notebook 04, A failed heuristic: what counts and averages predict beside what is true, and a counterexample."""
+
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import pairwise, permutations, product
+from typing import TYPE_CHECKING, Any, cast
+
+from pipelab.course.exercises import (
+    Construction,
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    Number,
+    drawn,
+)
+from pipelab.course.n00 import GPUS, three_sites
+from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.engine.formulations.type_count import average_link, list_options
+from pipelab.errors import shown
+from pipelab.fields import given, is_list
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, template
+from pipelab.problem import Model, Problem
+from pipelab.solving import solve
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The heuristic's predictions as pictures
+
+
+_SAME = 1 + 1e-9  # rates this close to one another are the same
+
+RIGHT, TOO_MUCH, TOO_LITTLE = "right", "too much", "too little"
+
+NOTHING, NO_ROOM = "called infeasible, but is not", "a rate, but the model does not fit"
+
+INFEASIBLE = "infeasible, and said so"
+
+_COLOURS = {
+    RIGHT: TYPE_COLOURS[0],
+    TOO_LITTLE: TYPE_COLOURS[4],
+    TOO_MUCH: TYPE_COLOURS[1],
+    NOTHING: TYPE_COLOURS[3],
+    NO_ROOM: WRONG,
+    INFEASIBLE: NEUTRAL_LIGHT,
+}
+
+
+def outcome_of_prediction(predicted: float | None, possible: float | None) -> str:
+    """How a prediction compares with the truth.
+
+    Parameters
+    ----------
+    predicted, possible : float or None
+        Tokens/s; None: no placement is said to exist, or none does.
+
+    Returns
+    -------
+    str
+        Such as "right" or "too much".
+
+    Examples
+    --------
+    >>> outcome_of_prediction(6692.8, 6321.0), outcome_of_prediction(853.3, None)
+    ('too much', 'a rate, but the model does not fit')
+    """
+    if predicted is None:
+        return INFEASIBLE if possible is None else NOTHING
+    if possible is None:
+        return NO_ROOM
+    if predicted > possible * _SAME:
+        return TOO_MUCH
+    return RIGHT if predicted * _SAME >= possible else TOO_LITTLE
+
+
+def plot_predictions(
+    mixes: Sequence[str], predicted: Sequence[float | None], possible: Sequence[float | None]
+) -> "go.Figure":
+    """A point per GPU mix: what is possible to the right, what is predicted upwards, and the diagonal.
+
+    Parameters
+    ----------
+    mixes : sequence of str
+        Names, shown where the mouse rests.
+    predicted : sequence of float or None
+        Tokens/s; mixes without a prediction are left out.
+    possible : sequence of float or None
+        The proven optimum in tokens/s; None where the model does not fit.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Its title says how many predictions are too high, and by how much the worst.
+
+    Examples
+    --------
+    >>> figure = plot_predictions(["2 L4", "4 T4"], [300.0, 200.0], [200.0, 200.0])
+    >>> figure.layout.title.text.split("<br>")[0]
+    'Too much for 1 of 2 mixes that hold the model, by up to 1.50 times (2 L4)'
+    """
+    import plotly.graph_objects as go
+
+    points = [
+        (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
+    ]
+    top = 1.06 * max(max(p, q or 0) for _, p, q in points)
+    figure = go.Figure()
+    figure.add_scatter(
+        x=[0, top],
+        y=[0, top],
+        mode="lines",
+        name="predicted = possible",
+        line={"color": BOTTLENECK, "width": 1, "dash": "dash"},
+        hoverinfo="skip",
+    )
+    for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
+        mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
+        if mine:
+            figure.add_scatter(
+                x=[q or 0 for *_, q in mine],
+                y=[p for _, p, _ in mine],
+                mode="markers",
+                name=kind,
+                marker={
+                    "color": _COLOURS[kind],
+                    "size": 9,
+                    "opacity": 0.85,
+                    "symbol": "x" if kind == NO_ROOM else "circle",
+                },
+                text=[name for name, *_ in mine],
+                cliponaxis=False,
+                hovertemplate="%{text}: predicted %{y:,.1f}, possible %{x:,.1f}<extra></extra>",
+            )
+    held = [(p / q, name) for name, p, q in points if q]
+    worst = max(held)
+    over = sum(ratio > _SAME for ratio, _ in held)
+    figure.add_annotation(
+        x=next(q for name, _, q in points if name == worst[1]),
+        text=worst[1],
+        showarrow=False,
+        xanchor="left",
+        y=next(p for name, p, _ in points if name == worst[1]),
+        xshift=8,
+    )
+    title = f"Too much for {over} of {len(held)} mixes that hold the model, by up to {worst[0]:.2f} times ({worst[1]})"
+    figure.update_layout(
+        template=template(),
+        height=520,
+        margin={"t": 92},
+        title=f"{title}<br><sup>above the diagonal: predicted more than any placement yields</sup>",
+        xaxis={
+            "title": {"text": "possible (proven), tokens/s"},
+            "range": [-0.02 * top, top],
+            "tickformat": ",",
+        },
+        yaxis={"title": {"text": "predicted, tokens/s"}, "range": [0, top], "tickformat": ","},
+    )
+    return figure
+
+
+def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
+    """A bar per version of the heuristic: for how many mixes it is right, and how it errs elsewhere.
+
+    Parameters
+    ----------
+    outcomes : mapping of name to sequence of str
+        Of every version, `outcome_of_prediction` for each mix.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Stacked bars, the first version at the top.
+
+    Examples
+    --------
+    >>> figure = plot_fixes({"as written": ["too much", "right"], "fixed": ["right", "right"]})
+    >>> figure.layout.title.text
+    'Of 2 mixes that hold the model, 1 is right as written and 2 are after the last fix'
+    """
+    import plotly.graph_objects as go
+
+    names = list(outcomes)
+    figure = go.Figure()
+    for kind, colour in _COLOURS.items():
+        counts = [list(outcomes[name]).count(kind) for name in names]
+        if any(counts):
+            figure.add_bar(
+                orientation="h",
+                y=names,
+                x=counts,
+                name=kind,
+                marker={"color": colour},
+                text=[str(n) if n else "" for n in counts],
+                textposition="inside",
+                textangle=0,
+                insidetextanchor="middle",
+                constraintext="none",
+                hovertemplate=f"%{{y}}: {kind} for %{{x}} mixes<extra></extra>",
+            )
+    first, last = (list(outcomes[name]).count(RIGHT) for name in (names[0], names[-1]))
+    held = sum(kind not in (NO_ROOM, INFEASIBLE) for kind in outcomes[names[0]])
+    title = f"Of {held} mixes that hold the model, {first} {'is' if first == 1 else 'are'} right {names[0]}"
+    figure.update_layout(
+        template=template(),
+        barmode="stack",
+        height=150 + 52 * len(names),
+        margin={"t": 100, "l": 150},
+        title=f"{title} and {last} are after the last fix",
+        xaxis={"title": {"text": "GPU mixes"}},
+        yaxis={"autorange": "reversed", "title": {"text": ""}},
+        legend={"traceorder": "normal"},
+    )
+    return figure
+
+
+def plot_against_prediction(
+    predicted: float, rates: Mapping[str, float], optimum: float | None = None
+) -> "go.Figure":
+    """A bar for every rate that a choice yields, a line where the prediction is, and the optimum.
+
+    Parameters
+    ----------
+    predicted : float
+        Tokens/s.
+    rates : mapping of name to float
+        What the choice yields, tokens/s; 0: does not fit.
+    optimum : float, optional
+        What is possible with any choice, tokens/s; 0: nothing fits. A bar of its own.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Horizontal bars, the first at the top.
+
+    Examples
+    --------
+    >>> orders = {"best order": 5688.9, "worst order": 762.9}
+    >>> plot_against_prediction(6692.8, orders).layout.title.text
+    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9'
+    >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
+    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
+    """
+    import plotly.graph_objects as go
+
+    bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
+    names, values = list(bars), list(bars.values())
+    colours = [TYPE_COLOURS[0]] * len(rates) + [TYPE_COLOURS[2]] * (optimum is not None)
+    top = 1.18 * max(predicted, *values)
+    figure = go.Figure(
+        go.Bar(
+            orientation="h",
+            y=names,
+            x=values,
+            marker={"color": colours},
+            showlegend=False,
+            text=[f"{v:,.1f}" if v else "does not fit" for v in values],
+            cliponaxis=False,
+            textangle=0,
+            # Beside a long bar, the text would stand on the line.
+            textposition=["inside" if v > top / 3 else "outside" for v in values],
+            constraintext="none",
+            hovertemplate="%{y}: %{x:,.1f} tokens/s<extra></extra>",
+        )
+    )
+    figure.add_vline(x=predicted, line={"color": WRONG, "width": 2, "dash": "dash"})
+    figure.add_annotation(
+        x=predicted,
+        y=1,
+        yref="paper",
+        yanchor="bottom",
+        text="predicted",
+        showarrow=False,
+        font={"color": WRONG},
+    )
+    figure.update_layout(
+        template=template(),
+        height=150 + 44 * len(names),
+        margin={"t": 84, "l": 170},
+        title=f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
+        xaxis={"title": {"text": "tokens/s"}, "range": [0, top], "tickformat": ","},
+        yaxis={"autorange": "reversed", "title": {"text": ""}},
+    )
+    return figure
+
+
+def _yields(rates: Iterable[float]) -> str:
+    fitting = [rate for rate in rates if rate]
+    if not fitting:
+        return "the choice does not fit"
+    low, high = min(fitting), max(fitting)
+    between = f"{high:,.1f}" if low * _SAME >= high else f"{low:,.1f} to {high:,.1f}"
+    return f"the choice yields {between}"
+
+
+def _possible(optimum: float | None) -> str:
+    if optimum is None:
+        return ""
+    return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
+
+
+def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "go.Figure":
+    """How many times as fast as one GPU k of them are predicted to be, beside k.
+
+    Parameters
+    ----------
+    factor : callable
+        Of k, the number of GPUs.
+    most : int
+        Up to so many GPUs.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Two lines.
+
+    Examples
+    --------
+    >>> plot_speedup(lambda k: 1.5 * k).layout.title.text
+    '8 GPUs are predicted to be 12.00 times as fast as one'
+    """
+    import plotly.graph_objects as go
+
+    sizes = list(range(1, most + 1))
+    figure = go.Figure()
+    for name, values, colour in (
+        ("predicted", [factor(k) for k in sizes], WRONG),
+        ("true: k times", sizes, TYPE_COLOURS[0]),
+    ):
+        figure.add_scatter(
+            x=sizes, y=values, name=name, mode="lines+markers", line={"color": colour}
+        )
+    figure.update_layout(
+        template=template(),
+        height=360,
+        title=f"{most} GPUs are predicted to be {factor(most):.2f} times as fast as one",
+        xaxis={"title": {"text": "k, GPUs of a stage"}, "dtick": 1},
+        yaxis={"title": {"text": "times as fast as one GPU"}, "rangemode": "tozero"},
+    )
+    return figure
+
+
+# Exercises
+
+
+Mix = tuple[int, ...]  # how many A100, L4 and T4
+_MORE = 1 + 1e-9  # a prediction this many times the optimum is too much
+
+
+@cache
+def _part(mix: Mix, layers: int, max_gpus_per_stage: int) -> Problem:
+    """The course's problem with identical layers, on some of its GPUs."""
+    problem = three_sites(max_gpus_per_stage)
+    model = cast(Model, problem.model)
+    identical = replace(model, layers=layers, weight_factors=None, work_factors=None)
+    cluster = problem.cluster.with_counts(dict(zip(GPUS, mix, strict=True)))
+    return replace(problem, cluster=cluster, model=identical)
+
+
+@cache
+def _twelve_layers(max_gpus_per_stage: int = 4, **options: Any) -> float:
+    """What the heuristic predicts for them on four L4."""
+    part = _part((0, 4, 0), 12, max_gpus_per_stage)
+    return given(solve(part, "type_count", rows="counting", **options).details["predicted"])
+
+
+@cache
+def _possible_rate(mix: Mix) -> float | None:
+    """The optimum for all 80 layers with up to two GPUs per stage; None where they do not fit."""
+    return solve(_part(mix, 80, 2)).throughput
+
+
+@cache
+def _held() -> tuple[int, ...]:
+    """How many identical layers fit on an A100, an L4 and a T4."""
+    problem = three_sites()
+    reserved, layer_gb = problem.costs.reserved_gb, cast("Model", problem.model).layer_weight_gb
+    return tuple(int((gpu.memory_gb - reserved) / layer_gb) for gpu in problem.cluster.kinds)
+
+
+@cache
+def _predicted(mix: Mix, layers: int = 80) -> float | None:
+    """As `type_count` with counting rows and up to two GPUs per stage, by counting: SCIP takes minutes."""
+    # No stage is longer than memory allows, and those that start later repeat those that start first.
+    problem = _part(mix, min(layers, max(_held())), 2)
+    options = list_options(problem)
+    first = options.start == 0
+    columns = (options.type_of, options.number, options.size, options.throughput)
+    stages = list(zip(*(column[first].tolist() for column in columns), strict=True))
+    for rate in sorted({stage[3] for stage in stages}, reverse=True):
+        held = 0
+        for kind, count in enumerate(options.counts):
+            most = {1: 0, 2: 0}
+            for of, number, size, throughput in stages:
+                if of == kind and throughput >= rate:
+                    most[number] = max(most[number], size)
+            held += max(p * most[2] + (count - 2 * p) * most[1] for p in range(count // 2 + 1))
+        if held >= layers:
+            return float(min(rate, average_link(problem)))
+    return None
+
+
+def _too_much(mix: Mix) -> bool:
+    """Whether the model fits and the heuristic predicts more than is possible."""
+    possible = _possible_rate(mix)
+    return possible is not None and given(_predicted(mix)) > possible * _SAME
+
+
+@cache
+def _fewest() -> int:
+    """GPUs of the smallest mix for which it predicts too much."""
+    mixes = (mix for mix in product(range(4), range(5), range(5)) if any(mix))
+    return sum(next(mix for mix in sorted(mixes, key=sum) if _too_much(mix)))
+
+
+def _smallest_mix(mine: object) -> tuple[bool, str]:
+    """Whether the heuristic predicts too much for the reader's mix, and for no smaller one."""
+    expected = "expected the numbers of A100, L4 and T4, such as (3, 4, 4)"
+    if not (is_list(mine) and len(cast(Any, mine)) == 3):
+        return False, f"{expected}; yours is {shown(mine)}"
+    mix = tuple(cast(Any, mine))
+    if not all(type(n) is int and 0 <= n <= most for n, most in zip(mix, (3, 4, 4), strict=True)):
+        return False, f"{expected}, at most as many as there are; yours is {shown(mine)}"
+    if not any(mix):
+        return False, f"{expected}; yours has no GPU"
+    possible, predicted = _possible_rate(mix), _predicted(mix)
+    if possible is None:
+        *others, last = _held()
+        fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
+        return False, f"this mix does not hold the model; hint: {fits}"
+    says = f"predicted {predicted:,.1f} tokens/s, possible {possible:,.1f}"
+    if not _too_much(mix):
+        return False, f"{says}: not too much. Hint: where does the heuristic form pairs?"
+    if sum(mix) > _fewest():
+        return False, f"{says}: too much, but there is a smaller mix"
+    return True, says
+
+
+def _best_of_orders(x: Given) -> float:
+    return min(max(_times(order, dict(x.links))) for order in permutations(x.stages))
+
+
+def _times(order: Sequence[tuple[str, int]], links: Mapping[tuple[str, str], int]) -> list[int]:
+    """Of the stages, and of the links between them."""
+    return [ms for _, ms in order] + [links[a, b] for (a, _), (b, _) in pairwise(order)]
+
+
+def _pipeline(chance: random.Random) -> Given:
+    """One to five stages at one to three sites; both directions of a link may differ."""
+    sites = "ABC"[: chance.randint(1, 3)]
+    stages = [(chance.choice(sites), chance.randint(1, 9)) for _ in range(chance.randint(1, 5))]
+    links = {pair: chance.randint(1, 30) for pair in product(sites, repeat=2)}
+    return Given(stages=stages, links=links)
+
+
+def _draw_best_order(failure: Failure) -> "Figure":
+    """The best order, stage after link after stage, the slowest framed."""
+    x = failure.given
+    links, best = dict(x.links), _best_of_orders(x)
+    order = min(permutations(x.stages), key=lambda order: max(_times(order, links)))
+    parts = []
+    for before, (site, ms) in zip([None, *order], order, strict=False):
+        if before:
+            parts.append((f"link {before[0]} → {site}", links[before[0], site], NEUTRAL_LIGHT))
+        parts.append((f"stage at {site}", ms, colour_of("ABC".index(site))))
+    rows = [
+        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == best) for name, ms, colour in parts
+    ]
+    title = f"The best order is {' → '.join(site for site, _ in order)}: its slowest part takes {best} ms"
+    return plot_rows(rows, title + failure.yours, "ms", "framed: the slowest part")
+
+
+def _look_at(x: Given) -> str:
+    slowest = max(ms for _, ms in x.stages)
+    if len(x.stages) == 1:
+        return "one stage has no link"
+    if _best_of_orders(x) == slowest:
+        return "here an order exists in which no link is slower than the slowest stage"
+    return "here a link is the bottleneck in every order; which links does the best order cross?"
+
+
+EXERCISES: dict[str, Exercise] = {
+    "04.1": Number(
+        target=_twelve_layers,
+        unit="tokens/s",
+        hint="with four GPUs in one stage, how many times as fast as one are they predicted to be?",
+        mistakes={
+            "that is without the factor (2 - 1/k), and happens to be what is possible; use the "
+            "published formula": lambda: _twelve_layers(factor=False),
+            "that is with two GPUs per stage; allow four": (
+                lambda: _twelve_layers(max_gpus_per_stage=2)
+            ),
+        },
+        none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
+        "the result's details",
+    ),
+    "04.2": Construction("a mix of GPUs", _smallest_mix),
+    "04.3": Function(
+        signature="best_of_orders(stages, links)",
+        inputs=drawn(4, 300, _pipeline, lambda x: (len(x.stages), len(x.links), str(x))),
+        target=_best_of_orders,
+        hint=_look_at,
+        picture=_draw_best_order,
+    ),
+}

@@ -1,0 +1,517 @@
+"""Notebook 06, Taming the explosion: counting in pictures, a certificate to check, and mixes to count."""
+
+import math
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from math import isclose
+from typing import TYPE_CHECKING
+
+from pipelab.cluster import Cluster
+from pipelab.counting import rates_of_mixes
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.n00 import GPUS, three_sites
+from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.display import counted
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    GRID,
+    NEUTRAL_LIGHT,
+    TYPE_COLOURS,
+    WRONG,
+    colour_of_types,
+    ink_on,
+    plain,
+    template,
+)
+from pipelab.problem import Problem
+from pipelab.solving import solve
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The problem
+
+
+ONE_NETWORK = 10 / 8  # GB/s
+
+
+def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) -> Problem:
+    """The same model and GPU types without all that gives a stage its place in the pipeline.
+
+    Parameters
+    ----------
+    max_gpus_per_stage : int
+        As in `Problem`.
+    counts : sequence of int
+        How many A100-40, L4 and T4.
+
+    Returns
+    -------
+    Problem
+        With neither embedding nor head, so all layers are identical, and with 10 Gb/s between all
+        GPUs, which is never the bottleneck.
+
+    Examples
+    --------
+    >>> problem = one_network(2)
+    >>> problem.model.uniform, len(problem.cluster)
+    (True, 11)
+    """
+    problem = three_sites(max_gpus_per_stage)
+    memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.kinds}
+    cluster = Cluster.from_counts(dict(zip(GPUS, counts, strict=True)), memory, ONE_NETWORK)
+    return replace(
+        problem,
+        cluster=cluster,
+        model=replace(problem.model, weight_factors=None, work_factors=None),
+        name=f"Llama-3-70B on {len(cluster)} GPUs",
+    )
+
+
+# Counting in pictures
+
+
+USED = TYPE_COLOURS[0]
+
+_REACHED = TYPE_COLOURS[2]
+
+_SAME = 1 - 1e-9  # a total this close to all layers is enough for them
+
+
+def plot_mixes(
+    problem: Problem,
+    rate: float,
+    most: Mapping[tuple[int, ...], int],
+    stages: list[tuple[int, ...]] | None,
+) -> "go.Figure":
+    """A bar per mix of GPUs: how many layers such a stage can hold at a rate.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose GPUs and layers these are.
+    rate : float
+        In tokens/s.
+    most : dict of mix to int
+        Layers; a mix is a tuple of indices into `problem.cluster.kinds`.
+    stages : list of mix, or None
+        Those that are used; None if no choice of stages holds all layers.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In layers; the mixes that are used are blue.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> plot_mixes(three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None).layout.title.text
+    'At 8,000.0 tokens/s, no choice of stages holds all 80 layers'
+    """
+    import plotly.graph_objects as go
+
+    used = [(stages or []).count(mix) for mix in most]
+    names = [_name_of(problem, mix) for mix in most]
+    held = sum(n * h for n, h in zip(used, most.values(), strict=True))
+    fits = f"{sum(used)} stages can hold {held:,} layers; the model has {problem.model.layers:,}"
+    none = f"no choice of stages holds all {problem.model.layers:,} layers"
+    figure = go.Figure()
+    figure.add_bar(
+        orientation="h",
+        y=names,
+        x=list(most.values()),
+        marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
+        text=[
+            f"<b>{h} × {n} stages</b>" if n > 1 else f"<b>{h} × 1 stage</b>" if n else f"{h}"
+            for n, h in zip(used, most.values(), strict=True)
+        ],
+        textposition="outside",
+        cliponaxis=False,
+        hoverinfo="skip",
+    )
+    figure.update_layout(
+        template=template(),
+        height=120 + 28 * len(most),
+        showlegend=False,
+        title=f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
+        xaxis={
+            "title": {"text": "layers that one such stage can hold"},
+            "gridcolor": GRID,
+            "range": [0, 1.2 * max(1, *most.values())],
+        },
+        yaxis={"autorange": "reversed"},
+        margin={"l": 120, "t": 50},
+    )
+    return figure
+
+
+def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.Figure":
+    """What bisection knows before each step, and what it finds.
+
+    Parameters
+    ----------
+    rates : sequence of float
+        All possible rates in tokens/s, the lowest first.
+    tried : dict of float to bool
+        Whether each tried rate is reachable, in the order of the steps.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A grey bar for the rates that are still open, and a mark per step.
+
+    Examples
+    --------
+    >>> plot_bisection([10, 20, 30], {20: True, 30: False}).layout.title.text
+    '2 of 3 rates tried: 20.0 tokens/s is the highest reachable one'
+    """
+    import plotly.graph_objects as go
+
+    place = {rate: number for number, rate in enumerate(sorted(rates), start=1)}
+    low, high, spans, best = 1, len(place), [], None
+    for rate, reachable in tried.items():
+        spans.append((low, high))
+        low, high = (place[rate] + 1, high) if reachable else (low, place[rate] - 1)
+        best = rate if reachable else best
+    steps = list(range(1, len(tried) + 1))
+    figure = go.Figure()
+    figure.add_bar(
+        name="still open",
+        x=steps,
+        base=[a - 0.5 for a, _ in spans],
+        y=[b - a + 1 for a, b in spans],
+        width=0.24,
+        marker={"color": NEUTRAL_LIGHT},
+        hoverinfo="skip",
+    )
+    looks = {True: ("reachable", _REACHED, "circle"), False: ("not reachable", WRONG, "x")}
+    for answer, (word, colour, symbol) in looks.items():
+        shown = [
+            (step, rate) for step, rate in zip(steps, tried, strict=True) if tried[rate] == answer
+        ]
+        figure.add_scatter(
+            name=word,
+            x=[step for step, _ in shown],
+            y=[place[rate] for _, rate in shown],
+            mode="markers+text",
+            text=[f"   {rate:,.1f}" for _, rate in shown],
+            textposition="middle right",
+            cliponaxis=False,
+            marker={"color": colour, "symbol": symbol, "size": 11},
+            hoverinfo="skip",
+        )
+    found = (
+        "none is reachable"
+        if best is None
+        else f"{best:,.1f} tokens/s is the highest reachable one"
+    )
+    figure.update_layout(
+        template=template(),
+        height=440,
+        title=f"{len(tried)} of {len(rates)} rates tried: {found}",
+        xaxis={
+            "title": {"text": "step, and the rate that it tries (tokens/s)"},
+            "dtick": 1,
+            "showgrid": False,
+            "range": [0.5, len(tried) + 0.9],
+        },
+        yaxis={
+            "title": {"text": "possible rates, the lowest first"},
+            "gridcolor": GRID,
+            "range": [0, len(place) + 1],
+        },
+        margin={"t": 90},
+    )
+    return figure
+
+
+def plot_prices(
+    problem: Problem, prices: Mapping[float, Sequence[float]], best: float
+) -> "go.Figure":
+    """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose GPUs and layers these are.
+    prices : dict of float to list of float
+        By rate in tokens/s, the lowest first: of a GPU of each of `problem.cluster.kinds`, in
+        layers.
+    best : float
+        The optimum in tokens/s; there is a higher rate among those of `prices`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A row per rate; the optimum's is bold.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> prices = {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}
+    >>> plot_prices(three_sites(), prices, 6321).layout.title.text
+    'At 6,340.6 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few'
+    """
+    import plotly.graph_objects as go
+
+    kinds, counts = problem.cluster.kinds, problem.cluster.kind_count.tolist()
+    layers = problem.model.layers
+    names = [f"<b>{r:,.1f}</b>" if isclose(r, best) else f"{r:,.1f}" for r in prices]
+    colours = colour_of_types(kind.type for kind in kinds)
+    totals = {r: sum(n * u for n, u in zip(counts, us, strict=True)) for r, us in prices.items()}
+    figure = go.Figure()
+    begin = dict.fromkeys(names, 0.0)
+    for k, (kind, count) in enumerate(zip(kinds, counts, strict=True)):
+        colour, parts = colours[kind.type], [count * us[k] for us in prices.values()]
+        figure.add_bar(
+            orientation="h",
+            name=_short(kind.type),
+            y=names,
+            x=parts,
+            hoverinfo="skip",
+            marker={"color": colour, "line": {"color": "white", "width": 1.5}},
+        )
+        for name, part, us in zip(names, parts, prices.values(), strict=True):
+            if part:
+                figure.add_annotation(
+                    x=_beside(begin[name], begin[name] + part, layers),
+                    y=name,
+                    showarrow=False,
+                    text=f"{count} × {us[k]:.3g}",
+                    font={"color": ink_on(colour), "size": 12},
+                )
+            begin[name] += part
+    figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
+    figure.add_annotation(
+        x=layers, y=1, yref="paper", yanchor="bottom", showarrow=False, text=f"{layers} layers"
+    )
+    most = max(*totals.values(), layers)
+    for name, total in zip(names, totals.values(), strict=True):
+        figure.add_annotation(
+            x=1.04 * most,
+            y=name,
+            text=f"<b>{total:.4g}</b>",
+            showarrow=False,
+            xanchor="left",
+            font={"color": WRONG if total < layers * _SAME else "#222222"},
+        )
+    figure.update_layout(
+        template=template(),
+        barmode="stack",
+        height=160 + 38 * len(prices),
+        title=_verdict(totals, layers, best),
+        xaxis={
+            "title": {"text": "layers: number of GPUs × price of each"},
+            "range": [0, 1.14 * most],
+            "gridcolor": GRID,
+        },
+        yaxis={"title": {"text": "tokens/s"}, "type": "category"},
+        margin={"t": 96},
+        legend={"y": 1.06, "traceorder": "normal"},
+    )
+    return figure
+
+
+def _beside(begin: float, end: float, line: float) -> float:
+    """The middle of a bar's part, or of the longer side where a line crosses it."""
+    if begin < line < end:
+        begin, end = (begin, line) if line - begin > end - line else (line, end)
+    return (begin + end) / 2
+
+
+def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
+    """What the prices prove of the next rate above the optimum."""
+    after = min(rate for rate in totals if rate > best and not isclose(rate, best))
+    where = f"At {after:,.1f} tokens/s, just above the optimum, all GPUs cost {totals[after]:.4g}"
+    if totals[after] < layers * _SAME:
+        return f"{where} of {layers:,} layers: {layers - totals[after]:.3g} too few"
+    return f"{where} layers: prices prove nothing here"
+
+
+def _name_of(problem: Problem, mix: Sequence[int]) -> str:
+    return " + ".join(_short(problem.cluster.kinds[k].type) for k in mix)
+
+
+def _short(gpu_type: str) -> str:
+    """A type's name up to its form factor: A100 of A100-SXM-40."""
+    return plain(gpu_type.split("-")[0])
+
+
+# Exercises
+
+
+_A100, _L4, _T4 = range(3)
+
+
+def _total(claim: Given) -> float:
+    """What all GPUs cost, in layers."""
+    return math.fsum(n * u for n, u in zip(claim.counts, claim.prices, strict=True))
+
+
+def _unpaid(claim: Given, gpus: Iterable[int], most: int) -> bool:
+    """Whether a stage holds more layers than its GPUs cost."""
+    return most > sum(claim.prices[k] for k in gpus)
+
+
+def _holds_too_much(claim: Given) -> bool:
+    return any(_unpaid(claim, gpus, most) for gpus, most in claim.stages)
+
+
+def _refutes(claim: Given) -> bool:
+    return min(claim.prices) >= 0 and not _holds_too_much(claim) and _total(claim) < claim.layers
+
+
+def _prices(chance: random.Random) -> Given | None:
+    """A proof, or a claim that fails in one of three respects, often only just.
+
+    Prices are in layers; a stage is the class of each GPU, and the most layers at the rate.
+    """
+    kinds = range(chance.randint(1, 3))
+    low = chance.choice((0, 0, 0, -1))
+    prices = [chance.randint(2 * low, 6) / 2 for _ in kinds]
+    counts = [chance.randint(1, 4) for _ in kinds]
+    mixes = {tuple(sorted(chance.choices(kinds, k=chance.randint(1, 2)))) for _ in range(3)}
+    more = chance.choice((0, 0, 0, 1))
+    stages = []
+    for mix in sorted(mixes):
+        paid = math.floor(sum(prices[k] for k in mix))
+        stages.append(([*mix], max(1, paid + more * chance.randint(0, 1))))
+    claim = Given(prices=prices, stages=stages, counts=counts, layers=0)
+    claim.layers = math.ceil(_total(claim)) + chance.choice((0, 0, 1, 2, 3))
+    return claim if claim.layers > 0 else None
+
+
+def _look_at_claim(claim: Given) -> str:
+    if min(claim.prices) < 0:
+        return "a price is below 0 here; what does a GPU that stays idle do to the total?"
+    if _holds_too_much(claim):
+        return "compare each stage's layers with what its GPUs cost; what about the last ones?"
+    return (
+        "every stage is covered here; what must the total of all GPUs be, compared with the layers?"
+    )
+
+
+def _draw_claim(failure: Failure) -> "Figure":
+    """What every stage's GPUs cost, beside what it holds; and what all GPUs cost, beside the model."""
+    claim = failure.given
+    total, lowest = _total(claim), min(claim.prices)
+
+    def row(name: str, gpus: Iterable[int], mark: float, wrong: bool) -> Row:
+        prices = [(k, claim.prices[k]) for k in gpus]
+        blocks = [Block(price, colour_of(k), f"{price:g}") for k, price in prices]
+        return Row(name, blocks, mark, wrong=wrong)
+
+    rows = []
+    for gpus, most in claim.stages:
+        name = f"a stage of {' + '.join(map(str, gpus))} holds {most}"
+        rows.append(row(name, gpus, most, _unpaid(claim, gpus, most)))
+    everything = [k for k, count in enumerate(claim.counts) for _ in range(count)]
+    enough = total >= claim.layers or lowest < 0
+    name = f"all GPUs; {counted(claim.layers, 'layer')}"
+    rows.append(row(name, everything, claim.layers, enough))
+    if lowest < 0:
+        title = f"No proof: a GPU of class {claim.prices.index(lowest)} costs less than nothing"
+    elif _holds_too_much(claim):
+        title = "No proof: a stage holds more layers than its GPUs cost"
+    elif total >= claim.layers:
+        title = f"No proof: all GPUs cost {total:g} layers, and the model has {claim.layers}"
+    else:
+        title = f"A proof: every stage is paid for, and all GPUs cost {total:g} of {claim.layers} layers"
+    note = "a block: the price of a GPU; black line: layers held, last of all the model's; red: why it is no proof"
+    return plot_rows(rows, title, "layers", note)
+
+
+def _mixes_by_name(pool: Given) -> set[tuple[int, ...]]:
+    """By naming every GPU, as far as the pool is small."""
+    names = [k for k, count in enumerate(pool.counts) for _ in range(count)]
+    return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
+
+
+def _draw_pool(failure: Failure) -> "Figure":
+    """A row per mix."""
+    mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
+    rows = [Row("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
+    counts, most = failure.given
+    gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
+    title = f"{gpus}, at most {most} in a mix: {len(rows)} mix{'es' * (len(rows) != 1)}"
+    note = "a row: a mix; a block: a GPU, with its class"
+    return plot_rows(rows, title + failure.yours, "GPUs", note)
+
+
+def _pool(chance: random.Random) -> Given:
+    """So many GPUs of each class, and at most so many of them in a stage."""
+    counts = [chance.randint(1, 5) for _ in range(chance.randint(1, 4))]
+    return Given(counts=counts, most=chance.randint(1, 5))
+
+
+def _look_at_pool(pool: Given) -> str:
+    if max(pool.counts) < pool.most:
+        return (
+            "no class has enough GPUs for a whole stage here; does a mix take more than there are?"
+        )
+    if len(pool.counts) == 1:
+        return "one class only; which numbers of its GPUs are a mix?"
+    return "a mix has at least one GPU, and at most the limit; is each counted once?"
+
+
+@cache
+def _out_of_reach() -> float:
+    """Return the lowest rate in tokens/s that no placement of two GPUs per stage reaches."""
+    problem = one_network(2)
+    best = solve(problem).throughput or 0.0
+    rates = [rate for of_mix in rates_of_mixes(problem).values() for rate in of_mix]
+    return min(rate for rate in rates if rate > best * (1 + 1e-9))
+
+
+@cache
+def _least_price(per_stage: int) -> float:
+    """Of an L4, in layers, so that no stage at the rate holds more than its GPUs cost.
+
+    An A100 and a T4 cost what one of them holds alone.
+    """
+    rates, least = rates_of_mixes(one_network(per_stage)), _out_of_reach() * (1 - 1e-9)
+    most = {mix: sum(rate >= least for rate in of_mix) for mix, of_mix in rates.items()}
+    price = {_A100: most[_A100,], _T4: most[_T4,]}
+    return max(
+        (held - sum(price.get(k, 0) for k in mix)) / mix.count(_L4)
+        for mix, held in most.items()
+        if _L4 in mix
+    )
+
+
+EXERCISES: dict[str, Exercise] = {
+    "06.1": Function(
+        signature="refutes(prices, stages, counts, layers)",
+        inputs=drawn(
+            2, 300, _prices, lambda x: (len(x.counts) + len(x.stages), sum(x.counts), str(x))
+        ),
+        target=_refutes,
+        hint=_look_at_claim,
+        picture=_draw_claim,
+    ),
+    "06.2": Number(
+        target=lambda: _least_price(3),
+        unit="layers",
+        hint="which stage is the first to hold more than its GPUs cost, and how many L4s has it?",
+        mistakes={
+            "that is for two GPUs per stage; allow three": lambda: _least_price(2),
+            "that is what one L4 holds alone": lambda: _least_price(1),
+            "that covers every stage, but a price need not be a whole number": (
+                lambda: math.ceil(_least_price(3))
+            ),
+        },
+        rel=1e-3,
+    ),
+    "06.3": Function(
+        signature="count_mixes(counts, most)",
+        inputs=drawn(3, 300, _pool, lambda x: (len(x.counts), sum(x.counts), str(x))),
+        target=lambda pool: len(_mixes_by_name(pool)),
+        hint=_look_at_pool,
+        picture=_draw_pool,
+    ),
+}

@@ -1,0 +1,155 @@
+"""Notebook 07, Pipeline schedules: when GPipe ends, and an order within the memory of every rank."""
+
+import random
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    drawn,
+    gives,
+    missing_or_twice,
+)
+from pipelab.course.pictures import plot_orders
+from pipelab.engine.schedules import schedule
+from pipelab.engine.timeline import StageCosts, simulate
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidSchedule
+from pipelab.figures.gantt_chart import gantt
+from pipelab.schedules import Schedule, one_rank
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+def _stages(chance: random.Random) -> Given:
+    """Times of every stage, the time of a message, and the number of microbatches."""
+    p, m = chance.randint(1, 4), chance.randint(1, 5)
+    forward, backward = ([chance.randint(1, 6) for _ in range(p)] for _ in "FB")
+    return Given(forward=forward, backward=backward, message=chance.choice((0, 0, 1, 3)), m=m)
+
+
+def _gpipe(given: Given) -> "Timeline":
+    costs = StageCosts(given.forward, given.backward, 0, comm=given.message)
+    return simulate(schedule("GPipe", len(given.forward), given.m), costs)
+
+
+def _draw_gpipe(failure: Failure) -> "Figure":
+    timeline = _gpipe(failure.given)
+    text = f"GPipe ends at {timeline.makespan:g}: the black line is what decides it"
+    return gantt(timeline, critical_path=True, finding=text)
+
+
+def _look_at_gpipe(given: Given) -> str:
+    if len(given.forward) == 1:
+        return "one rank never waits, so its work is all there is"
+    if given.m == 1:
+        return "one microbatch goes through all stages and back, with a message at every step"
+    if given.message:
+        return "messages delay the first microbatch; do they delay the others any further?"
+    return "after the first microbatch, how long is it until the next one leaves the slowest stage?"
+
+
+def _rooms(chance: random.Random) -> Given:
+    """How many microbatches a step has, and how many each rank may hold."""
+    p = chance.randint(1, 4)
+    return Given(m=chance.randint(1, 6), room=[chance.randint(1, 5) for _ in range(p)])
+
+
+def _within(given: Given) -> list[list[str]]:
+    """1F1B, with no rank further ahead than the ranks before it have room for; not always the fastest."""
+    rows = []
+    for rank in range(len(given.room)):
+        ahead = min(len(given.room) - 1 - rank, min(given.room[: rank + 1]) - 1)
+        passes = [(rank, i) for i in range(given.m)]
+        row = one_rank(passes, passes, min(ahead, given.m))
+        rows.append([f"{action.kind}{action.microbatch}" for action in row])
+    return rows
+
+
+def _run(rows: Sequence[Sequence[str]], m: int) -> "Timeline":
+    named = [[f"{rank}{action}" for action in row] for rank, row in enumerate(rows)]
+    order = Schedule.of("yours", named, microbatches=m, stage_rank=range(len(rows)))
+    return simulate(order, StageCosts(1, 1, 1))
+
+
+def off_room(given: Given, rows: Any) -> str:
+    """What is wrong with an order of each rank; "" where nothing is."""
+    return gives(rows, _why_not(given, rows))
+
+
+def _why_not(given: Given, rows: Any) -> str:
+    wanted = [f"{kind}{i}" for kind in "FB" for i in range(given.m)]
+    for rank, row in enumerate(rows):
+        if why := missing_or_twice(row, wanted, f"rank {rank}"):
+            return why
+    try:
+        timeline = _run(rows, given.m)
+    except InvalidSchedule as error:
+        return str(error).removeprefix("schedule 'yours' ")
+    for rank, held in enumerate(timeline.peak_in_flight):
+        if held > given.room[rank]:
+            return f"rank {rank} holds {held} microbatches and has room for {given.room[rank]}"
+    rule = _run(_within(given), given.m).makespan
+    late = f"it ends at {timeline.makespan:g}, and 1F1B with a shorter lead at {rule:g}"
+    return late if timeline.makespan > rule else ""
+
+
+def _orders_of(mine: Callable[..., Any], given: Given) -> list[Any]:
+    return [mine(rank, given.m, list(given.room)) for rank in range(len(given.room))]
+
+
+def _draw_room(tried: Failure) -> "Figure":
+    """In time if it can be run, and otherwise in the order in which it is listed."""
+    given, rows = tried.given, tried.answer or [[]] * len(tried.given.room)
+    rows = [row if isinstance(row, list) else [] for row in rows]
+    try:
+        timeline = _run(rows, given.m)
+    except Exception:  # whatever a reader's rows are
+        named = {
+            f"rank {r}, room {room}": row
+            for r, (room, row) in enumerate(zip(given.room, rows, strict=True))
+        }
+        return plot_orders(named, "Your order cannot be run", "place in the order; no time")
+    held = ", ".join(
+        f"{n} of {room}" for n, room in zip(timeline.peak_in_flight, given.room, strict=True)
+    )
+    text = f"Your order ends at {timeline.makespan:g} and holds {held}"
+    return gantt(timeline, memory=True, finding=text)
+
+
+def _look_at_room(given: Given) -> str:
+    ranks = len(given.room)
+    if ranks == 1:
+        return "one rank has nobody to wait for: a forward, then its backward"
+    for rank in range(1, ranks):
+        before = min(range(rank), key=lambda r: given.room[r])
+        if given.room[before] < given.room[rank]:
+            return (
+                f"rank {before} comes before rank {rank} and has less room: how many forwards can it "
+                "send ahead?"
+            )
+    return "how far ahead does 1F1B run, and how much of that is there room for?"
+
+
+EXERCISES: dict[str, Exercise] = {
+    "07.1": Function(
+        signature="gpipe_end(forward, backward, message, m)",
+        inputs=drawn(71, 200, _stages, lambda given: len(given.forward) + given.m),
+        target=lambda given: _gpipe(given).makespan,
+        hint=_look_at_gpipe,
+        picture=_draw_gpipe,
+    ),
+    "07.2": Function(
+        signature="order(rank, m, room)",
+        inputs=drawn(72, 150, _rooms, lambda given: len(given.room) + given.m),
+        target=_within,
+        off=off_room,
+        hint=_look_at_room,
+        call=_orders_of,
+        picture=_draw_room,
+    ),
+}

@@ -1,0 +1,365 @@
+"""Notebook 09, Real GPUs: the roofline as a picture, what a layer waits for, and a calibration."""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    drawn,
+)
+from pipelab.course.pictures import plot_lines
+from pipelab.display import counted
+from pipelab.engine.speed_scenarios import Scenario, Sensitivity
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    GRID,
+    TYPE_COLOURS,
+    WRONG,
+    colour_of_types,
+    plain,
+    template,
+)
+from pipelab.hardware.roofline.cost_model import Roofline
+from pipelab.hardware.roofline.demand import Demand
+from pipelab.hardware.roofline.pass_times import hardware_of
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# The roofline as Williams et al. draw it
+
+
+_SYMBOLS = {"decode": "circle", "prefill": "diamond"}
+
+
+class Roof(NamedTuple):
+    """What a type of GPU reaches at most."""
+
+    flop_per_s: float
+    byte_per_s: float
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs per byte from which on computing takes longer than reading."""
+        return self.flop_per_s / self.byte_per_s
+
+
+def roof_of(costs: Roofline, model: Transformer, gpu: str) -> Roof:
+    """Return what a type of GPU reaches in prompts of this model."""
+    hardware = hardware_of(costs, Demand(model, Workload(1, 1)), [GPU(gpu, 1)]).take(0)
+    return Roof(float(hardware.flops), float(hardware.bandwidth))
+
+
+def arithmetic_intensity(model: Transformer, load: Workload) -> float:
+    """Return FLOPs per byte of an ordinary layer: of its matrices and attention, over all that it moves.
+
+    Parameters
+    ----------
+    model : Transformer
+        Whose layer it is.
+    load : Workload
+        Its batch passes once.
+
+    Returns
+    -------
+    float
+        In FLOP/byte; each weight counts once, with its keys, values and activations.
+
+    Raises
+    ------
+    InvalidValue
+        A number of the model does not fit.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> llama = pl.load_model("Llama-3-70B")
+    >>> round(arithmetic_intensity(llama, Workload(2048, 1, "decode")), 2)  # two FLOPs per two bytes
+    1.03
+    """
+    flops, moved = _work(model, load)
+    return flops / moved
+
+
+def _work(model: Transformer, load: Workload) -> tuple[float, float]:
+    demand, b = Demand(model, load), float(load.batch_size)
+    flops = demand.layer_flops("ordinary", b) + b * demand.attention_flops()
+    moved = demand.layer_weight_bytes("ordinary", b) + demand.kv_bytes(b)
+    return float(flops), float(moved + demand.activation_bytes(b))
+
+
+def plot_roofline(
+    costs: Roofline, model: Transformer, gpus: Sequence[str], loads: Mapping[str, Workload]
+) -> "Figure":
+    """Draw the roof of every GPU type, and where a layer lies under it.
+
+    Parameters
+    ----------
+    costs : Roofline
+        Its reached FLOP/s and bytes/s are the roofs, its `layer_times` the points.
+    model : Transformer
+        Whose ordinary layer it is.
+    gpus : sequence of str
+        Types.
+    loads : mapping of str to Workload
+        What is written beside the points.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        FLOP/s over FLOP/byte, both on logarithmic axes; the title has the ridge points.
+
+    Raises
+    ------
+    UnknownName
+        The type of a GPU is not known.
+    InvalidValue
+        A number of the model does not fit.
+    """
+    import plotly.graph_objects as go
+
+    figure, colours = go.Figure(), colour_of_types(gpus)
+    roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
+    at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
+    edges = np.array([0.2 * min(at.values()), 2 * max(at.values())])
+    for place, (gpu, roof) in enumerate(roofs.items()):
+        x = np.array([edges[0], roof.ridge, edges[1]])
+        figure.add_trace(
+            go.Scatter(
+                x=x,
+                y=np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12,
+                name=gpu,
+                mode="lines",
+                line={"color": colours[gpu], "width": 3},
+                legendgroup=gpu,
+                hovertemplate=f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>",
+            )
+        )
+        flops = np.array([_work(model, load)[0] for load in loads.values()])
+        seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
+        figure.add_trace(
+            go.Scatter(
+                x=list(at.values()),
+                y=flops / seconds / 1e12,
+                mode="markers+text" if place == 0 else "markers",
+                text=list(at),
+                textposition="top left",
+                showlegend=False,
+                legendgroup=gpu,
+                marker={
+                    "color": colours[gpu],
+                    "size": 11,
+                    "line": {"color": "white", "width": 1},
+                    "symbol": [_SYMBOLS.get(load.phase, "circle") for load in loads.values()],
+                },
+                hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
+            )
+        )
+    ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
+    figure.update_xaxes(
+        type="log", gridcolor=GRID, dtick=1, tickformat="~r", title="FLOPs per byte"
+    )
+    figure.update_yaxes(
+        type="log", gridcolor=GRID, dtick=1, tickformat="~r", title="TFLOP/s of a layer"
+    )
+    figure.update_layout(
+        template=template(), height=460, title=f"Ridge points at {ridges} FLOPs per byte"
+    )
+    return figure
+
+
+# A plan where GPUs are faster or slower than predicted
+
+
+def plot_sensitivity(found: "Sensitivity") -> "go.Figure":
+    """A row per scenario: the plan's rate, the proven best, and what lies between.
+
+    Parameters
+    ----------
+    found : Sensitivity
+        Made by `pl.sensitivity`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In tokens/s; its title says in how many cases another plan is better, and by how much at
+        most.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> from pipelab import course
+    >>> figure = plot_sensitivity(pl.sensitivity(course.five_gpus(), within=0.1))
+    >>> figure.layout.title.text.split("<br>")[0]
+    'In 2 of 8 cases another plan is better, by up to 2.7%'
+    """
+    import plotly.graph_objects as go
+
+    scenarios = found.scenarios
+    rows = [_name(scenario) for scenario in scenarios]
+    plan = [scenario.throughput for scenario in scenarios]
+    best = [scenario.best.bound or scenario.best.throughput or 0.0 for scenario in scenarios]
+    flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
+    figure = go.Figure()
+    for i in flips:
+        figure.add_scatter(
+            x=[plan[i], best[i]],
+            y=[rows[i]] * 2,
+            mode="lines+text",
+            showlegend=False,
+            hoverinfo="skip",
+            line={"color": WRONG, "width": 4},
+            text=["", f"    {scenarios[i].loss:.1%}"],
+            textposition="middle right",
+        )
+    figure.add_scatter(
+        x=best,
+        y=rows,
+        mode="markers",
+        name="best plan",
+        marker={"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}},
+        hovertemplate="%{y}: at most %{x:,.1f} tokens/s<extra></extra>",
+    )
+    figure.add_scatter(
+        x=plan,
+        y=rows,
+        mode="markers",
+        name="the plan",
+        marker={"size": 10, "color": TYPE_COLOURS[0]},
+        hovertemplate="%{y}: the plan reaches %{x:,.1f} tokens/s<extra></extra>",
+    )
+    title = f"None of {len(rows) - 1} cases has a better plan"
+    if flips:
+        much = f"by up to {found.worst.loss:.1%}"
+        title = f"In {len(flips)} of {len(rows) - 1} cases another plan is better, {much}"
+    figure.update_layout(
+        template=template(),
+        title=title,
+        height=110 + 34 * len(rows),
+        xaxis={"title": {"text": "tokens/s"}, "gridcolor": GRID, "tickformat": ","},
+        yaxis={
+            "categoryorder": "array",
+            "categoryarray": rows[::-1],
+            "automargin": True,
+            "ticklabelstandoff": 8,
+            "gridcolor": GRID,
+        },
+    )
+    return figure
+
+
+def _name(scenario: "Scenario") -> str:
+    if scenario.speed == 1:
+        return "as predicted"
+    faster = "faster" if scenario.speed > 1 else "slower"
+    kind = "all GPUs" if scenario.gpu_type == "all" else plain(scenario.gpu_type)
+    return f"{kind} {abs(scenario.speed - 1):.0%} {faster}"
+
+
+# Exercises
+
+
+MEASURING = 0.1  # standard deviation of the logarithm of a measured time, as in the kit's fit
+
+
+def _layer(chance: random.Random) -> Given | None:
+    """What a layer reads per pass and per sequence, what it computes per sequence, and how fast."""
+    weights, cache = chance.randint(1, 60), chance.choice((0, 1, 1, 2, 4))
+    flops, bandwidth, speed = (chance.randint(1, 9) for _ in range(3))
+    gain = flops * bandwidth - cache * speed
+    if gain > 0 and weights * speed % gain == 0:
+        return None  # a tie would be decided by rounding
+    return Given(weights=weights, cache=cache, flops=flops, bandwidth=bandwidth, speed=speed)
+
+
+def _crossing(given: Given) -> float:
+    """In whole numbers: b · flops · bandwidth ≥ (weights + b · cache) · speed."""
+    gain = given.flops * given.bandwidth - given.cache * given.speed
+    return max(1, -(-given.weights * given.speed // gain)) if gain > 0 else math.inf
+
+
+def _draw_layer(failure: Failure) -> "Figure":
+    given = failure.given
+    cross = _crossing(given)
+    most = 12 if math.isinf(cross) else max(4, int(1.6 * cross))
+    batches = sorted({1 + round(i * (most - 1) / 24) for i in range(25)})
+    reading = [(given.weights + b * given.cache) / given.bandwidth for b in batches]
+    lines = {"computing": [b * given.flops / given.speed for b in batches], "reading": reading}
+    if math.isinf(cross):
+        text = "Reading always takes longer than computing"
+        return plot_lines(batches, lines, text, ("sequences", "seconds"))
+    text = f"Computing takes at least as long as reading from {counted(int(cross), 'sequence')} on"
+    at = (cross, cross * given.flops / given.speed)
+    return plot_lines(batches, lines, text, ("sequences", "seconds"), at)
+
+
+def _look_at_layer(given: Given) -> str:
+    if math.isinf(_crossing(given)):
+        return "what does one more sequence add to reading, and what to computing?"
+    if _crossing(given) == 1:
+        return "there is no batch without a sequence: the least answer is 1"
+    if given.cache:
+        return "each sequence also brings `cache` bytes to read"
+    return "a fraction of a sequence does not exist: which way do you round?"
+
+
+def _rows(chance: random.Random) -> Given | None:
+    """Predicted and measured times, and how unsure the default is."""
+    true = math.exp(chance.gauss(0, 0.3))
+    rows = []
+    for _ in range(chance.randint(1, 5)):
+        predicted = chance.randint(1, 40)
+        rows.append((predicted, round(predicted * true * math.exp(chance.gauss(0, 0.1)), 1)))
+    if min(measured for _, measured in rows) <= 0:
+        return None
+    return Given(rows=rows, unsure=chance.choice((0.05, 0.15, 0.5)))
+
+
+def _factor(given: Given) -> float:
+    logs = [math.log(measured / predicted) for predicted, measured in given.rows]
+    return math.exp(sum(logs) / MEASURING**2 / (len(logs) / MEASURING**2 + 1 / given.unsure**2))
+
+
+def _draw_rows(failure: Failure) -> "Figure":
+    given = failure.given
+    numbers = list(range(1, len(given.rows) + 1))
+    ratios = [measured / predicted for predicted, measured in given.rows]
+    lines = {"measured / predicted": ratios, "the factor": [_factor(given)] * len(numbers)}
+    text = f"The factor {_factor(given):.4g} lies between 1 and the measured ratios"
+    return plot_lines(numbers, lines, text, ("row", "times the prediction"))
+
+
+def _look_at_rows(given: Given) -> str:
+    if len(given.rows) == 1:
+        return "with ln x as the unknown this is a parabola; where is its lowest point?"
+    return "what counts is the mean of logarithms, drawn towards 0 by the last term"
+
+
+EXERCISES: dict[str, Exercise] = {
+    "09.1": Function(
+        signature="crossing(weights, cache, flops, bandwidth, speed)",
+        inputs=drawn(91, 200, _layer, lambda given: given.weights + given.cache),
+        target=_crossing,
+        hint=_look_at_layer,
+        picture=_draw_layer,
+    ),
+    "09.2": Function(
+        signature="factor(rows, unsure)",
+        inputs=drawn(92, 200, _rows, lambda given: len(given.rows)),
+        target=_factor,
+        hint=_look_at_rows,
+        picture=_draw_rows,
+    ),
+}

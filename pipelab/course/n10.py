@@ -1,0 +1,286 @@
+"""Notebook 10, From placement to timeline: shared stages, microbatches in flight, and how long an answer takes."""
+
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from pipelab.course.exercises import (
+    Exercise,
+    Failure,
+    Function,
+    Given,
+    drawn,
+)
+from pipelab.course.pictures import plot_lines
+from pipelab.display import counted, listed
+from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.errors import UnknownName, nearest, shown
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain, template
+from pipelab.io.paths import data_dir
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+    from plotly.graph_objects import Figure
+
+
+# Helix's clusters
+
+
+_INSIDE_MEGABYTES_PER_S = 1000.0  # or a little more; no node is as fast as that
+
+
+@dataclass(frozen=True, eq=False)
+class HelixCluster:
+    """One instance of Helix (ASPLOS 2025).
+
+    Attributes
+    ----------
+    name : str
+    layers : int
+        Of the model, Llama-2-70B.
+    machines : tuple of str
+        Type of every node, such as "L4x2" for a node of two L4.
+    sites : tuple of str
+        Of every node; "" where all are in one place.
+    rates : dict of str to dict of int to float
+        Tokens/s of a node, by its type and by the number of layers that it holds.
+    links : float array, shape (N, N)
+        Tokens/s from node to node.
+    shipped : tuple of (int, int)
+        First and last layer on every node in the placement that Helix ships; layers count from 1.
+    reported, reported_bound : float
+        What this placement yields, and what its solver could exclude when it was stopped, in tokens/s.
+    stopped_after_s : float
+        When that was, in seconds.
+    """
+
+    name: str
+    layers: int
+    machines: tuple[str, ...]
+    sites: tuple[str, ...]
+    rates: dict[str, dict[int, float]]
+    links: np.ndarray
+    shipped: tuple[tuple[int, int], ...]
+    reported: float
+    reported_bound: float
+    stopped_after_s: float
+
+
+def helix_cluster(name: str) -> HelixCluster:
+    """An instance of the Helix paper, from `data/helix`.
+
+    Parameters
+    ----------
+    name : {"single24", "geo24", "hetero42"}
+        24 nodes in one place, the same at three sites, and 42 nodes of seven types.
+
+    Returns
+    -------
+    HelixCluster
+        Rates in tokens/s, which count those of prompts and of answers.
+
+    Raises
+    ------
+    UnknownName
+        There is no such instance.
+
+    References
+    ----------
+    Y. Mei et al., *Helix: Serving Large Language Models over Heterogeneous GPUs and Network via
+    Max-Flow*, ASPLOS 2025.
+
+    Examples
+    --------
+    >>> single = helix_cluster("single24")
+    >>> len(single.machines), single.rates["T4"][4], single.shipped[0]
+    (24, 757.8531857, (8, 11))
+    """
+    import pandas as pd
+
+    def table(file: str) -> "pd.DataFrame":
+        return pd.read_csv(data_dir() / "helix" / file, keep_default_na=False)
+
+    facts = table("instances.csv").set_index("instance")
+    if name not in facts.index:
+        raise UnknownName(f"Helix ships no {shown(name)}; {nearest(name, facts.index)}")
+    of, nodes = facts.loc[name], table("nodes.csv").query("instance == @name")
+    rates: dict[str, dict[int, float]] = {}
+    for row in table("rates.csv").itertuples():
+        if name in row.instances.split("; "):
+            rates.setdefault(row.machine, {})[row.layers] = row.tokens_per_s
+    megabytes = np.full((len(nodes), len(nodes)), _INSIDE_MEGABYTES_PER_S)
+    for link in table("links.csv").query("instance == @name").itertuples():
+        megabytes[link.node, link.other] = megabytes[link.other, link.node] = link.megabytes_per_s
+    return HelixCluster(
+        name,
+        int(of["layers"]),
+        tuple(nodes["machine"]),
+        tuple(nodes["site"]),
+        rates,
+        megabytes * 1e6 / float(of["bytes_per_token"]),
+        tuple(zip(nodes["first_layer"].tolist(), nodes["last_layer"].tolist(), strict=True)),
+        float(of["reported_tokens_per_s"]),
+        float(of["reported_bound_tokens_per_s"]),
+        float(of["stopped_after_s"]),
+    )
+
+
+# Stages in time, identical ones in one row
+
+
+_SAME = 1 - 1e-9
+
+
+def plot_stage_groups(placed: "PlacedTimeline") -> "go.Figure":
+    """A bar for every kind of stage: GPU type, number of layers, and what a microbatch takes there.
+
+    Parameters
+    ----------
+    placed : PlacedTimeline
+        Made by `pl.timeline_of`, in inference.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In milliseconds per microbatch; the slowest are framed. Links are one row, the slowest of
+        them.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> from pipelab import course
+    >>> problem = course.three_sites()
+    >>> figure = plot_stage_groups(pl.timeline_of(problem, pl.solve(problem)))
+    >>> figure.layout.title.text.split("<br>")[0]
+    '4 stages of 4 layers on L4 set the pace: 6,321.0 tokens/s'
+    """
+    import plotly.graph_objects as go
+
+    reports = placed.evaluation.stages
+    stages = [lane for lane in placed.lanes if not lane.link]
+    groups: dict[tuple[str, int, float], int] = {}
+    for report, stage, lane in zip(reports, placed.placement.stages, stages, strict=True):
+        kind = " + ".join(sorted(set(report.gpu_types)))
+        key = (kind, len(stage.layers), round(1000 * lane.seconds, 6))
+        groups[key] = groups.get(key, 0) + 1
+    links = [1000 * lane.seconds for lane in placed.lanes if lane.link]
+    rows = [
+        (f"{n} × {kind}, {counted(layers, 'layer')}", ms)
+        for (kind, layers, ms), n in groups.items()
+    ]
+    colours = colour_of_types(kind for kind, _, _ in groups)
+    bars = [colours[kind] for kind, _, _ in groups]
+    if links:
+        rows.append((f"{counted(len(links), 'link')}, the slowest", max(links)))
+        bars.append(NEUTRAL_LIGHT)
+    slowest = max(ms for _, ms in rows)
+    frames = [3 if ms >= slowest * _SAME else 0 for _, ms in rows]
+    pace = [
+        f"{counted(n, 'stage')} of {counted(layers, 'layer')} on {kind}"
+        for (kind, layers, ms), n in groups.items()
+        if ms >= slowest * _SAME
+    ] or ["a link"]
+    one = len(pace) == 1 and (pace[0].startswith("1 ") or pace == ["a link"])
+    figure = go.Figure(
+        go.Bar(
+            x=[ms for _, ms in rows],
+            y=[plain(name) for name, _ in rows],
+            orientation="h",
+            marker={"color": bars, "line": {"color": BOTTLENECK, "width": frames}},
+            text=[f"{ms:.3g} ms" for _, ms in rows],
+            textposition="outside",
+            cliponaxis=False,
+            hovertemplate="%{y}: %{x:.4g} ms per microbatch<extra></extra>",
+        )
+    )
+    rate = f"{placed.predicted_rate:,.1f} tokens/s"
+    note = "identical stages in one row; a frame marks what is slowest"
+    figure.update_layout(
+        template=template(),
+        height=150 + 34 * len(rows),
+        title=f"{plain(listed(pace))} set{'s' * one} the pace: {rate}<br><sup>{note}</sup>",
+        xaxis={"title": {"text": "ms per microbatch"}, "range": [0, 1.14 * slowest]},
+        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
+    )
+    return figure
+
+
+# Exercises
+
+
+def _times(chance: random.Random) -> Given:
+    """Of every stage and link, in the order in which a microbatch meets them."""
+    return Given(times=[chance.randint(1, 12) for _ in range(chance.randint(1, 7))])
+
+
+def _needed(given: Given) -> int:
+    return -(-sum(given.times) // max(given.times))
+
+
+def _draw_times(failure: Failure) -> "Figure":
+    given = failure.given
+    needed = _needed(given)
+    numbers = list(range(1, needed + 4))
+    rates = [min(1 / max(given.times), n / sum(given.times)) for n in numbers]
+    text = f"{needed} in flight reach what the slowest stage or link allows"
+    axes = ("microbatches in flight", "microbatches per second")
+    return plot_lines(numbers, {"rate": rates}, text, axes, (needed, rates[needed - 1]))
+
+
+def _look_at_times(given: Given) -> str:
+    if len(given.times) == 1:
+        return "one stage is never without work if one microbatch is always there"
+    if sum(given.times) % max(given.times) == 0:
+        return "here the rate is reached exactly; is one more needed?"
+    return (
+        "what is the rate at most, how long is one microbatch on its way, and what does Little say?"
+    )
+
+
+def _request(chance: random.Random) -> Given:
+    """A pipeline's times for a prompt and for one token, the length of an answer, and the load."""
+    stages = chance.randint(1, 5)
+    prefill, decode = ([chance.randint(a, b) for _ in range(stages)] for a, b in ((5, 40), (1, 9)))
+    tokens, m = chance.randint(1, 12), chance.randint(1, 8)
+    return Given(prefill=prefill, decode=decode, tokens=tokens, m=m)
+
+
+def _seconds(given: Given, tokens: int | None = None) -> float:
+    each = max(sum(given.decode), given.m * max(given.decode))
+    return sum(given.prefill) + ((tokens or given.tokens) - 1) * each
+
+
+def _draw_request(failure: Failure) -> "Figure":
+    given = failure.given
+    numbers = list(range(1, given.tokens + 1))
+    ends = [_seconds(given, n) for n in numbers]
+    text = f"The first token is there after {ends[0]:g}, all {given.tokens} after {ends[-1]:g}"
+    return plot_lines(numbers, {"time": ends}, text, ("token", "seconds"), (given.tokens, ends[-1]))
+
+
+def _look_at_request(given: Given) -> str:
+    if given.tokens == 1:
+        return "the first token comes out of the prefill"
+    if given.m * max(given.decode) > sum(given.decode):
+        return "the slowest stage serves all microbatches in turn before this one is back"
+    return "the first token comes out of the prefill; how many traversals of decode are left?"
+
+
+EXERCISES: dict[str, Exercise] = {
+    "10.1": Function(
+        signature="in_flight(times)",
+        inputs=drawn(101, 200, _times, lambda given: len(given.times)),
+        target=_needed,
+        hint=_look_at_times,
+        picture=_draw_times,
+    ),
+    "10.2": Function(
+        signature="answer_seconds(prefill, decode, tokens, m)",
+        inputs=drawn(102, 200, _request, lambda given: (len(given.decode), given.tokens)),
+        target=_seconds,
+        hint=_look_at_request,
+        picture=_draw_request,
+    ),
+}
