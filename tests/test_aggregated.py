@@ -296,7 +296,7 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     assert run.status == "optimal"
     _, apart = walk._order(run.x)
     assert len(apart) == 1
-    end = walk.solved(Deadline(60))
+    end = walk.solved()
     assert (end.order, end.bound) == (None, np.inf)
     assert len(end.walk.circuits) == 2  # one in each node
     agrees(problem)
@@ -542,9 +542,10 @@ def _impatient(monkeypatch, answered):
     """Programs of which `answered(number)` is false have no time at all; their numbers so far."""
     real, asked = Walk.least, []
 
-    def least(self, until):
+    def least(self):
         asked.append(len(asked) + 1)
-        return real(self, until if answered(asked[-1]) else Deadline(0))
+        late = self if answered(asked[-1]) else dataclasses.replace(self, deadline=Deadline(0))
+        return real(late)
 
     monkeypatch.setattr(Walk, "least", least)
     return asked
@@ -555,11 +556,11 @@ def test_questions_left_open_are_answered_in_the_time_that_is_left(slow, monkeyp
     """Programs at these rates take longer than a third of the time: in the end all of it is theirs."""
     real, late, now = Walk.least, [], []
 
-    def least(self, until):
+    def least(self):
         if any(abs(now[-1].asked - rate) < 1e-3 for rate in slow) and now[-1].share < 0.4:
             late.append(now[-1].asked)
-            until = Deadline(0)
-        return real(self, until)
+            return real(dataclasses.replace(self, deadline=Deadline(0)))
+        return real(self)
 
     def solve(self, index, *variant, **options):
         self.asked = self.rate(index)

@@ -88,7 +88,7 @@ def check(problem, rng):
             limits = (Limit(weights[other], most),) if most < np.inf else ()
             good = stage if floor == floors[0] else table.useful(stage)
             stages = stages_of(table, good, link, "seconds" in (what, other if limits else what))
-            found = Walk(stages, weights[what], limits).least(NEVER)
+            found = Walk(stages, weights[what], limits).least()
             assert found.stopped_by is None
             if not allowed:
                 assert (found.placement, found.bound) == (None, np.inf)

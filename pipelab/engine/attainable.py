@@ -263,7 +263,8 @@ class Pairs:
             limits.append(Limit(self.weight(instance, what), most))
         timed = any(x.weight.per_second for x in limits) or what == "seconds"
         stages = stages_of(instance, possible, link, timed)
-        return Walk(stages, self.weight(instance, what), tuple(limits), known=known)
+        weight = self.weight(instance, what)
+        return Walk(stages, weight, tuple(limits), known=known, deadline=self.deadline)
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
@@ -347,7 +348,7 @@ class Pairs:
 
     def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
         """A bound by the least time of a traversal among what may yield `floor` or more."""
-        found = self.walk(numbers, floor, "seconds").least(self.deadline)
+        found = self.walk(numbers, floor, "seconds").least()
         if found.placement is not None:
             self.keep(found.placement)
         if found.bound > 0:
@@ -426,7 +427,7 @@ class Pairs:
                 numbers = self.narrowed(popped, floor)
                 if numbers is None:
                     continue
-                found = self.walk(numbers, floor, what, value, bound).least(self.deadline)
+                found = self.walk(numbers, floor, what, value, bound).least()
                 bound = max(bound, found.bound)
                 if found.placement is not None:
                     self.keep(found.placement)

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
@@ -134,6 +134,8 @@ class Walk:
         No pipeline has less of the objective: it is counted in parts of that.
     fewest : int or None
         So many layers are enough, where they are counted; None: all of them.
+    deadline : Deadline
+        For listing the stages and for the solver.
     """
 
     stages: Stages
@@ -142,6 +144,7 @@ class Walk:
     circuits: tuple[Circuit, ...] = ()
     known: float = 0.0
     fewest: int | None = None
+    deadline: Deadline = NEVER
 
     @property
     def _spans(self) -> Spans:
@@ -246,12 +249,13 @@ class Walk:
 
         Raises
         ------
-        TooLarge
+        Ended, TooLarge
         """
         own, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
         parts = [np.zeros((5, 0), dtype=int)]
         times = [np.zeros(0)]
         for begin, end, layers, span, outside in self._roles():
+            self.deadline.check()
             fits = own.possible[:, span]
             if self._timed:
                 fits = fits & (own.seconds[:, span] + outside <= most)
@@ -295,9 +299,12 @@ class Walk:
         arcs, parts, number = self.arcs, [np.zeros((3, 0), dtype=int)], 0
         seconds = self.stages.links.seconds
         allowed = np.isfinite(seconds) & (seconds <= self._most_seconds * (1 + SOLVER))
-        for m in range(1, self._last):
-            come = np.unique(self._left[arcs.end == m])
-            go = np.unique(self._entered[arcs.begin == m])
+        arrive = _by_position(arcs.end, self._left, self._last)
+        leave = _by_position(arcs.begin, self._entered, self._last)
+        for m, (come, go) in enumerate(zip(arrive, leave, strict=True)):
+            if m in (0, self._last):
+                continue
+            self.deadline.check()
             between = allowed[np.ix_(come, go)]
             number += int(between.sum())
             self._refuse(number, "hops")
@@ -441,11 +448,13 @@ class Walk:
         stages = inside - most * comes.astype(float)
         return self._columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
 
-    def solved(self, deadline: Deadline) -> "Solved":
+    def solved(self) -> "Solved":
         """Solve, with one circuit after the other forbidden until the stages are one pipeline.
 
         Raises
         ------
+        Ended
+            The deadline passed before a program was there.
         TooLarge
             There are too many stages to list.
         """
@@ -455,7 +464,7 @@ class Walk:
                 return Solved(walk, None, np.inf, None, nodes, 0, 0)
             program = walk.program
             size = program.size["variables"], program.size["rows"]
-            run = choice.run_program(program, deadline=deadline)
+            run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
             if run.status == "infeasible":
                 return Solved(walk, None, np.inf, None, nodes, *size)
@@ -474,9 +483,9 @@ class Walk:
                 raise PipelabError("a solver returned stages that make no pipeline")
             walk = replace(walk, circuits=(*walk.circuits, *apart))
 
-    def least(self, deadline: Deadline) -> Found:
+    def least(self) -> Found:
         """The cheapest pipeline; see `solved`."""
-        end = self.solved(deadline)
+        end = self.solved()
         placement = None if end.order is None else end.walk._placement(end.order)
         return Found(placement, *end[2:])
 
@@ -519,6 +528,13 @@ class Walk:
         prices = (w.per_gpu for w in weights if len(set(w.per_gpu.tolist())) > 1)
         gpus = self.stages.assigned(self.arcs.recipe[order].tolist(), next(prices, None))
         return Placement.of(zip(sizes, gpus, strict=True))
+
+
+def _by_position(position: np.ndarray, way: np.ndarray, last: int) -> list[np.ndarray]:
+    """The different ways at each position, 0 to `last`."""
+    base = int(way.max(initial=0)) + 1
+    keys = np.unique(position * base + way)
+    return np.split(keys % base, np.searchsorted(keys, base * np.arange(1, last + 1)))
 
 
 def _spread(low: np.ndarray, high: np.ndarray, layers: int) -> list[int]:

@@ -150,8 +150,8 @@ class Pricing:
         reached = float(self.asked[0][which]) * (1 - ONE_ANSWER)
         possible, limits = instance.useful(instance.rate >= reached), self._limits(which)
         stages = stages_of(instance, possible, instance.link >= reached, bool(limits))
-        walk = Walk(stages, Weight(prices), limits)
-        return walk.least(deadline) if len(walk.arcs.recipe) <= _MOST_ARCS else None
+        walk = Walk(stages, Weight(prices), limits, deadline=deadline)
+        return walk.least() if len(walk.arcs.recipe) <= _MOST_ARCS else None
 
     def _limits(self, which: int) -> tuple[Limit, ...]:
         """What a pipeline of a rate must keep besides."""

@@ -6,7 +6,6 @@ from fractions import Fraction
 
 import numpy as np
 
-from pipelab.engine.deadline import NEVER
 from pipelab.engine.formulations.aggregated.duals import dual_prices
 from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
 from pipelab.engine.formulations.aggregated.recipes import patterns_at
@@ -152,7 +151,7 @@ def most_layers(walk: Walk) -> tuple[int, tuple[Circuit, ...]]:
     held, most = 0, walk.stages.problem.model.layers
     while held < most:
         enough = (held + most + 1) // 2
-        end = replace(walk, fewest=enough).solved(NEVER)
+        end = replace(walk, fewest=enough).solved()
         walk = replace(walk, circuits=end.walk.circuits)
         held, most = (held, enough - 1) if end.order is None else (enough, most)
     return held, walk.circuits

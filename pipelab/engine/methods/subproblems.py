@@ -295,9 +295,7 @@ class Subproblems:
         if view.one_stage:
             limits = replace(limits, stages=min(1, 1 if limits.stages is None else limits.stages))
         cost = weight_of(minimise or {}, stages.classes)
-        walk = Walk(stages, cost, limits.rows(stages.classes))
-        until.check()
-        found = walk.least(until)
+        found = Walk(stages, cost, limits.rows(stages.classes), deadline=until).least()
         self.nodes += found.nodes
         size |= {"variables": found.variables, "rows": found.rows}
         return replace(self._answer(found, minimise), all_sets=not stages.links.narrowed)
