@@ -9,11 +9,11 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.formulations.aggregated.classes import gpu_classes
-from pipelab.engine.formulations.aggregated.rates import stage_rates
-from pipelab.engine.formulations.aggregated.recipes import recipes_at
-from pipelab.engine.methods.subproblems import Subproblems, weight_of
+from pipelab.engine.rates import stage_rates
+from pipelab.engine.recipes import recipes_at
+from pipelab.engine.search import Subproblems, weight_of
 from pipelab.engine.stages import links_at
 from pipelab.engine.walk import Walk
 
@@ -104,14 +104,14 @@ def test_sizes_with_gaps_and_any_cost_model(slowest, seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_easier_questions_first_change_no_answer(seed, monkeypatch):
     """What large problems go through (single classes, one GPU of a stage for all), on small ones."""
-    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
+    monkeypatch.setattr("pipelab.engine.search._MANY_SETS", 1)
     result = agrees(oracle.random_problem(seed, **VARIANTS[list(VARIANTS)[seed % 6]]))
     assert all(q.answer != "not answered" for q in result.details["subproblems"])
 
 
 @pytest.mark.parametrize("seed", range(60))
 def test_mixtures_too_many_to_list_leave_a_valid_bound(seed, monkeypatch):
-    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
+    monkeypatch.setattr("pipelab.engine.search._MANY_SETS", 1)
     monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 3)
     problem = oracle.random_problem(
         seed, max_gpus_per_stage=3, batch_split="balanced" if seed % 3 == 0 else "even"
@@ -426,7 +426,7 @@ def test_easier_questions_never_say_no_to_what_exists(others, monkeypatch):
     links[5:, 5:] = np.arange(others**2).reshape(others, others) / 64 + 9
     memory = [3.5, 2.5, 3.5, 4.5, 4.5, *[1.5] * others]
     if not others:
-        monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
+        monkeypatch.setattr("pipelab.engine.search._MANY_SETS", 1)
     problem = made([*"ABCDE", *"Z" * others], rates, 9, links, 2, memory, efficiency=0.6)
     assert solved(problem).throughput == pytest.approx(100)
 

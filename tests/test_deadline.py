@@ -13,15 +13,15 @@ import pytest
 
 import pipelab as pl
 from pipelab import solving
+from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
-from pipelab.engine.formulations.aggregated.classes import find_classes
-from pipelab.engine.formulations.aggregated.rates import distinct, stage_rates
 from pipelab.engine.formulations.candidates import all_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.methods.one_node import bound_in_one_node
+from pipelab.engine.rates import distinct, stage_rates
+from pipelab.engine.search import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.stage_arrays import stage_tables

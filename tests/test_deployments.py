@@ -19,7 +19,7 @@ from pipelab.engine.deployments.listing import ReachableMixes
 from pipelab.engine.deployments.mixes import Mixes
 from pipelab.engine.deployments.pricing import CapacityPrices, Pricing
 from pipelab.engine.deployments.workloads import offers_of
-from pipelab.engine.formulations.aggregated.rates import stage_rates
+from pipelab.engine.rates import stage_rates
 
 
 def best_by_gpus(problem, batches):

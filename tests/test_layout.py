@@ -87,7 +87,7 @@ AGAINST = [
     # Ctrl-C while modules are imported is noted by the call
     ("pipelab", "pipelab.engine.interrupts"),
     # only Roofline knows which stages stay inside a node
-    ("pipelab.engine.methods.one_node", "pipelab.hardware.roofline"),
+    ("pipelab.engine.search", "pipelab.hardware.roofline"),
 ]
 
 # Imports that close a circle inside one part: (who, whom).

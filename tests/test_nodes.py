@@ -12,14 +12,13 @@ import oracle
 import pipelab as pl
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.formulations.aggregated.packing import Packing
-from pipelab.engine.formulations.aggregated.rates import stage_rates
-from pipelab.engine.formulations.nodes.fewer import fewer_nodes
-from pipelab.engine.formulations.nodes.rates import NodeRates, rates_by_nodes
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.fronts import _with_gpus_without_number
 from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.nodes import NodeRates, fewer_nodes, rates_by_nodes
+from pipelab.engine.packing import Packing
+from pipelab.engine.rates import stage_rates
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 

@@ -136,7 +136,7 @@ def test_prices_further_apart_than_a_solver_tells_apart_are_told_apart(seed):
 
 @pytest.mark.parametrize("limit", [None, 60])
 def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch):
-    monkeypatch.setattr("pipelab.engine.methods.subproblems._MANY_SETS", 1)
+    monkeypatch.setattr("pipelab.engine.search._MANY_SETS", 1)
     monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 1)
     problem = priced(oracle.random_problem(67, gpus=5, layers=4, max_gpus_per_stage=3), 67)
     result = solve_for_cost(problem, time_limit=limit)

@@ -74,7 +74,7 @@ def test_every_stage_is_what_the_formulas_say(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_tables_are_the_stages(seed):
     problem = roofline_oracle.random_problem(seed)
-    from pipelab.engine.formulations.aggregated.rates import _mixtures
+    from pipelab.engine.rates import _mixtures
 
     model, kinds, mixtures = problem.model, problem.cluster.kinds, _mixtures(problem)
     tables = stage_tables(

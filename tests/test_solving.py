@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.engine import rates
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.formulations.aggregated import rates
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
 

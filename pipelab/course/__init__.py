@@ -44,7 +44,7 @@ __getattr__, _, COURSE_NAMES = lazy_loader.attach(
         "course.published_costs": ["author_results"],
         "course.reading_tables": ["show_table"],
         "display": ["duration"],
-        "engine.formulations.aggregated.classes": ["gpu_classes"],
+        "engine.classes": ["gpu_classes"],
         "engine.formulations.candidates": ["enumerate_candidates"],
         "engine.formulations.count": ["count_candidates"],
         "engine.formulations.joint": ["joint_formulation"],

@@ -27,12 +27,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.instance import Instance, at_best, instance_of
-from pipelab.engine.methods.prices import price_per_hour, prices_of
-from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Limits, Subproblems
+from pipelab.engine.nodes import rates_by_nodes
+from pipelab.engine.prices import price_per_hour, prices_of
+from pipelab.engine.rates import StageRates
+from pipelab.engine.search import Limits, Search, Subproblems
 from pipelab.engine.stages import stages_of
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.engine.walk import Limit, Walk, Weight

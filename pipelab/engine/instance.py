@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pipelab.costs import StageCost
+from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.stage_arrays import StageTables, stage_tables

@@ -19,10 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.aggregated.classes import Classes
-from pipelab.engine.formulations.aggregated.packing import Packing
 from pipelab.engine.instance import Instance
+from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
 from pipelab.errors import PipelabError
 from pipelab.problem import Problem

@@ -44,7 +44,7 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     """
     import plotly.graph_objects as go
 
-    from pipelab.engine.formulations.aggregated.classes import gpu_classes
+    from pipelab.engine.classes import gpu_classes
 
     classes = gpu_classes(cluster)
     order = np.concatenate(classes.members)

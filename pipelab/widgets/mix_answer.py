@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelab.display import outcome_of
-from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.speed_scenarios import sensitivity
 from pipelab.evaluation import Evaluation, evaluate

@@ -17,6 +17,7 @@ from annotated_types import MinLen
 from pydantic import BeforeValidator
 
 from pipelab.engine.attainable import Pairs
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
 from pipelab.engine.deployments.listing import MOST_MIXES, close_gap
@@ -30,16 +31,14 @@ from pipelab.engine.deployments.workloads import (
     offers_attaining,
     offers_of,
 )
-from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.aggregated import rates_in_time, stand_in
 from pipelab.engine.methods.cost import refuse_unpriced
 from pipelab.engine.methods.first_placements import incumbents
-from pipelab.engine.methods.prices import price_per_hour
-from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Subproblems
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
+from pipelab.engine.prices import price_per_hour
+from pipelab.engine.search import Search, Subproblems
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER

@@ -36,9 +36,9 @@ from pipelab.engine.deployments.mixes import (
 )
 from pipelab.engine.deployments.pricing import Pricing, StageOf
 from pipelab.engine.deployments.workloads import Offer
-from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.recipes import recipes_at
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.rates import StageRates
+from pipelab.engine.recipes import recipes_at
 from pipelab.engine.stages import OUTSIDE, Stages, stages_of
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.fields import given

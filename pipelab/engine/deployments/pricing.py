@@ -21,8 +21,8 @@ import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.workloads import Offer
-from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.rates import StageRates
 from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.stages import stages_of
 from pipelab.engine.tolerances import ONE_ANSWER

@@ -23,9 +23,12 @@ import numpy as np
 
 from pipelab.cluster import Cluster
 from pipelab.engine.attainable import Range
+from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import Deadline, made_in_time
-from pipelab.engine.formulations.aggregated.classes import find_classes
-from pipelab.engine.formulations.aggregated.rates import (
+from pipelab.engine.instance import Instance, at_best, instance_of
+from pipelab.engine.methods.aggregated import rates_in_time
+from pipelab.engine.nodes import NodeRates
+from pipelab.engine.rates import (
     StageRates,
     _attained,
     _fastest,
@@ -35,10 +38,7 @@ from pipelab.engine.formulations.aggregated.rates import (
     distinct,
     stage_rates,
 )
-from pipelab.engine.formulations.nodes.rates import NodeRates
-from pipelab.engine.instance import Instance, at_best, instance_of
-from pipelab.engine.methods.aggregated import rates_in_time
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.search import Subproblems
 from pipelab.problem import Problem, Workload
 
 _POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on

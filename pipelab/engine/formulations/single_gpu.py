@@ -17,9 +17,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.costs import MEMORY_SLACK
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations import joint
-from pipelab.engine.formulations.aggregated.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.formulations.joint import Family, Incidence
 from pipelab.engine.layer_runs import runs_of

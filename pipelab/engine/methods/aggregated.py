@@ -8,16 +8,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
-from pipelab.engine.formulations.aggregated.rates import StageRates, stage_rates
-from pipelab.engine.formulations.nodes.chains import one_node_after_another
-from pipelab.engine.formulations.nodes.rates import NodeRates, mixtures_by_nodes, rates_by_nodes
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.first_placements import Value, best_of, fastest, incumbents
-from pipelab.engine.methods.one_node import bound_in_one_node
-from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.nodes import (
+    NodeRates,
+    mixtures_by_nodes,
+    one_node_after_another,
+    rates_by_nodes,
+)
 from pipelab.engine.objective import status_and_bound
+from pipelab.engine.rates import StageRates, stage_rates
+from pipelab.engine.search import Search, Subproblems, bound_in_one_node
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.placement import Placement

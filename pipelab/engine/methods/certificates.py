@@ -6,15 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 
-from pipelab.engine.formulations.aggregated.duals import dual_prices
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
-from pipelab.engine.formulations.aggregated.recipes import patterns_at
-from pipelab.engine.formulations.nodes.rates import rates_by_nodes
+from pipelab.engine.duals import dual_prices
 from pipelab.engine.formulations.refutation import refute
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.proof import Certificate, programs_of, walks_of
-from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Subproblems
+from pipelab.engine.nodes import rates_by_nodes
+from pipelab.engine.rates import StageRates, index_of_rate
+from pipelab.engine.recipes import patterns_at
+from pipelab.engine.search import Search, Subproblems
 from pipelab.engine.walk import Circuit, Walk
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given

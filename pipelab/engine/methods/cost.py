@@ -16,19 +16,18 @@ import numpy as np
 
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
 from pipelab.engine.methods.first_placements import Value, best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
-from pipelab.engine.methods.minimum_use import least_use
-from pipelab.engine.methods.prices import (
+from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.prices import (
     price_per_hour,
     prices_of,
     refuse_unpriced,
     usd_per_million_tokens,
 )
-from pipelab.engine.methods.subproblems import Limits, Subproblems
-from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.rates import StageRates
+from pipelab.engine.search import Limits, Subproblems, least_use
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, ONE_RATIO, REACHED
 from pipelab.evaluation import evaluate

@@ -13,13 +13,13 @@ import numpy as np
 
 from pipelab.engine.attainable import Least, Pairs, Range
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
-from pipelab.engine.formulations.aggregated.rates import rates_of_kinds
-from pipelab.engine.formulations.nodes.fewer import fewer_nodes
 from pipelab.engine.instance import at_best
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
-from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.nodes import fewer_nodes
 from pipelab.engine.objective import Objective
+from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.rates import rates_of_kinds
 from pipelab.engine.solvers import choice
 from pipelab.engine.stage_arrays import mixes_as_slowest, nodes_matter_alone
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, PROVEN_WITHIN

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted, listed, table
-from pipelab.engine.formulations.aggregated.rates import StageRates, index_of_rate
-from pipelab.engine.formulations.aggregated.recipes import recipes_at
-from pipelab.engine.formulations.nodes.rates import rates_by_nodes
 from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, leaves_of
 from pipelab.engine.infeasible import why_no_layer_fits
-from pipelab.engine.methods.subproblems import Limits, weight_of
+from pipelab.engine.nodes import rates_by_nodes
+from pipelab.engine.rates import StageRates, index_of_rate
+from pipelab.engine.recipes import recipes_at
+from pipelab.engine.search import Limits, weight_of
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.engine.walk import Circuit, Walk

@@ -12,15 +12,14 @@ from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.formulations.aggregated.rates import StageRates
 from pipelab.engine.methods.aggregated import rates_in_time, result_of
 from pipelab.engine.methods.cost import cost_of_rates
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
-from pipelab.engine.methods.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.methods.search import Search
-from pipelab.engine.methods.subproblems import Limits, Subproblems
 from pipelab.engine.options import refuse_training
+from pipelab.engine.prices import price_per_hour, refuse_unpriced
+from pipelab.engine.rates import StageRates
+from pipelab.engine.search import Limits, Search, Subproblems
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, NOT_SOLVED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 from annotated_types import Predicate
 
 from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
-from pipelab.engine.methods.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 from pipelab.solving import Result, method_of, solve

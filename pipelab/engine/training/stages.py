@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pipelab.costs import MEMORY_SLACK, TrainingCost, answered
+from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.stage_arrays import StageTables, stage_tables
 from pipelab.engine.timeline.training import in_training

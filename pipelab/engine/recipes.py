@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.aggregated.packing import Packing
-from pipelab.engine.formulations.aggregated.rates import StageRates
+from pipelab.engine.packing import Packing
+from pipelab.engine.rates import StageRates
 from pipelab.engine.stages import Links, Mixed, Stages, links_at
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from pipelab.engine.formulations.aggregated.classes import Classes
+from pipelab.engine.classes import Classes
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
 from pipelab.placement import Placement

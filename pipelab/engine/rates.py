@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.aggregated.classes import Classes, find_classes
-from pipelab.engine.formulations.aggregated.packing import Bins, LocalPattern
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.packing import Bins, LocalPattern
 from pipelab.engine.stage_arrays import mixes_as_slowest, stage_tables
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH
 from pipelab.errors import TooLarge

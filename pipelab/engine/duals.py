@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.formulations.aggregated.rates import StageRates
-from pipelab.engine.formulations.aggregated.recipes import patterns_at
 from pipelab.engine.layer_runs import Spans, runs_of
+from pipelab.engine.rates import StageRates
+from pipelab.engine.recipes import patterns_at
 
 # stages in the linear program; above, layers that differ are not priced one by one
 _MOST_ROWS = 20_000
