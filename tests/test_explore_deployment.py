@@ -17,7 +17,7 @@ def test_the_deployment_follows_the_single_pipeline(monkeypatch):
     mix_deployment._kept.clear()
 
     async def moved():
-        shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
+        shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2}, batch=16)
         before = shown.deployed.layout.title.text, shown.found.result.throughput, shown.best
         await at_rest()
         return before, shown
@@ -37,7 +37,7 @@ def test_the_deployment_follows_the_single_pipeline(monkeypatch):
 
 def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be(monkeypatch):
     mix_deployment._kept.clear()
-    found = answer(beginning("Llama-3-8B"))
+    found = answer(beginning("Llama-3-8B", batch=16))
     exact = pl.deploy(found.problem)
     far = pl.deploy(found.problem, gap=0.5)
     titles = []
@@ -54,7 +54,7 @@ def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be(monkeypatc
 
 def test_a_stop_yields_nothing_more():
     mix_deployment._kept.clear()
-    found, stop = answer(beginning("Llama-3-8B")), threading.Event()
+    found, stop = answer(beginning("Llama-3-8B", batch=16)), threading.Event()
     stop.set()
     assert list(deployments(found, stop, 1.0)) == []
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import math
 import re
 import threading
 
@@ -12,6 +13,7 @@ import pipelab as pl
 from pipelab.display import NOT_PROVEN, PROVEN
 from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.plan import plan_parts
+from pipelab.widgets import mix_deployment, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_answer import (
@@ -26,8 +28,9 @@ from pipelab.widgets.mix_answer import (
 )
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_pins import Pinned
-from pipelab.widgets.mix_sentences import compared, gains_line, parse_layers, rows_of
+from pipelab.widgets.mix_sentences import compared, gains_line, headline, parse_layers, rows_of
 from pipelab.widgets.mix_values import (
+    BATCHES,
     Mix,
     beginning,
     code_of,
@@ -67,13 +70,61 @@ STATES = [
 def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     found, space = answer(mix), {}
     exec(code_of(mix), space)
-    assert space["problem"] == found.problem == problem_of(mix)
+    assert space["problem"] == problem_of(mix)
+    assert space["result"].problem == found.problem
+    assert mix.batch in (None, found.problem.workload.batch_size)
     same = ("status", "throughput", "bound", "placement", "reason")
     assert [getattr(space["result"], f) for f in same] == [getattr(found.result, f) for f in same]
     assert found.result.status in ("optimal", "infeasible")
     for rule in found.baselines:
         assert rule.throughput == pl.solve(found.problem, rule.name).throughput
         assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
+
+
+def test_the_batch_is_chosen_where_none_is_given():
+    """It attains most of all that the slider has, and the title names it; a case keeps its own."""
+    mix = beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, phase="decode")
+    assert mix.batch is None
+    found = answer(mix)
+    each = {b: answer(dataclasses.replace(mix, batch=b)).result.throughput for b in BATCHES}
+    best = max(each, key=lambda b: each[b] or 0.0)
+    assert found.problem.workload.batch_size == best != 16
+    assert found.result.status == "optimal"
+    assert found.result.throughput == pytest.approx(each[best], rel=1e-9)
+    assert f"with a batch of {best} and {found.result.in_flight} in flight" in headline(found)[0]
+    controls = MixControls(mix, lambda: None)
+    assert controls.batch.label == "chosen"
+    assert controls.mix == mix
+    controls.batch.value = 64
+    assert controls.mix.batch == 64
+    assert beginning("Llama-3-8B", costs="linear").batch == beginning("tiny").batch == 16
+
+
+def test_where_the_batch_is_chosen_the_proof_may_follow_the_first_answer(monkeypatch):
+    monkeypatch.setattr(mix_explorer, "_FIRST_S", 0.0)
+    monkeypatch.setattr(mix_explorer, "one_more", lambda *_: ())
+    asked = []
+    monkeypatch.setattr(
+        mix_deployment, "deploy", lambda *_, batches, **__: asked.append(batches) or pl.deploy(*_)
+    )
+
+    async def watched():
+        shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "L4": 1}, phase="decode")
+        first = shown.found.result
+        await at_rest()
+        return first, shown
+
+    first, shown = asyncio.run(watched())
+    proven = shown.found.result
+    assert first.status == "feasible"
+    assert proven.status == "optimal"
+    assert (first.throughput or 0.0) <= proven.throughput <= (first.bound or math.inf)
+    assert "proven optimal" in shown.chart.layout.title.text
+    assert (
+        f"The batch of {proven.problem.workload.batch_size} is the best of 1, 2,"
+        in shown.text.value
+    )
+    assert asked == [BATCHES]  # each pipeline of a deployment may have another one
 
 
 def test_nodes_are_a_control():
@@ -272,7 +323,7 @@ def test_prices_are_per_hour_and_per_million_tokens():
 
 
 def test_layers_dealt_by_hand_are_evaluated_with_their_deficit():
-    found = answer(beginning("Llama-3-70B"))
+    found = answer(beginning("Llama-3-70B", batch=16))
     groups = stage_gpus(found)
     assert sorted(g for group in groups for g in group) == list(range(len(found.problem.cluster)))
     layers = [len(stage.layers) for stage in found.result.placement.stages]

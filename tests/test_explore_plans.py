@@ -46,7 +46,9 @@ def test_a_pinned_plan_whose_gpus_are_gone_is_gone_and_comes_back_with_them():
 
 
 def test_a_pinned_plan_is_gone_where_memory_rules_or_the_model_are_others():
-    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, phase="decode", context=1024)
+    mix = pl.explore_mix(
+        "Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, phase="decode", batch=16, context=1024
+    )
     mix.own.pins["plan B"].click()
     mix.controls.in_flight.value = 32
     assert re.match(r"✗ gone: stage \d .* needs .* GB on GPU \d", row(mix, "plan B"))
@@ -109,7 +111,7 @@ def flagship(**values):
 
 def test_what_is_proven_has_memory_for_everything_in_flight():
     mix = pl.explore_mix(
-        "Llama-3-70B", dict(flagship().counts), phase="decode", network_gb_per_s=1.0
+        "Llama-3-70B", dict(flagship().counts), phase="decode", batch=16, network_gb_per_s=1.0
     )
     found, title = mix.found.result, mix.chart.layout.title.text
     assert mix.found.problem.workload.in_flight is None
@@ -133,7 +135,7 @@ def test_what_is_proven_has_memory_for_everything_in_flight():
 def test_where_memory_is_short_the_answer_is_what_is_attained():
     """1 A100, 4 L4 and 6 T4 at a context of 16,384: the greatest rate needs far more in flight than memory holds."""
     counts = {"A100-SXM-40": 1, "L4": 4, "T4": 6}
-    mix = pl.explore_mix("Llama-3-8B", counts, phase="decode", context=16_384)
+    mix = pl.explore_mix("Llama-3-8B", counts, phase="decode", batch=16, context=16_384)
     found = mix.found.result
     full = pl.solve(mix.found.problem, objective="rate")
     assert found.status == full.status == "optimal"

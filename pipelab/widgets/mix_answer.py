@@ -31,7 +31,7 @@ class Money:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The proven optimum of a mix and the rules of thumb beside it."""
+    """The proven optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
 
     mix: Mix
     problem: Problem
@@ -67,8 +67,9 @@ def answer(
     """
     if mix in _kept:
         return _kept[mix]
-    problem = problem_of(mix)
-    result = solve(problem, "aggregated", stop=stop, time_limit=time_limit)
+    asked = problem_of(mix)
+    result = solve(asked, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
+    problem = result.problem
     found = Answer(
         mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES)
     )

@@ -24,7 +24,7 @@ _COSTS = {
 }
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
 _MOST = 16  # GPUs of a type, unless it begins with more
-_CHOSEN = 0  # in flight: chosen with the placement
+_CHOSEN = 0  # batch, in flight: chosen with the placement
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
 _FEW = 3  # controls of the simple preset
 
@@ -62,7 +62,7 @@ class MixControls:
             options=["prefill", "decode", "mixed"], description="phase", **LOOK
         )
         self.batch = widgets.SelectionSlider(
-            options=_BATCHES, description="batch (sequences)", **RELEASED
+            options=_batches(mix), description="batch (sequences)", **RELEASED
         )
         self.context = widgets.SelectionSlider(
             options=_CONTEXTS, description="context (tokens)", **RELEASED
@@ -107,7 +107,7 @@ class MixControls:
     def _mix_of(self, source: str) -> Mix:
         counts = tuple((t, slider.value) for t, slider in self.counts.items())
         return Mix(
-            source, counts, self.phase.value, self.batch.value, self.context.value, self._output_tokens,
+            source, counts, self.phase.value, self.batch.value or None, self.context.value, self._output_tokens,
             self.in_flight.value or None, self.network.value or None, self.gpus_per_node.value,
             self.gpus_per_stage.value, self.batch_split.value, self.costs.value,
         )  # fmt: skip
@@ -119,21 +119,20 @@ class MixControls:
             self.costs.options = _costs(mix)
             self._show_counts(dict(mix.counts))
             self.network.options = _networks(mix)
-            for name, options in (("batch", _BATCHES), ("context", _CONTEXTS)):
-                value = getattr(mix, name)
-                getattr(self, name).options = sorted({*options, value})
+            self.batch.options = _batches(mix)
+            self.context.options = sorted({*_CONTEXTS, mix.context})
             for name in ("in_flight", "gpus_per_stage"):
                 slider = getattr(self, name)
                 slider.max = max(slider.max, getattr(mix, name) or 0)
             for name in (
                 "phase",
-                "batch",
                 "context",
                 "gpus_per_stage",
                 "batch_split",
                 "costs",
             ):
                 getattr(self, name).value = getattr(mix, name)
+            self.batch.value = mix.batch or _CHOSEN
             self.in_flight.value = mix.in_flight or _CHOSEN
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
             self.gpus_per_node.options = _nodes(mix)
@@ -199,6 +198,12 @@ class MixControls:
 def _costs(mix: Mix) -> list[tuple[str, str]]:
     """Cost models to choose from, each with its label."""
     return [(_COSTS[name], name) for name in cost_models(mix.source)]
+
+
+def _batches(mix: Mix) -> list[tuple[str, int]]:
+    """Batch sizes to choose from; that it is chosen comes first."""
+    sizes = sorted({*_BATCHES, *([] if mix.batch is None else [mix.batch])})
+    return [("chosen", _CHOSEN)] + [(str(size), size) for size in sizes]
 
 
 def _networks(mix: Mix) -> list[tuple[str, float]]:

@@ -25,7 +25,7 @@ def deployments(
         return
     for seconds in (FIRST_S, limit_s):
         try:
-            best = deploy(found.problem, time_limit=seconds, stop=stop)
+            best = deploy(found.problem, batches=found.mix.batches, time_limit=seconds, stop=stop)
         except PipelabError as error:
             yield error
             return

@@ -32,6 +32,7 @@ from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
 if TYPE_CHECKING:
     import threading
 
+_FIRST_S = 0.2  # for a first answer where the batch is chosen, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
@@ -98,7 +99,7 @@ class MixExplorer(widgets.VBox):
 
     def _draw_first(self, mix: Mix) -> None:
         try:
-            self._show(answer(mix, time_limit=_LIMIT_S))
+            self._show(answer(mix, time_limit=self._first_limit(mix)))
         except PipelabError as error:
             self._arrived(None, error)
 
@@ -113,7 +114,12 @@ class MixExplorer(widgets.VBox):
             self._show_busy(False)
             self._show(known)
         else:
-            self._beside.run(lambda stop: answer(mix, stop, _LIMIT_S), self._arrived)
+            limit = self._first_limit(mix)
+            self._beside.run(lambda stop: answer(mix, stop, limit), self._arrived)
+
+    def _first_limit(self, mix: Mix) -> float:
+        """Seconds for what is shown first: of several batches the best so far, if the proof can follow."""
+        return _FIRST_S if mix.batches and self._beside.follows else _LIMIT_S
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
         if found is not None:
@@ -130,6 +136,10 @@ class MixExplorer(widgets.VBox):
         self._notify()
 
     def _show(self, found: Answer) -> None:
+        self._take(found)
+        self._beside.later(self._looked_further, self._learned, _IDLE_S)
+
+    def _take(self, found: Answer) -> None:
         self.found, self._gains, self._within = found, {}, ""
         self._single = Row("one GPU per stage", None, None, "being solved …")
         if found.result.evaluation is not None:
@@ -141,17 +151,23 @@ class MixExplorer(widgets.VBox):
         self.own.begin(found)  # first: what is pinned is seen under the new values
         self._draw()
         self._notify()
-        self._beside.later(self._looked_further, self._learned, _IDLE_S)
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """What is solved while no control changes: deployments, one GPU per stage, one more GPU, other speeds."""
+        """While no control changes: the proof, deployments, one GPU per stage, one more GPU, other speeds."""
         found = given(self.found)
+        if found.mix.batches and found.result.status == "feasible":
+            found = answer(found.mix, stop, _LIMIT_S)
+            yield found
         yield from deployments(found, stop, _LIMIT_S)
         yield one_gpu_per_stage(found.mix, stop)
         yield from one_more(found.mix, stop, _BUDGET_S)
         yield from plan_within(found, stop, _BUDGET_S)
 
     def _learned(self, item: Any) -> None:
+        if isinstance(item, Answer):
+            if self.own.score is None:  # else the reader is at work on the first one
+                self._take(item)
+            return
         if isinstance(item, Deployment | PipelabError):
             self.best = item if isinstance(item, Deployment) else None
             self.deployed.put(deployed_parts(item, self.found))
@@ -206,6 +222,7 @@ class MixExplorer(widgets.VBox):
         expected = expected_of(found.problem, evaluation)
         self.text.say(
             words.costs_line(found.mix),
+            words.batch_line(result),
             words.facts_line(found.problem, given(placement), evaluation.throughput),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
             expected.sentence if expected else "",

@@ -34,7 +34,9 @@ def headline(found: Answer) -> tuple[str, str]:
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     stages = counted(len(result.placement), "stage")
-    title = f"{name}: {result.throughput:,.6g} tokens/s in {stages} with {result.in_flight} in flight, {proof}"
+    batch = f"a batch of {found.problem.workload.batch_size} and " if result.batches else ""
+    flight = f"{batch}{result.in_flight} in flight"
+    title = f"{name}: {result.throughput:,.6g} tokens/s in {stages} with {flight}, {proof}"
     return title, limit_of(found.problem, given(result.evaluation))
 
 
@@ -78,6 +80,14 @@ def costs_line(mix: Mix) -> str:
     if mix.is_case or mix.costs not in LINEAR:
         return ""
     return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
+
+
+def batch_line(result: Result) -> str:
+    """Of which batches the one in the title is the best; empty where it is given."""
+    if not result.batches:
+        return ""
+    own, far = result.problem.workload.batch_size, "" if result.status == "optimal" else " so far"
+    return f"The batch of {own} is the best{far} of {listed([str(b) for b in result.batches])}."
 
 
 def unused(problem: Problem, placement: Placement | None) -> str:

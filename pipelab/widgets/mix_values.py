@@ -21,6 +21,9 @@ from pipelab.widgets.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of,
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
 _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
+# What the batch is chosen from; `_BATCH` first, then those near to the best so far.
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+_BATCH = 16
 
 
 @checked
@@ -35,7 +38,7 @@ class Mix:
     counts : tuple of (str, int)
         How many GPUs of each type.
     phase, batch, context, output_tokens, in_flight
-        The workload; see `Workload`.
+        The workload; see `Workload`. A batch that is None is chosen among `BATCHES` with the placement.
     network_gb_per_s : float or None
         Between any two GPUs; None keeps a case's own links.
     gpus_per_node : int
@@ -55,7 +58,7 @@ class Mix:
     source: str
     counts: tuple[tuple[str, int], ...]
     phase: Literal["prefill", "decode", "mixed"] = "prefill"
-    batch: Count = 16
+    batch: Count | None = _BATCH
     context: Count = 2048
     output_tokens: Count = 256
     in_flight: Count | None = None
@@ -82,6 +85,11 @@ class Mix:
     def known_types(self) -> tuple[str, ...]:
         """Its GPU types that the cost model has numbers for."""
         return tuple(t for t, _ in self.counts if self.is_case or knows(self.costs, t))
+
+    @property
+    def batches(self) -> tuple[int, ...] | None:
+        """What `solve` and `deploy` choose the batch from; None where it is given."""
+        return BATCHES if self.batch is None else None
 
     def with_one_more(self, gpu_type: str) -> "Mix":
         """The same with one more GPU of this type."""
@@ -152,6 +160,8 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         }
     else:
         first, own["network_gb_per_s"] = _FIRST_COUNTS, _NETWORK_GB_PER_S
+        # The linear models know no KV cache: the largest batch would always seem best.
+        own["batch"] = _BATCH if values.get("costs") in LINEAR else None
     if counts is not None:
         for name in counts:
             if name not in types_of(source):
@@ -171,7 +181,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
 
 
 def problem_of(mix: Mix) -> Problem:
-    """The problem of a mix; links are counted in tokens.
+    """The problem of a mix; links are counted in tokens. A batch to be chosen begins with 16 sequences.
 
     Raises
     ------
@@ -190,7 +200,7 @@ def problem_of(mix: Mix) -> Problem:
             "explore_mix", [("GPUs", 0, "expected at least one: move a slider to the right")]
         )
     written = mix.output_tokens if mix.phase == "mixed" else None
-    load = Workload(mix.context, mix.batch, mix.phase, written, mix.in_flight)
+    load = Workload(mix.context, mix.batch or _BATCH, mix.phase, written, mix.in_flight)
     rules: dict[str, Any] = {
         "max_gpus_per_stage": mix.gpus_per_stage,
         "batch_split": mix.batch_split,
@@ -233,12 +243,13 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     301.784
     """
     lines = code_of_problem(mix)
-    lines += ['result = pl.solve(problem, "aggregated")']
+    chosen = "" if mix.batches is None else f", batches={mix.batches}"
+    lines += [f'result = pl.solve(problem, "aggregated"{chosen})']
     if placement is not None:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
         lines += [
             f"placement = pl.Placement.of({parts!r})",
-            "score = pl.score(problem, placement, result)",
+            f"score = pl.score({'' if mix.batches is None else 'result.'}problem, placement, result)",
         ]
     return "\n".join(lines) + "\n"
 
@@ -248,7 +259,7 @@ def code_of_problem(mix: Mix) -> list[str]:
     counts = dict(mix.counts)
     written = f", {mix.output_tokens}" if mix.phase == "mixed" else ""
     flight = "" if mix.in_flight is None else f", in_flight={mix.in_flight}"
-    load = f"pl.Workload({mix.context}, {mix.batch}, {mix.phase!r}{written}{flight})"
+    load = f"pl.Workload({mix.context}, {mix.batch or _BATCH}, {mix.phase!r}{written}{flight})"
     rules = f"max_gpus_per_stage={mix.gpus_per_stage}, batch_split={mix.batch_split!r}"
     if mix.is_case:
         lines = ["import dataclasses", "", "import pipelab as pl", ""]

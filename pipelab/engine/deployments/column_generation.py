@@ -248,6 +248,9 @@ class Generation:
         Offers that were not halved.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
+    repairs : bool
+        Whether a path with more GPUs of a class than there are is `repaired`. That takes most of the time, and
+        brings little where every mix is listed soon.
     """
 
     pricings: Sequence[Pricing]
@@ -261,6 +264,7 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
+    repairs: bool = True
     capacity: dict[int, CapacityPrices] | None = None
     halve: Callable[[int], list[int] | None] = lambda offer: None
     live: list[int] = field(default_factory=list)
@@ -466,7 +470,9 @@ class Generation:
                     rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
                     beyond = Column(rate, pricing.without_limits(rows, cost), offer)
                     new += self._take(self.beyond, beyond)
-                other = repaired(pricing, cost, asked, per_second, self.deadline)
+                other = None
+                if self.repairs:
+                    other = repaired(pricing, cost, asked, per_second, self.deadline)
                 if other is None:
                     continue
                 by_class, rows = pricing.by_class(other, cost), [row for _, row in other]

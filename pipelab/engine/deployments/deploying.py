@@ -42,7 +42,7 @@ from pipelab.engine.search import Search, Subproblems
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
-from pipelab.errors import TooLarge
+from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
 from pipelab.placement import Placement
@@ -51,6 +51,7 @@ from pipelab.problem import Problem, Workload
 _SHARE_OF_RATES = 0.4  # of a time limit, for the deployment whose pipelines count with their rates
 _SECONDS_ALONE = 10.0  # for the best single pipeline
 _MOMENT = 0.5  # for simple pipelines
+_SOON_LISTED = 10_000  # mixes
 _MOST_APART = 200_000  # mixes, where a second search keeps nodes apart
 
 _Batches = Annotated[
@@ -209,7 +210,7 @@ class _Deploying:
 
     def _by_attainable(self, loads: Sequence[Workload], by_rates: Deployment) -> Deployment:
         """The same where pipelines count with what they attain; the better of both if neither is proven."""
-        found, offers = None, []
+        found, offers, by_rates = None, [], self._suited(loads, by_rates)
         try:
             self.deadline.check()
             for load in loads:
@@ -246,6 +247,16 @@ class _Deploying:
             details=known[-1].details,
         )
 
+    def _suited(self, loads: Sequence[Workload], found: Deployment) -> Deployment:
+        """The same placements, each with the workload with which it attains most.
+
+        By rates the largest batch of which memory holds one is best, and that one may attain little.
+        """
+        if len(loads) == 1 or not found.pipelines:
+            return found
+        pipelines = tuple(_best_load(self.problem, loads, p) for p in found.pipelines)
+        return replace(found, pipelines=pipelines, throughput=_sum_of(pipelines))
+
     def _no_worse(self, one: Deployment, other: Deployment) -> bool:
         if one.value is None or other.value is None:
             return one.value is not None
@@ -259,6 +270,7 @@ class _Deploying:
         demand = Demand(classes.count, 0.0, np.array(price))
         report = None if self.at_least else self.on_progress
         most = Generation(pricings, demand, self.deadline, report, self.gap)
+        most.repairs = not self._few_mixes(classes.count, _SOON_LISTED)
         most.halve = partial(_halved, offers, pricings, self.deadline)
         if known is not None:
             _keep_all(most, offers, known)
@@ -308,7 +320,7 @@ class _Deploying:
                 return self._answer((), None, None, reason, none_exists=True)
         least = Generation(most.pricings, demand, self.deadline, self.on_progress, self.gap)
         least.columns, least.beyond = list(most.columns), list(most.beyond)
-        least.halve, least.live = most.halve, list(most.live)
+        least.halve, least.live, least.repairs = most.halve, list(most.live), most.repairs
         least.keep(given(most.best))
         return self._searched(least, offers, ended)
 
@@ -417,6 +429,21 @@ def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
 
 def _evaluated(problem: Problem, pipeline: Pipeline) -> Evaluation:
     return evaluate(replace(problem, workload=pipeline.workload), pipeline.placement)
+
+
+def _best_load(problem: Problem, loads: Sequence[Workload], pipeline: Pipeline) -> Pipeline:
+    """The pipeline with the workload with which all its replicas attain most."""
+    best = pipeline
+    for load in loads:
+        of_load = replace(problem, workload=load)
+        try:
+            other = pipeline_of(of_load, pipeline.replicas)
+            if other.throughput > best.throughput:
+                rates = {evaluate(of_load, replica).attainable for replica in pipeline.replicas}
+                best = other if len(rates) == 1 else best
+        except InvalidPlacement:
+            continue
+    return best
 
 
 def attains(problem: Problem, pipeline: Pipeline) -> bool:

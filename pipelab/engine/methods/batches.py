@@ -73,7 +73,8 @@ def _best(found: Sequence[Result]) -> Result:
     """The greatest throughput, or the least value of the objective."""
     placed = [result for result in found if result.placement is not None]
     if not placed:
-        return min(found, key=lambda result: result.status == "infeasible")
+        open_ = [result for result in found if result.status != "infeasible"]
+        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
     if placed[0].objective is not None:
         return min(placed, key=lambda result: given(given(result.objective).value))
     return max(placed, key=lambda result: given(result.throughput))
