@@ -127,11 +127,14 @@ def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
     average[0, kinds : kinds + len(number)] = number
     free = (None, None) if signed else (0, None)
     answer = linprog(
-        np.concatenate([there, np.zeros(len(number) + len(draws))]), method="highs-ds",
-        A_ub=np.vstack([least, enough]), b_ub=np.zeros(len(below) + len(enough)),
-        A_eq=average, b_eq=[number.sum()],
+        np.concatenate([there, np.zeros(len(number) + len(draws))]),
+        method="highs-ds",
+        A_ub=np.vstack([least, enough]),
+        b_ub=np.zeros(len(below) + len(enough)),
+        A_eq=average,
+        b_eq=[number.sum()],
         bounds=[(0, None)] * kinds + [free] * len(number) + [(0, None)] * len(draws),
-    )  # fmt: skip
+    )
     if answer.x is None:
         return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
     return _rounded(answer.x[:kinds], answer.x[kinds : kinds + len(number)], stages)

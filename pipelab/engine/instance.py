@@ -169,9 +169,13 @@ def _stages(
         deadline.check()
         part = slice(i, i + step)
         tables = stage_tables(
-            problem.costs, problem.model, problem.workload, kinds, different[part],
+            problem.costs,
+            problem.model,
+            problem.workload,
+            kinds,
+            different[part],
             problem.batch_split,
-        )  # fmt: skip
+        )
         fits = tables.fits(kinds) & (tables.throughput > 0)
         rate[part] = np.where(fits, tables.throughput, 0.0)
         passes = tables.pass_seconds

@@ -149,9 +149,14 @@ class Packing:
         number = np.array([list(sizes).count(s) for s in self.sizes], dtype=float)
         arcs = incidence(np.searchsorted(self.sizes, size), len(self.sizes))
         answer = milp(
-            np.zeros(len(first)), integrality=np.ones(len(first)), bounds=Bounds(0, np.inf),
-            constraints=[LinearConstraint(flow[:end], ub=begins[:end]), LinearConstraint(arcs, number, number)],
-        )  # fmt: skip
+            np.zeros(len(first)),
+            integrality=np.ones(len(first)),
+            bounds=Bounds(0, np.inf),
+            constraints=[
+                LinearConstraint(flow[:end], ub=begins[:end]),
+                LinearConstraint(arcs, number, number),
+            ],
+        )
         if answer.x is None:
             raise PipelabError("a solver returned stages that do not fit into the nodes")
         used = np.rint(answer.x).astype(int)

@@ -207,9 +207,17 @@ def list_candidates(
     tail, head = _connections(problem, sets, set_of, start, size, deadline)
     links = link_rates(problem, sets, deadline)
     return Candidates(
-        problem, tuple(sets), set_of, start, size, rate[set_of, kind],
-        tail, head, links[set_of[tail], set_of[head]], deadline,
-    )  # fmt: skip
+        problem,
+        tuple(sets),
+        set_of,
+        start,
+        size,
+        rate[set_of, kind],
+        tail,
+        head,
+        links[set_of[tail], set_of[head]],
+        deadline,
+    )
 
 
 def stage_rates(

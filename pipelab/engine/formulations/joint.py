@@ -237,114 +237,185 @@ def _ones(n: int) -> np.ndarray:
 
 
 LAYER_COVERAGE = Family(
-    "layer_coverage", "Layer ℓ is in exactly one chosen allocation.",
-    r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell", "logic", "L", lambda n: n["layers"],
+    "layer_coverage",
+    "Layer ℓ is in exactly one chosen allocation.",
+    r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell",
+    "logic",
+    "L",
+    lambda n: n["layers"],
     rows=lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
-)  # fmt: skip
+)
 
 GPU_EXCLUSIVITY = Family(
-    "gpu_exclusivity", "GPU g is in at most one chosen allocation.",
-    r"\sum_{a \ni g} z_a \le 1 \quad \forall g", "logic", "N", lambda n: n["gpus"],
+    "gpu_exclusivity",
+    "GPU g is in at most one chosen allocation.",
+    r"\sum_{a \ni g} z_a \le 1 \quad \forall g",
+    "logic",
+    "N",
+    lambda n: n["gpus"],
     rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-)  # fmt: skip
+)
 
 WRITTEN = (
     LAYER_COVERAGE,
     GPU_EXCLUSIVITY,
     Family(
-        "pipeline_start", "Some chosen allocation starts at the first layer.",
-        r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1", "logic", "1", lambda n: 1,
+        "pipeline_start",
+        "Some chosen allocation starts at the first layer.",
+        r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1",
+        "logic",
+        "1",
+        lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.first}, lower=1),
     ),
     Family(
-        "pipeline_end", "Some chosen allocation ends at the last layer.",
-        r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1", "logic", "1", lambda n: 1,
+        "pipeline_end",
+        "Some chosen allocation ends at the last layer.",
+        r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1",
+        "logic",
+        "1",
+        lambda n: 1,
         rows=lambda i, c: c.rows({"z": i.last}, lower=1),
     ),
     Family(
-        "successor", "A chosen allocation that is not the last is followed by another.",
+        "successor",
+        "A chosen allocation that is not the last is followed by another.",
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
-        "logic", "allocations with a successor", lambda n: n["with_successor"],
+        "logic",
+        "allocations with a successor",
+        lambda n: n["with_successor"],
         rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
     ),
     Family(
-        "predecessor", "A chosen allocation that is not the first follows another.",
+        "predecessor",
+        "A chosen allocation that is not the first follows another.",
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
-        "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
+        "logic",
+        "allocations with a predecessor",
+        lambda n: n["with_predecessor"],
         rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
     ),
     Family(
-        "link_needs_sender", "A used connection has its sender chosen.",
-        r"e_{ab} \le z_a \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        "link_needs_sender",
+        "A used connection has its sender chosen.",
+        r"e_{ab} \le z_a \quad \forall (a, b)",
+        "logic",
+        "E",
+        lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
     ),
     Family(
-        "link_needs_receiver", "A used connection has its receiver chosen.",
-        r"e_{ab} \le z_b \quad \forall (a, b)", "logic", "E", lambda n: n["connections"],
+        "link_needs_receiver",
+        "A used connection has its receiver chosen.",
+        r"e_{ab} \le z_b \quad \forall (a, b)",
+        "logic",
+        "E",
+        lambda n: n["connections"],
         rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
     ),
     Family(
-        "stage_rate", "τ is the rate of a chosen allocation and 0 otherwise.",
-        r"\tau_a = \theta_a z_a \quad \forall a", "throughput", "A", lambda n: n["allocations"],
+        "stage_rate",
+        "τ is the rate of a chosen allocation and 0 otherwise.",
+        r"\tau_a = \theta_a z_a \quad \forall a",
+        "throughput",
+        "A",
+        lambda n: n["allocations"],
         rows=lambda i, c: c.rows({"tau": i.each_allocation(), "z": -i.theta}, lower=0, upper=0),
     ),
     Family(
-        "link_rate", "ρ is the rate of a used connection and 0 otherwise.",
-        r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)", "throughput", "E", lambda n: n["connections"],
+        "link_rate",
+        "ρ is the rate of a used connection and 0 otherwise.",
+        r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)",
+        "throughput",
+        "E",
+        lambda n: n["connections"],
         rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
     ),
     Family(
-        "stage_bottleneck", "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
+        "stage_bottleneck",
+        "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
         r"t \le \tau_a + M_{\mathrm{stage}} (1 - z_a) \quad \forall a",
-        "throughput", "A", lambda n: n["allocations"],
+        "throughput",
+        "A",
+        lambda n: n["allocations"],
         rows=lambda i, c: c.rows(
-            {"t": _ones(c.sizes["z"]), "tau": -i.each_allocation(), "z": i.big_m_stage * i.each_allocation()},
+            {
+                "t": _ones(c.sizes["z"]),
+                "tau": -i.each_allocation(),
+                "z": i.big_m_stage * i.each_allocation(),
+            },
             upper=i.big_m_stage,
         ),
     ),
     Family(
-        "link_bottleneck", "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
+        "link_bottleneck",
+        "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
         r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
-        "throughput", "E", lambda n: n["connections"],
+        "throughput",
+        "E",
+        lambda n: n["connections"],
         rows=lambda i, c: c.rows(
-            {"t": _ones(c.sizes["e"]), "rho": -i.each_connection(), "e": i.big_m_link * i.each_connection()},
+            {
+                "t": _ones(c.sizes["e"]),
+                "rho": -i.each_connection(),
+                "e": i.big_m_link * i.each_connection(),
+            },
             upper=i.big_m_link,
         ),
     ),
-)  # fmt: skip
+)
 
 
 TIGHT = (
     LAYER_COVERAGE,
     GPU_EXCLUSIVITY,
     Family(
-        "flow_out", "A chosen allocation that is not the last has exactly one successor.",
+        "flow_out",
+        "A chosen allocation that is not the last has exactly one successor.",
         r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
-        "logic", "allocations with a successor", lambda n: n["with_successor"],
-        rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0, upper=0),
+        "logic",
+        "allocations with a successor",
+        lambda n: n["with_successor"],
+        rows=lambda i, c: c.rows(
+            {"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0, upper=0
+        ),
     ),
     Family(
-        "flow_in", "A chosen allocation that is not the first receives exactly once.",
+        "flow_in",
+        "A chosen allocation that is not the first receives exactly once.",
         r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
-        "logic", "allocations with a predecessor", lambda n: n["with_predecessor"],
-        rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0, upper=0),
+        "logic",
+        "allocations with a predecessor",
+        lambda n: n["with_predecessor"],
+        rows=lambda i, c: c.rows(
+            {"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0, upper=0
+        ),
     ),
     Family(
-        "layer_rate", "t is at most the rate of whichever allocation holds layer ℓ.",
-        r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell", "throughput", "L", lambda n: n["layers"],
-        rows=lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
+        "layer_rate",
+        "t is at most the rate of whichever allocation holds layer ℓ.",
+        r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell",
+        "throughput",
+        "L",
+        lambda n: n["layers"],
+        rows=lambda i, c: c.rows(
+            {"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0
+        ),
     ),
     Family(
-        "boundary_rate", "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
+        "boundary_rate",
+        "t is at most the rate of the connection that crosses boundary ℓ, if one does.",
         r"t \le \sum_{(a,b) \text{ across } \ell} \nu_{ab} e_{ab} "
         r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < L",
-        "throughput", "L − 1", lambda n: n["boundaries"],
+        "throughput",
+        "L − 1",
+        lambda n: n["boundaries"],
         rows=lambda i, c: c.rows(
             {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
             upper=i.big_m_link,
         ),
     ),
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True)

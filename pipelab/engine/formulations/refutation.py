@@ -219,10 +219,12 @@ class _Search:
             (a, (i.astype(int), j.astype(int))), shape=(len(sides), width + len(sides))
         )
         answer = linprog(
-            np.concatenate([np.zeros(width), np.ones(len(sides))]), method="highs-ds",
-            A_ub=matrix, b_ub=np.array([-s * side for _, s, side in sides]),
+            np.concatenate([np.zeros(width), np.ones(len(sides))]),
+            method="highs-ds",
+            A_ub=matrix,
+            b_ub=np.array([-s * side for _, s, side in sides]),
             bounds=[*self.bounds, *[(0, None)] * len(sides)],
-        )  # fmt: skip
+        )
         weights = np.zeros(len(rows))
         if answer.x is None:
             return 0.0, np.zeros(width), weights

@@ -192,9 +192,18 @@ def unlisted(
     best = stand_in(problem)
     throughput = evaluate(problem, best).rate if best else None
     return Result(
-        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, size, "",
-        f"{what} were still being listed", end.reason,
-    )  # fmt: skip
+        problem,
+        method,
+        "feasible" if best else "unknown",
+        best,
+        throughput,
+        None,
+        deadline.spent,
+        size,
+        "",
+        f"{what} were still being listed",
+        end.reason,
+    )
 
 
 def result_of(search: Search, ended: str | None = None) -> Result:
@@ -235,9 +244,19 @@ def result_of(search: Search, ended: str | None = None) -> Result:
     }
     stopped_by = None if status in ("optimal", "infeasible") else ended or search.stopped
     return Result(
-        problem, "aggregated", status, search.best, search.throughput, bound, subproblems.deadline.spent, size,
-        _solver_name(subproblems), subproblems.deadline.remark(reason), stopped_by, details,
-    )  # fmt: skip
+        problem,
+        "aggregated",
+        status,
+        search.best,
+        search.throughput,
+        bound,
+        subproblems.deadline.spent,
+        size,
+        _solver_name(subproblems),
+        subproblems.deadline.remark(reason),
+        stopped_by,
+        details,
+    )
 
 
 def _solver_name(subproblems: Subproblems) -> str:

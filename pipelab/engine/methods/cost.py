@@ -167,9 +167,20 @@ def _unfinished(
     reason = "the rates of stages were still being listed"
     throughput = evaluate(problem, best).rate if best else None
     return Result(
-        problem, method, "feasible" if best else "unknown", best, throughput, None, deadline.spent, {}, "", reason,
-        end.reason, {}, objective,
-    )  # fmt: skip
+        problem,
+        method,
+        "feasible" if best else "unknown",
+        best,
+        throughput,
+        None,
+        deadline.spent,
+        {},
+        "",
+        reason,
+        end.reason,
+        {},
+        objective,
+    )
 
 
 @dataclass
@@ -290,11 +301,24 @@ def _result(search: _LeastRatio, at_least: float) -> Result:
     objective = _objective(value, bound, at_least)
     size = {"classes": len(rates.classes), "rates": len(rates.thresholds), **sub.size}
     details = {
-        "subproblems": tuple(sub.log), "nodes": sub.nodes, "rates": rates,
-        "usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound,
-    }  # fmt: skip
+        "subproblems": tuple(sub.log),
+        "nodes": sub.nodes,
+        "rates": rates,
+        "usd_per_million_tokens": value,
+        "bound_usd_per_million_tokens": bound,
+    }
     return Result(
-        problem, "cost", status, search.best, throughput, None, sub.deadline.spent, size,
-        choice.solver_version() if sub.log else "", sub.deadline.remark(""), stopped, details,
+        problem,
+        "cost",
+        status,
+        search.best,
+        throughput,
+        None,
+        sub.deadline.spent,
+        size,
+        choice.solver_version() if sub.log else "",
+        sub.deadline.remark(""),
+        stopped,
+        details,
         objective,
-    )  # fmt: skip
+    )

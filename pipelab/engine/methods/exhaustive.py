@@ -152,10 +152,19 @@ def _solve(
     top = search.top if search.stopped else throughput  # no placement beats its fastest stage
     status, bound = status_and_bound(throughput, top)
     return Result(
-        problem, "exhaustive", status, search.best, throughput, bound, seconds, size, "",
-        _how_many(search, number, status == "optimal"), search.stopped if status != "optimal" else None,
+        problem,
+        "exhaustive",
+        status,
+        search.best,
+        throughput,
+        bound,
+        seconds,
+        size,
+        "",
+        _how_many(search, number, status == "optimal"),
+        search.stopped if status != "optimal" else None,
         {"tried": search.tried},
-    )  # fmt: skip
+    )
 
 
 def _listed(problem: Problem, deadline: Deadline) -> tuple:

@@ -65,10 +65,20 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         stopped = BY_TOLERANCE
     name, unit = UNITS[objective]
     return Result(
-        problem, objective, status, placement, throughput, None, pairs.deadline.spent,
-        {}, choice.solver_version(), reason, stopped, _named(objective, value, bound),
+        problem,
+        objective,
+        status,
+        placement,
+        throughput,
+        None,
+        pairs.deadline.spent,
+        {},
+        choice.solver_version(),
+        reason,
+        stopped,
+        _named(objective, value, bound),
         Objective(name, unit, value, bound, floor),
-    )  # fmt: skip
+    )
 
 
 UNITS = {

@@ -100,6 +100,15 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
             placement, reason, details = None, "; ".join(error.defects), {"misfit": True}
     status = "unknown" if placement is None else "feasible"
     return Result(
-        problem, method, status, placement, throughput, None, time.perf_counter() - began, {"stages": len(order)},
-        "rule of thumb", reason, details=details,
-    )  # fmt: skip
+        problem,
+        method,
+        status,
+        placement,
+        throughput,
+        None,
+        time.perf_counter() - began,
+        {"stages": len(order)},
+        "rule of thumb",
+        reason,
+        details=details,
+    )

@@ -114,9 +114,19 @@ def _solve(
         "progress": run.progress,
     }
     return Result(
-        problem, "type_count", "unknown", None, None, None, deadline.spent, size, scip.version(),
-        deadline.remark(_reason(problem, run.status, predicted, stages, most)), run.stopped_by, details,
-    )  # fmt: skip
+        problem,
+        "type_count",
+        "unknown",
+        None,
+        None,
+        None,
+        deadline.spent,
+        size,
+        scip.version(),
+        deadline.remark(_reason(problem, run.status, predicted, stages, most)),
+        run.stopped_by,
+        details,
+    )
 
 
 def _stage(options: Any, o: int) -> TypeCounts:
