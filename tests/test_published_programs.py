@@ -14,10 +14,9 @@ import pytest
 
 import pipelab as pl
 from pipelab.course import published_orders, published_scheduler
-from pipelab.course.fault_search import PROPERTIES, Example, size
 from pipelab.course.n14 import plot_faults
 from pipelab.course.published_clock import PipelineAction, PipelineClock
-from pipelab.course.published_faults import FAULTS
+from pipelab.course.published_faults import FAULTS, PROPERTIES, Example, size
 from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware
 from pipelab.course.published_scheduler import (
     Backward,
@@ -289,7 +288,7 @@ def test_a_weight_gradient_always_follows_its_input_gradient_so_three_branches_o
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.program}: {fault.name}")
 def test_every_fault_shows_on_the_smallest_of_its_inputs(fault):
     """Found by a search; no smaller one shows it, and not every input does."""
-    found, inputs = fault.smallest(), list(fault.inputs())
+    found, inputs = fault.smallest(), list(fault.inputs)
     assert found is not None
     assert (found.answers, found.right) == fault.shows(*found.arguments)
     assert found.answers != found.right
