@@ -39,8 +39,9 @@ _MOST_RATES = 2_000  # of a table; the rates between two of them count as the hi
 _RATES = 200  # where attainable rates count: steps of the logarithm
 _STEPS = 10  # prices of a second that are tried
 _JUST_ABOVE = 1 + 1e-11
-_TRIES = 8  # of a repair
-_DEARER = 1.5
+_TRIES = 5  # of a repair
+_DEARER = 1.5  # prices of what is short: GPUs of a class, or seconds
+_DEARER_SECONDS = 5  # times
 _PRICE_STEPS = 40  # of capacity prices
 _FIRST_STEP = 0.05  # of the price, as what is to be gained
 _LAST_STEP = 1e-3
@@ -206,11 +207,13 @@ class Pricing:
 
     def _paths(self, stage: np.ndarray, deadline: Deadline) -> np.ndarray:
         """The least price of stages for the first 0, 1, … M layers at each rate; shape (M + 1, T)."""
-        reached = np.zeros((len(self.runs_ending) + 1, stage.shape[1]))
+        # one rate without an axis of its own: half the time, and most calls
+        of_kind = stage[:, 0] if stage.shape[1] == 1 else stage
+        reached = np.zeros((len(self.runs_ending) + 1, *of_kind.shape[1:]))
         for j, kinds in enumerate(self.runs_ending, start=1):
             deadline.check()
-            reached[j] = (reached[:j] + stage[kinds]).min(axis=0)
-        return reached
+            reached[j] = (reached[:j] + of_kind[kinds]).min(axis=0)
+        return reached.reshape(len(reached), -1)
 
     def by_class(self, stages: Stages, prices: np.ndarray) -> list[StageOf] | None:
         """Stages with their GPUs by class, the cheapest first; None where a kind has too few GPUs."""
@@ -385,13 +388,13 @@ class AttainablePricing(Pricing):
         out = []
         for i in which:
             kappa = float(per_second[i])
-            for _ in range(8 if kappa else 1):
+            for _ in range(_DEARER_SECONDS if kappa else 1):
                 stage, row = self._priced(prices, kappa, self._all_enough[[i]])
                 reached = self._paths(stage, deadline)
                 path = self._path_back(stage[:, 0], row[:, 0], reached[:, 0])
                 if self._takes(path) <= self._limit[i]:
                     break
-                kappa *= 1.3
+                kappa *= _DEARER
             out.append(path)
         return out
 
