@@ -684,7 +684,7 @@ FIGURES = {
     ),
     "12_training.ipynb": (
         [
-            "1F1B: 1 of 4 stages do not fit; 72% of what they keep is state",
+            "1F1B: 1 of 4 stages does not fit; 72% of what they keep is state",
             "On the even cut the last A40 is busy 89% of the time, the second A100 30%",
             "On the even cut the formula holds while messages are free; messages of 0.3 s cost 4.2 s a step",
             "Proven under 1F1B: 5.32 s a step, 9.10 s on the even cut",

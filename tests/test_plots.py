@@ -277,8 +277,14 @@ def test_a_search_is_drawn_with_its_fates_and_what_is_open():
     assert "3 nodes prove that 6.0 tokens/s is the optimum" in tree.layout.title.text
     assert [t.name for t in tree.data] == ["yes", "no", "branched", "placement", "infeasible"]
     assert tree.data[2].text == ("a?<br>9",)
-    title = pl.course.plot_closing({"half": [root, first], "all": [root, first, last]}).layout.title
-    assert "half: open by 50% after 2 nodes; all: proven after 3 nodes" in title.text
+    closing = pl.course.plot_closing({"half": [root, first], "all": [root, first, last]})
+    title = closing.layout.title.text
+    assert "half: open by 50% after 2 nodes; all: proven after 3 nodes" in title
+    # what is known after so many nodes
+    assert [(line.x, line.y) for line in closing.data[2:]] == [
+        ((1, 2, 3), (9, 9, 6)),
+        ((1, 2, 3), (None, 6, 6)),
+    ]
 
 
 def test_lines_with_ranges_have_a_bar_from_the_least_to_the_most():

@@ -514,20 +514,18 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "go.Figure":
     for (label, nodes), colour in zip(searches.items(), TYPE_COLOURS, strict=False):
         name, best = plain(label), nodes[-1]["best"]
         # The node of the highest bound is next, so nothing that is left exceeds its parent's bound.
-        bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes] + [_open_bound(nodes)]
+        bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes[1:]] + [_open_bound(nodes)]
         found = [node["best"] or None for node in nodes]
-        for values, what, dash in (
-            (bounds, "bound", "dash"),
-            ([*found, best], "incumbent", "solid"),
-        ):
+        for values, what, dash in ((bounds, "bound", "dash"), (found, "incumbent", "solid")):
             figure.add_scatter(
-                x=list(range(1, len(nodes) + 2)),
+                x=list(range(1, len(nodes) + 1)),
                 y=values,
                 name=f"{name}: {what}",
                 mode="lines",
                 line_shape="hv",
                 line={"color": colour, "dash": dash, "width": 3},
-                hovertemplate="node %{x}: %{y:,.1f} tokens/s<extra>" + f"{name}, {what}</extra>",
+                hovertemplate="after %{x} nodes: %{y:,.1f} tokens/s<extra>"
+                + f"{name}, {what}</extra>",
             )
         gap = bounds[-1] / best - 1
         state = f"open by {gap:.0%}" if gap > _SAME else "proven"

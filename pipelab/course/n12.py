@@ -410,7 +410,8 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Fig
         lacking += need > limit
         rows.append(Row(name, blocks, mark=limit, wrong=need > limit))
     state = sum(cost.state_gb for cost in step.stages) / sum(step.memory_gb)
-    fits = f"{lacking} of {counted(len(rows), 'stage')} do not fit" if lacking else "all fits"
+    fit = "does not fit" if lacking == 1 else "do not fit"
+    fits = f"{lacking} of {counted(len(rows), 'stage')} {fit}" if lacking else "all fits"
     title = (
         finding or f"{step.timeline.schedule.name}: {fits}; {state:.0%} of what they keep is state"
     )
