@@ -2,6 +2,7 @@
 
 import ast
 import re
+import symtable
 import warnings
 
 import nbformat
@@ -77,7 +78,25 @@ def _with_folded_solutions(path):
     for i, solution in zip(checks, folds, strict=True):
         above, check, rest = code[i].partition("pl.check(")
         code[i] = f"{above}{solution}{check}{rest}"
-    return code[: checks[-1] + 1]
+    return _used(code[: checks[-1] + 1])
+
+
+def _used(code):
+    """Checks, and the cells before that bind a name which they or another of these cells read.
+
+    The whole notebook runs in `test_notebook`; in 11, what its exercises do not use takes a minute.
+    """
+    read, kept = set(), []
+    for source in reversed(code):
+        tables = [cell := symtable.symtable(source, "cell", "exec")]
+        for table in tables:
+            tables += table.get_children()
+        bound = {s.get_name() for s in cell.get_symbols() if s.is_assigned() or s.is_imported()}
+        if CHECK.search(source) or bound & read:
+            names = (s for table in tables for s in table.get_symbols())
+            read |= {s.get_name() for s in names if s.is_global() and s.is_referenced()}
+            kept.append(source)
+    return kept[::-1]
 
 
 def _check(figure):
