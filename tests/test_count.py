@@ -1,5 +1,7 @@
 """Counting by combinatorics equals listing, and equals the write-up where the write-up is right."""
 
+import dataclasses
+
 import pytest
 
 import oracle
@@ -91,3 +93,12 @@ def test_types_of_equal_memory_that_need_different_amounts_are_counted_apart():
             len(candidates.start),
             len(candidates.tail),
         )
+
+
+def test_what_is_far_too_large_is_counted_at_once():
+    """Segments of identical layers are counted by their sizes, not one by one."""
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    model = dataclasses.replace(tiny.model, layers=100_000, layer_weight_gb=1e-6)
+    problem = dataclasses.replace(tiny, model=model)
+    with pytest.raises(pl.TooLarge, match=r"50,000,500,000 allocations"):
+        pl.solve(problem, "joint", time_limit=5)

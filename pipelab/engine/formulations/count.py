@@ -101,7 +101,11 @@ def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
 
 def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each."""
-    kind, layers = runs_of(problem.model).kind, problem.model.layers
+    runs, layers = runs_of(problem.model), problem.model.layers
+    if runs.uniform:  # from layer i there are as many segments as sizes up to M - i that fit
+        sizes = np.cumsum(fits, axis=1)
+        return sizes[:, ::-1], sizes
+    kind = runs.kind
     starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
     for first in range(layers):
         here = fits[:, kind[first, : layers - first]]
