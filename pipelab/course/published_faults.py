@@ -62,7 +62,7 @@ def _as_power(number: int) -> str:
     return f"2**{number.bit_length() - 1}" if number.bit_count() == 1 else str(number)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # inputs have lists: each fault is a key as itself
 class Fault:
     """What is wrong, the property that is broken, and where to look for it."""
 
