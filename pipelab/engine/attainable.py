@@ -261,7 +261,7 @@ class Pairs:
         if most < math.inf:
             limits.append(Limit(self.weight(instance, what), most))
         timed = any(x.weight.per_second for x in limits) or what == "seconds"
-        stages = stages_of(instance, possible, link, timed)
+        stages = stages_of(instance, possible, link, timed, self.deadline)
         weight = self.weight(instance, what)
         return Walk(stages, weight, tuple(limits), known=known, deadline=self.deadline)
 

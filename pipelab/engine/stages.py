@@ -24,12 +24,13 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.instance import Instance
 from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
-from pipelab.errors import PipelabError
+from pipelab.errors import PipelabError, TooLarge
 from pipelab.problem import Problem
 
 # sets of classes that are listed; 24 classes in stages of up to 3 have 2,324
 MOST_SUPPORTS = 4_000
 OUTSIDE = -1  # where a pipeline comes from and goes to
+_MOST_PAIRS = 25_000_000  # of ways to leave a stage and to enter one; 8 bytes each
 _CELLS_AT_ONCE = 10_000_000
 
 
@@ -117,12 +118,22 @@ def links_of_sets(
     hop : float array, shape (A, A)
         Seconds from class to class; infinite where there is no hop. Only between classes of some set
         it matters.
+
+    Raises
+    ------
+    TooLarge
     """
     there = np.flatnonzero(support.any(axis=0))
     inside, between = support[:, there], hop[np.ix_(there, there)]
     leave, left = _slowest(inside, between, deadline)
     enter, _ = _slowest(inside, between.T, deadline)
     pairs, kind_of = np.unique(np.stack([enter, leave], axis=1), axis=0, return_inverse=True)
+    if len(left) * (int(enter.max()) + 1) > _MOST_PAIRS:
+        raise TooLarge(
+            f"stages mix GPUs in {len(support):,} ways that links tell apart; a smaller max_gpus_per_stage or "
+            "same_type_stages=True leaves fewer",
+            {"sets": len(support)},
+        )
     entered = inside[np.unique(enter, return_index=True)[1]]
     seconds = np.stack([left[:, s].max(axis=1) for s in entered], axis=1)
     return Links(pairs[:, 0], pairs[:, 1], seconds, support, kind_of.reshape(-1), narrowed)
@@ -309,7 +320,13 @@ def _shared_out(
     return out
 
 
-def stages_of(instance: Instance, possible: np.ndarray, link: np.ndarray, timed: bool) -> Stages:
+def stages_of(
+    instance: Instance,
+    possible: np.ndarray,
+    link: np.ndarray,
+    timed: bool,
+    deadline: Deadline = NEVER,
+) -> Stages:
     """Stages of an instance's compositions.
 
     Parameters
@@ -319,12 +336,18 @@ def stages_of(instance: Instance, possible: np.ndarray, link: np.ndarray, timed:
         The links that may be used.
     timed : bool
         Whether messages are told apart by their seconds.
+
+    Raises
+    ------
+    Ended, TooLarge
     """
     rows = np.flatnonzero(possible.any(axis=1))
     gpus = instance.composition[rows]
     hop = np.where(link, instance.hop if timed else 0.0, np.inf)
     support, number = np.unique(gpus > 0, axis=0, return_inverse=True)
-    links = links_of_sets(support, hop) if len(rows) else free_links(gpus.shape[1])
+    links = free_links(gpus.shape[1])
+    if len(rows):
+        links = links_of_sets(support, hop, deadline=deadline)
     kind = links.kind_of[number.reshape(-1)] if len(rows) else rows
     problem, classes, seconds = instance.problem, instance.classes, instance.seconds[rows]
     return Stages(problem, classes, gpus, (), possible[rows], seconds, kind, links)

@@ -150,7 +150,7 @@ class Pricing:
         instance = self.offer.instance
         reached = float(self.asked[0][which]) * (1 - ONE_ANSWER)
         possible, limits = instance.useful(instance.rate >= reached), self._limits(which)
-        stages = stages_of(instance, possible, instance.link >= reached, bool(limits))
+        stages = stages_of(instance, possible, instance.link >= reached, bool(limits), deadline)
         walk = Walk(stages, Weight(prices), limits, deadline=deadline)
         return walk.least() if len(walk.arcs.recipe) <= _MOST_ARCS else None
 
