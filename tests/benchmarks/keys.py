@@ -68,6 +68,13 @@ class Series(NamedTuple):
     waiting: str = ""
 
 
+_FIVE = [
+    ("T4", _LEFT),
+    ("H100-SXM", _RIGHT),
+    ("L4", _LEFT),
+    ("L40S", _RIGHT),
+    ("A100-SXM-80", _LEFT),
+]
 _MEDIUM, _LLAMA = (
     _walk(
         [
@@ -80,24 +87,19 @@ _MEDIUM, _LLAMA = (
         ],
         ("batch (sequences)", _LEFT),
     ),
-    _walk(
-        [
-            ("T4", _LEFT),
-            ("H100-SXM", _RIGHT),
-            ("L4", _LEFT),
-            ("L40S", _RIGHT),
-            ("A100-SXM-80", _LEFT),
-        ],
-        ("batch (sequences)", _RIGHT),
-    ),
+    _walk(_FIVE, ("batch (sequences)", _RIGHT)),
 )
-_LLAMA_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES})"
+_LLAMA_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, batch=16)"
+_CHOSEN_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, phase='decode')"
 
 SERIES = {
     "mix, medium, 65 GPUs": Series(
         "pl.explore_mix('medium', gpus_per_stage=2)", 400, _MEDIUM, chart=1
     ),
     "mix, Llama-3-70B, 65 GPUs": Series(_LLAMA_CELL, 400, _LLAMA, chart=1),
+    "mix, Llama-3-70B, 65 GPUs, batch chosen": Series(
+        _CHOSEN_CELL, 400, _walk(_FIVE, ("context (tokens)", _LEFT)), chart=1
+    ),
     "deployment, Llama-3-70B, 65 GPUs": Series(
         _LLAMA_CELL, 2000, _LLAMA[:16], chart=0, waiting="being solved"
     ),
