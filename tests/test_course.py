@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import make_glossary_links
+import make_solutions
 import nbformat
 import pytest
 
@@ -129,6 +130,15 @@ def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
         )
         solution = (notebooks_dir() / "solutions" / path.name).read_text(encoding="utf-8")
         assert f'pl.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_function_that_answers_an_exercise_is_written_once(path):
+    """Otherwise: python tests/make_solutions.py."""
+    wanted = make_solutions.folded_functions(path)
+    assert wanted
+    assert set(wanted) <= make_solutions.defined(make_solutions.solutions_of(path))
+    assert [text for _, _, text in make_solutions.differing(path)] == []
 
 
 @pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
