@@ -693,7 +693,7 @@ def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
 def test_a_front_without_time_keeps_the_placement_it_had(monkeypatch):
     problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
     stopped = Found(None, -math.inf, "time limit")
-    monkeypatch.setattr(Walk, "least", lambda walk, deadline: stopped)
+    monkeypatch.setattr(Walk, "least", lambda walk: stopped)
     curve, points = _ends(problem, time_limit=60)
     assert len(points) == 1
     assert (curve.complete, curve.points[0].status) == (False, "feasible")

@@ -253,7 +253,7 @@ def test_a_saved_placement_keeps_what_it_was_evaluated_by(problem, tmp_path):
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize(("h100", "number"), [(1e13, 2), (1e300, 2), (1e-7, 2), (1e5, 500)])
+@pytest.mark.parametrize(("h100", "number"), [(1e13, 2), (1e300, 2), (1e-7, 2)])
 def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, number):
     pool = pl.Cluster.from_counts(
         {"H100-SXM": number, "L4": number}, 24, 10, {"H100-SXM": h100, "L4": 1.29}
@@ -269,9 +269,10 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
     )
     with pytest.raises(
         pl.InvalidValue,
-        match=r"expected prices in whole millionths of a dollar, .* round GPU\.usd_per_hour to cents",
+        match=r"expected prices of at least 0\.0001 \$ per hour, none more than 1,000,000 times another",
     ):
         solve_for_cost(many)
+    assert pl.solve(many, "aggregated").details["fewest"] is False
 
 
 @pytest.mark.filterwarnings("error")

@@ -18,7 +18,7 @@ import numpy as np
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.prices import price_per_hour, prices_of
+from pipelab.engine.prices import comparable, price_per_hour, prices_of
 from pipelab.engine.rates import StageRates, index_of_rate, number_of_mixtures, stage_rates
 from pipelab.engine.recipes import recipes_at
 from pipelab.engine.solvers.solver_run import Progress
@@ -518,11 +518,11 @@ class Search:
     def choose_among_equals(self) -> None:
         """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
         sub = self.subproblems
-        prices = [gpu.usd_per_hour for gpu in sub.rates.problem.cluster.kinds]
+        problem = sub.rates.problem
         for what in PREFERENCES[self.prefer]:
-            if what == "price" and None in prices:
-                if any(prices):
-                    return  # some prices are missing: that choice stays open
+            if what == "price" and not comparable(problem):
+                if any(gpu.usd_per_hour for gpu in problem.cluster.kinds):
+                    return  # some prices are missing, or too far apart: that choice stays open
                 continue
             placement, proven = least_use(sub, what, self.low)
             if placement is not None:
