@@ -80,6 +80,8 @@ def test_the_mix_follows_its_controls(page):
 def test_a_plan_by_hand_is_evaluated_and_the_optimum_comes_back(page):
     start = "pl.explore_mix('Llama-3-8B', {'A100-SXM-40': 2, 'L4': 2, 'T4': 2})"
     with explorer(page, "import pipelab as pl", start):
+        wait_for(page, "proven optimal")  # the first answer may be another
+        page.page.wait_for_timeout(500)
         best = page.figures()[1]
         page.time_of(lambda: page.press("lies after layer"), figure=1)
         own = page.figures()[1]

@@ -316,7 +316,7 @@ class Walk:
         return tuple(np.concatenate(parts, axis=1))
 
     @cached_property
-    def _columns(self) -> Columns:
+    def columns(self) -> Columns:
         """n: stages of each arc; u: GPUs of each class that are freely mixed; y: hops; b: stages in nodes."""
         return Columns(
             {
@@ -334,7 +334,7 @@ class Walk:
 
     def _sum(self, weight: Weight) -> np.ndarray:
         """What every column adds to a sum."""
-        columns, arcs, (_, come, go) = self._columns, self.arcs, self.hops
+        columns, arcs, (_, come, go) = self.columns, self.arcs, self.hops
         out = np.zeros(columns.total)
         of_stage = self.stages.gpus[arcs.recipe] @ weight.per_gpu + weight.per_stage
         out[columns.slices["n"]] = of_stage + weight.per_second * arcs.seconds
@@ -356,7 +356,7 @@ class Walk:
     @property
     def program(self) -> LinearProgram:
         """The least cost, as the greatest of its negative."""
-        columns, arcs = self._columns, self.arcs
+        columns, arcs = self.columns, self.arcs
         most = self.stages.most[arcs.recipe]
         upper = np.full(columns.total, np.inf)
         upper[columns.slices["n"]] = np.where(arcs.begin == arcs.end, most, np.minimum(most, 1))
@@ -372,7 +372,7 @@ class Walk:
         )
 
     def _rows(self) -> dict[str, RowBlock]:
-        columns, arcs, (_, come, go) = self._columns, self.arcs, self.hops
+        columns, arcs, (_, come, go) = self.columns, self.arcs, self.hops
         recipes = incidence(arcs.recipe, len(self.stages.gpus))
         per_class = sp.csr_array(self.stages.gpus.T.astype(float)) @ recipes
         drawn = incidence(self._drawn, per_class.shape[0])
@@ -403,7 +403,7 @@ class Walk:
 
     def _flow_rows(self) -> dict[str, RowBlock]:
         """At every position, stages are left by hops and entered by hops."""
-        columns, arcs, (at, come, go) = self._columns, self.arcs, self.hops
+        columns, arcs, (at, come, go) = self.columns, self.arcs, self.hops
         lefts, enters = self.stages.links.seconds.shape
         ends, begins = np.flatnonzero(arcs.end < self._last), np.flatnonzero(arcs.begin > 0)
         from_stage, to_stage = np.flatnonzero(come != OUTSIDE), np.flatnonzero(go != OUTSIDE)
@@ -427,13 +427,13 @@ class Walk:
         taken = incidence(
             np.repeat(np.arange(len(mixed)), [len(m.classes) for m in mixed]), len(mixed)
         )
-        return self._columns.rows({"u": taken, "n": -needed}, 0, 0)
+        return self.columns.rows({"u": taken, "n": -needed}, 0, 0)
 
     def _node_rows(self, recipes: sp.csr_array) -> dict[str, RowBlock]:
         """Stages that must lie inside one node each fit into the nodes."""
         blocks, offset = dict[str, RowBlock](), 0
         for i, packing in enumerate(self.stages.packings):
-            rows = packing.rows(self._columns, offset, recipes)
+            rows = packing.rows(self.columns, offset, recipes)
             blocks |= {f"nodes_{i}_{j}": block for j, block in enumerate(rows)}
             offset += packing.columns
         return blocks
@@ -446,7 +446,7 @@ class Walk:
         comes = np.isin(self._left, circuit.leave) & (arcs.end < self._last) & ~inside
         hops = np.isin(go, circuit.enter) & ~np.isin(come, circuit.leave)
         stages = inside - most * comes.astype(float)
-        return self._columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
+        return self.columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
 
     def solved(self) -> "Solved":
         """Solve, with one circuit after the other forbidden until the stages are one pipeline.
@@ -492,8 +492,8 @@ class Walk:
     def _order(self, x: np.ndarray) -> tuple[list[int], tuple[Circuit, ...]]:
         """Arcs in the order of the walk, over every hop as often as it is used (Hierholzer), and the circuits apart."""
         arcs, (at, come, go) = self.arcs, self.hops
-        number = np.rint(x[self._columns.slices["n"]]).astype(int)
-        times = np.rint(x[self._columns.slices["y"]]).astype(int)
+        number = np.rint(x[self.columns.slices["n"]]).astype(int)
+        times = np.rint(x[self.columns.slices["y"]]).astype(int)
         used = np.flatnonzero(number)
         start = 0, "outside", OUTSIDE
         leads: dict[tuple[int, str, int], list[tuple[int, tuple[int, str, int]]]] = {}

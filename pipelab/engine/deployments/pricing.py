@@ -45,7 +45,7 @@ _DEARER_SECONDS = 5  # times
 _PRICE_STEPS = 40  # of capacity prices
 _FIRST_STEP = 0.05  # of the price, as what is to be gained
 _LAST_STEP = 1e-3
-_MOST_ARCS = (
+_MOST_COLUMNS = (
     150  # of an exact program: a hundredth of a second; those of 600 take a tenth and gain little
 )
 
@@ -152,7 +152,7 @@ class Pricing:
         possible, limits = instance.useful(instance.rate >= reached), self._limits(which)
         stages = stages_of(instance, possible, instance.link >= reached, bool(limits), deadline)
         walk = Walk(stages, Weight(prices), limits, deadline=deadline)
-        return walk.least() if len(walk.arcs.recipe) <= _MOST_ARCS else None
+        return walk.least() if walk.columns.total <= _MOST_COLUMNS else None
 
     def _limits(self, which: int) -> tuple[Limit, ...]:
         """What a pipeline of a rate must keep besides."""
