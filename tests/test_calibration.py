@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.roofline.bands import error_bands
-from pipelab.hardware.roofline.calibration import calibrate, predicted_from_others
-from pipelab.hardware.roofline.expected_rates import held_out_errors
-from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
+from pipelab.hardware.calibration import (
+    calibrate,
+    measurement_of,
+    predicted_from_others,
+    read_measurements,
+)
+from pipelab.hardware.expected_rates import error_bands
+from pipelab.hardware.measurements import held_out_errors
 from pipelab.io.paths import data_dir, in_clone
 
 ROWS = read_measurements(data_dir() / "measured_times.csv")

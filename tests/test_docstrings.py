@@ -46,7 +46,6 @@ RETURNED = {
     "Ledger": "pipelab.course.ledger.book",
     "Pipeline": "pipelab.engine.deployments.result",
     "PlacedTimeline": "pipelab.engine.timeline.placed",
-    "RooflinePlans": "pipelab.hardware.roofline.plans",
     "Score": "pipelab.engine.scoring",
     "Solving": "pipelab.engine.background",
     "Sweep": "pipelab.engine.sweeps.run",

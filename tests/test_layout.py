@@ -79,8 +79,8 @@ AGAINST = [
     # cost models fill the engine's tables
     ("pipelab.hardware.measured_times", "pipelab.engine.layer_runs"),
     ("pipelab.hardware.measured_times", "pipelab.engine.stage_arrays"),
-    ("pipelab.hardware.roofline.arrays", "pipelab.engine.layer_runs"),
-    ("pipelab.hardware.roofline.stage_costs", "pipelab.engine.stage_arrays"),
+    ("pipelab.hardware.pass_times", "pipelab.engine.layer_runs"),
+    ("pipelab.hardware.roofline", "pipelab.engine.stage_arrays"),
     ("pipelab.hardware.transformer", "pipelab.engine.layer_runs"),
     # a case in the newest form has real GPUs
     ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),

@@ -19,9 +19,7 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.roofline.arrays import Span
-from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.pass_times import hardware_of, stage_seconds
+from pipelab.hardware.pass_times import Demand, Span, hardware_of, stage_seconds
 
 
 def test_parameters_equal_the_published_totals():
@@ -96,21 +94,6 @@ def test_tables_are_the_stages(seed):
             need = dict(zip(gpus, cost.memory_gb, strict=True))
             for k, gpu in enumerate(kinds):
                 assert tables.memory_gb[c, k, kind] == pytest.approx(need.get(gpu, 0.0), rel=1e-7)
-
-
-@pytest.mark.parametrize("split", ["even", "balanced"])
-def test_a_single_stage_uses_none_of_the_tables(split, monkeypatch):
-    """So that the evaluator and the formulations have only formulas in common."""
-
-    def not_used(*args):
-        raise AssertionError("the evaluator went through the tables of the formulations")
-
-    for name in ("stage_costs.best_modes", "execution_modes.balanced_batches", "arrays.Table"):
-        monkeypatch.setattr(f"pipelab.hardware.roofline.{name}", not_used)
-    model, load = pl.load_model("Llama-3-70B"), pl.Workload(1001, 8, "decode")
-    gpus = pl.load_cluster("helix-single24").gpus[:6]
-    assert len({gpu.type for gpu in gpus}) == 2
-    assert pl.Roofline().stage(model, load, gpus, range(4), split).throughput > 0
 
 
 @pytest.mark.parametrize("seed", range(40))

@@ -9,7 +9,7 @@ import pytest
 import pipelab as pl
 from pipelab.course.n08 import published_bubbles
 from pipelab.course.n12 import TIMES, gpt, training_errors
-from pipelab.hardware.roofline.training import training_flops
+from pipelab.hardware.training_times import training_flops
 
 ROWS = pd.read_csv("data/training_times.csv")
 

@@ -41,7 +41,7 @@ from pipelab.figures.theme import (
 )
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model
-from pipelab.hardware.roofline.cost_model import Roofline
+from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 from pipelab.solving import solve

@@ -27,9 +27,8 @@ from pipelab.figures.theme import (
     plain,
     template,
 )
-from pipelab.hardware.roofline.cost_model import Roofline
-from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.pass_times import hardware_of
+from pipelab.hardware.pass_times import Demand, hardware_of
+from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 

@@ -28,13 +28,10 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.training import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.hardware.roofline.arrays import Span
-from pipelab.hardware.roofline.constants import RooflineConstants
-from pipelab.hardware.roofline.cost_model import Roofline
-from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.pass_times import hardware_of, moving_seconds
-from pipelab.hardware.roofline.training import UNFUSED, gradients, training_flops, update_seconds
+from pipelab.hardware.pass_times import Demand, Span, hardware_of, moving_seconds
+from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
+from pipelab.hardware.training_times import UNFUSED, gradients, training_flops, update_seconds
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.paths import data_dir
 from pipelab.placement import Placement
@@ -241,7 +238,7 @@ OF_GPT = {"fused_attention": False, "gate": False, "dropout": True}
 TIMES = ("forward_ms", "backward_input_ms", "backward_weight_ms", "step_s")
 
 
-def training_errors(costs: "RooflineConstants | None" = None) -> "DataFrame":
+def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
     """Return the rows of `data/training_times.csv` beside what the roofline says.
 
     Parameters
@@ -289,7 +286,7 @@ def gpt(row: "Series") -> Transformer:
     )
 
 
-def _predicted(costs: "RooflineConstants", row: "Series") -> dict[str, float]:
+def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
     """Milliseconds of a microbatch on one rank in the mean, or seconds of a whole step."""
     if row.forward_ms > 0:
         whole = _of_layers(costs, row, row.layers, head=True)
@@ -311,7 +308,7 @@ def _predicted(costs: "RooflineConstants", row: "Series") -> dict[str, float]:
 
 
 def _of_layers(
-    costs: "RooflineConstants", row: "Series", layers: int, *, head: bool
+    costs: "Roofline", row: "Series", layers: int, *, head: bool
 ) -> tuple[Any, Any, Any]:
     """Seconds of forward, input gradient and weight gradient of a microbatch; recomputation is in the second."""
     t, demand, gpu = int(row.tensor_parallel), _demand(row), _gpu(costs, row)
@@ -338,13 +335,13 @@ def _demand(row: "Series") -> Demand:
     return Demand(gpt(row), Workload(row.sequence, row.microbatch, "training"))
 
 
-def _gpu(costs: "RooflineConstants", row: "Series") -> GPU:
+def _gpu(costs: "Roofline", row: "Series") -> GPU:
     inside = row.node_gb_per_s if row.tensor_parallel > 1 else None
     memory = costs.gpus[row.gpu_type].memory_gb
     return GPU(row.gpu_type, memory, None, "node" if inside else "", inside)
 
 
-def _mfu(costs: "RooflineConstants", row: "Series", seconds: float) -> float:
+def _mfu(costs: "Roofline", row: "Series", seconds: float) -> float:
     step = row.microbatches * training_flops(gpt(row), _demand(row).load)
     peak = row.ranks * row.tensor_parallel * costs.gpus[row.gpu_type].fp16_tflop_per_s * 1e12
     return step / (seconds * peak)

@@ -7,7 +7,7 @@ import numpy as np
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.hardware.roofline.cost_model import Roofline
+    from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem
 
 # config/medium at commit 1221697, as far as these results use it: all of them are on its A100.
@@ -69,7 +69,7 @@ def _problem(batch: int, usd_per_hour: float) -> "Problem":
     """Its A100 alone, each to each joined, at the price of its table."""
     from pipelab.cluster import GPU, Cluster
     from pipelab.hardware.known_gpus import load_gpus
-    from pipelab.hardware.roofline.cost_model import Roofline
+    from pipelab.hardware.roofline import Roofline
     from pipelab.hardware.transformer import Transformer
     from pipelab.problem import Problem, Workload
 

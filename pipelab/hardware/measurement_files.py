@@ -10,10 +10,10 @@ from typing import Any
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.hardware.benchmark_json import read_benchmarks
+from pipelab.hardware.calibration import Measurement
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.profile_tables import read_helix, read_vidur
-from pipelab.hardware.roofline.measurement_rows import Measurement
 from pipelab.hardware.timed_passes import Stated, Timed
 from pipelab.io.csv_cells import NUMBER
 from pipelab.io.whole_files import named, read_text

@@ -19,7 +19,7 @@ from pipelab.errors import InvalidData, nearest
 from pipelab.fields import python_value
 from pipelab.hardware.cloud_prices import price_list, prices
 from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.roofline.cost_model import Roofline
+from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.bandwidth_csv import read_bandwidth
 from pipelab.io.case_config import check_names, part_of, text_of

@@ -1,18 +1,26 @@
-"""What a placement holds: the longest context, the most sequences, and which stage limits them."""
+"""What memory allows: of a placement the longest context and most sequences, of a node every mix of its GPUs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, answered
-from pipelab.errors import InvalidPlacement
+from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
+from pipelab.hardware.pass_times import Demand, Span, seconds_of_pass
+from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
+from pipelab.splits import split_minmax
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+    from pipelab.hardware.roofline import Roofline
 
 MOST = 10**9  # that a Workload counts to; what fits this often has no limit
 
@@ -159,3 +167,72 @@ def _last(fits: Callable[[int], bool]) -> int | None:
 def _least(values: list[int | None]) -> int | None:
     known = [value for value in values if value is not None]
     return min(known) if known else None
+
+
+def mixes_of_node(
+    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
+) -> "DataFrame":
+    """The table of `Roofline.node_mixes`."""
+    import pandas as pd
+
+    if not gpu.node:
+        expected = "expected a GPU with a node and node_gb_per_s, the bandwidth inside it"
+        raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
+    rows = []
+    for cut in range(1, gpus + 1):
+        if gpus % cut or not _can_cut(model, cut):
+            continue
+        for stages in range(1, gpus // cut + 1):
+            if (gpus // cut) % stages == 0 and stages <= model.layers:
+                rows.append(_row(costs, model, workload, gpu, cut, stages, gpus // cut // stages))
+    table = pd.DataFrame(rows)
+    order = ["fits", "tokens_per_s"]
+    return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
+
+
+def _can_cut(model: Transformer, cut: int) -> bool:
+    parts = model.kv_parts
+    return model.heads % cut == 0 and (parts % cut == 0 or cut % parts == 0)
+
+
+def _row(
+    costs: "Roofline",
+    model: Transformer,
+    workload: Workload,
+    gpu: GPU,
+    cut: int,
+    stages: int,
+    replicas: int,
+) -> dict:
+    """One mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
+    whole = workload.batch_size * workload.in_memory
+    batch = -(-whole // (replicas * stages))
+    load = replace(workload, batch_size=batch, in_flight=stages)
+    each = [
+        seconds_of_pass(costs, model, load, gpu, range(i, i + 1), cut) for i in range(model.layers)
+    ]
+    split = split_minmax(each, stages)
+    assert split is not None  # there are no limits
+    seconds = [sum(each[i] for i in layers) for layers in split]
+    demand = Demand(model, load)
+    sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
+    link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
+    # A microbatch is back when it has been everywhere, and not before the slowest part has served all.
+    slowest = max(*seconds, link) if stages > 1 else seconds[0]
+    turn = max(sum(seconds) + (stages - 1) * link, stages * slowest)
+    reserve = (1 - costs.memory_share) * gpu.memory_gb
+    spans = [Span.of(model, layers) for layers in split]
+    chunk = costs.constants.chunk_tokens
+    kept = [sum(demand.kept_gb(s, batch, cut, chunk).values()) for s in spans]
+    needed = float(max(kept)) + reserve
+    return {
+        "tensor_parallel": cut,
+        "stages": stages,
+        "replicas": replicas,
+        "sequences": batch * stages * replicas,
+        "tokens_per_s": replicas * stages * load.tokens / turn,
+        "seconds_per_turn": turn,
+        "memory_needed_gb": needed,
+        "memory_offered_gb": gpu.memory_gb,
+        "fits": needed <= gpu.memory_gb,
+    }

@@ -129,7 +129,7 @@ def node(
     Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
     the node has at a time; for solve it counts those of one microbatch.
     """
-    from pipelab.hardware.roofline.expected_rates import doubt_of
+    from pipelab.hardware.expected_rates import doubt_of
 
     problem = wanted.problem(None)
     kinds = set(problem.cluster.gpus)

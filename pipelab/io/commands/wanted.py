@@ -150,7 +150,7 @@ class Wanted:
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
-        from pipelab.hardware.roofline.cost_model import Roofline
+        from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
 
         if not self.model:

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.fields import instance
-from pipelab.hardware.roofline.cost_model import Roofline
-from pipelab.hardware.roofline.measurement_rows import measurement_of, read_measurements
+from pipelab.hardware.calibration import measurement_of, read_measurements
+from pipelab.hardware.expected_rates import errors_held_out
+from pipelab.hardware.roofline import Roofline
 from pipelab.io.csv_cells import frame_of, path_of, place
 from pipelab.io.paths import data_dir
 
@@ -71,3 +72,23 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     table["predicted"], table["error"] = predicted, [ratio - 1 for ratio in times]
     first = ["what", "measured", "predicted", "unit", "error"]
     return table[[*first, *[c for c in table.columns if c not in first]]]
+
+
+def held_out_errors() -> "DataFrame":
+    """The rows of `data/held_out_times.csv` with their `error` by the bundled constants.
+
+    A request is predicted as its prompt and then token by token, with half its answer in context;
+    nearly all of its time is decoding, so that is its phase.
+
+    Returns
+    -------
+    pandas.DataFrame
+        The rows of the file with `error`, predicted / measured time − 1. No constant was fitted to them.
+
+    Examples
+    --------
+    >>> errors = held_out_errors()["error"]
+    >>> print(f"{len(errors)} times: median {errors.abs().median():.1%}")
+    267 times: median 8.0%
+    """
+    return errors_held_out(Roofline())

@@ -19,15 +19,15 @@ from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost, whole_sequences
 from pipelab.errors import InvalidValue
 from pipelab.fields import real_number
-from pipelab.hardware.roofline.arrays import Span
-from pipelab.hardware.roofline.demand import Demand
-from pipelab.hardware.roofline.pass_times import (
+from pipelab.hardware.pass_times import (
+    Demand,
+    Span,
     hardware_of,
     layer_collectives,
     layers_seconds,
     moving_seconds,
 )
-from pipelab.hardware.roofline.single_stage import degrees_of
+from pipelab.hardware.stage_modes import degrees
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -41,7 +41,7 @@ from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
-    from pipelab.hardware.roofline.constants import RooflineConstants
+    from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem
 
 
@@ -57,7 +57,7 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "RooflineConstants",
+    costs: "Roofline",
     problem: "Problem",
     report: "StageReport",
     *,
@@ -76,7 +76,7 @@ def training_cost(
 
 
 def training_table(
-    costs: "RooflineConstants",
+    costs: "Roofline",
     problem: "Problem",
     ids: Sequence[int],
     *,
@@ -100,7 +100,7 @@ def training_table(
 
 
 def _stages(
-    costs: "RooflineConstants",
+    costs: "Roofline",
     problem: "Problem",
     ids: Sequence[int],
     span: Span,
@@ -122,7 +122,9 @@ def _stages(
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
     # Serving may prefer to share the batch where training has to cut layers, and so may this.
     shared = {1: batch}
-    for t in degrees_of(costs, model, gpus):
+    kinds = tuple(dict.fromkeys(gpus))
+    counts = np.array([[gpus.count(kind) for kind in kinds]])
+    for t in degrees(costs, model, kinds, counts):
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     modes, busy = [], []
     for t, shares in shared.items():
@@ -166,7 +168,7 @@ def _kept(
 
 
 def gradients(
-    costs: "RooflineConstants",
+    costs: "Roofline",
     demand: Demand,
     gpu: GPU,
     span: Span,
@@ -223,18 +225,18 @@ def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
     return matrices, pairs
 
 
-def _gradient_bytes(costs: "RooflineConstants") -> float:
+def _gradient_bytes(costs: "Roofline") -> float:
     """Per parameter; `for_training` has chosen an engine that says so."""
     return costs.constants.gradient_bytes or 0.0
 
 
-def update_seconds(costs: "RooflineConstants", bandwidth: float, parameters: Any) -> Any:
+def update_seconds(costs: "Roofline", bandwidth: float, parameters: Any) -> Any:
     """Seconds of Adam's step on so many parameters of one GPU."""
     return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
 
 
 def _step(
-    costs: "RooflineConstants",
+    costs: "Roofline",
     demand: Demand,
     problem: "Problem",
     ids: Sequence[int],

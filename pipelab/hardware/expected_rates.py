@@ -12,15 +12,14 @@ from pipelab.cluster import GPU
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.hardware.known_models import load_model
-from pipelab.hardware.roofline.bands import error_bands
-from pipelab.hardware.roofline.constants import RooflineConstants
-from pipelab.hardware.roofline.pass_times import seconds_of_pass
+from pipelab.hardware.pass_times import seconds_of_pass
 from pipelab.io.paths import data_dir
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
+    from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem
 
 LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
@@ -61,16 +60,17 @@ class ExpectedRate:
         return f"{escape(self.sentence)} Whether another plan would then be better: {ask}."
 
 
-def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
+def expected_rate(problem: "Problem", evaluation: Evaluation, bundled: "Roofline") -> ExpectedRate:
     """The band of this plan's attainable rate: every stage is off as its kind is, links are not.
 
     Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
-    alone. None of them reads prompts with a mixture of experts.
+    alone. None of them reads prompts with a mixture of experts. `bundled` has the constants as they
+    come with the package, to which no row that counts was fitted.
     """
     if doubt := doubt_of(problem):
         return ExpectedRate(None, None, None, doubt)
     phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
-    kinds = [_kind(phase, stage) for stage in evaluation.stages]
+    kinds = [_kind(_bands(bundled), phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (_off(evaluation, [1 + band[side] for band in kinds]) for side in ("low", "high"))
     slowest = min(range(len(kinds)), key=lambda i: evaluation.stages[i].throughput)
@@ -109,33 +109,47 @@ def _off(evaluation: Evaluation, faster: "list[float]") -> float:
     return min(rates)
 
 
-def held_out_errors() -> "DataFrame":
-    """The rows of `data/held_out_times.csv` with their `error` by the bundled constants.
-
-    A request is predicted as its prompt and then token by token, with half its answer in context;
-    nearly all of its time is decoding, so that is its phase.
-
-    Returns
-    -------
-    pandas.DataFrame
-        The rows of the file with `error`, predicted / measured time − 1. No constant was fitted to them.
-
-    Examples
-    --------
-    >>> errors = held_out_errors()["error"]
-    >>> print(f"{len(errors)} times: median {errors.abs().median():.1%}")
-    267 times: median 8.0%
-    """
+def errors_held_out(costs: "Roofline") -> "DataFrame":
+    """The rows of `data/held_out_times.csv` with their `error` by this cost model: see `held_out_errors`."""
     import pandas as pd
 
-    rows, costs = pd.read_csv(data_dir() / "held_out_times.csv"), RooflineConstants()
+    rows = pd.read_csv(data_dir() / "held_out_times.csv")
     errors = [
         _seconds(costs.running(row.engine), row) / row.seconds - 1 for row in rows.itertuples()
     ]
     return rows.assign(error=errors, phase=rows["phase"].replace("request", "decode"))
 
 
-def _seconds(costs: RooflineConstants, row: "Series") -> float:
+def error_bands(table: "DataFrame") -> "DataFrame":
+    """How far off predictions of a kind are: quantiles of the error by phase, GPUs per layer and engine.
+
+    Parameters
+    ----------
+    table : pandas.DataFrame
+        From `against_measured`.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Per group `rows`, the `median` of |error|, and its quantiles `low` (10%) and `high` (90%);
+        the index is (phase, GPUs that cut a layer, engine), "all" standing for the rest.
+    """
+    import pandas as pd
+
+    degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
+    cut = degree.map(lambda t: "1" if t == 1 else "2" if t < 4 else "4 or more")
+    engine = table.get("engine", pd.Series("", table.index)).fillna("")
+    groups = [(("all", "all", "all"), table["error"])]
+    groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
+    groups += [((*k, "all"), e) for k, e in table["error"].groupby([table["phase"], cut])]
+    groups += [(k, e) for k, e in table["error"].groupby([table["phase"], cut, engine])]
+    rows = {key: (len(e), e.abs().median(), e.quantile(0.1), e.quantile(0.9)) for key, e in groups}
+    found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
+    found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
+    return found
+
+
+def _seconds(costs: "Roofline", row: "Series") -> float:
     model = load_model(row.model, precision=row.precision)
     inside = None if np.isnan(row.node_gb_per_s) else row.node_gb_per_s
     memory = costs.gpus[row.gpu_type].memory_gb
@@ -153,8 +167,8 @@ def _seconds(costs: RooflineConstants, row: "Series") -> float:
 
 
 @cache
-def _bands() -> "DataFrame":
-    return error_bands(held_out_errors())
+def _bands(costs: "Roofline") -> "DataFrame":
+    return error_bands(errors_held_out(costs))
 
 
 def _compared() -> frozenset[str]:
@@ -191,9 +205,8 @@ def _of_experts() -> str:
     )
 
 
-def _kind(phase: str, stage: StageReport) -> "Series":
+def _kind(bands: "DataFrame", phase: str, stage: StageReport) -> "Series":
     cut = "1" if stage.degree == 1 else "2" if stage.degree < 4 else "4 or more"
-    bands = _bands()
     for key in ((phase, cut, "all"), (phase, "all", "all")):
         if key in bands.index and bands.loc[key, "rows"] >= LEAST_ROWS:
             return bands.loc[key]

@@ -1,0 +1,469 @@
+"""What one pass of a microbatch asks of a layer: FLOPs, bytes to read and write, and bytes to keep.
+
+With d, f the widths of model and feed-forward block, H query heads of width h, V the vocabulary,
+β bytes per weight, κ bytes of keys and values per token and layer, b sequences with s tokens each,
+of which q are new in this pass (s in prefill, 1 in decode):
+
+- FLOPs of a layer: 2·b·q·P_a for its matrices (P_a parameters that a token meets), and for
+attention
+  4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode, b·s²/2 in
+  (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is looked
+  up: it takes memory and next to no time.
+- bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 −
+E_a/E)^(b·q));
+  keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
+  operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms, biases
+  and routers keep 16 bits where the layers' matrices have fewer.
+- bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
+activations
+  of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk of prompts.
+
+With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
+b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
+Where only some layers have a window, this is counted for them alone (`Demand.groups`).
+
+In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
+o/2 others on average, and brings s/o prompt tokens of other sequences with it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.costs import whole_sequences
+from pipelab.engine.layer_runs import runs_of
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.hardware.engines import Engine
+from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.training_memory import activation_bytes
+from pipelab.hardware.training_memory import head_bytes as kept_by_head
+from pipelab.hardware.transformer import Transformer
+from pipelab.problem import Workload
+
+if TYPE_CHECKING:
+    from pipelab.hardware.roofline import Roofline
+
+Kind = Literal[
+    "ordinary", "dense"
+]  # of a layer: as most are, or without experts where most have them
+Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
+ACTIVATION_BYTES = 2.0
+ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
+
+# PCIe 5.0 with 16 lanes has 63 GB/s; NVLink, Infinity Fabric and their kind begin above it.
+PCIE_GB_PER_S = 64.0
+
+# From so many bytes and GPUs on, all-reduces of an engine with `large_allreduce` are slower. In
+# Splitwise's rows prompts of 33.6 MB (Llama-2-70B, 2,048 tokens) and 58.7 MB (BLOOM-176B) are not, those
+# of 67.1 MB and 117 MB are; and none among two GPUs.
+LARGE_BYTES = 64 * 2**20
+LARGE_GPUS = 4
+
+
+@dataclass(frozen=True)
+class Span:
+    """What consecutive layers hold: arrays with one number per kind of span, or plain numbers for one span."""
+
+    layers: np.ndarray | float
+    dense: np.ndarray | float  # of these, layers without experts in a model with experts
+    last: np.ndarray | float  # 1 where the head is among them
+    weight_gb: np.ndarray | float  # with embedding and head
+    full: np.ndarray | float = 0.0  # layers without a window in a model that has one
+    full_dense: np.ndarray | float = 0.0  # of these, layers without experts
+
+    @classmethod
+    def of(cls, model: Transformer, layers: range) -> "Span":
+        """One span."""
+        dense = sum(i < model.dense_layers for i in layers)
+        full, full_dense = model.full_among(layers)
+        return cls(
+            float(len(layers)),
+            float(dense),
+            float(model.layers - 1 in layers),
+            model.weight_gb(layers),
+            float(full),
+            float(full_dense),
+        )
+
+    @classmethod
+    def all(cls, model: Transformer) -> "Span":
+        """Every kind of span of the model, in the order of `model.spans`."""
+        s = runs_of(model)
+        weight_gb = s.weight * model.layer_weight_gb
+        full = [s.others.get(name, np.zeros(len(s.layers))) for name in ("full", "full_dense")]
+        return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb, *full)
+
+    def __len__(self) -> int:
+        return np.size(self.layers)
+
+    def take(self, index: Any) -> "Span":
+        """The spans of these numbers."""
+        return Span(*(np.atleast_1d(getattr(self, f.name))[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
+
+    flops: np.ndarray  # per second, in the precision of the layers
+    head_flops: np.ndarray  # per second, at 16 bits
+    bandwidth: np.ndarray  # bytes/s of memory
+    inside: np.ndarray  # bytes/s between GPUs of a node
+    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
+
+    def take(self, index: Any) -> "Hardware":
+        """The kinds of these numbers."""
+        return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The demands of one model under one load; methods take arrays that broadcast.
+
+    `b` counts sequences and may be a fraction; t is the tensor-parallel degree. What one layer
+    demands is that of one with the model's window; `groups` has the others.
+    """
+
+    model: Transformer
+    load: Workload
+
+    @property
+    def new_tokens(self) -> float:
+        """q: tokens per sequence that pass in one pass."""
+        return self.load.tokens_passed / self.load.batch_size
+
+    @property
+    def answers(self) -> float:
+        """Tokens per sequence that the head is asked for: the last of a prompt, each new one, or all."""
+        if self.load.phase == "training":
+            return self.new_tokens
+        return 1 + 1 / self.load.written if self.load.phase == "mixed" else 1.0
+
+    @property
+    def kept_tokens(self) -> float:
+        """Tokens per sequence that the KV cache must have room for; training has none."""
+        if self.load.phase == "training":
+            return 0.0
+        return self._seen(self.load.sequence_length + self.load.written)
+
+    @cached_property
+    def _without_window(self) -> "Demand":
+        return replace(self, model=self.model.without_window)
+
+    def groups(self, span: Span) -> list[tuple["Demand", Numbers]]:
+        """The layers of a span by how far they look back: what one of them demands, and how many there are."""
+        if not self.model.full_layers:
+            return [(self, {"ordinary": span.layers - span.dense, "dense": span.dense})]
+        ordinary, dense = span.full - span.full_dense, span.full_dense
+        windows: Numbers = {
+            "ordinary": span.layers - span.dense - ordinary,
+            "dense": span.dense - dense,
+        }
+        return [(self, windows), (self._without_window, {"ordinary": ordinary, "dense": dense})]
+
+    def _seen(self, position: int) -> int:
+        """Tokens that one at this position looks back at."""
+        return min(position, self.model.window or position)
+
+    def _pairs(self, start: int, end: int) -> float:
+        """Of a sequence's tokens from start to end, how many pairs of one and another that it looks back at.
+
+        Twice their number is whole, and counted exactly: what is left of a long context is short.
+        """
+
+        def twice(x: int) -> int:
+            inside = self._seen(x)
+            return inside * (2 * x - inside)
+
+        return (twice(end) - twice(start)) / 2
+
+    @property
+    def _prompt_pairs(self) -> float:
+        """Pairs of one prompt, per pass: in a mixed load, of the share of it that a new token brings."""
+        pairs = self._pairs(0, self.load.sequence_length)
+        if self.load.phase == "mixed":
+            return pairs / self.load.written
+        return 0.0 if self.load.phase == "decode" else pairs
+
+    @property
+    def _answer_pairs(self) -> float:
+        """Pairs of the token that each sequence writes in one pass, on average."""
+        s, o = self.load.sequence_length, self.load.written
+        if self.load.phase == "mixed":
+            return self._pairs(s, s + o) / o
+        return float(self._seen(s)) if self.load.phase == "decode" else 0.0
+
+    def attention_flops(self) -> float:
+        """Of one sequence in one layer."""
+        m = self.model
+        wide = 4 * m.heads * m.head_dim
+        reading = writing = wide  # per pair of tokens
+        if m.latent:
+            # Prefill expands the latent vector into heads; decode works on the vector itself
+            # (DeepSeek-V2, 2.1.2).
+            kv, rope, value = m.latent.kv_rank, m.latent.rope_dim, m.latent.value_dim
+            reading, writing = (
+                2 * m.heads * (m.head_dim + rope + value),
+                2 * m.heads * (2 * kv + rope),
+            )
+        return writing * self._answer_pairs + reading * self._prompt_pairs
+
+    def layer_flops(self, kind: Kind, b: Any) -> Any:
+        """FLOPs of the matrices of one layer, "ordinary" or "dense", for b sequences."""
+        return b * 2 * self.new_tokens * self.model.layer_parameters(kind, active=True)
+
+    def layer_weight_bytes(self, kind: Kind, b: Any) -> Any:
+        """Weights of one layer that a pass with b sequences reads."""
+        m = self.model
+        everything = m.layer_bytes(kind)
+        if kind == "dense" or not m.has_experts:
+            return everything + 0 * b
+        missed = m.experts * (1 - m.experts_per_token / m.experts) ** (b * self.new_tokens)
+        return everything - missed * m.expert_parameters * m.weight_bytes
+
+    def kv_bytes(self, b: Any) -> Any:
+        """Keys and values of one layer that a pass with b sequences reads or writes."""
+        s = self.load.sequence_length
+        if self.load.phase == "mixed":
+            prompt = s / self.load.written
+        else:
+            prompt = 0.0 if self.load.phase == "decode" else float(s)
+        return b * (prompt + self._answer_pairs) * self.model.kv_bytes
+
+    def activation_bytes(self, b: Any) -> Any:
+        """Activations that one layer reads and writes for b sequences."""
+        return b * self.new_tokens * ACTIVATION_PASSES * self.model.d_model * ACTIVATION_BYTES
+
+    def score_bytes(self, per_pair: float, b: Any) -> Any:
+        """Attention scores of prompts that one layer moves, where attention is not fused."""
+        return b * per_pair * self.model.heads * self._prompt_pairs
+
+    def residual_bytes(self, b: Any) -> Any:
+        """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
+        return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
+
+    def at_most(self, tokens: int, size: Any) -> Any:
+        """Of a residual stream of so many bytes, what one chunk of tokens has."""
+        return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
+
+    def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
+        """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
+        if self.load.phase != "training":
+            return 0.0
+        tokens = b * self.new_tokens
+        layer = activation_bytes(self.model, tokens, sequence=self.load.sequence_length, degree=t)
+        return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
+
+    def head_flops(self, b: Any) -> Any:
+        """Of the head for b sequences."""
+        return 2 * b * self.answers * self.model.vocab * self.model.d_model
+
+    @property
+    def head_bytes(self) -> float:
+        """Weights of the head, which is not quantised."""
+        return self.model.vocab * self.model.d_model * self.model.kept_bytes
+
+    def kept_gb(self, span: Span, b: Any, t: int, chunk: int | None) -> dict[str, np.ndarray]:
+        """Memory on one GPU, in 10^9 bytes, by what it is for.
+
+        Parameters
+        ----------
+        span
+            The layers of the stage, and their weights with embedding and head.
+        b, t
+            Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
+            and with how many others it cuts each layer.
+        chunk
+            Tokens that pass at once, None for all.
+        """
+        m = self.model
+        # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
+        cached = whole_sequences(b * self.load.in_memory)
+        tokens = span.layers * self.kept_tokens
+        if m.full_layers:
+            tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)
+        cache = tokens * cached * m.kv_bytes
+        width = (
+            m.d_ff
+            if not m.has_experts
+            else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+        )
+        at_once = whole_sequences(b) * self.new_tokens
+        if chunk is not None:
+            at_once = np.minimum(at_once, chunk)
+        # Every GPU has the whole residual stream, and its own part of the feed-forward block.
+        widest = at_once * (2 * m.d_model + 2 * width / t) * ACTIVATION_BYTES
+        return {
+            "weights": span.weight_gb / t,
+            "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
+            "activations": widest / 1e9,
+        }
+
+
+def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
+    """What these kinds of GPU reach with this engine, one number of each per kind."""
+    engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
+    inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
+    waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
+    return Hardware(
+        np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
+        np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
+        np.array([_bytes_per_s(engine, f) for f in facts]),
+        inside * engine.link_efficiency * 1e9,
+        waits * 1e-6,
+    )
+
+
+def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
+    peak = gpu.fp16_tflop_per_s
+    if precision == "fp8" and gpu.fp8_tflop_per_s:
+        peak = gpu.fp8_tflop_per_s
+    elif engine.accumulate == "fp16":
+        peak = gpu.fp16_accumulate_tflop_per_s or peak
+    # Unified memory has one engine only, whose efficiency the GPU's is.
+    own = demand.load.phase == "decode" or gpu.memory_kind == "unified"
+    share = 1.0 if own else engine.prefill_efficiency
+    return peak * gpu.compute_efficiency * share * 1e12
+
+
+def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
+    share = engine.hbm_efficiency if gpu.memory_kind == "HBM" else engine.memory_efficiency
+    return gpu.memory_bandwidth_gb_per_s * share * gpu.memory_factor * 1e9
+
+
+def slower(
+    costs: "Roofline",
+    demand: Demand,
+    compute: np.ndarray | float,
+    move: np.ndarray | float,
+) -> Any:
+    """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
+    overlap = costs.constants.decode_overlap
+    return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
+
+
+def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> tuple[Any, Any, Any]:
+    """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
+
+    Integers, and keys and values, are read more slowly, and so count for more.
+    """
+    model = demand.model
+    integers = engine.integer_efficiency if model.precision in ("int8", "int4") else 1.0
+    return (
+        demand.layer_weight_bytes(kind, b) / (t * integers),
+        demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
+        demand.activation_bytes(b) / t,
+    )
+
+
+def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
+    """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
+    wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
+    size, bandwidth = demand.residual_bytes(b), gpu.inside
+    if engine.large_allreduce is not None and t >= LARGE_GPUS:
+        message = size if engine.chunk_tokens is None else demand.at_most(engine.chunk_tokens, size)
+        share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+        bandwidth = bandwidth * share
+    return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
+
+
+def stage_seconds(
+    costs: "Roofline",
+    demand: Demand,
+    gpu: Hardware,
+    span: Span,
+    b: np.ndarray | float,
+    t: int,
+) -> np.ndarray:
+    """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
+    moved = moving_seconds(costs.constants, gpu, demand.stored_bytes(span, b, t))
+    return layers_seconds(costs, demand, gpu, span, b, t) + moved
+
+
+def moving_seconds(engine: Engine, gpu: Hardware, stored: Any) -> Any:
+    """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
+    return engine.activation_moves * stored / gpu.bandwidth
+
+
+def layers_seconds(
+    costs: "Roofline",
+    demand: Demand,
+    gpu: Hardware,
+    span: Span,
+    b: np.ndarray | float,
+    t: int,
+) -> np.ndarray:
+    """T_stage without what training moves besides."""
+    engine = costs.constants
+    wait = engine.layer_overhead_us * 1e-6
+    step = engine.step_overhead_us + engine.sequence_overhead_us * b
+    if t > 1:
+        wait = wait + layer_collectives(engine, demand, gpu, b, t)
+        step = step + engine.tensor_parallel_us
+    head = slower(
+        costs,
+        demand,
+        demand.head_flops(b) / (t * gpu.head_flops),
+        demand.head_bytes / (t * gpu.bandwidth),
+    )
+    total = span.last * (head + step * 1e-6)
+    for own, numbers in demand.groups(span):
+        # Attention computes in 16 bits, whatever the weights are stored in.
+        attention = b * own.attention_flops() / gpu.head_flops
+        extra = wait
+        if engine.score_bytes:
+            extra = extra + own.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
+        for kind, number in numbers.items():
+            if np.any(number):
+                move = sum(moved_bytes(engine, own, kind, b, t)) / gpu.bandwidth
+                compute = (own.layer_flops(kind, b) / gpu.flops + attention) / t
+                total = total + number * (slower(costs, own, compute, move) + extra)
+    return total
+
+
+def seconds_of_pass(
+    costs: "Roofline",
+    model: Transformer,
+    workload: Workload,
+    gpu: GPU,
+    layers: range,
+    degree: int = 1,
+) -> float:
+    """T_stage of the whole batch on one GPU, or on so many of its node: see `Roofline.pass_seconds`."""
+    costs = costs.for_phase(workload.phase)
+    if gpu.type not in costs.gpus:
+        raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, costs.gpus))])
+    if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+        expected = f"expected consecutive layers among range(0, {model.layers})"
+        raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+    if degree > 1 and not gpu.node:
+        expected = "expected a GPU with a node where it is more than 1"
+        raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
+    demand, span = Demand(model, workload), Span.of(model, layers)
+    hardware, b = hardware_of(costs, demand, [gpu]), np.array([workload.batch_size])
+    return float(stage_seconds(costs, demand, hardware, span, b, degree)[0])
+
+
+def layer_times(
+    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU
+) -> dict[str, float]:
+    """The answer of `Roofline.layer_times`."""
+    if gpu.type not in costs.gpus:
+        raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, costs.gpus)}")
+    demand, engine, b = Demand(model, workload), costs.constants, np.array([workload.batch_size])
+    hardware = hardware_of(costs, demand, [gpu])
+    names = ("weights", "keys and values", "activations")
+    moved = dict(zip(names, moved_bytes(engine, demand, "ordinary", b, 1), strict=True))
+    matrices = demand.layer_flops("ordinary", b) / hardware.flops
+    computing = matrices + b * demand.attention_flops() / hardware.head_flops
+    both = slower(costs, demand, computing, sum(moved.values()) / hardware.bandwidth)
+    scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
+    overhead = engine.layer_overhead_us * 1e-6 + scores
+    seconds = {"computing": computing}
+    seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
+    seconds |= {"overhead": overhead, "layer": both + overhead}
+    return {name: float(np.ravel(value)[0]) for name, value in seconds.items()}
