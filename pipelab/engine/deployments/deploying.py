@@ -230,8 +230,7 @@ class _Deploying:
         ended = known[-1].stopped_by or "list limit"
         if best.value is None:
             simple = self._simple(ended, loads[0])
-            if simple.value is not None:
-                return simple
+            best = best if simple.value is None else simple
         bounds = [d.bound for d in known if d.bound is not None]
         bound = (max if self.at_least else min)(bounds) if bounds else None
         status, bound = self._status(best.value, bound)
