@@ -13,7 +13,7 @@ from threading import Event
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.deployments.deploying import attains, deploy
+from pipelab.engine.deployments.deploying import attains, deploy, pipelines_of
 from pipelab.engine.deployments.listing import Listed, list_all, list_attaining
 from pipelab.engine.deployments.mixes import (
     MOST_STEPS,
@@ -22,7 +22,6 @@ from pipelab.engine.deployments.mixes import (
     chosen,
     number_of_steps,
 )
-from pipelab.engine.deployments.read_back import pipelines_of
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.workloads import (
     Offer,
