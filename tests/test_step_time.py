@@ -11,7 +11,8 @@ import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.engine import schedules
 from pipelab.engine.deadline import NEVER, Ended
-from pipelab.engine.training import TrainingResult, infeasible, schedules_for
+from pipelab.engine.methods import step_time
+from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import (
     TRAINED_BY,
     Order,
@@ -341,7 +342,7 @@ def test_a_reason_that_is_ended_says_what_was_found(monkeypatch):
     problem = real_problem({"L40S": 2}, 4, model="Llama-3-8B")
     whole = pl.solve(problem, objective="step_time").reason
     assert whole.startswith("of the placement that comes nearest")
-    look, asked = infeasible._any, []
+    look, asked = step_time._any, []
 
     def slow(*arguments):
         asked.append(arguments)
@@ -349,7 +350,7 @@ def test_a_reason_that_is_ended_says_what_was_found(monkeypatch):
             raise Ended("time limit")
         return look(*arguments)
 
-    monkeypatch.setattr(infeasible, "_any", slow)
+    monkeypatch.setattr(step_time, "_any", slow)
     ended = pl.solve(problem, objective="step_time").reason
     assert ended.startswith("of a placement that comes near under 1F1B, stage")
     assert "GB are missing" in ended

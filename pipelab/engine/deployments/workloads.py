@@ -9,7 +9,7 @@ node. GPUs of two nodes are of two kinds, since a stage may cut its layers withi
 deployment such nodes are interchangeable where no link binds. A stage of so many GPUs of a family is taken to
 be as fast as it is on the best choice of nodes. That leaves out whether the nodes can be filled just so, so
 what is found over families is a bound, and an answer if its stages can be packed into nodes: always where
-stages have 1, 2, 4, … GPUs and nodes a multiple of these. `read_back` finds out, and the evaluator has the
+stages have 1, 2, 4, … GPUs and nodes a multiple of these. `deploying` finds out, and the evaluator has the
 last word.
 """
 
