@@ -73,7 +73,7 @@ def profile(points):
     told = {
         "scip.py:load": "a SCIP model made and filled", "scip.py:_solve": "SCIP at work, its thread included",
         "scip.py:version": "SCIP's version read", "counting.py:program": "rows of a program",
-        "recipes.py:recipes_at": "recipes at a rate", "read_back.py:assign": "GPUs drawn from classes (a SCIP run too)",
+        "recipes.py:recipes_at": "recipes at a rate",
         "evaluate.py:evaluate": "the evaluator", "rates.py:stage_rates": "stage rates",
     }  # fmt: skip
     for (path, _, name), (calls, _, _, cumulative, _) in stats.stats.items():
