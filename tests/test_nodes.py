@@ -10,15 +10,12 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine.attainable import Pairs
-from pipelab.engine.deadline import NEVER
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.fronts import _with_gpus_without_number
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.nodes import NodeRates, fewer_nodes, rates_by_nodes
 from pipelab.engine.packing import Packing
-from pipelab.engine.rates import stage_rates
+from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 
@@ -50,7 +47,11 @@ def random_tables_do_not_look_at_nodes(monkeypatch):
 
 
 def by_nodes(problem):
-    return isinstance(rates_by_nodes(problem), NodeRates)
+    return len(instance_of(problem).types) < len(problem.cluster.kinds)
+
+
+def parts(problem, rate, **how):
+    return [part for part, _ in Reach(instance_of(problem), rate, **how).parts()]
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -82,7 +83,7 @@ def test_the_table_of_brute_force_is_brute_force():
 def test_equal_to_the_form_with_every_node_apart(seed, monkeypatch):
     problem = node_oracle.random_problem(seed, gpus=10, layers=7)
     merged = pl.solve(problem, "aggregated")
-    monkeypatch.setattr("pipelab.engine.methods.aggregated.rates_by_nodes", stage_rates)
+    monkeypatch.setattr("pipelab.engine.instance._without_nodes", lambda *_: None)
     apart = pl.solve(problem, "aggregated")
     assert merged.status == apart.status
     if apart.throughput is not None:
@@ -93,30 +94,30 @@ def test_equal_to_the_form_with_every_node_apart(seed, monkeypatch):
 
 def test_one_differing_link_makes_another_class():
     problem = data_centre((4, 4, "L4", 32.0), between=0.1)
-    rates, cluster = rates_by_nodes(problem), problem.cluster
+    cluster = problem.cluster
     low, high = (
         0.9 * float(problem.link_throughput(0.1)),
         1.1 * float(problem.link_throughput(0.1)),
     )
-    assert [len(view.classes) for view in rates.views(low)] == [1]
-    assert [view.classes.count.tolist() for view in rates.views(high)] == [[4]]  # one of four nodes
+    assert [len(part.classes) for part in parts(problem, low)] == [1]
+    counts = [part.classes.count.tolist() for part in parts(problem, high)]
+    assert counts == [[4]]  # one of four nodes
     links = cluster.bandwidth_gb_per_s.copy()
     links[0, 1] = 0.05  # from the first to the second, one way
     odd = dataclasses.replace(
         problem, cluster=dataclasses.replace(cluster, bandwidth_gb_per_s=links)
     )
-    (view,) = rates_by_nodes(odd).views(low)
-    assert sorted(view.classes.count.tolist()) == [4, 4, 8]
-    assert [len(v.classes) for v in rates_by_nodes(odd).views(low, links=False)] == [1]
+    (part,) = parts(odd, low)
+    assert sorted(part.classes.count.tolist()) == [4, 4, 8]
+    assert [len(part.classes) for part in parts(odd, low, links=False)] == [1]
 
 
 def test_two_levels():
     """Racks of nodes: above the rate of links between racks one rack stands for all, above its own one node."""
     problem = data_centre((8, 4, "L4", 32.0), between=0.1, racks=(2, 0.05))
-    rates = rates_by_nodes(problem)
     between, inside = (float(problem.link_throughput(b)) for b in (0.05, 0.1))
     counts = {
-        rate: [view.classes.count.tolist() for view in rates.views(rate)]
+        rate: [part.classes.count.tolist() for part in parts(problem, rate)]
         for rate in (0.9 * between, 1.1 * between, 1.1 * inside)
     }
     assert list(counts.values()) == [[[32]], [[8]], [[4]]]
@@ -126,8 +127,8 @@ def test_of_racks_with_unlike_contents_the_largest_are_looked_at():
     """A rack that another contains is left out; one that differs is not."""
     problem = data_centre((3, 4, "L4", 32.0), (1, 8, "A100-SXM-40", 300.0), racks=(1, 0.01))
     above = 1.1 * float(problem.link_throughput(0.01))
-    views = rates_by_nodes(problem).views(above)
-    assert sorted(view.classes.count.tolist() for view in views if not view.one_stage) == [[4], [8]]
+    found = parts(problem, above)
+    assert sorted(part.classes.count.tolist() for part in found if not part.one_stage) == [[4], [8]]
 
 
 def test_links_without_names_of_nodes_are_enough():
@@ -140,11 +141,14 @@ def test_links_without_names_of_nodes_are_enough():
     cluster = pl.Cluster((pl.GPU(name, 24),) * 64, links, np.repeat(np.arange(16), 4))
     model, load = pl.Model("m", 40, 4096, 11008, 6.0), pl.Workload(512, 8)
     problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=4, same_type_stages=False)
-    assert by_nodes(problem)
+    assert [len(part.classes) for part in parts(problem, 0.0)] == [1]
     result = pl.solve(problem, "aggregated", time_limit=30)
     assert result.status == "optimal"
-    unlike = dataclasses.replace(cluster, bandwidth_gb_per_s=links * rng.uniform(0.5, 1, (16, 16)))
-    assert not by_nodes(dataclasses.replace(problem, cluster=unlike))
+    unlike = links * rng.uniform(0.5, 1, (16, 16)) / 1000
+    unlike = dataclasses.replace(cluster, bandwidth_gb_per_s=unlike)
+    unlike = dataclasses.replace(problem, cluster=unlike)
+    rate = float(np.median(unlike.link_throughput(unlike.cluster.bandwidth_gb_per_s)))
+    assert len(parts(unlike, rate)[0].classes) > 1
 
 
 def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
@@ -222,7 +226,6 @@ def test_links_that_join_some_nodes_and_not_others(seed, network):
     """Each is wrong when one condition for merging classes is left out."""
     problem = node_oracle.random_problem(seed, gpus=8, layers=4, network=network)
     result = pl.solve(problem, "aggregated", "rate")
-    assert by_nodes(problem)
     assert (result.status, result.throughput) == (
         "optimal",
         pytest.approx(node_oracle.best(problem)),
@@ -280,49 +283,9 @@ def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)
 
 
-def splits(layers, parts):
-    """All ways to cut so many layers into so many parts."""
-    if parts == 1:
-        yield (layers,)
-        return
-    for n in range(1, layers - parts + 2):
-        yield from ((n, *rest) for rest in splits(layers - n, parts - 1))
-
-
-def rate_of(problem, stages):
-    try:
-        return pl.evaluate(problem, pl.Placement.of(stages)).throughput
-    except pl.InvalidPlacement:
-        return 0.0
-
-
-@pytest.mark.parametrize("seed", range(500, 510))
-def test_stopped_at_once_it_is_no_worse_than_rules_and_one_node_after_another(seed, monkeypatch):
-    # however busy the machine is
-    monkeypatch.setattr(aggregated, "_LATE_SECONDS", 60.0)
-    problem = node_oracle.random_problem(seed, layers=4, gpus=8)
-    problem = dataclasses.replace(problem, max_gpus_per_stage=4, same_type_stages=True)
-    if not by_nodes(problem) or len({g.type for g in problem.cluster.gpus}) > 1:
-        return
-    names = dict.fromkeys(gpu.node for gpu in problem.cluster.gpus)
-    nodes = [[g for g, x in enumerate(problem.cluster.gpus) if x.node == n] for n in names]
-    if "" in names:
-        return
-    chains = [
-        rate_of(problem, zip(sizes, nodes[:k], strict=True))
-        for k in range(1, min(len(nodes), problem.model.layers) + 1)
-        for sizes in splits(problem.model.layers, k)
-    ]
-    rules = [pl.solve(problem, name) for name in ("even", "proportional", "by_flops")]
-    result = pl.solve(problem, "aggregated", time_limit=0)
-    best = max(chains + [rule.throughput or 0.0 for rule in rules])
-    assert (result.throughput or 0.0) >= best * (1 - 1e-12)
-    assert result.bound is None or result.bound >= best * (1 - 1e-12)
-
-
 @pytest.mark.parametrize("seed", [511, 521, 525, 528])  # where a rule fits in memory
 def test_without_time_for_any_table_it_is_no_worse_than_the_rules(seed, monkeypatch):
-    monkeypatch.setattr(aggregated, "_LATE_SECONDS", 0.0)
+    monkeypatch.setattr(aggregated, "made_in_time", lambda make, deadline: make(deadline))
     problem = node_oracle.random_problem(seed, layers=8, gpus=8)
     names = ("even", "proportional", "by_flops", "bandwidth_aware")
     rules = [pl.solve(problem, name).throughput or 0.0 for name in names]
@@ -378,7 +341,6 @@ def test_the_least_cost_of_a_data_centre(both_solvers):
 
 @pytest.mark.parametrize("seed", range(600, 615))
 def test_lowest_latency_equals_brute_force(seed):
-    """On fewer nodes first, where there are three or more: what is proven there holds for all."""
     problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
     problem = dataclasses.replace(problem, link_units="tokens")
     found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
@@ -398,20 +360,6 @@ def test_latency_and_steady_rate_of_a_data_centre():
     assert quick.status == "optimal"
     assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
     assert pl.solve(problem, time_limit=60).status == "optimal"
-
-
-def test_the_bound_for_all_nodes_knows_the_links_of_those_left_out():
-    problem = data_centre((4, 2, "L4", 32.0), max_gpus_per_stage=2)
-    links = problem.cluster.bandwidth_gb_per_s.copy()
-    links[2, 3] = links[3, 2] = 1000.0
-    cluster = dataclasses.replace(problem.cluster, bandwidth_gb_per_s=links)
-    problem = dataclasses.replace(problem, cluster=cluster)
-    small, ids = fewer_nodes(problem, 2)
-    assert ids.tolist() == [0, 1, 2, 3]
-    few, every = Pairs(small, NEVER), Pairs(problem, NEVER)
-    bound = _with_gpus_without_number(few, problem, 0.0)
-    shortest = [pairs.walk(pairs.numbers, 0.0, "seconds").shortest for pairs in (few, every)]
-    assert bound == shortest[1] < shortest[0]
 
 
 def test_no_class_gives_more_than_it_has_where_another_row_is_the_objective():

@@ -14,10 +14,11 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import least
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
-from pipelab.engine.stages import stages_of
-from pipelab.engine.walk import Limit, Walk, Weight
+from pipelab.engine.walk import Walk
 
 CLOSE = 3e-6  # the solver's tolerance, and half as much again
 PRICES = {"A": 3.0, "B": 5.0, "C": 11.0}
@@ -46,19 +47,12 @@ def small(seed, kind):
 
 def ends_differ(seed):
     """An embedding and a head: layers alike but for the ends."""
-    return roofline_oracle.random_problem(
-        seed, layers=5, gpus=4, max_gpus_per_stage=2
-    ).with_in_flight(1)
-
-
-def weights_of(table):
-    classes = table.classes
-    price = [PRICES.get(classes.gpu(a).type, 1.0) for a in range(len(classes))]
-    return {
-        "seconds": Weight(np.zeros(len(classes)), 1.0),
-        "gpus": Weight(np.ones(len(classes))),
-        "price": Weight(np.array(price)),
-    }
+    problem = roofline_oracle.random_problem(seed, layers=5, gpus=4, max_gpus_per_stage=2)
+    pool = tuple(
+        dataclasses.replace(g, usd_per_hour=PRICES.get(g.type, 1.0)) for g in problem.cluster.gpus
+    )
+    cluster = dataclasses.replace(problem.cluster, gpus=pool)
+    return dataclasses.replace(problem, cluster=cluster).with_in_flight(1)
 
 
 def used_by(problem):
@@ -70,32 +64,24 @@ def used_by(problem):
 
 def check(problem, rng):
     """The least of everything, alone and under a limit on something else."""
-    table, every = instance_of(problem), list(used_by(problem))
-    if not len(table.composition):
-        assert not every
-        return 0
-    weights, limited = weights_of(table), 0
+    instance, every = instance_of(problem), list(used_by(problem))
+    limited, whats = 0, ("seconds", "gpus", "price")
     floors = [0.0, *(rng.choice([r for r, _ in every], 2) if every else [])]
-    for floor, what in product(floors, weights):
-        stage, link = (
-            table.rate >= max(floor * (1 - 1e-9), 1e-300),
-            table.link >= floor * (1 - 1e-9),
-        )
+    for floor, what in product(floors, whats):
         reach = [uses for rate, uses in every if rate >= floor * (1 - 1e-9)]
-        other = str(rng.choice([w for w in weights if w != what]))
+        other = str(rng.choice([w for w in whats if w != what]))
         for most in (np.inf, float(np.median([u[other] for u in reach])) if reach else 1.0):
             allowed = [u for u in reach if u[other] <= most * (1 + 1e-7)]
-            limits = (Limit(weights[other], most),) if most < np.inf else ()
-            good = stage if floor == floors[0] else table.useful(stage)
-            stages = stages_of(table, good, link, "seconds" in (what, other if limits else what))
-            found = Walk(stages, weights[what], limits).least()
+            limits = {other: most} if most < np.inf else {}
+            timed = "seconds" in (what, other if limits else what)
+            found = least(Reach(instance, floor * (1 - 1e-9), timed), {what: 1.0}, limits)
             assert found.stopped_by is None
             if not allowed:
                 assert (found.placement, found.bound) == (None, np.inf)
                 continue
-            least = min(u[what] for u in allowed)
-            assert found.bound <= least * (1 + 1e-9)
-            assert found.bound >= least * (1 - CLOSE)
+            truth = min(u[what] for u in allowed)
+            assert found.bound <= truth * (1 + 1e-9)
+            assert found.bound >= truth * (1 - CLOSE)
             evaluated = pl.evaluate(problem, found.placement)
             assert evaluated.rate >= floor * (1 - 1e-8)
             gpus = [problem.cluster.gpus[g] for g in found.placement.gpus]
@@ -104,7 +90,7 @@ def check(problem, rng):
                 "gpus": len(gpus),
                 "price": sum(PRICES.get(g.type, 1.0) for g in gpus),
             }
-            assert own[what] == pytest.approx(least, rel=CLOSE)
+            assert own[what] == pytest.approx(truth, rel=CLOSE)
             assert own[other] <= most * (1 + CLOSE)
             limited += most < np.inf
     return limited
@@ -140,28 +126,20 @@ def test_circuits_apart_are_found_and_forbidden(monkeypatch):
 @pytest.mark.parametrize("seed", range(10))
 def test_what_is_useful_is_what_no_part_replaces(seed, kind):
     table = instance_of(small(seed, kind))
-    if not len(table.composition):
-        return
     rng = np.random.default_rng(seed)
-    good = rng.random(table.rate.shape) < 0.7
-    rows = table.composition
+    seconds = np.where(rng.random(table.rate.shape) < 0.7, table.seconds, np.inf)
+    rows, useful = table.composition, table.useful(seconds)
     for c, u in product(range(len(rows)), range(table.rate.shape[1])):
-        parts = [
-            d for d in range(len(rows))
-            if d != c and (rows[d] <= rows[c]).all() and good[d, u]
-            and table.seconds[d, u] <= table.seconds[c, u] * (1 - 1e-12)
-        ]  # fmt: skip
-        useful = table.useful(good)[c, u]
-        assert useful <= (good[c, u] and np.isfinite(table.seconds[c, u]))
-        if parts:
-            assert not useful
-        elif useful != (good[c, u] and np.isfinite(table.seconds[c, u])):
-            equal = [  # of equal ones the smallest stays
-                d for d in range(len(rows))
-                if d != c and (rows[d] <= rows[c]).all() and good[d, u]
-                and table.seconds[d, u] <= table.seconds[c, u] * (1 + 1e-11)
-            ]  # fmt: skip
-            assert equal
+        others = [
+            seconds[d, u]
+            for d in range(len(rows))
+            if d != c and (rows[d] <= rows[c]).all()
+        ]
+        assert useful[c, u] <= np.isfinite(seconds[c, u])
+        if min(others, default=np.inf) <= seconds[c, u] * (1 - 1e-12):
+            assert not useful[c, u]
+        elif useful[c, u] != np.isfinite(seconds[c, u]):  # of equal ones the smallest stays
+            assert min(others) <= seconds[c, u] * (1 + 1e-11)
 
 
 def test_a_feasible_program_stays_feasible_without_presolve():

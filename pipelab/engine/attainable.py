@@ -22,22 +22,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import Instance, at_best, instance_of
-from pipelab.engine.nodes import rates_by_nodes
-from pipelab.engine.prices import price_per_hour, prices_of
-from pipelab.engine.rates import StageRates
-from pipelab.engine.search import Limits, Search, Subproblems
-from pipelab.engine.stages import stages_of
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import Search, least, used, walks
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.engine.walk import Limit, Walk, Weight
+from pipelab.engine.walk import Found
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
-from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -115,11 +111,15 @@ class Pairs:
         The one that attains most so far, `evaluation` its evaluation.
     known : float
         Tokens/s that something else attains: what attains less is not looked for.
+    full : bool
+        The rate of a full pipeline counts in place of the attainable one, whatever number it needs in flight: a
+        relaxation, with memory for `Workload.in_memory`. Always so where links count transfers, which have no time.
     """
 
     problem: Problem
     deadline: Deadline
     budget: Budget | None = None
+    full: bool = False
     best: Placement | None = None
     evaluation: Evaluation | None = None
     known: float = 0.0
@@ -128,22 +128,38 @@ class Pairs:
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
     _most: dict[int, tuple[float, int]] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.full |= self.problem.link_units == "transfers"
+
     def under(self, budget: Budget) -> "Pairs":
         """The same pairs within a budget."""
-        return Pairs(self.problem, self.deadline, budget, _instances=self._instances)
+        return Pairs(self.problem, self.deadline, budget, self.full, _instances=self._instances)
+
+    def filled(self) -> "Pairs":
+        """The relaxation in which every pipeline is full."""
+        return Pairs(self.problem, self.deadline, self.budget, True, _instances=self._instances)
+
+    def yields(self, placement: Placement) -> float:
+        """Tokens/s of a placement."""
+        return self.counted(evaluate(self.problem, placement))
+
+    def counted(self, found: Evaluation) -> float:
+        """What counts of an evaluation, in tokens/s."""
+        return found.rate if self.full else found.attainable
 
     @cached_property
     def numbers(self) -> Range:
         """All numbers in flight."""
-        own = self.problem.workload.in_flight
+        load = self.problem.workload
+        own = load.in_memory if self.full else load.in_flight
         return Range(1, math.inf) if own is None else Range(own, own)
 
     @property
     def attained(self) -> float:
         """Tokens/s of the best so far, or known; 0 without either."""
-        return (
-            self.known if self.evaluation is None else max(self.known, self.evaluation.attainable)
-        )
+        if self.evaluation is None:
+            return self.known
+        return max(self.known, self.counted(self.evaluation))
 
     @property
     def in_flight(self) -> int:
@@ -176,28 +192,18 @@ class Pairs:
     def _made(self, number: int, exact: bool) -> Instance:
         if (number, exact) not in self._instances:
             numbers = Range(number, number if exact else math.inf)
-            self._instances[number, exact] = instance_of(self._within(numbers), self.deadline)
+            problem = self._within(numbers)
+            made = made_in_time(lambda until: instance_of(problem, until), self.deadline)
+            self._instances[number, exact] = made
         return self._instances[number, exact]
-
-    def _rates(self, numbers: Range) -> StageRates:
-        return rates_by_nodes(self._within(numbers), self.deadline)
 
     def most_rate(self, first: int) -> float:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
-            rates = self._rates(Range(first, max(first, self.numbers.last)))
-            limits: dict[str, Any] = (
-                {} if self.budget is None else {self.budget.what: self.budget.most}
-            )
-            search = Search(Subproblems(rates, self.deadline, Limits(**limits)))
+            numbers = Range(first, max(first, self.numbers.last))
+            search = Search(self.instance(numbers), self.deadline, self._most_used)
             search.find_best_rate()
-            if search.high < 0:
-                bound = 0.0
-            elif search.low == search.high:  # one rate, computed by two paths
-                bound = given(search.throughput)
-            else:
-                bound = search.subproblems.rate(search.high)
-            needed = first
+            bound, needed = search.bound or 0.0, first
             if search.best is not None:
                 needed = self.keep(search.best) or first
             bound = float(bound)  # rates are numpy's
@@ -210,26 +216,17 @@ class Pairs:
         needed = 1 if self.evaluation is None else self.evaluation.in_flight_needed
         self._most[self.numbers.first] = bound, needed
 
-    def weight(self, instance: Instance, what: str) -> Weight:
-        """What "gpus", "price" or "seconds" counts."""
-        classes = instance.classes
-        if what == "seconds":
-            return Weight(np.zeros(len(classes)), 1.0)
-        if what == "gpus":
-            return Weight(np.ones(len(classes)))
-        return Weight(prices_of(classes))
-
     def narrowed(self, numbers: Range, floor: float) -> Range | None:
         """A range without the small numbers that cannot yield `floor`; None if none of them can.
 
         With n in flight a traversal may take n·w / floor. If the shortest, as if GPUs were unlimited, takes longer,
         more are needed; and with memory for these it may take longer still.
         """
-        if not floor:
+        if not floor or self.full:
             return numbers
         first = numbers.first
         while first <= numbers.last:
-            shortest = self.walk(Range(first, numbers.last), floor, "seconds").shortest
+            shortest = self.shortest(Range(first, numbers.last), floor)
             needed = floor * shortest / self.problem.workload.tokens * (1 - ATTAINED)
             if needed <= first:
                 return Range(first, numbers.last)
@@ -238,9 +235,30 @@ class Pairs:
             first = math.ceil(needed)
         return None
 
-    def walk(
+    @property
+    def _most_used(self) -> dict[str, float]:
+        return {} if self.budget is None else {self.budget.what: self.budget.most}
+
+    def _reach(self, numbers: Range, floor: float, timed: bool) -> Reach:
+        rate = floor * (1 - ONE_ANSWER)
+        return Reach(self.instance(numbers), rate, timed, deadline=self.deadline)
+
+    def shortest(self, numbers: Range, floor: float) -> float:
+        """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""
+        reach = self._reach(numbers, floor, timed=True)
+        return min((walk.shortest for walk in walks(reach, {}, {})), default=math.inf)
+
+    def shortest_and_longest(self, floor: float) -> tuple[float, float]:
+        """The same with any number in flight; and the longest time of any stage or hop."""
+        reach = self._reach(Range(self.numbers.first, math.inf), floor, timed=True)
+        found = walks(reach, {}, {})
+        times = [table[np.isfinite(table)] for walk in found for table in walk.times]
+        shortest = min((walk.shortest for walk in found), default=math.inf)
+        return shortest, float(max((t.max(initial=0.0) for t in times), default=0.0))
+
+    def least_at(
         self, numbers: Range, floor: float, what: str, most: float = math.inf, known: float = 0.0
-    ) -> Walk:
+    ) -> Found:
         """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
 
         `most`: what uses more is of no interest; `known`: nothing uses less.
@@ -249,45 +267,35 @@ class Pairs:
         ------
         Ended, TooLarge
         """
-        instance = self.instance(numbers)
-        possible = instance.useful(instance.rate >= floor * (1 - ONE_ANSWER))
-        link = instance.link >= floor * (1 - ONE_ANSWER)
-        limits = []
-        if self.budget is not None:
-            limits.append(Limit(self.weight(instance, self.budget.what), self.budget.most))
-        if floor and numbers.last < math.inf:
+        limits = self._most_used
+        if floor and numbers.last < math.inf and not self.full:
             longest = numbers.last * self.problem.workload.tokens / floor
-            limits.append(Limit(self.weight(instance, "seconds"), longest * (1 + ONE_ANSWER)))
+            limits["seconds"] = longest * (1 + ONE_ANSWER)
         if most < math.inf:
-            limits.append(Limit(self.weight(instance, what), most))
-        timed = any(x.weight.per_second for x in limits) or what == "seconds"
-        stages = stages_of(instance, possible, link, timed, self.deadline)
-        weight = self.weight(instance, what)
-        return Walk(stages, weight, tuple(limits), known=known, deadline=self.deadline)
+            limits[what] = min(most, limits.get(what, math.inf))
+        reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
+        return least(reach, {what: 1.0}, limits, known)
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
 
-        None where it does not fit the problem as it is.
+        None where that does not count, or where it does not fit the problem as it is.
         """
         try:
             found = evaluate(self.problem, placement)
         except InvalidPlacement:
             return None
-        better = found.attainable > self.attained * (1 + ONE_ANSWER)
-        fewer = found.attainable >= self.attained and (found.in_flight or 1) < self.in_flight
+        yields = self.counted(found)
+        better = yields > self.attained * (1 + ONE_ANSWER)
+        fewer = yields >= self.attained and (found.in_flight or 1) < self.in_flight
         if better or fewer or self.best is None:
             self.best, self.evaluation = placement, found
             self.on_best()
-        return found.in_flight_needed
+        return None if self.full else found.in_flight_needed
 
     def uses(self, placement: Placement, what: str) -> float:
         """How many GPUs, $ per hour or seconds a placement takes."""
-        if what == "seconds":
-            return evaluate(self.problem, placement).seconds_per_pass
-        if what == "gpus":
-            return float(len(placement.gpus))
-        return given(price_per_hour(self.problem, placement))
+        return used(self.problem, what, placement)
 
     def greatest(self, gap: float = 0.0) -> tuple[float, str | None]:
         """Find the pair that attains most: `best`. Returns a bound on all, and what ended the search early."""
@@ -347,7 +355,7 @@ class Pairs:
 
     def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
         """A bound by the least time of a traversal among what may yield `floor` or more."""
-        found = self.walk(numbers, floor, "seconds").least()
+        found = self.least_at(numbers, floor, "seconds")
         if found.placement is not None:
             self.keep(found.placement)
         if found.bound > 0:
@@ -381,7 +389,7 @@ class Pairs:
         stage has several execution modes.
         """
         uses, number = math.inf, None
-        if evaluate(self.problem, placement).attainable >= floor * (1 - ATTAINED):
+        if self.yields(placement) >= floor * (1 - ATTAINED):
             uses = self.uses(placement, what)
         if what == "seconds":
             longest = evaluate(self.problem, placement).seconds_per_pass
@@ -426,7 +434,7 @@ class Pairs:
                 numbers = self.narrowed(popped, floor)
                 if numbers is None:
                     continue
-                found = self.walk(numbers, floor, what, value, bound).least()
+                found = self.least_at(numbers, floor, what, value, bound)
                 bound = max(bound, found.bound)
                 if found.placement is not None:
                     self.keep(found.placement)

@@ -6,7 +6,7 @@ directions are equal. Swapping them changes neither throughput nor end-to-end la
 """
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -123,69 +123,22 @@ def gpu_classes(cluster: Cluster) -> Classes:
 def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
     """The same, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _groups(cluster)
-    links = _links(cluster, ids)
+    row = np.array([cluster.group[own[0]] for own in ids])
+    several = np.array([len(own) > 1 for own in ids])
+    links = cluster.bandwidth_gb_per_s, cluster.latency_ms
+    if not np.array_equal(row, np.arange(len(links[0]))):  # large ones: no copy
+        links = links[0][np.ix_(row, row)], links[1][np.ix_(row, row)]
     kind = np.array([cluster.kind_of[own[0]] for own in ids])
-    parts: list[list[int]] = []  # the groups of each class
-    candidates: dict[tuple, list[int]] = defaultdict(list)  # classes by key
-    for i, key in enumerate(_keys(links, kind, deadline)):
-        for c in candidates[key]:
-            deadline.check()
-            if links.interchangeable(parts[c][0], i):
-                parts[c].append(i)
-                break
-        else:
-            candidates[key].append(len(parts))
-            parts.append([i])
+    parts = exchangeable(links, kind, several, deadline)
     members = [np.sort(np.concatenate([ids[i] for i in part])) for part in parts]
     order = np.argsort([own[0] for own in members])
-    between = links.between([parts[c] for c in order])
-    leaders = [parts[c][0] for c in order]
-    return Classes(cluster, tuple(members[c] for c in order), kind[leaders], *between)
-
-
-@dataclass(frozen=True, eq=False)
-class _Links:
-    """The links between groups of GPUs.
-
-    Attributes
-    ----------
-    bandwidth, latency : float arrays, shape (n, n)
-        Sender first; on the diagonal between two GPUs of one group.
-    several : bool array, shape (n,)
-        Whether a group has several GPUs; the diagonal means nothing where it has one.
-    """
-
-    bandwidth: np.ndarray
-    latency: np.ndarray
-    several: np.ndarray
-
-    def interchangeable(self, i: int, j: int) -> bool:
-        """Whether two groups of one kind have the same links to all others, each other and themselves."""
-        others = np.ones(len(self.several), dtype=bool)
-        others[[i, j]] = False
-        inner = [x for x in (i, j) if self.several[x]]
-        for link in (self.bandwidth, self.latency):
-            between = link[i, j]
-            if link[j, i] != between or any(link[x, x] != between for x in inner):
-                return False
-            if (link[i, others] != link[j, others]).any():
-                return False
-            if (link[others, i] != link[others, j]).any():
-                return False
-        return True
-
-    def between(self, classes: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
-        """Bandwidth and latency between classes, each given by its groups; see `Classes`."""
-        leaders = [groups[0] for groups in classes]
-        at = np.ix_(leaders, leaders)
-        bandwidth, latency = self.bandwidth[at], self.latency[at]
-        for c, groups in enumerate(classes):
-            if len(groups) > 1:
-                bandwidth[c, c] = self.bandwidth[groups[0], groups[1]]
-                latency[c, c] = self.latency[groups[0], groups[1]]
-            elif not self.several[groups[0]]:
-                bandwidth[c, c], latency[c, c] = np.inf, 0.0
-        return bandwidth, latency
+    parts = [parts[c] for c in order]
+    bandwidth, latency = (between(link, parts) for link in links)
+    for c, part in enumerate(parts):
+        if len(part) == 1 and not several[part[0]]:
+            bandwidth[c, c], latency[c, c] = np.inf, 0.0
+    kinds = kind[[part[0] for part in parts]]
+    return Classes(cluster, tuple(members[c] for c in order), kinds, bandwidth, latency)
 
 
 def _groups(cluster: Cluster) -> list[np.ndarray]:
@@ -195,24 +148,58 @@ def _groups(cluster: Cluster) -> list[np.ndarray]:
     return np.split(order, np.flatnonzero(np.diff(key[order])) + 1)
 
 
-def _links(cluster: Cluster, ids: list[np.ndarray]) -> _Links:
-    row = np.array([cluster.group[own[0]] for own in ids])
-    several = np.array([len(own) > 1 for own in ids])
-    if np.array_equal(row, np.arange(len(cluster.bandwidth_gb_per_s))):  # large ones: no copy
-        return _Links(cluster.bandwidth_gb_per_s, cluster.latency_ms, several)
-    at = np.ix_(row, row)
-    return _Links(cluster.bandwidth_gb_per_s[at], cluster.latency_ms[at], several)
+def exchangeable(
+    links: Sequence[np.ndarray], label: np.ndarray, several: np.ndarray, deadline: Deadline
+) -> list[list[int]]:
+    """Partition n sets of GPUs: those of one label are together until a link tells them apart.
 
-
-def _keys(links: _Links, kind: np.ndarray, deadline: Deadline) -> Iterator[tuple]:
-    """Equal for interchangeable groups: the kind, and sorted bandwidths and latencies to and from all others.
-
-    Groups of unequal keys need not be compared link by link.
+    Parameters
+    ----------
+    links : sequence of arrays, shape (n, n)
+        Sender first; on the diagonal between two GPUs of one set.
+    label : int array, shape (n,)
+    several : bool array, shape (n,)
+        Whether a set has several GPUs; the diagonal means nothing where it has one.
     """
-    for i, own in enumerate(kind.tolist()):
+    parts: list[list[int]] = []
+    candidates: dict[tuple, list[int]] = defaultdict(list)  # parts by key
+    for i, own in enumerate(label.tolist()):
         deadline.check()
-        key = [own]
-        for link in (links.bandwidth, links.latency):
-            for values in (link[i], link[:, i]):  # sent, received
-                key.append(np.sort(np.delete(values, i)).tobytes())
-        yield tuple(key)
+        # Equal for sets that can be exchanged: the label, and sorted links to and from all others.
+        ways = [values for link in links for values in (link[i], link[:, i])]
+        key = own, *(np.sort(np.delete(values, i)).tobytes() for values in ways)
+        for c in candidates[key]:
+            deadline.check()
+            if _alike(links, several, parts[c][0], i):
+                parts[c].append(i)
+                break
+        else:
+            candidates[key].append(len(parts))
+            parts.append([i])
+    return parts
+
+
+def _alike(links: Sequence[np.ndarray], several: np.ndarray, i: int, j: int) -> bool:
+    """Whether two sets have the same links to all others, each other and themselves."""
+    others = np.ones(len(several), dtype=bool)
+    others[[i, j]] = False
+    inner = [x for x in (i, j) if several[x]]
+    for link in links:
+        mutual = link[i, j]
+        if link[j, i] != mutual or any(link[x, x] != mutual for x in inner):
+            return False
+        if (link[i, others] != link[j, others]).any():
+            return False
+        if (link[others, i] != link[others, j]).any():
+            return False
+    return True
+
+
+def between(link: np.ndarray, parts: Sequence[Sequence[int]]) -> np.ndarray:
+    """A link matrix of the parts of a partition; shape (parts, parts)."""
+    leaders = [part[0] for part in parts]
+    out = link[np.ix_(leaders, leaders)]
+    for c, part in enumerate(parts):
+        if len(part) > 1:
+            out[c, c] = link[part[0], part[1]]
+    return out

@@ -1,30 +1,72 @@
-"""A problem as arrays, made once: classes of GPUs, compositions of a stage, its rate and time, and the links.
+"""A problem as arrays, made once: what GPUs can be exchanged, what a stage of them yields, and what links carry.
 
-A stage is a *composition* (how many GPUs of each class) with a kind of *span* (`layer_runs`). Nothing
-behind this table asks the cost model again.
+A stage is a *composition* (how many GPUs of each type) with a kind of *span* (`layer_runs`). Nothing behind this table
+asks the cost model again. A placement is as fast as its slowest stage or link, so its rate is one of finitely
+many, and the search for the best is a search in a sorted list.
+
+Two things keep the table small:
+
+- Where a mixed stage is as fast as the slowest stage of its size that one of its types could form alone
+  (`mixes_as_slowest`: batches split evenly), mixed stages need not be listed: types × sizes say all.
+- Where nodes matter at most to stages of identical GPUs of one node (`nodes_matter_alone`: these may cut their
+  layers), nodes are left out of the types, and stages inside one node have a table of their own. 12 nodes of 8
+  identical GPUs make 125,969 compositions; so they make 8, and 8 more inside a node.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from math import comb
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelab.cluster import GPU
 from pipelab.costs import StageCost
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import Spans, runs_of
-from pipelab.engine.stage_arrays import StageTables, stage_tables
-from pipelab.engine.tolerances import LAST_BITS
+from pipelab.engine.stage_arrays import (
+    StageTables,
+    mixes_as_slowest,
+    nodes_matter_alone,
+    stage_tables,
+)
+from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
-_MOST_COMPOSITIONS = 200_000
-_MOST_CELLS = 40_000_000  # compositions × kinds of span; 8 bytes each
-_MOST_LAYERS = 5_000  # shortest paths over the layers look at all pairs of them
-_CELLS_AT_ONCE = 1_000_000
+_MOST_CELLS = 40_000_000  # compositions × kinds of span, or × types; 8 bytes each
+_CELLS_AT_ONCE = 1_000_000  # between two looks at the deadline: a tenth of a second
+
+
+class Node(NamedTuple):
+    """The identical GPUs of one node."""
+
+    sort: int  # index into `Inside`
+    classes: np.ndarray  # that they are in, and no others
+    gpus: np.ndarray  # ids
+
+
+class Inside(NamedTuple):
+    """Stages of identical GPUs of one node: L sorts of GPUs, of one type and in nodes that are as fast inside.
+
+    Attributes
+    ----------
+    type_of, most : int arrays, shape (L,)
+        The type of each sort, and the most GPUs of it in one node.
+    rate, seconds : float arrays, shape (L, largest, U)
+        Of 1, 2, … of them, with every kind of span; not there (0, infinite) for more than `most`.
+    nodes : tuple of Node
+    """
+
+    type_of: np.ndarray
+    most: np.ndarray
+    rate: np.ndarray
+    seconds: np.ndarray
+    nodes: tuple[Node, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,65 +76,161 @@ class Instance:
     Attributes
     ----------
     problem : Problem
+    types : tuple of K GPUs
+        What stages are made of; without their nodes where `inside` says what those change.
     classes : Classes
-        A classes of interchangeable GPUs.
-    composition : int array, shape (C, A)
-        GPUs of each class in a stage; those of few GPUs first.
+        A classes of interchangeable GPUs; `classes.kind` is an index into `types`.
+    composition : int array, shape (C, K)
+        GPUs of each type in a stage; those of few GPUs first.
+    pure : bool
+        Only stages of one type are listed, of up to `largest` GPUs whether there are as many or not: a mixed one is
+        what the slowest of them is.
     rate, seconds : float arrays, shape (C, U)
         Of a stage with each kind of span: tokens/s (0 where it does not fit) and seconds of one
         microbatch (infinite where it does not fit).
     link, hop : float arrays, shape (A, A)
-        Between GPUs of two classes, sender first: tokens/s and seconds of one message. A class of one
-        GPU has no link to itself: there it has the best values of its other links.
+        Between GPUs of two classes, sender first: in the problem's link units per second, and seconds of one message.
+        A class of one GPU has no link to itself: there it has the best values of its other links.
+    inside : Inside or None
     """
 
     problem: Problem
+    types: tuple[GPU, ...]
     classes: Classes
     composition: np.ndarray
+    pure: bool
     rate: np.ndarray
     seconds: np.ndarray
     link: np.ndarray
     hop: np.ndarray
+    inside: Inside | None = None
 
     @property
     def spans(self) -> Spans:
         """The kinds of span."""
         return runs_of(self.problem.model)
 
-    def same_times(self, other: "Instance") -> bool:
-        """Whether the same stages fit, at the same rates and times."""
-        return (
-            np.array_equal(self.composition, other.composition)
-            and np.array_equal(self.rate, other.rate)
-            and np.array_equal(self.seconds, other.seconds)
-        )
+    @cached_property
+    def largest(self) -> int:
+        """Most GPUs that a stage can have."""
+        return _largest(self.problem)
 
     @cached_property
-    def part(self) -> np.ndarray:
-        """Row of the composition with one GPU of each class fewer, -1 if there is none; shape (C, A)."""
-        number = {row: i for i, row in enumerate(map(tuple, self.composition.tolist()))}
-        out = np.full(self.composition.shape, -1)
-        for i, a in np.argwhere(self.composition > 0).tolist():
-            row = self.composition[i].tolist()
-            row[a] -= 1
-            out[i, a] = number.get(tuple(row), -1)
+    def count(self) -> np.ndarray:
+        """Number of GPUs of each type; shape (K,)."""
+        return np.bincount(self.classes.kind, self.classes.count, len(self.types)).astype(int)
+
+    @cached_property
+    def size(self) -> np.ndarray:
+        """Number of GPUs of each composition; shape (C,)."""
+        return self.composition.sum(axis=1)
+
+    @cached_property
+    def thresholds(self) -> np.ndarray:
+        """Every rate that a placement can have, ascending; rates that differ only by rounding appear once.
+
+        Empty where no stage fits anywhere.
+        """
+        tables = [self.rate] if self.inside is None else [self.rate, self.inside.rate]
+        stages = np.unique(np.concatenate([np.unique(table) for table in tables]))
+        stages = stages[stages > 0]
+        if not len(stages):
+            return stages
+        links = self.link[np.isfinite(self.link) & (self.link < stages[-1])]
+        return _apart(np.unique(np.concatenate([stages, links])))
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes that matter."""
+        return () if self.inside is None else self.inside.nodes
+
+    def alone(self, k: int) -> np.ndarray:
+        """The rows of 1, 2, … GPUs of one type; int."""
+        return np.flatnonzero(self.composition[:, k] == self.size)
+
+    def index_of(self, rate: float) -> int:
+        """The last of the possible rates that is not above a rate, but for rounding; -1 if all are."""
+        return int(np.searchsorted(self.thresholds, rate * (1 + OTHER_PATH), side="right")) - 1
+
+    def holdable(self, rate: float) -> float:
+        """More layers than this cannot be held at a rate, links aside.
+
+        Give every type the most layers per GPU of any stage that has it and reaches the rate. A stage never
+        holds more layers than its GPUs are given, so neither do all together.
+        """
+        layers = self.spans.layers
+        held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
+        share = np.where(self.composition > 0, (held / self.size)[:, None], 0.0)
+        best = share.max(axis=0, initial=0.0)
+        if self.inside is not None:
+            own = np.where((self.inside.rate >= rate) & (self.inside.rate > 0), layers, 0)
+            own = own.max(axis=2) / np.arange(1, self.largest + 1)
+            np.maximum.at(best, self.inside.type_of, own.max(axis=1))
+        return float(best @ self.count)
+
+    def highest(self, cap: int | None = None) -> int:
+        """The highest index of a rate, up to `cap`, at which the GPUs can hold all layers; -1 if there is none.
+
+        What they can hold at a rate they can hold at every lower one.
+        """
+        most = len(self.thresholds) - 1
+        low, high = -1, most if cap is None else min(most, cap)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.holdable(self.thresholds[middle]) >= self.problem.model.layers - SOLVER:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def same_times(self, other: "Instance") -> bool:
+        """Whether the same stages fit, at the same rates and times."""
+        pairs = [(self.rate, other.rate), (self.seconds, other.seconds)]
+        if self.inside is not None and other.inside is not None:
+            pairs += [
+                (self.inside.rate, other.inside.rate),
+                (self.inside.seconds, other.inside.seconds),
+            ]
+        same = self.pure == other.pure and (self.inside is None) == (other.inside is None)
+        return same and all(np.array_equal(a, b) for a, b in pairs)
+
+    @cached_property
+    def without_one(self) -> np.ndarray:
+        """Row of the composition with one GPU of each type less; C where that leaves none; shape (C, K)."""
+        rows, out = self.composition, np.full(self.composition.shape, len(self.composition))
+        random = np.random.default_rng(0)
+        number: Any = np.zeros(len(rows), dtype=np.uint64)
+        factors: Any = np.zeros(rows.shape[1], dtype=np.uint64)
+        while len(np.unique(number)) < len(number):  # sums that tell all rows apart
+            factors = random.integers(1, 2**63, rows.shape[1], dtype=np.uint64)
+            number = (rows.astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)  # modulo 2^64
+        order = np.argsort(number)
+        for k, factor in enumerate(factors):
+            has = np.flatnonzero((self.size > 1) & (rows[:, k] > 0))
+            out[has, k] = order[np.searchsorted(number[order], number[has] - factor)]
         return out
 
-    def useful(self, good: np.ndarray) -> np.ndarray:
-        """The stages among `good` that no part of their GPUs replaces at the same time or less; shape (C, U).
+    def useful(self, seconds: np.ndarray, deadline: Deadline = NEVER) -> np.ndarray:
+        """The stages that no part of their GPUs replaces at the same time or less; bool, shape (C, U).
 
         The other GPUs can be left out, and no link is slower without them.
+
+        Parameters
+        ----------
+        seconds : float array, shape (C, U)
+            Infinite where a stage is not to be used.
         """
-        best = np.where(good, self.seconds, np.inf)
-        out, size = np.zeros_like(good), self.composition.sum(axis=1)
-        for gpus in range(1, int(size.max(initial=0)) + 1):
-            rows = np.flatnonzero(size == gpus)
-            before = np.full(best[rows].shape, np.inf)
-            for part in self.part[rows].T:
-                known = part >= 0
-                before[known] = np.minimum(before[known], best[part[known]])
-            out[rows] = best[rows] < before * (1 - LAST_BITS)
-            best[rows] = np.minimum(best[rows], before)
+        out = np.zeros(seconds.shape, dtype=bool)
+        best = np.concatenate([seconds, np.full((1, seconds.shape[1]), np.inf)])
+        ends = np.searchsorted(self.size, np.arange(self.largest + 1), side="right")
+        step = max(1, 10 * _CELLS_AT_ONCE // max(1, seconds.shape[1] * len(self.types)))
+        for first, last in pairwise(ends.tolist()):
+            for i in range(first, last, step):
+                deadline.check()
+                rows = slice(i, min(i + step, last))
+                before = best[self.without_one[rows]].min(axis=1)
+                out[rows] = best[rows] < before * (1 - LAST_BITS)
+                best[rows] = np.minimum(best[rows], before)
         return out
 
 
@@ -108,6 +246,13 @@ class _AtBest:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.costs, name)
+
+    @property
+    def nodes_matter_alone(self) -> bool:
+        return nodes_matter_alone(self.costs)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        return mixes_as_slowest(replace(problem, costs=self.costs))
 
     def stage(self, *args: Any) -> StageCost:
         return self.costs.stage(*args)._replace(pass_seconds=None)
@@ -129,20 +274,34 @@ def instance_of(problem: Problem, deadline: Deadline = NEVER) -> Instance:
     Ended
         The deadline was first.
     TooLarge
-        There are too many compositions of too many classes.
+        There are too many compositions of too many types.
     """
+    made = None
+    if nodes_matter_alone(problem.costs) and any(gpu.node for gpu in problem.cluster.kinds):
+        made = _without_nodes(problem, deadline)
+    if made is None:
+        made = _of_types(problem, problem.cluster.kinds, deadline)
+    return made
+
+
+def _of_types(problem: Problem, types: Sequence[GPU], deadline: Deadline) -> Instance:
+    """The instance whose types are these, one or several of the cluster's kinds each."""
+    bare = not any(gpu.node for gpu in types)
+    asked = without_nodes(problem) if bare else problem
     classes = find_classes(problem.cluster, deadline)
-    if problem.model.layers > _MOST_LAYERS:
-        raise TooLarge(
-            f"{problem.name} has {problem.model.layers:,} layers; times of traversals are searched up to "
-            f"{_MOST_LAYERS:,}",
-            {"layers": problem.model.layers},
-        )
-    refuse_many_compositions(problem, classes)
-    gpus = [classes.gpu(a) for a in range(len(classes))]
-    composition = compositions(problem, gpus, classes.count.tolist(), deadline)
-    rate, seconds = _stages(problem, classes, composition, deadline)
-    fits = (rate > 0).any(axis=1)
+    type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
+    classes = replace(classes, cluster=asked.cluster, kind=np.array(type_of)[classes.kind])
+    pure = bool(mixes_as_slowest(asked))
+    if pure:
+        units = np.eye(len(types), dtype=int)
+        rows = units[:, None, :] * np.arange(1, _largest(problem) + 1)[:, None]
+        composition = rows.reshape(-1, len(types))
+        composition = composition[np.argsort(composition.sum(axis=1), kind="stable")]
+    else:
+        count = np.bincount(classes.kind, classes.count, len(types)).astype(int)
+        _refuse_many(problem, types)
+        composition = compositions(problem, types, count.tolist(), deadline)
+    rate, seconds = _tables(asked, types, composition, deadline)
     bandwidth = classes.bandwidth_gb_per_s
     link = np.broadcast_to(problem.link_throughput(bandwidth), bandwidth.shape).copy()
     hop = np.zeros_like(link)
@@ -152,50 +311,123 @@ def instance_of(problem: Problem, deadline: Deadline = NEVER) -> Instance:
         others = np.arange(len(classes)) != a
         link[a, a] = max(link[a, others].max(), link[others, a].max())
         hop[a, a] = min(hop[a, others].min(), hop[others, a].min())
-    return Instance(problem, classes, composition[fits], rate[fits], seconds[fits], link, hop)
+    return Instance(problem, tuple(types), classes, composition, pure, rate, seconds, link, hop)
 
 
-def _stages(
-    problem: Problem, classes: Classes, composition: np.ndarray, deadline: Deadline
+def _without_nodes(problem: Problem, deadline: Deadline) -> Instance | None:
+    """The instance of types without nodes, and the stages inside one node.
+
+    None where one of these is slower than outside: its GPUs could not be exchanged for others then.
+    """
+    cluster = problem.cluster
+    base = _of_types(problem, tuple(dict.fromkeys(map(without_node, cluster.kinds))), deadline)
+    in_nodes = [k for k, kind in enumerate(cluster.kinds) if kind.node]
+    key_of = {k: (without_node(cluster.kinds[k]), cluster.kinds[k].node_gb_per_s) for k in in_nodes}
+    keys = list(dict.fromkeys(key_of.values()))
+    kind_of = np.array([cluster.kind_of[m[0]] for m in base.classes.members])
+    nodes = []
+    for k in in_nodes:
+        own = np.flatnonzero(kind_of == k)
+        gpus = np.sort(np.concatenate([base.classes.members[a] for a in own]))
+        nodes.append(Node(keys.index(key_of[k]), own, gpus))
+    most = np.array([max(len(n.gpus) for n in nodes if n.sort == i) for i in range(len(keys))])
+    type_of = np.array([base.types.index(gpu) for gpu, _ in keys])
+    rate = np.zeros((len(keys), base.largest, base.rate.shape[1]))
+    seconds = np.full(rate.shape, np.inf)
+    better = False
+    for i, key in enumerate(keys):
+        example = next(cluster.kinds[k] for k in in_nodes if key_of[k] == key)
+        sizes = np.arange(1, min(base.largest, most[i]) + 1)
+        own = _tables(problem, (example,), sizes[:, None], deadline)
+        rate[i, : len(sizes)], seconds[i, : len(sizes)] = own
+        alone = base.alone(type_of[i])[: len(sizes)]
+        if (own[0] < base.rate[alone]).any():
+            return None
+        if (own[1] > base.seconds[alone] * (1 + LAST_BITS)).any():
+            return None
+        better |= (own[0] > base.rate[alone]).any() or (own[1] < base.seconds[alone]).any()
+    return (
+        replace(base, inside=Inside(type_of, most, rate, seconds, tuple(nodes))) if better else base
+    )
+
+
+def without_node(gpu: GPU) -> GPU:
+    """The same GPU in no node."""
+    return replace(gpu, node="", node_gb_per_s=None)
+
+
+def without_nodes(problem: Problem) -> Problem:
+    """The same problem with GPUs that are in no node; links stay."""
+    gpus = tuple(without_node(gpu) for gpu in problem.cluster.gpus)
+    return replace(problem, cluster=replace(problem.cluster, gpus=gpus))
+
+
+def _tables(
+    problem: Problem, types: Sequence[GPU], composition: np.ndarray, deadline: Deadline
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rate and seconds of every composition with every kind of span; shape (C, U) each."""
-    kinds = problem.cluster.kinds
-    by_kind = composition @ (classes.kind[:, None] == np.arange(len(kinds))).astype(int)
-    different, which = np.unique(by_kind, axis=0, return_inverse=True)
     spans = len(runs_of(problem.model).layers)
-    rate, seconds = np.zeros((len(different), spans)), np.full((len(different), spans), np.inf)
-    step = max(1, _CELLS_AT_ONCE // (len(kinds) * spans))
-    for i in range(0, len(different), step):
+    rate, seconds = np.zeros((len(composition), spans)), np.full((len(composition), spans), np.inf)
+    step = max(1, _CELLS_AT_ONCE // (len(types) * spans))
+    for i in range(0, len(composition), step):
         deadline.check()
         part = slice(i, i + step)
         tables = stage_tables(
             problem.costs,
             problem.model,
             problem.workload,
-            kinds,
-            different[part],
+            types,
+            composition[part],
             problem.batch_split,
         )
-        fits = tables.fits(kinds) & (tables.throughput > 0)
+        fits = tables.fits(types)
         rate[part] = np.where(fits, tables.throughput, 0.0)
         passes = tables.pass_seconds
         if passes is None:
             passes = problem.workload.tokens / np.where(fits, tables.throughput, 1.0)
         seconds[part] = np.where(fits, passes, np.inf)
-    which = which.reshape(-1)
-    return rate[which], seconds[which]
+    return rate, seconds
 
 
-def refuse_many_compositions(problem: Problem, classes: Classes) -> None:
+def _largest(problem: Problem) -> int:
+    return min(problem.max_gpus_per_stage, len(problem.cluster))
+
+
+def number_of_compositions(problem: Problem, types: Sequence[GPU]) -> int:
+    """No more compositions than these have to be listed."""
+    names = [gpu.type if problem.same_type_stages else "any" for gpu in types]
+    largest = _largest(problem)
+    return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
+
+
+def _refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
     """Raise `TooLarge` where there are more compositions of a stage than can be listed."""
-    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-    number = comb(len(classes) + largest, largest) - 1
-    if problem.same_type_stages:  # of one type each
-        types = [classes.gpu(a).type for a in range(len(classes))]
-        number = sum(comb(types.count(t) + largest, largest) - 1 for t in set(types))
-    if number > _MOST_COMPOSITIONS or number * len(runs_of(problem.model).layers) > _MOST_CELLS:
+    number = number_of_compositions(problem, types)
+    if number * max(len(runs_of(problem.model).layers), len(types)) > _MOST_CELLS:
         raise TooLarge(
-            f"{problem.name} has up to {number:,} ways to compose a stage of up to {largest} GPUs from {len(classes)} "
-            "classes; a smaller max_gpus_per_stage or same_type_stages=True leaves fewer",
-            {"compositions": number},
+            f"{problem.name} has up to {number:,} mixtures of {len(types)} types of GPU in stages of up to "
+            f"{_largest(problem)}; with batch_split='even', same_type_stages=True or a smaller max_gpus_per_stage "
+            "they need not be listed",
+            {"mixtures": number},
         )
+
+
+def _apart(rates: np.ndarray) -> np.ndarray:
+    """The lowest of each group of rates that are one but for rounding; `rates` ascend.
+
+    A group is what lies within `LAST_BITS` of its lowest member. Neighbours that close are no group of
+    their own: a long chain of them may span any distance.
+    """
+    near = np.diff(rates) <= LAST_BITS * rates[:-1]
+    first = np.concatenate([[True], ~near])
+    chains = np.flatnonzero(first[:-1] & near)
+    ends = np.append(np.flatnonzero(first), len(rates))
+    for begin in chains:
+        end = ends[np.searchsorted(ends, begin, side="right")]
+        lowest = begin
+        while rates[end - 1] > rates[lowest] * (1 + LAST_BITS):
+            lowest += int(
+                np.searchsorted(rates[lowest:end], rates[lowest] * (1 + LAST_BITS), side="right")
+            )
+            first[lowest] = True
+    return rates[first]

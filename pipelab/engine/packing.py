@@ -1,6 +1,6 @@
 """Stages that must lie inside one node: their sizes must pack into the nodes. Cutting stock.
 
-A class of GPUs may be spread over many nodes, its *bins*. Of the stages that lie inside one node,
+A class of GPUs may be spread over many nodes, its bins. Of the stages that lie inside one node,
 n_s have s GPUs. They can be packed into bins of c_1, c_2, … GPUs
 
 - if and only if, for each size s, those of at least s GPUs fit after rounding bins down,
@@ -16,33 +16,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
 from pipelab.errors import PipelabError
-
-
-class LocalPattern(NamedTuple):
-    """A stage that must lie inside one node: so many GPUs out of these classes, for these kinds of span.
-
-    `bins` is an index into `StageRates.bins` where GPUs of several nodes are in the class; None
-    where the classes themselves are inside one node.
-    """
-
-    number: int
-    classes: np.ndarray  # bool, shape (A,)
-    spans: np.ndarray
-    bins: int | None
-
-
-class Bins(NamedTuple):
-    """The nodes that a class's stages inside a node may be in: GPU ids of the class, one array per node."""
-
-    cls: int
-    nodes: tuple[np.ndarray, ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,9 +1,13 @@
 """The stages that a pipeline may have, which of them may follow which, and GPU ids for those that are chosen.
 
 A stage takes GPUs of classes; which ones does not matter. What it takes may be stated class by class, or as
-"so many out of these classes, freely mixed". A message takes what the slowest pair of GPUs takes, so stages
-whose classes have the same links *from* all others are entered in one way, and those whose classes have the same links
-*to* all others are left in one way. Three classes A, B and C; the links A→A, A→B, B→B and B→C reach a rate:
+"so many out of these classes, freely mixed": "any 3 of the 20 GPUs of types A10 and T4, for 2 to 4 layers" is one
+entry, which stands for 1,140 GPU sets times 3 sizes. A span that a stage with fewer of the same GPUs holds in no
+more time is left out: that stage can replace it in any placement.
+
+A message takes what the slowest pair of GPUs takes, so stages whose classes have the same links *from* all others
+are entered in one way, and those whose classes have the same links *to* all others are left in one way. Three classes
+A, B and C; the links A→A, A→B, B→B and B→C may be used:
 
     stage of     may be followed by     may follow
     A            A, B                   A
@@ -21,7 +25,6 @@ import numpy as np
 
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.instance import Instance
 from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
 from pipelab.errors import PipelabError, TooLarge
@@ -58,12 +61,8 @@ class Links(NamedTuple):
 
     @property
     def free(self) -> bool:
-        """Whether any stage may follow any other, in no time that would tell them apart."""
+        """Whether any stage may follow any other, in the same time."""
         return self.seconds.size == 1 and bool(np.isfinite(self.seconds).all())
-
-    def follows(self, left: int, kind: int) -> bool:
-        """Whether a stage of a link kind may follow one that is left so, or come first (`OUTSIDE`)."""
-        return left == OUTSIDE or bool(np.isfinite(self.seconds[left, self.enter[kind]]))
 
     def closed_supports(
         self, eligible: np.ndarray, parts: list[tuple[int, np.ndarray]]
@@ -96,15 +95,16 @@ class Links(NamedTuple):
         return [(union, j) for j, union in sorted(unions.items())]
 
 
-def number_of_sets(classes: int, largest: int) -> int:
+def _number_of_sets(classes: int, largest: int) -> int:
     """How many sets of 1 … `largest` classes there are."""
     return sum(comb(classes, k) for k in range(1, min(largest, classes) + 1))
 
 
-def free_links(classes: int) -> Links:
-    """Any stage may follow any other."""
+def free_links(classes: int, seconds: float) -> Links:
+    """Any stage may follow any other, in so many seconds."""
     none = np.zeros(1, dtype=int)
-    return Links(none, none, np.zeros((1, 1)), np.ones((1, classes), dtype=bool), none)
+    support = np.ones((1, classes), dtype=bool)
+    return Links(none, none, np.full((1, 1), seconds), support, none)
 
 
 def links_of_sets(
@@ -152,21 +152,22 @@ def _slowest(
     return number.reshape(-1), distinct
 
 
-def links_at(
-    reaches: np.ndarray, groups: Sequence[np.ndarray], largest: int, deadline: Deadline = NEVER
+def links_of(
+    hop: np.ndarray, groups: Sequence[np.ndarray], largest: int, deadline: Deadline = NEVER
 ) -> Links:
-    """Link kinds at one rate, of every set of up to `largest` classes that a stage may use.
+    """Link kinds of every set of up to `largest` classes that a stage may use.
 
     Parameters
     ----------
-    reaches : bool array, shape (A, A)
-        Whether the link from class a to class b reaches the rate.
+    hop : float array, shape (A, A)
+        Seconds from class to class; infinite where there is no hop.
     groups : sequence of bool arrays, shape (A,)
-        Classes that a stage of that rate may mix.
+        Classes that a stage may mix.
     """
-    there = np.any([*groups, np.zeros(len(reaches), dtype=bool)], axis=0)
-    if reaches[np.ix_(there, there)].all():
-        return free_links(len(there))
+    there = np.any([*groups, np.zeros(len(hop), dtype=bool)], axis=0)
+    own = hop[np.ix_(there, there)]
+    if (own == own.ravel()[:1]).all() and np.isfinite(own).all():
+        return free_links(len(hop), float(own.max(initial=0.0)))
     wide = [
         own
         for i, own in enumerate(groups)
@@ -177,11 +178,10 @@ def links_at(
     ]
     sizes = [int(own.sum()) for own in wide]
     wanted = largest = min(largest, max(sizes))
-    while largest > 1 and sum(number_of_sets(n, largest) for n in sizes) > MOST_SUPPORTS:
+    while largest > 1 and sum(_number_of_sets(n, largest) for n in sizes) > MOST_SUPPORTS:
         largest -= 1
     parts = [_sets_of_classes(own, largest, deadline) for own in wide]
     support = np.unique(np.concatenate(parts), axis=0)
-    hop = np.where(reaches, 0.0, np.inf)
     return links_of_sets(support, hop, largest < wanted, deadline)
 
 
@@ -216,10 +216,9 @@ class Stages(NamedTuple):
         What a stage takes of each class for sure.
     mixed : tuple of Mixed
         What it takes besides.
-    possible : bool array, shape (R, U)
-        With which kinds of span.
     seconds : float array, shape (R, U)
-        Of a microbatch; zeros where time is not asked for.
+        Of a microbatch with each kind of span; infinite where a stage is not to have it, and zero elsewhere where time
+        is not asked for.
     kind : int array, shape (R,)
         Link kind.
     links : Links
@@ -231,7 +230,6 @@ class Stages(NamedTuple):
     classes: Classes
     gpus: np.ndarray
     mixed: tuple[Mixed, ...]
-    possible: np.ndarray
     seconds: np.ndarray
     kind: np.ndarray
     links: Links
@@ -318,36 +316,3 @@ def _shared_out(
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d]] += [int(a)] * int(amount)
     return out
-
-
-def stages_of(
-    instance: Instance,
-    possible: np.ndarray,
-    link: np.ndarray,
-    timed: bool,
-    deadline: Deadline = NEVER,
-) -> Stages:
-    """Stages of an instance's compositions.
-
-    Parameters
-    ----------
-    possible : bool array, shape (C, U)
-    link : bool array, shape (A, A)
-        The links that may be used.
-    timed : bool
-        Whether messages are told apart by their seconds.
-
-    Raises
-    ------
-    Ended, TooLarge
-    """
-    rows = np.flatnonzero(possible.any(axis=1))
-    gpus = instance.composition[rows]
-    hop = np.where(link, instance.hop if timed else 0.0, np.inf)
-    support, number = np.unique(gpus > 0, axis=0, return_inverse=True)
-    links = free_links(gpus.shape[1])
-    if len(rows):
-        links = links_of_sets(support, hop, deadline=deadline)
-    kind = links.kind_of[number.reshape(-1)] if len(rows) else rows
-    problem, classes, seconds = instance.problem, instance.classes, instance.seconds[rows]
-    return Stages(problem, classes, gpus, (), possible[rows], seconds, kind, links)

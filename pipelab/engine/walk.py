@@ -176,7 +176,7 @@ class Walk:
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
         own, layers, kind = self.stages, self._layers, self._spans.kind
-        best = np.where(own.possible, own.seconds, np.inf).min(axis=0, initial=np.inf)
+        best = own.seconds.min(axis=0, initial=np.inf)
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0
         for b in range(1, layers + 1):
@@ -188,6 +188,11 @@ class Walk:
             hop = np.where(last < layers, self._shortest_hop, 0.0)
             back[a] = (back[last] + best[kind[a, last - a - 1]] + hop).min()
         return there, back
+
+    @property
+    def times(self) -> tuple[np.ndarray, np.ndarray]:
+        """Seconds of all stages and of all hops; some are infinite."""
+        return self.stages.seconds, self.stages.links.seconds
 
     @property
     def shortest(self) -> float:
@@ -256,7 +261,7 @@ class Walk:
         times = [np.zeros(0)]
         for begin, end, layers, span, outside in self._roles():
             self.deadline.check()
-            fits = own.possible[:, span]
+            fits = np.isfinite(own.seconds[:, span])
             if self._timed:
                 fits = fits & (own.seconds[:, span] + outside <= most)
             if self._timed or not self._spans.alike_inside:

@@ -1,39 +1,18 @@
-"""Least $ per million tokens above a floor of throughput: halve the rates, rule out what is too slow for its price.
+"""Least $ per million tokens among placements that attain a floor."""
 
-Dollars per million tokens are price per hour / (3600 · throughput) · 10^6. The least price of a
-placement of at least t tokens/s never falls as t rises. So once the least price P at some rate
-is known, no rate t ≥ that one can have less than P / t: all rates up to P / (best ratio so far) are
-settled without a subproblem; and if no placement reaches t for less than best ratio × the highest
-rate left, everything above t is settled.
-"""
-
-import heapq
-import math
-import time
-from dataclasses import dataclass, field, replace
-
-import numpy as np
+from collections.abc import Mapping
+from dataclasses import replace
 
 from pipelab.engine.attainable import Pairs
-from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.methods.aggregated import first_search, rates_in_time, stand_in
-from pipelab.engine.methods.first_placements import Value, best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
-from pipelab.engine.objective import Objective, status_and_least
-from pipelab.engine.prices import (
-    price_per_hour,
-    prices_of,
-    refuse_unpriced,
-    usd_per_million_tokens,
-)
-from pipelab.engine.rates import StageRates
-from pipelab.engine.search import Limits, Subproblems, least_use
+from pipelab.engine.deadline import deadline_of
+from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains, with_bound
+from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, ONE_RATIO, REACHED
-from pipelab.evaluation import evaluate
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
-from pipelab.problem import Problem
 from pipelab.solving import Result
 
 
@@ -87,238 +66,30 @@ def solve_for_cost(
     (0, 1)
     """
     refuse_unpriced(problem, "solve")
-    began = time.perf_counter()
     with deadline_of(time_limit, stop) as deadline:
-        found = _by_rates(problem.with_in_flight(problem.workload.in_memory), at_least, deadline)
-        found = replace(found, problem=problem)
-        goal, evaluation = given(found.objective), found.evaluation
-        if evaluation is None:
-            if found.status == "infeasible":
-                found = replace(found, reason=why_none_attains(problem, at_least, deadline))
-            return found
-        value = value_of(problem, "cost", given(found.placement))
-        reached = evaluation.attainable >= at_least * (1 - ATTAINED)
-        if reached and value <= given(goal.value) * (1 + ONE_ANSWER):
-            return replace(found, throughput=evaluation.attainable)
         pairs = Pairs(problem, deadline)
-        answer = least_of(pairs, "cost", at_least, found.placement if reached else None)
-        bounds = [x for x in (given(answer.objective).bound, goal.bound) if x is not None]
-        if answer.status == "feasible" and bounds:
-            answer = replace(answer, objective=replace(given(answer.objective), bound=max(bounds)))
+        first = incumbents(problem)
+        full = _least(pairs.filled(), first, at_least)
+        answer = full
+        if full.placement is not None and not _attains(pairs, full, at_least):
+            answer = _least(pairs, first, at_least)
+            answer = with_bound(answer, given(full.objective).bound)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))
-        ended = answer.stopped_by or (found.stopped_by if answer.status == "unknown" else None)
-        return replace(
-            answer,
-            seconds=time.perf_counter() - began,
-            size={**found.size, **answer.size},
-            stopped_by=ended,
-            solver=found.solver,
-            details={**found.details, **answer.details},
-        )
+        return replace(answer, seconds=deadline.spent)
 
 
-def _by_rates(problem: Problem, at_least: float, deadline: Deadline) -> Result:
-    """The same by the rates of full pipelines: a lower bound, and the answer where its placement attains its rate."""
-    first = first_search(problem, deadline)
-    found = incumbents(problem)
-    if first is not None and first.best is not None:
-        found[first.best] = evaluate(problem, first.best)
-    best = best_of(found, at_least, _ratio_in(problem))
-    try:
-        rates = rates_in_time(problem, deadline)
-    except Ended as end:
-        best = best or stand_in(problem, at_least)
-        return _unfinished(problem, "cost", deadline, end, _found(problem, best, at_least), best)
-    return cost_of_rates(rates, at_least, deadline, best=best)
-
-
-def cost_of_rates(
-    rates: StageRates,
-    at_least: float,
-    deadline: Deadline,
-    best: Placement | None = None,
-) -> Result:
-    """The same where the rates are known.
-
-    `best`: a placement that reaches the floor, if one is known.
-    """
-    search = _LeastRatio(Subproblems(rates, deadline), _floor_index(rates, at_least))
-    if best is not None:
-        search.keep(best)
-    search.run()
-    return _result(search, at_least)
-
-
-def _floor_index(rates: StageRates, at_least: float) -> int:
-    """Index of the lowest possible rate that reaches the floor; the number of rates where none does."""
-    return int(np.searchsorted(rates.thresholds, at_least * (1 - REACHED)))
-
-
-def _unfinished(
-    problem: Problem,
-    method: str,
-    deadline: Deadline,
-    end: Ended,
-    objective: Objective,
-    best: Placement | None,
-) -> Result:
-    """What is known where the tables of stages and links were not finished: a placement at most."""
-    reason = "the rates of stages were still being listed"
-    throughput = evaluate(problem, best).rate if best else None
-    return Result(
-        problem,
-        method,
-        "feasible" if best else "unknown",
-        best,
-        throughput,
-        None,
-        deadline.spent,
-        {},
-        "",
-        reason,
-        end.reason,
-        {},
-        objective,
+def _least(pairs: Pairs, first: Mapping[Placement, Evaluation], at_least: float) -> Result:
+    known = best_of(
+        first,
+        at_least,
+        lambda placement, _: value_of(pairs, "cost", placement),
+        pairs.counted,
     )
+    return least_of(pairs, "cost", at_least, known)
 
 
-@dataclass
-class _LeastRatio:
-    """The state of one search for the least ratio of price to throughput.
-
-    Rates count by their index in `StageRates.thresholds`; ratios are $ per hour over tokens/s.
-
-    Attributes
-    ----------
-    open : heap of (least ratio possible, first rate, last rate, least price there)
-        Runs of rates that may still hold something better.
-    left : list of float
-        Least ratios possible in runs whose subproblem stayed open.
-    """
-
-    subproblems: Subproblems
-    floor: int
-    open: list[tuple[float, int, int, float]] = field(default_factory=list)
-    left: list[float] = field(default_factory=list)
-    best: Placement | None = None
-    ratio: float = math.inf
-
-    def run(self) -> None:
-        """Look at the floor first; then halve whichever run of rates could hold the least ratio."""
-        cheapest_gpu = float(prices_of(self.subproblems.rates.classes).min())
-        self._open(self.floor, self.subproblems.highest(), cheapest_gpu)
-        at_floor = True
-        while self.open and self.subproblems.stopped is None:
-            _, first, last, price = heapq.heappop(self.open)
-            first = self._first_that_could(first, price)
-            if first <= last:
-                self._look_at(first, first if at_floor else self._middle(first, last), last, price)
-                at_floor = False
-
-    @property
-    def bound(self) -> float:
-        """No placement has a lower ratio."""
-        return min([self.ratio, *self.left, *(run[0] for run in self.open)])
-
-    def _open(self, first: int, last: int, price: float) -> None:
-        if first <= last:
-            ratio = price / self.subproblems.rate(last)
-            heapq.heappush(self.open, (ratio, first, last, price))
-
-    def _first_that_could(self, first: int, price: float) -> int:
-        """The first rate of a run at which such a price would be a lower ratio than the best."""
-        if self.best is None:
-            return first
-        slowest = price / (self.ratio * (1 - ONE_RATIO))
-        thresholds = self.subproblems.rates.thresholds
-        return max(first, int(np.searchsorted(thresholds, slowest, side="right")))
-
-    def _middle(self, first: int, last: int) -> int:
-        """Halve by ratio, not by number: where rates lie dense, nothing much changes."""
-        middle = math.sqrt(self.subproblems.rate(first) * self.subproblems.rate(last))
-        index = int(np.searchsorted(self.subproblems.rates.thresholds, middle))
-        return min(max(index, first), last)
-
-    def _look_at(self, first: int, middle: int, last: int, price: float) -> None:
-        """Least price at the middle rate, if it is low enough to beat the best ratio at the last rate."""
-        sub, most = self.subproblems, None
-        if self.best is not None:
-            most = self.ratio * (1 - ONE_RATIO) * sub.rate(last)
-        sub.limits = Limits(price=most)
-        placement, proven = least_use(sub, "price", middle)
-        if placement is not None:
-            self.keep(placement)
-        if not proven:
-            self.left.append(price / sub.rate(last))
-        self._open(first, middle - 1, price)
-        if placement is not None and proven:  # whatever is faster costs at least as much
-            self._open(sub.index_of(placement) + 1, last, sub.used("price", placement))
-
-    def keep(self, placement: Placement) -> None:
-        """Take a placement for the best if its ratio is lower."""
-        sub = self.subproblems
-        ratio = sub.used("price", placement) / sub.throughput(placement)
-        if ratio < self.ratio:
-            self.best, self.ratio = placement, ratio
-
-
-def _found(problem: Problem, best: Placement | None, at_least: float) -> Objective:
-    """Of a placement about which nothing is proven."""
-    value = None
-    if best is not None:
-        value = _per_million(problem, best, evaluate(problem, best).rate)
-    return _objective(value, None, at_least)
-
-
-def _ratio_in(problem: Problem) -> Value:
-    return lambda placement, evaluation: _per_million(problem, placement, evaluation.rate)
-
-
-def _per_million(problem: Problem, placement: Placement, throughput: float) -> float:
-    return usd_per_million_tokens(given(price_per_hour(problem, placement)), throughput)
-
-
-def _objective(value: float | None, bound: float | None, at_least: float) -> Objective:
-    return Objective("usd_per_million_tokens", "$ per million tokens", value, bound, at_least)
-
-
-def _result(search: _LeastRatio, at_least: float) -> Result:
-    sub = search.subproblems
-    rates, problem = sub.rates, sub.rates.problem
-    value = throughput = bound = None
-    if not math.isinf(search.bound):
-        bound = usd_per_million_tokens(search.bound, 1.0)
-    if search.best is not None:
-        throughput = sub.throughput(search.best)
-        value = usd_per_million_tokens(given(price_per_hour(problem, search.best)), throughput)
-    status, bound = status_and_least(value, bound)
-    stopped = sub.stopped
-    if status in ("feasible", "unknown") and stopped is None:
-        stopped = "list limit" if sub.sets_left_out else "time limit"
-    if search.best is None and math.isinf(search.bound):
-        status, stopped = "infeasible", None
-    objective = _objective(value, bound, at_least)
-    size = {"classes": len(rates.classes), "rates": len(rates.thresholds), **sub.size}
-    details = {
-        "subproblems": tuple(sub.log),
-        "nodes": sub.nodes,
-        "rates": rates,
-        "usd_per_million_tokens": value,
-        "bound_usd_per_million_tokens": bound,
-    }
-    return Result(
-        problem,
-        "cost",
-        status,
-        search.best,
-        throughput,
-        None,
-        sub.deadline.spent,
-        size,
-        choice.solver_version() if sub.log else "",
-        sub.deadline.remark(""),
-        stopped,
-        details,
-        objective,
-    )
+def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:
+    """Whether what is least for full pipelines attains its rate, and so is least of all."""
+    placement, rate = given(full.placement), given(full.throughput)
+    return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))

@@ -11,20 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from pipelab.engine.attainable import Least, Pairs, Range
+from pipelab.engine.attainable import Least, Pairs
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
-from pipelab.engine.instance import at_best
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
-from pipelab.engine.nodes import fewer_nodes
-from pipelab.engine.objective import Objective
-from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
-from pipelab.engine.rates import rates_of_kinds
+from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.prices import usd_per_million_tokens
+from pipelab.engine.search import SETS
 from pipelab.engine.solvers import choice
-from pipelab.engine.stage_arrays import mixes_as_slowest, nodes_matter_alone
-from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, PROVEN_WITHIN
+from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -48,14 +44,15 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
     """
     search = _least_time if objective == "latency" else _least_ratio
     placement, least, stopped, number, reason = search(pairs, floor, known)
-    problem = pairs.problem if number is None else pairs.problem.with_in_flight(number)
+    if number is not None:
+        pairs = replace(pairs, problem=pairs.problem.with_in_flight(number))
+    problem = pairs.problem
     status, value, throughput = "unknown", None, None
-    bound = None if least == math.inf else least
-    if placement is None and bound is None and stopped is None:
+    bound = None if least in (0.0, math.inf) else least
+    if placement is None and least == math.inf and stopped is None:
         status = "infeasible"
     elif placement is not None:
-        value = value_of(problem, objective, placement)
-        throughput = evaluate(problem, placement).attainable
+        value, throughput = value_of(pairs, objective, placement), pairs.yields(placement)
         # of a price and of a rate
         proven = least >= value * (1 - 2 * ATTAINED)
         status, bound = ("optimal", value) if proven else ("feasible", bound)
@@ -74,11 +71,20 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         pairs.deadline.spent,
         {},
         choice.solver_version(),
-        reason,
+        pairs.deadline.remark(reason),
         stopped,
         _named(objective, value, bound),
         Objective(name, unit, value, bound, floor),
     )
+
+
+def with_bound(answer: Result, bound: float | None) -> Result:
+    """The same with what a relaxation has proven, if its own search stayed open."""
+    goal = given(answer.objective)
+    if answer.status not in ("feasible", "unknown") or bound is None or bound <= (goal.bound or 0):
+        return answer
+    status, bound = status_and_least(goal.value, bound)
+    return replace(answer, status=status, objective=replace(goal, bound=bound))
 
 
 UNITS = {
@@ -93,131 +99,37 @@ def _named(objective: str, value: float | None, bound: float | None) -> dict[str
     return {"usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound}
 
 
-def value_of(problem: Problem, objective: str, placement: Placement) -> float:
+def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
     """Seconds of a traversal, or dollars per million tokens."""
-    found = evaluate(problem, placement)
     if objective == "latency":
-        return found.seconds_per_pass
-    return usd_per_million_tokens(given(price_per_hour(problem, placement)), found.attainable)
+        return pairs.uses(placement, "seconds")
+    return usd_per_million_tokens(pairs.uses(placement, "price"), pairs.yields(placement))
 
 
 def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
     """Without what takes far longer than the bound, if that is enough: no solver compares milliseconds with years."""
     most = math.inf if known is None else pairs.uses(known, "seconds")
     try:
-        bound, longest = made_in_time(lambda u: _shortest(pairs, floor, u), pairs.deadline)
+        bound, longest = made_in_time(
+            lambda until: replace(pairs, deadline=until).shortest_and_longest(floor),
+            pairs.deadline,
+        )
     except Ended as end:
         return Least(known, 0.0, end.reason)
     except TooLarge as refusal:
-        known, bound = _least_time_of_one_type(pairs, floor, known)
-        return _least_time_on_fewer_nodes(pairs, floor, known, bound, refusal)
+        if known is None:
+            raise
+        return Least(known, 0.0, SETS, None, str(refusal))
     while bound < min(most * (1 - ATTAINED), math.inf):
         wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return Least(known, bound, "list limit", None, str(refusal))
+            return Least(known, bound, SETS, None, str(refusal))
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=known)
         bound = wanted
     return Least(known, min(bound, most))
-
-
-def _shortest(pairs: Pairs, floor: float, deadline: Deadline) -> tuple[float, float]:
-    """The least time with GPUs without number; and the longest of any stage or hop."""
-    walk = replace(pairs, deadline=deadline).walk(
-        Range(pairs.numbers.first, math.inf), floor, "seconds"
-    )
-    stages = walk.stages
-    times = stages.seconds[stages.possible], stages.links.seconds[np.isfinite(stages.links.seconds)]
-    return walk.shortest, float(max(t.max(initial=0.0) for t in times))
-
-
-def _least_time_of_one_type(
-    pairs: Pairs, floor: float, known: Placement | None
-) -> tuple[Placement | None, float]:
-    """Where mixed stages are too many to list: the best with stages of one type, and a bound for all.
-
-    Shared evenly, a mixed stage takes as long as one of its kinds would with as many GPUs, outside nodes. So
-    nothing is shorter than what GPUs without number would make of such stages, and of the stages of one type.
-    """
-    problem, deadline, bound = pairs.problem, pairs.deadline, 0.0
-    of_one_type = replace(problem, same_type_stages=True)
-    gpus = tuple(replace(gpu, node="", node_gb_per_s=None) for gpu in problem.cluster.gpus)
-    outside = replace(problem, cluster=replace(problem.cluster, gpus=gpus))
-    if problem.same_type_stages:
-        return known, bound
-    try:
-        known = _least_time(Pairs(of_one_type, deadline), floor, known).placement
-        if nodes_matter_alone(problem.costs) and mixes_as_slowest(outside):
-            few = Pairs((fewer_nodes(of_one_type, 2) or (of_one_type,))[0], deadline)
-            first = at_best(outside.with_in_flight(pairs.numbers.first))
-            largest = min(problem.max_gpus_per_stage, len(gpus))
-            mixed = np.concatenate(rates_of_kinds(first, first.cluster.kinds, largest))
-            bound = _with_gpus_without_number(few, problem, floor, mixed)
-    except (Ended, TooLarge):
-        pass
-    return known, bound
-
-
-def _least_time_on_fewer_nodes(
-    pairs: Pairs, floor: float, known: Placement | None, bound: float, refusal: TooLarge
-) -> Least:
-    """Where nodes repeat: the least time on two of each, on four, …, until it is proven for all of them.
-
-    What it is on fewer nodes is no bound for all, but what it would be with GPUs without number is.
-
-    Raises
-    ------
-    TooLarge
-        No nodes repeat, or too few, and no placement is known.
-    """
-    best, number = known, 2
-    value = math.inf if best is None else pairs.uses(best, "seconds")
-    ended: str | None = "list limit"
-    try:
-        while value > bound * (1 + ATTAINED):
-            fewer = fewer_nodes(pairs.problem, number)
-            if fewer is None:
-                break
-            problem, ids = fewer
-            few = Pairs(problem, pairs.deadline)
-            bound = max(bound, _with_gpus_without_number(few, pairs.problem, floor))
-            found = few.least("seconds", floor, value).placement
-            if found is not None:
-                stages = (replace(s, gpus=tuple(ids[list(s.gpus)].tolist())) for s in found.stages)
-                best = Placement(tuple(stages))
-                value = pairs.uses(best, "seconds")
-            number *= 2
-    except Ended as end:
-        ended = end.reason
-    except TooLarge:
-        pass
-    if best is None and not bound:
-        raise refusal
-    proven = value <= bound * (1 + ATTAINED)
-    return Least(best, bound, None if proven else ended, None, "" if proven else str(refusal))
-
-
-def _with_gpus_without_number(
-    few: Pairs, problem: Problem, floor: float, mixed: np.ndarray | None = None
-) -> float:
-    """The least time on a cluster whose stages are those of `few` and of the rates `mixed`, with hops as short."""
-    walk = few.walk(Range(few.numbers.first, math.inf), floor, "seconds")
-    bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
-    seconds = problem.message_seconds(bandwidth, latency)
-    fast = problem.link_throughput(bandwidth) >= floor * (1 - ONE_ANSWER)
-    stages = walk.stages
-    hop = np.minimum(stages.links.seconds, np.where(fast, seconds, np.inf).min(initial=np.inf))
-    stages = stages._replace(links=stages.links._replace(seconds=hop))
-    if mixed is not None:
-        reach = (mixed > 0) & (mixed >= floor * (1 - ONE_ANSWER))
-        seconds = problem.workload.tokens / np.where(mixed > 0, mixed, np.nan)
-        stages = stages._replace(
-            possible=np.concatenate([stages.possible, reach]),
-            seconds=np.concatenate([stages.seconds, seconds]),
-        )
-    return replace(walk, stages=stages).shortest
 
 
 def _least_ratio(pairs: Pairs, floor: float, known: Placement | None) -> Least:
@@ -256,11 +168,11 @@ class _LeastRatio:
                 first = max(first, price / self.ratio)
                 halve = self.best is not None and 0 < _NARROW * first < last
                 at = math.sqrt(first * last) if halve else first
-                found, attained = self.pairs.least("price", at, self.ratio * last), at
+                found, attained = self.pairs.least("price", at, self.ratio * last, price), at
                 stopped = found.stopped_by
                 if found.placement is not None:
                     self._keep(found.placement)
-                    attained = evaluate(self.pairs.problem, found.placement).attainable
+                    attained = self.pairs.yields(found.placement)
                 attained = max(attained, at) * (1 + ATTAINED / 2)
                 if halve:
                     heapq.heappush(ranges, (price / at, first, at, price))
@@ -268,7 +180,7 @@ class _LeastRatio:
                     heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
                 least = min(least, found.bound / attained)
         except (Ended, TooLarge) as end:
-            stopped = end.reason if isinstance(end, Ended) else "list limit"
+            stopped = end.reason if isinstance(end, Ended) else SETS
             least = min(least, here)
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
@@ -276,8 +188,7 @@ class _LeastRatio:
         return Least(self.best, usd_per_million_tokens(least, 1.0), stopped)
 
     def _keep(self, placement: Placement) -> None:
-        used = self.pairs.uses(placement, "price")
-        ratio = used / evaluate(self.pairs.problem, placement).attainable
+        ratio = self.pairs.uses(placement, "price") / self.pairs.yields(placement)
         if ratio < self.ratio:
             self.best, self.ratio = placement, ratio
 

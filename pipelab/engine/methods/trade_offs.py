@@ -5,25 +5,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
 from pipelab.display import table
 from pipelab.engine.attainable import Budget, Pairs
-from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.deployments.curve import deployments_against
+from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.methods.aggregated import rates_in_time, result_of
-from pipelab.engine.methods.cost import cost_of_rates
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.rates import StageRates
-from pipelab.engine.search import Limits, Search, Subproblems
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, NOT_SOLVED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.evaluation import Evaluation, evaluate
+from pipelab.evaluation import Evaluation
 from pipelab.fields import Flag, checked_arguments, described, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -103,12 +96,10 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
     }
 
 
-def _under_limit(result: Result, limits: Limits, against: str) -> Result:
+def _under_budget(result: Result, budget: Budget) -> Result:
     """Say under which limit a point is the best: its bound holds there and no further."""
-    if limits.gpus is None and limits.price is None:
-        return result
-    if against == "gpus":
-        under = f"at most {limits.gpus} GPUs"
+    if budget.what == "gpus":
+        under = f"at most {budget.most:.0f} GPUs"
         reason = f"the best with {under}"
     else:
         under = "costs less than the previous point"
@@ -192,88 +183,60 @@ def trade_off(
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
         if deployments:
+            from pipelab.engine.deployments.curve import deployments_against
+
             several, complete = deployments_against(problem, against, deadline, stop, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
-        if against != "seconds_per_pass":
-            found, complete = _of_rates(problem, against, deadline, on_point)
-            if all(map(_attains, found)) or deadline.reason is not None:
-                return TradeOff(problem, against, found, complete, deadline.spent)
         pairs = Pairs(problem, deadline)
-        find = _attaining_least if against in _LEAST else _attaining_most
+        find = _least_first if against in _LEAST else _most_first
+        if against != "seconds_per_pass":
+            kept, complete = _of_full_pipelines(pairs, find, against, on_point)
+            if kept is not None:
+                return TradeOff(problem, against, kept, complete, deadline.spent)
         found, complete = find(pairs, against, on_point)
         return TradeOff(problem, against, found, complete, deadline.spent)
 
 
-def _of_rates(
-    problem: Problem, against: str, deadline: Deadline, on_point: Callable | None
-) -> tuple[tuple[Result, ...], bool]:
-    """Find the curve of the rates of full pipelines, with what each point attains.
+def _of_full_pipelines(
+    pairs: Pairs, find: Callable, against: str, on_point: Callable | None
+) -> tuple[tuple[Result, ...] | None, bool]:
+    """The curve of the rates of full pipelines, if all of its points attain these; else None.
 
-    `on_point` gets the points as long as they attain their rates.
+    `on_point` gets the points as long as they do. Ended early, those that do are the answer.
     """
-    told: dict[int, Result] = {}
+    attained: list[bool] = []
+
+    def attains(point: Result) -> bool:
+        rate = given(point.throughput)
+        return pairs.yields(given(point.placement)) >= rate * (1 - ONE_ANSWER)
 
     def tell(point: Result) -> None:
-        told[id(point)] = _attained(problem, point)
-        if on_point is not None and all(map(_attains, told.values())):
-            on_point(told[id(point)])
+        attained.append(attains(point))
+        if on_point is not None and all(attained):
+            on_point(point)
 
-    counted = problem.with_in_flight(problem.workload.in_memory)
-    points, complete = _by_rate(counted, against, deadline, tell)
-    return tuple(told.get(id(p)) or _attained(problem, p) for p in points), complete
-
-
-def _attained(problem: Problem, point: Result) -> Result:
-    """A point of the curve of rates with what it attains, and its rate among the details."""
-    found = replace(point, problem=problem, details={**point.details, "rate": point.throughput})
-    return replace(found, throughput=given(found.evaluation).attainable)
+    found, complete = find(pairs.filled(), against, tell)
+    kept = tuple(filter(attains, found))
+    if len(kept) < len(found) and pairs.deadline.reason is None:
+        return None, False
+    return kept, complete and len(kept) == len(found)
 
 
-def _attains(point: Result) -> bool:
-    """Whether a point of the curve of rates attains its rate."""
-    return given(point.evaluation).attainable >= point.details["rate"] * (1 - ONE_ANSWER)
-
-
-def _by_rate(
-    problem: Problem,
-    against: str,
-    deadline: Deadline,
-    on_point: Callable | None,
-) -> tuple[tuple[Result, ...], bool]:
-    """The curve of the rates of full pipelines, with memory for the workload's number in flight."""
-    try:
-        rates = rates_in_time(problem, deadline)
-    except Ended:
-        return (), False
-    if against in _AGAINST:
-        return _lower_limit(rates, against, deadline, on_point)
-
-    def least(floor: float) -> Result:
-        return cost_of_rates(rates, floor, deadline.within(math.inf))
-
-    def above(rate: float) -> float:
-        higher = int(np.searchsorted(rates.thresholds, rate * (1 + ONE_ANSWER), side="right"))
-        return float(rates.thresholds[higher]) if higher < len(rates.thresholds) else math.inf
-
-    points, complete = raise_floor(least, above, deadline, on_point)
-    return points[::-1], complete
-
-
-def _attaining_least(
+def _least_first(
     pairs: Pairs, against: str, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
-    """The curve of attainable rates against dollars per token or seconds: the floor rises."""
+    """The curve against dollars per token or seconds: the floor rises."""
 
     objective = _LEAST[against]
     first = incumbents(pairs.problem)
 
     def value(placement: Placement, _: Evaluation) -> float:
-        return value_of(pairs.problem, objective, placement)
+        return value_of(pairs, objective, placement)
 
     def least(floor: float) -> Result:
         if floor == math.inf:
             return least_of(replace(pairs, best=None, evaluation=None), objective, floor)
-        known = best_of(first, floor, value, lambda found: found.attainable)
+        known = best_of(first, floor, value, pairs.counted)
         return least_of(pairs, objective, floor, known)
 
     def above(rate: float) -> float:
@@ -283,10 +246,10 @@ def _attaining_least(
     return points[::-1], complete
 
 
-def _attaining_most(
+def _most_first(
     pairs: Pairs, against: str, on_point: Callable | None
 ) -> tuple[tuple[Result, ...], bool]:
-    """The curve of attainable rates against GPUs or dollars per hour: the most, its least use, less than that."""
+    """The curve against GPUs or dollars per hour: the most, its least use, less than that."""
     what, complete = _AGAINST[against], True
     found: list[Result] = []
     while True:
@@ -298,7 +261,7 @@ def _attaining_most(
         placement = placement or pairs.best
         uses = pairs.uses(placement, what)
         proven &= least >= uses * (1 - ATTAINED)
-        rate = evaluate(pairs.problem, placement).attainable
+        rate = pairs.yields(placement)
         result = Result(
             pairs.problem,
             "aggregated",
@@ -313,7 +276,7 @@ def _attaining_most(
             None if proven else stopped or ended,
         )
         if pairs.budget is not None:
-            result = _under_limit(result, Limits(gpus=round(pairs.budget.most)), against)
+            result = _under_budget(result, pairs.budget)
         found.append(result)
         if on_point is not None:
             on_point(result)
@@ -321,30 +284,6 @@ def _attaining_most(
         if pairs.deadline.reason is not None:
             return tuple(found), False
         pairs = pairs.under(Budget(what, _less(what, uses)))
-
-
-def _lower_limit(
-    rates: StageRates, against: str, deadline: Deadline, on_point: Callable | None
-) -> tuple[tuple[Result, ...], bool]:
-    """The fastest placement, then the fastest that is cheaper, and so on; and whether none is missing."""
-    found: list[Result] = []
-    limits, cap = Limits(), None
-    while True:
-        subproblems = Subproblems(rates, deadline.within(math.inf), limits)
-        search = Search(subproblems, prefer=_AGAINST[against], cap=cap).run()
-        if search.stopped is not None:
-            return tuple(found), False
-        if search.best is None:
-            return tuple(found), True
-        found.append(_under_limit(result_of(search), limits, against))
-        if on_point is not None:
-            on_point(found[-1])
-        if deadline.reason is not None:
-            return tuple(found), False
-        cap = search.low - 1  # what follows is slower, or there would be no point in it
-        what = _AGAINST[against]
-        most: Any = {what: _less(what, subproblems.used(what, search.best))}
-        limits = replace(limits, **most)
 
 
 def _less(what: str, used: float) -> float:

@@ -1,0 +1,289 @@
+"""What of an instance counts at one rate: the stages and hops that reach it, and which of these are of use."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.instance import Instance
+from pipelab.engine.packing import Packing
+from pipelab.engine.parts import Part, parts_of
+from pipelab.engine.stages import Links, Mixed, Stages, links_of
+from pipelab.engine.tolerances import LAST_BITS
+
+
+class Choice(NamedTuple):
+    """What a stage may take: so many GPUs of these types, and so many of those; and its seconds with each span."""
+
+    takes: list[tuple[int, np.ndarray]]  # types as bool arrays, shape (K,)
+    seconds: np.ndarray  # shape (U,); infinite where it is not to have a span
+
+
+class Local(NamedTuple):
+    """A stage of identical GPUs of one node: their number, their classes, its seconds with each span.
+
+    `bins` is the number of a packing where GPUs of several nodes share the class.
+    """
+
+    number: int
+    classes: np.ndarray  # bool, shape (A,)
+    seconds: np.ndarray  # shape (U,)
+    bins: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Reach:
+    """The stages and hops of an instance that reach a rate.
+
+    Attributes
+    ----------
+    instance : Instance
+    rate : float
+        Tokens/s.
+    timed : bool
+        Whether seconds count; otherwise every stage and hop takes none.
+    links : bool
+        False: as if every link reached the rate. What cannot be done then cannot be done at all.
+    deadline : Deadline
+        For listing them.
+    """
+
+    instance: Instance
+    rate: float
+    timed: bool = False
+    links: bool = True
+    deadline: Deadline = NEVER
+
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """Of every composition with every span; infinite where it does not reach the rate; shape (C, U)."""
+        return self._reaching(self.instance.rate, self.instance.seconds)
+
+    @cached_property
+    def inside(self) -> np.ndarray:
+        """The same of stages inside one node; shape (L, largest, U)."""
+        own = self.instance.inside
+        return np.zeros((0, 0, 0)) if own is None else self._reaching(own.rate, own.seconds)
+
+    @cached_property
+    def hop(self) -> np.ndarray:
+        """Seconds between classes; infinite where the link does not reach the rate; shape (A, A)."""
+        reached = (self.instance.link >= self.rate) | (not self.links)
+        return np.where(reached, self.instance.hop if self.timed else 0.0, np.inf)
+
+    def _reaching(self, rate: np.ndarray, seconds: np.ndarray) -> np.ndarray:
+        return np.where((rate > 0) & (rate >= self.rate), seconds if self.timed else 0.0, np.inf)
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        """The stages that are of use, by type; those inside one node aside."""
+        return list(self._freely_mixed() if self.instance.pure else self._listed())
+
+    def _listed(self) -> Iterator[Choice]:
+        instance, unit = self.instance, np.eye(len(self.instance.types), dtype=bool)
+        useful = instance.useful(self.seconds, self.deadline)
+        for c in np.flatnonzero(useful.any(axis=1)):
+            self.deadline.check()
+            row = instance.composition[c]
+            takes = [(int(row[k]), unit[k]) for k in np.flatnonzero(row)]
+            yield Choice(takes, np.where(useful[c], self.seconds[c], np.inf))
+
+    def _freely_mixed(self) -> Iterator[Choice]:
+        """Of every size, for each span the types that are no slower than one of them."""
+        instance = self.instance
+        names = np.array([gpu.type for gpu in instance.types])
+        groups = [np.ones(len(names), dtype=bool)]
+        if instance.problem.same_type_stages:
+            groups = [names == name for name in dict.fromkeys(names.tolist())]
+        for group in groups:
+            for size in range(1, instance.largest + 1):
+                self.deadline.check()
+                table = np.where(group[:, None], self._by_size[size - 1], np.inf)
+                rows = [(table <= slowest).T[np.isfinite(slowest)] for slowest in table[group]]
+                for types in _different(np.concatenate(rows)):
+                    seconds = self._mixed(size, types)
+                    if np.isfinite(seconds).any() and instance.count[types].sum() >= size:
+                        yield Choice([(size, types)], seconds)
+
+    @cached_property
+    def _by_size(self) -> np.ndarray:
+        """Where only stages of one type are listed: by size and type; shape (largest, K, U)."""
+        return self.seconds.reshape(self.instance.largest, len(self.instance.types), -1)
+
+    def _mixed(self, size: int, types: np.ndarray) -> np.ndarray:
+        """Seconds of `size` GPUs of any of these types; infinite where fewer of them take no longer."""
+        slowest = self._by_size[:size, types].max(axis=1)
+        before = slowest[:-1].min(axis=0, initial=np.inf)
+        return np.where(slowest[-1] < before * (1 - LAST_BITS), slowest[-1], np.inf)
+
+    @cached_property
+    def in_nodes(self) -> list[dict[int, np.ndarray]]:
+        """Stages inside one node that no others of as many GPUs, or fewer, replace: seconds by sort and number."""
+        own, found = self.instance.inside, list[dict[int, np.ndarray]]()
+        for sort, table in enumerate(self.inside):
+            rows = self.instance.alone(own.type_of[sort])
+            best = np.full(table.shape[1], np.inf)
+            of_number: dict[int, np.ndarray] = {}
+            for number, seconds in enumerate(table[: own.most[sort]], start=1):
+                if number <= len(rows):
+                    best = np.minimum(best, self.seconds[rows[number - 1]])
+                new = seconds < best * (1 - LAST_BITS)
+                if new.any():
+                    of_number[number] = np.where(new, seconds, np.inf)
+                best = np.minimum(best, seconds)
+            found.append(of_number)
+        return found
+
+    @cached_property
+    def in_nodes_by_type(self) -> list[Choice]:
+        """The same as `choices` has all others."""
+        unit, own = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
+        return [
+            Choice([(number, unit[own.type_of[sort]])], seconds)
+            for sort, found in enumerate(self.in_nodes)
+            for number, seconds in found.items()
+        ]
+
+    @cached_property
+    def usable(self) -> np.ndarray:
+        """The classes with a GPU that some stage can use."""
+        instance, types = self.instance, np.zeros(len(self.instance.types), dtype=bool)
+        for choice in self.choices:
+            for _, own in choice.takes:
+                types |= own
+        usable = types[instance.classes.kind]
+        for node in instance.nodes:
+            if any(number <= len(node.gpus) for number in self.in_nodes[node.sort]):
+                usable[node.classes] = True
+        return np.flatnonzero(usable)
+
+    def parts(self) -> Iterator[tuple[Part, Stages]]:
+        """Where a pipeline may be, and the stages that it may have there.
+
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        whole = self.instance.spans.layers == self.instance.problem.model.layers
+        one = any(np.isfinite(t[..., whole]).any() for t in (self.seconds, self.inside) if t.size)
+        for part in parts_of(self.instance, self.hop, self.usable, one, self.deadline):
+            yield part, self.stages(part)
+
+    def stages(self, part: Part) -> Stages:
+        """The stages of a part of the cluster."""
+        kind, (local, bins) = part.classes.kind, self._local(part)
+        takes = [np.any([types for _, types in choice.takes], axis=0) for choice in self.choices]
+        groups = [_different(np.array(takes))[:, kind]] if takes else []
+        groups = [own for rows in groups for own in rows] + [own.classes for own in local]
+        groups = [own for own in _different(np.array(groups)) if own.any()] if groups else []
+        links = links_of(part.hop, groups, self.instance.largest, self.deadline)
+        made: dict[tuple, np.ndarray] = {}  # seconds by draws and link kind
+        for choice in self.choices:
+            self.deadline.check()
+            by_class = [(number, types[kind]) for number, types in choice.takes]
+            for draws, link_kind, classes in _drawn(links, by_class):
+                seconds = choice.seconds
+                if self.instance.pure:  # fewer types than there may be could be quicker
+                    types = np.zeros(len(self.instance.types), dtype=bool)
+                    types[kind[classes]] = True
+                    seconds = self._mixed(choice.takes[0][0], types)
+                key = draws, link_kind
+                made[key] = np.minimum(made.get(key, seconds), seconds)
+        found: list[tuple[tuple, int, np.ndarray, int | None]] = [
+            (*key, seconds, None) for key, seconds in made.items()
+        ]
+        for own in local:
+            self.deadline.check()
+            for draws, link_kind, _ in _drawn(links, [(own.number, own.classes)]):
+                found.append((draws, link_kind, own.seconds, own.bins))
+        return _as_stages(self.instance, part, links, found, bins)
+
+    def _local(self, part: Part) -> tuple[list[Local], list[tuple[np.ndarray, ...]]]:
+        """The stages inside the nodes of a part, and the GPU ids by node of each packing."""
+        count, found = part.classes.count, []
+        shared: dict[tuple[int, int], list[np.ndarray]] = {}  # GPU ids by class and sort
+        for node in part.nodes:
+            if len(node.classes) == 1:
+                shared.setdefault((int(node.classes[0]), node.sort), []).append(node.gpus)
+        bins = []
+        for (a, sort), nodes in shared.items():
+            if len(nodes) > 1 or len(nodes[0]) < count[a]:
+                mask = np.arange(len(count)) == a
+                found += self._in_nodes(sort, mask, max(map(len, nodes)), len(bins))
+                bins.append(tuple(nodes))
+        for node in part.nodes:  # those with classes of their own
+            if count[node.classes].sum() == len(node.gpus):
+                mask = np.isin(np.arange(len(count)), node.classes)
+                found += self._in_nodes(node.sort, mask, len(node.gpus), None)
+        return found, bins
+
+    def _in_nodes(
+        self, sort: int, classes: np.ndarray, most: int, bins: int | None
+    ) -> Iterator[Local]:
+        for number, seconds in self.in_nodes[sort].items():
+            if number <= most:
+                yield Local(number, classes, seconds, bins)
+
+
+def _drawn(
+    links: Links, by_class: list[tuple[int, np.ndarray]]
+) -> Iterator[tuple[tuple, int, np.ndarray]]:
+    """From what a stage may take to classes: the largest sets of classes for every link kind."""
+    everything = np.any([classes for _, classes in by_class], axis=0)
+    if not everything.any():
+        return
+    for classes, link_kind in links.closed_supports(everything, by_class):
+        draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
+        yield draws, link_kind, classes
+
+
+def _as_stages(
+    instance: Instance,
+    part: Part,
+    links: Links,
+    found: list[tuple[tuple, int, np.ndarray, int | None]],
+    bins: list[tuple[np.ndarray, ...]],
+) -> Stages:
+    """Those of which there can be a stage, as arrays."""
+    count = part.classes.count
+    kept = [
+        entry
+        for entry in found
+        if all(count[list(classes)].sum() >= number for number, classes in entry[0])
+    ]
+    gpus, mixed = np.zeros((len(kept), len(count)), dtype=int), []
+    packed: list[list[int]] = [[] for _ in bins]
+    for r, (draws, _, _, own) in enumerate(kept):
+        if own is not None:
+            packed[own].append(r)
+        for number, classes in draws:
+            if len(classes) == 1:
+                gpus[r, classes[0]] += number
+            else:
+                mixed.append(Mixed(r, number, classes))
+    return Stages(
+        instance.problem,
+        part.classes,
+        gpus,
+        tuple(mixed),
+        np.array([entry[2] for entry in kept]).reshape(len(kept), instance.rate.shape[1]),
+        np.array([entry[1] for entry in kept], dtype=int),
+        links,
+        tuple(
+            Packing(np.array(own), gpus[own].sum(axis=1), nodes)
+            for own, nodes in zip(packed, bins, strict=True)
+            if own
+        ),
+    )
+
+
+def _different(rows: np.ndarray) -> np.ndarray:
+    """The different rows of flags, as `np.unique` has them; few flags are told apart by the number they write."""
+    flags = rows.shape[1]
+    if flags > 62:
+        return np.unique(rows, axis=0)
+    written = rows @ (1 << np.arange(flags)[::-1])
+    return rows[np.unique(written, return_index=True)[1]]
