@@ -20,8 +20,6 @@ from pipelab.engine.formulations.count import compositions
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.rates import distinct, stage_rates
-from pipelab.engine.search import bound_in_one_node
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.stage_arrays import stage_tables
@@ -191,10 +189,22 @@ def unequal(number):
     )
 
 
+def of_types(number):
+    """Eight GPUs of each of so many sizes of memory, whose mixed stages have to be listed."""
+    gpus = tuple(pl.GPU("A100-SXM-40", 40.0 + i) for i in range(number) for _ in range(8))
+    cluster, load = (
+        pl.Cluster(gpus, np.full((1, 1), 12.5), np.zeros(8 * number, dtype=int)),
+        pl.Workload(2048, 32, "decode"),
+    )
+    return pl.Problem(
+        cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(),
+        max_gpus_per_stage=8, same_type_stages=False, batch_split="balanced",
+    )  # fmt: skip
+
+
 LISTINGS = {
-    "rates of 16 nodes": (lambda: nodes(16), stage_rates),
     "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
-    "stages of 12 nodes": (lambda: nodes(12), instance_of),
+    "stages of 12 types": (lambda: of_types(12), instance_of),
     "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
 }
 
@@ -281,59 +291,6 @@ def test_a_model_is_freed_once_it_has_been_read():
         gc.enable()
 
 
-def test_the_bound_that_is_there_at_once_holds_for_every_placement():
-    rng, met = np.random.default_rng(0), 0
-    models = [dataclasses.replace(pl.load_model("Llama-3-8B"), layers=n) for n in (3, 5)]
-    for _ in range(60):
-        problem = few_nodes(rng, models)
-        best = pl.solve(problem, "exhaustive", "rate")
-        bound = bound_in_one_node(problem, NEVER)
-        if best.status == "infeasible":
-            continue
-        assert best.status == "optimal"
-        assert bound >= best.throughput * (1 - 1e-12)
-        met += bound <= best.throughput * (1 + 1e-12)
-    assert 5 < met < 50  # it is neither always reached nor never
-
-
-def few_nodes(rng, models):
-    """One or two nodes of up to three GPUs: any types, prices and bandwidths, some GPUs outside every node."""
-    gpus: list = []
-    for node in range(rng.integers(1, 3)):
-        kind, memory, inside = (
-            rng.choice(["L4", "T4"]),
-            float(rng.choice([1.8, 3.0])),
-            10.0 ** rng.integers(1, 4),
-        )
-        for _ in range(rng.integers(1, 4)):
-            price = float(rng.choice([1.0, 1.0, 2.0]))
-            where = (f"node {node}", inside) if rng.random() < 0.9 else ("", None)
-            gpus.append(pl.GPU(str(kind), memory, price, *where))
-    links = 10.0 ** rng.uniform(0, 3, (len(gpus), len(gpus)))
-    load = pl.Workload(
-        int(rng.choice([256, 2048])),
-        int(rng.choice([1, 3, 8])),
-        str(rng.choice(["prefill", "decode"])),
-    )
-    return pl.Problem(
-        pl.Cluster(tuple(gpus), links), models[rng.integers(len(models))], load,
-        pl.Roofline(tensor_parallel=bool(rng.random() < 0.8)), max_gpus_per_stage=int(rng.integers(1, 5)),
-        same_type_stages=bool(rng.integers(2)), batch_split=str(rng.choice(["even", "balanced"])), link_units="tokens",
-    )  # fmt: skip
-
-
-def test_a_way_that_is_preferred_for_its_pass_gives_no_such_bound():
-    problem = nodes(3)  # where layers must be cut for the best rate
-    assert bound_in_one_node(problem, NEVER) >= pl.solve(problem, "aggregated").throughput * (
-        1 - 1e-12
-    )
-    assert (
-        bound_in_one_node(dataclasses.replace(problem, costs=pl.Roofline(prefer="time")), NEVER)
-        is None
-    )
-    assert bound_in_one_node(pl.load_case("medium"), NEVER) is None
-
-
 def test_tables_that_are_not_finished_leave_a_proven_bound():
     problem = nodes(16)
     result = pl.solve(problem, "aggregated", time_limit=1.5)
@@ -393,22 +350,11 @@ def test_stops_at_random_moments_end_a_search_at_once():
         assert result.status in ("optimal", "feasible", "unknown")
 
 
-def test_different_numbers_of_a_table_are_the_same_in_parts():
-    table = np.random.default_rng(0).integers(-3, 500, (300, 7)) / 7
-    expected = np.unique(table[table > 0])
-    for at_once in (7, 50, 1000, 10**6):
-        assert np.array_equal(distinct(table, at_once=at_once), expected)
-
-
-def test_what_stages_of_one_kind_hold_is_part_of_what_all_hold():
+def test_parts_of_a_composition_are_found():
     problem = pl.load_case("demo", max_gpus_per_stage=3)
     problem = dataclasses.replace(problem, costs=Slow(problem.costs, 0.0))
-    every, alone = stage_rates(problem), stage_rates(problem, alone=True)
+    every = instance_of(problem)
     number = {tuple(row): i for i, row in enumerate(every.composition.tolist())}
-    assert 0 < len(alone.composition) < len(every.composition)
-    for row, rate in zip(alone.composition.tolist(), alone.rate, strict=True):
-        assert np.count_nonzero(row) == 1
-        assert np.array_equal(rate, every.rate[number[tuple(row)]])
     for i, row in enumerate(every.composition):
         for k, part in enumerate(every.without_one[i]):
             fewer = row - np.eye(len(row), dtype=int)[k]
@@ -482,6 +428,6 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch):
     def none_left(*args, **options):
         raise MemoryError("Unable to allocate 246 GiB")
 
-    monkeypatch.setattr("pipelab.engine.methods.cost.rates_in_time", none_left)
+    monkeypatch.setattr("pipelab.engine.attainable.instance_of", none_left)
     with pytest.raises(pl.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"):
         solve_for_cost(many_mixtures())

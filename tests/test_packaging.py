@@ -306,7 +306,7 @@ def test_an_optimum_is_found_as_its_page_says(capsys):
     page, space = (ROOT / "docs" / "how_an_optimum_is_found.md").read_text("utf-8"), {}
     for block in _python_of("docs/how_an_optimum_is_found.md"):
         exec(block, space)
-    result, rates = space["result"], space["result"].details["rates"]
+    result, rates = space["result"], space["result"].details["instance"]
     assert (result.status, result.throughput, result.bound) == ("optimal", 40_000, 40_000)
     listed = ", ".join(f"{rate:,.0f}" for rate in rates.thresholds).replace(
         "40,000", "40,000 (the slow links)"
@@ -314,7 +314,7 @@ def test_an_optimum_is_found_as_its_page_says(capsys):
     assert listed in " ".join(page.split())
     for gpus, row in zip(rates.composition, rates.rate, strict=True):
         cells = " | ".join(f"{rate:,.0f}" for rate in row)
-        assert f"| one {rates.kinds[gpus.argmax()].type} GPU | {cells} |" in page
+        assert f"| one {rates.types[gpus.argmax()].type} GPU | {cells} |" in page
     assert [(s.rate, s.answer) for s in result.details["subproblems"]] == [
         (50_000, "yes"),
         (50_000, "no"),

@@ -11,6 +11,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab import course
 from pipelab.course.n09 import arithmetic_intensity, plot_roofline
+from pipelab.engine.formulations.count import compositions
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
@@ -72,9 +73,8 @@ def test_every_stage_is_what_the_formulas_say(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_tables_are_the_stages(seed):
     problem = roofline_oracle.random_problem(seed)
-    from pipelab.engine.rates import _mixtures
-
-    model, kinds, mixtures = problem.model, problem.cluster.kinds, _mixtures(problem)
+    model, kinds = problem.model, problem.cluster.kinds
+    mixtures = compositions(problem, kinds, problem.cluster.kind_count.tolist())
     tables = stage_tables(
         problem.costs, model, problem.workload, kinds, mixtures, problem.batch_split
     )

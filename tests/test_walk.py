@@ -130,11 +130,7 @@ def test_what_is_useful_is_what_no_part_replaces(seed, kind):
     seconds = np.where(rng.random(table.rate.shape) < 0.7, table.seconds, np.inf)
     rows, useful = table.composition, table.useful(seconds)
     for c, u in product(range(len(rows)), range(table.rate.shape[1])):
-        others = [
-            seconds[d, u]
-            for d in range(len(rows))
-            if d != c and (rows[d] <= rows[c]).all()
-        ]
+        others = [seconds[d, u] for d in range(len(rows)) if d != c and (rows[d] <= rows[c]).all()]
         assert useful[c, u] <= np.isfinite(seconds[c, u])
         if min(others, default=np.inf) <= seconds[c, u] * (1 - 1e-12):
             assert not useful[c, u]

@@ -211,6 +211,13 @@ class Pairs:
             self.rounds.append(Round(first, math.inf, "rate", bound, self.attained))
         return self._most[first][0]
 
+    @property
+    def ceiling(self) -> float:
+        """A rate above which the GPUs cannot hold all layers, links aside; 0 where they never can."""
+        instance = self.instance(self.numbers)
+        highest = instance.highest()
+        return float(instance.thresholds[highest]) if highest >= 0 else 0.0
+
     def knows(self, bound: float) -> None:
         """Take a proven bound on the rate with memory for the first number; what it needs in flight is tried next."""
         needed = 1 if self.evaluation is None else self.evaluation.in_flight_needed

@@ -161,7 +161,7 @@ class Reach:
         return np.flatnonzero(usable)
 
     def parts(self) -> Iterator[tuple[Part, Stages]]:
-        """Where a pipeline may be, and the stages that it may have there.
+        """Where a pipeline may be, and the stages that it may have there; without parts that cannot hold all layers.
 
         Raises
         ------
@@ -170,7 +170,9 @@ class Reach:
         whole = self.instance.spans.layers == self.instance.problem.model.layers
         one = any(np.isfinite(t[..., whole]).any() for t in (self.seconds, self.inside) if t.size)
         for part in parts_of(self.instance, self.hop, self.usable, one, self.deadline):
-            yield part, self.stages(part)
+            stages = self.stages(part)
+            if stages.holdable(self.instance.spans.layers) >= self.instance.problem.model.layers:
+                yield part, stages
 
     def stages(self, part: Part) -> Stages:
         """The stages of a part of the cluster."""

@@ -27,6 +27,7 @@ from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
+from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.problem import Problem
 
@@ -249,6 +250,22 @@ class Stages(NamedTuple):
         for m in self.mixed:
             out[m.recipe] = min(out[m.recipe], int(count[list(m.classes)].sum()) // m.gpus)
         return out
+
+    def holdable(self, layers: np.ndarray) -> float:
+        """More layers than this cannot be held: as many per GPU as in any stage that may have one of its class.
+
+        Parameters
+        ----------
+        layers : int array, shape (U,)
+            Of each kind of span.
+        """
+        size, has = self.gpus.sum(axis=1).astype(float), self.gpus > 0
+        for m in self.mixed:
+            size[m.recipe] += m.gpus
+            has[m.recipe, list(m.classes)] = True
+        share = np.where(np.isfinite(self.seconds), layers, 0).max(axis=1, initial=0) / size
+        best = np.where(has, share[:, None], 0.0).max(axis=0, initial=0.0)
+        return float(best @ self.classes.count) * (1 + SOLVER)
 
     def assigned(self, recipes: Sequence[int], prices: np.ndarray | None) -> list[tuple[int, ...]]:
         """GPU ids for stages of these recipes: the lowest of each class that are still free.

@@ -48,6 +48,7 @@ _UNITS = (
     1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
 )
 _MOST_COLUMNS = 2_000_000
+_MOST_LAYERS = 5_000  # shortest paths over the layers look at all pairs of them
 
 
 class Weight(NamedTuple):
@@ -176,6 +177,11 @@ class Walk:
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
         own, layers, kind = self.stages, self._layers, self._spans.kind
+        if layers > _MOST_LAYERS:
+            raise TooLarge(
+                f"{own.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
+                {"layers": layers},
+            )
         best = own.seconds.min(axis=0, initial=np.inf)
         there, back = np.full((2, layers + 1), np.inf)
         there[0] = back[layers] = 0.0

@@ -131,7 +131,7 @@ def plot_search(result: "Result") -> "Figure":
                     + "<br>%{customdata[1]} variables, %{customdata[2]} rows, %{customdata[3]:.0f} ms<extra></extra>",
                 )
             )  # fmt: skip
-    rates = result.details["rates"].thresholds
+    rates = result.details["instance"].thresholds
     if result.throughput is not None:
         figure.add_hline(
             y=result.throughput, line={"color": BOTTLENECK, "dash": "dash", "width": 1.5},

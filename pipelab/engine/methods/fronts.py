@@ -158,7 +158,7 @@ class _LeastRatio:
         ranges: list[tuple[float, float, float, float]] = []  # ratio, rates from and to, price
         here = 0.0
         try:
-            top = self.pairs.most_rate(self.pairs.numbers.first) * (1 + ATTAINED)
+            top = self.pairs.ceiling * (1 + ATTAINED)
             ranges = [(cheapest / top, floor, top, cheapest)] if top else []
             while ranges and stopped is None:
                 here, first, last, price = heapq.heappop(ranges)
