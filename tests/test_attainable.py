@@ -14,7 +14,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.engine import attainable as pairs_module
 from pipelab.engine.attainable import Pairs
-from pipelab.engine.instance import at_best
+from pipelab.engine.instance import with_memory_for
 from pipelab.engine.stage_arrays import stage_tables
 
 # Sums of times come from a solver: as close as `tolerances.ATTAINED`, and half as much again.
@@ -351,7 +351,7 @@ def test_methods_that_cannot_choose_it_say_so(method):
 def test_what_bounds_many_numbers_is_no_better_with_more_in_flight(seed):
     """The lemma of the proof: with fewer in flight no stage is slower; and never worse than what is really run."""
     problem = tight(seed, prefer="time" if seed % 2 else "rate")
-    costs, kinds = at_best(problem).costs, problem.cluster.kinds
+    costs, kinds = with_memory_for(problem, 1, or_more=True).costs, problem.cluster.kinds
     composition = np.array(
         [[1 + (k == i) for k in range(len(kinds))] for i in range(len(kinds) + 1)]
     )

@@ -13,21 +13,21 @@ on every stage. That is its attainable rate at n. Ranges of n are ruled out or h
 
 In 1 and 2 placements of other n are spoken of. A stage that has several execution modes (`Roofline`:
 batch shared or layers cut) may run otherwise with less memory to spare. So there every stage counts with
-the greatest rate of its modes, in no more time than that rate's interval (`instance.at_best`): both are no
+the greatest rate of its modes, in no more time than that rate's interval (`instance.with_memory_for`): both are no
 worse with fewer in flight, and no better than what any mode really has.
 """
 
 import heapq
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
-from pipelab.engine.instance import Instance, at_best, instance_of
+from pipelab.engine.instance import Instance, instance_of, with_memory_for
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import Search, least, used, walks
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
@@ -166,12 +166,6 @@ class Pairs:
         """Of the best so far."""
         return 1 if self.evaluation is None else self.evaluation.in_flight or 1
 
-    def _within(self, numbers: Range) -> Problem:
-        """The problem with memory for the first of a range, relaxed for the others."""
-        load = replace(self.problem.workload, in_flight=numbers.first)
-        problem = replace(self.problem, workload=load)
-        return problem if numbers.single else at_best(problem)
-
     def instance(self, numbers: Range) -> Instance:
         """The arrays of a range.
 
@@ -191,9 +185,9 @@ class Pairs:
 
     def _made(self, number: int, exact: bool) -> Instance:
         if (number, exact) not in self._instances:
-            numbers = Range(number, number if exact else math.inf)
-            problem = self._within(numbers)
-            made = made_in_time(lambda until: instance_of(problem, until), self.deadline)
+            problem = with_memory_for(self.problem, number, or_more=not exact)
+            like = next(iter(self._instances.values()), None)
+            made = made_in_time(lambda until: instance_of(problem, until, like), self.deadline)
             self._instances[number, exact] = made
         return self._instances[number, exact]
 

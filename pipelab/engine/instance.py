@@ -261,13 +261,23 @@ class _AtBest:
         return stage_tables(self.costs, *args)._replace(pass_seconds=None)
 
 
-def at_best(problem: Problem) -> Problem:
-    """A relaxation for this number of microbatches in flight and all larger ones."""
-    return replace(problem, costs=_AtBest(problem.costs))
+def with_memory_for(problem: Problem, number: int, or_more: bool = False) -> Problem:
+    """The problem with a number in flight; with `or_more` a relaxation for this number and all larger ones."""
+    costs = _AtBest(problem.costs) if or_more else problem.costs
+    return replace(problem, costs=costs, workload=replace(problem.workload, in_flight=number))
 
 
-def instance_of(problem: Problem, deadline: Deadline = NEVER) -> Instance:
+def instance_of(
+    problem: Problem, deadline: Deadline = NEVER, like: Instance | None = None
+) -> Instance:
     """Compile a problem.
+
+    Parameters
+    ----------
+    problem : Problem
+    deadline : Deadline
+    like : Instance, optional
+        Of the same problem with another number in flight, whose arrays are shared but for rates and seconds.
 
     Raises
     ------
@@ -278,14 +288,24 @@ def instance_of(problem: Problem, deadline: Deadline = NEVER) -> Instance:
     """
     made = None
     if nodes_matter_alone(problem.costs) and any(gpu.node for gpu in problem.cluster.kinds):
-        made = _without_nodes(problem, deadline)
+        made = _without_nodes(problem, deadline, like)
     if made is None:
-        made = _of_types(problem, problem.cluster.kinds, deadline)
+        made = _of_types(problem, problem.cluster.kinds, deadline, like)
     return made
 
 
-def _of_types(problem: Problem, types: Sequence[GPU], deadline: Deadline) -> Instance:
+def _of_types(
+    problem: Problem, types: tuple[GPU, ...], deadline: Deadline, like: Instance | None
+) -> Instance:
     """The instance whose types are these, one or several of the cluster's kinds each."""
+    if like is None or like.types != types:
+        like = _empty(problem, types, deadline)
+    rate, seconds = _tables(problem, types, like.composition, deadline)
+    return replace(like, problem=problem, rate=rate, seconds=seconds, inside=None)
+
+
+def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
+    """All that does not depend on the number in flight, without rates and seconds."""
     bare = not any(gpu.node for gpu in types)
     asked = without_nodes(problem) if bare else problem
     classes = find_classes(problem.cluster, deadline)
@@ -294,14 +314,12 @@ def _of_types(problem: Problem, types: Sequence[GPU], deadline: Deadline) -> Ins
     pure = bool(mixes_as_slowest(asked))
     if pure:
         units = np.eye(len(types), dtype=int)
-        rows = units[:, None, :] * np.arange(1, _largest(problem) + 1)[:, None]
+        rows = units * np.arange(1, _largest(problem) + 1)[:, None, None]
         composition = rows.reshape(-1, len(types))
-        composition = composition[np.argsort(composition.sum(axis=1), kind="stable")]
     else:
         count = np.bincount(classes.kind, classes.count, len(types)).astype(int)
         _refuse_many(problem, types)
         composition = compositions(problem, types, count.tolist(), deadline)
-    rate, seconds = _tables(asked, types, composition, deadline)
     bandwidth = classes.bandwidth_gb_per_s
     link = np.broadcast_to(problem.link_throughput(bandwidth), bandwidth.shape).copy()
     hop = np.zeros_like(link)
@@ -311,16 +329,18 @@ def _of_types(problem: Problem, types: Sequence[GPU], deadline: Deadline) -> Ins
         others = np.arange(len(classes)) != a
         link[a, a] = max(link[a, others].max(), link[others, a].max())
         hop[a, a] = min(hop[a, others].min(), hop[others, a].min())
-    return Instance(problem, tuple(types), classes, composition, pure, rate, seconds, link, hop)
+    none = np.zeros((len(composition), 0))
+    return Instance(problem, types, classes, composition, pure, none, none, link, hop)
 
 
-def _without_nodes(problem: Problem, deadline: Deadline) -> Instance | None:
+def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) -> Instance | None:
     """The instance of types without nodes, and the stages inside one node.
 
     None where one of these is slower than outside: its GPUs could not be exchanged for others then.
     """
     cluster = problem.cluster
-    base = _of_types(problem, tuple(dict.fromkeys(map(without_node, cluster.kinds))), deadline)
+    types = tuple(dict.fromkeys(map(without_node, cluster.kinds)))
+    base = _of_types(problem, types, deadline, like)
     in_nodes = [k for k, kind in enumerate(cluster.kinds) if kind.node]
     key_of = {k: (without_node(cluster.kinds[k]), cluster.kinds[k].node_gb_per_s) for k in in_nodes}
     keys = list(dict.fromkeys(key_of.values()))
