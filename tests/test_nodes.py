@@ -10,11 +10,13 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.packing import Packing
+from pipelab.engine.parts import parts_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -51,7 +53,8 @@ def by_nodes(problem):
 
 
 def parts(problem, rate, **how):
-    return [part for part, _ in Reach(instance_of(problem), rate, **how).parts()]
+    reach = Reach(instance_of(problem), rate, **how)
+    return list(parts_of(reach.instance, reach.hop, reach.usable, True, NEVER))
 
 
 @pytest.mark.parametrize("part", range(4))

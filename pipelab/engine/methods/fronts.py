@@ -178,7 +178,8 @@ class _LeastRatio:
                     heapq.heappush(ranges, (price / at, first, at, price))
                 if found.bound < math.inf and attained < last:
                     heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
-                least = min(least, found.bound / attained)
+                if attained:
+                    least = min(least, found.bound / attained)
         except (Ended, TooLarge) as end:
             stopped = end.reason if isinstance(end, Ended) else SETS
             least = min(least, here)
