@@ -167,12 +167,17 @@ class Reach:
         ------
         Ended, TooLarge
         """
-        whole = self.instance.spans.layers == self.instance.problem.model.layers
-        one = any(np.isfinite(t[..., whole]).any() for t in (self.seconds, self.inside) if t.size)
-        for part in parts_of(self.instance, self.hop, self.usable, one, self.deadline):
+        layers = self.instance.problem.model.layers
+        for part in parts_of(self.instance, self.hop, self.usable, self.one_stage, self.deadline):
             stages = self.stages(part)
-            if stages.holdable(self.instance.spans.layers) >= self.instance.problem.model.layers:
+            if stages.links.narrowed or stages.holdable(self.instance.spans.layers) >= layers:
                 yield part, stages
+
+    @property
+    def one_stage(self) -> bool:
+        """Whether one stage may hold all layers."""
+        whole = self.instance.spans.layers == self.instance.problem.model.layers
+        return any(np.isfinite(t[..., whole]).any() for t in (self.seconds, self.inside) if t.size)
 
     def stages(self, part: Part) -> Stages:
         """The stages of a part of the cluster."""

@@ -1,16 +1,18 @@
 """Least $ per million tokens among placements that attain a floor."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains, with_bound
+from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.evaluation import Evaluation
+from pipelab.errors import TooLarge
+from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.solving import Result
@@ -67,29 +69,38 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs = Pairs(problem, deadline)
-        first = incumbents(problem)
-        full = _least(pairs.filled(), first, at_least)
-        answer = full
-        if full.placement is not None and not _attains(pairs, full, at_least):
-            answer = _least(pairs, first, at_least)
-            answer = with_bound(answer, given(full.objective).bound)
+        pairs, first = Pairs(problem, deadline), incumbents(problem)
+        full = pairs.filled()
+        answer = least_of(full, "cost", at_least, _best(full, first, at_least))
+        if answer.placement is not None and not _attains(pairs, answer, at_least):
+            bound = given(answer.objective).bound
+            for placement in _longer(full, given(answer.throughput)):
+                first[placement] = evaluate(problem, placement)
+            answer = least_of(pairs, "cost", at_least, _best(pairs, first, at_least), bound or 0.0)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))
         return replace(answer, seconds=deadline.spent)
 
 
-def _least(pairs: Pairs, first: Mapping[Placement, Evaluation], at_least: float) -> Result:
-    known = best_of(
-        first,
-        at_least,
-        lambda placement, _: value_of(pairs, "cost", placement),
-        pairs.counted,
+def _best(pairs: Pairs, first: Mapping[Placement, Evaluation], at_least: float) -> Placement | None:
+    """The one that costs least per token among those that yield so much."""
+    return best_of(
+        first, at_least, lambda placement, _: value_of(pairs, "cost", placement), pairs.counted
     )
-    return least_of(pairs, "cost", at_least, known)
 
 
 def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:
     """Whether what is least for full pipelines attains its rate, and so is least of all."""
     placement, rate = given(full.placement), given(full.throughput)
     return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))
+
+
+def _longer(full: Pairs, rate: float) -> Iterator[Placement]:
+    """What costs least at twice the rate, at four times, …: of pipelines as cheap per token, long ones attain more."""
+    with suppress(TooLarge):
+        while 2 * rate <= full.ceiling and full.deadline.reason is None:
+            found = full.least("price", 2 * rate).placement
+            if found is None:
+                return
+            yield found
+            rate = full.yields(found)

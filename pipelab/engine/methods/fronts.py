@@ -15,7 +15,7 @@ from pipelab.engine.attainable import Least, Pairs
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
-from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.objective import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.search import SETS
 from pipelab.engine.solvers import choice
@@ -31,7 +31,13 @@ _SPREAD = 1_000.0  # times the bound: what takes longer waits
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved
 
 
-def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None = None) -> Result:
+def least_of(
+    pairs: Pairs,
+    objective: str,
+    floor: float,
+    known: Placement | None = None,
+    bound: float = 0.0,
+) -> Result:
     """The least of "latency" or "cost" among placements that attain a floor.
 
     Parameters
@@ -41,9 +47,17 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         Tokens/s.
     known : Placement, optional
         One that attains it.
+    bound : float
+        Nothing has less.
     """
-    search = _least_time if objective == "latency" else _least_ratio
-    placement, least, stopped, number, reason = search(pairs, floor, known)
+    if known is not None and value_of(pairs, objective, known) <= bound * (1 + ATTAINED):
+        found = Least(known, bound)
+    elif objective == "latency":
+        found = _least_time(pairs, floor, known)
+    else:
+        found = _LeastRatio(pairs).run(floor, known)
+    placement, least, stopped, number, reason = found
+    least = max(least, bound)
     if number is not None:
         pairs = replace(pairs, problem=pairs.problem.with_in_flight(number))
     problem = pairs.problem
@@ -76,15 +90,6 @@ def least_of(pairs: Pairs, objective: str, floor: float, known: Placement | None
         _named(objective, value, bound),
         Objective(name, unit, value, bound, floor),
     )
-
-
-def with_bound(answer: Result, bound: float | None) -> Result:
-    """The same with what a relaxation has proven, if its own search stayed open."""
-    goal = given(answer.objective)
-    if answer.status not in ("feasible", "unknown") or bound is None or bound <= (goal.bound or 0):
-        return answer
-    status, bound = status_and_least(goal.value, bound)
-    return replace(answer, status=status, objective=replace(goal, bound=bound))
 
 
 UNITS = {
@@ -130,10 +135,6 @@ def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
             return least if least.placement is not None else least._replace(placement=known)
         bound = wanted
     return Least(known, min(bound, most))
-
-
-def _least_ratio(pairs: Pairs, floor: float, known: Placement | None) -> Least:
-    return _LeastRatio(pairs).run(floor, known)
 
 
 class _LeastRatio:
