@@ -74,7 +74,7 @@ from .io.cases_csv import (
     load_coefficients as load_coefficients,
 )
 from .io.case_saving import save_case as save_case
-from .io.engines.choice import settings as settings
+from .io.engines.launch import settings as settings
 from .io.loading import load_placement as load_placement
 from .io.saving import save as save
 

@@ -9,7 +9,7 @@ import pytest
 from test_deployments import heterogeneous
 
 import pipelab as pl
-from pipelab.io.engines.choice import ENGINES
+from pipelab.io.engines.launch import ENGINES
 
 
 @cache

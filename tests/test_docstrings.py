@@ -38,7 +38,7 @@ CODES = {
 RETURNED = {
     "Comparison": "pipelab.engine.comparison",
     "DeploymentEvaluation": "pipelab.evaluation",
-    "EngineSettings": "pipelab.io.engines.launch_script",
+    "EngineSettings": "pipelab.io.engines.launch",
     "Evaluation": "pipelab.evaluation",
     "GPUFacts": "pipelab.hardware.known_gpus",
     "LatentAttention": "pipelab.hardware.layer_sizes",

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from pipelab.display import counted
 from pipelab.errors import InvalidValue, NotApplicable
@@ -74,6 +75,40 @@ class EnginePlan:
     recompute: str = "none"
     pipeline: int = 0
 
+    @classmethod
+    def of(
+        cls,
+        problem: Problem,
+        placement: Placement,
+        engine: str,
+        hosts: str | Sequence[str] | None,
+        pipeline: int = 0,
+    ) -> "EnginePlan":
+        """The plan on its hosts.
+
+        Raises
+        ------
+        InvalidPlacement
+            The placement is not valid for this problem.
+        InvalidValue
+            `hosts` does not fit.
+        NotApplicable
+            Stages have different numbers of GPUs, a stage's GPUs hold full copies of its layers, or
+            heads do not come out even.
+        """
+        evaluation = evaluate(problem, placement)
+        _refuse_stages(problem, evaluation, engine)
+        names, given = _hosts(problem, hosts)
+        local = [names[:g].count(name) for g, name in enumerate(names)]
+        number = {name: i for i, name in enumerate(dict.fromkeys(names[g] for g in placement.gpus))}
+        places = tuple((number[names[g]], local[g]) for g in placement.gpus)
+        machines = tuple(
+            Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
+            for name, i in number.items()
+        )
+        size = len(placement.stages[0].gpus)
+        return cls(problem, evaluation, engine, size, machines, places, pipeline=pipeline)
+
     def port(self, first: int, each: int = 1) -> int:
         """A port that no other pipeline of the deployment has, where each takes so many from `first` on."""
         return first + each * max(0, self.pipeline - 1)
@@ -116,6 +151,17 @@ class EnginePlan:
     def without_bf16(self) -> list[str]:
         """Types of GPU in use that do not compute in bf16."""
         return [kind for kind in self._types() if kind.startswith(_WITHOUT_BF16)]
+
+    @property
+    def runs(self) -> list[tuple[int, list[int]]]:
+        """Consecutive ranks on one host: the host (from 0), and the GPUs as it counts them."""
+        runs = groupby(self.places, key=lambda place: place[0])
+        return [(host, [gpu for _, gpu in ranks]) for host, ranks in runs]
+
+    @property
+    def kv_precision(self) -> str:
+        """Precision of keys and values; empty where the model does not say."""
+        return getattr(self.problem.model, "kv_precision", "")
 
     @property
     def weights(self) -> str:
@@ -165,26 +211,25 @@ class EnginePlan:
 
     def refuse_kv(self, known: Sequence[str]) -> None:
         """Refuse keys and values in a precision in which the engine does not keep them."""
-        precision = getattr(self.problem.model, "kv_precision", known[0])
-        if precision not in known:
+        precision = self.kv_precision
+        if precision and precision not in known:
             expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
             raise self.refuse("model.kv_precision", precision, expected)
 
     def refuse_scattered(self) -> None:
         """Refuse a plan that comes back to a host: ranks are numbered host by host."""
-        order = [host for host, _ in self.places]
-        for rank in range(1, len(order)):
-            if order[rank] != order[rank - 1] and order[rank] in order[:rank]:
-                host, stage = self.hosts[order[rank]].name, rank // self.size + 1
+        seen, rank = set[int](), 0
+        for host, gpus in self.runs:
+            if host in seen:
                 expected = (
                     f"expected the stages of a host one after another, since ranks are numbered host by host; "
-                    f"stage {stage} is on {host!r} again. Exchange GPUs of one type among stages"
+                    f"stage {rank // self.size + 1} is on {self.hosts[host].name!r} again. "
+                    "Exchange GPUs of one type among stages"
                 )
-                raise self.refuse(
-                    "placement",
-                    str(Placement(tuple(r.stage for r in self.evaluation.stages))),
-                    expected,
-                )
+                placement = Placement(tuple(r.stage for r in self.evaluation.stages))
+                raise self.refuse("placement", str(placement), expected)
+            seen.add(host)
+            rank += len(gpus)
 
     def stage_lines(self) -> list[str]:
         """For a reader: every stage with its layers, its GPUs and their hosts."""
@@ -233,57 +278,9 @@ def _platform(kind: str) -> str:
     return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, kind)), "CUDA")
 
 
-def deployed(
-    problem: Problem,
-    placement: Placement,
-    engine: str,
-    hosts: str | Sequence[str] | None,
-    pipeline: int = 0,
-) -> EnginePlan:
-    """The plan on its hosts.
-
-    Raises
-    ------
-    InvalidPlacement
-        The placement is not valid for this problem.
-    InvalidValue
-        `hosts` does not fit.
-    NotApplicable
-        Stages have different numbers of GPUs, a stage's GPUs hold full copies of its layers, or
-        heads do not come out even.
-    """
-    evaluation = evaluate(problem, placement)
-    sizes = [len(stage.gpus) for stage in placement.stages]
-    _refuse_stages(problem, evaluation, engine, sizes)
-    names, given = _hosts(problem, hosts)
-    number: dict[str, int] = {}
-    for gpu in placement.gpus:
-        number.setdefault(names[gpu], len(number))
-    counted_before: dict[str, int] = {}
-    local = []
-    for name in names:
-        local.append(counted_before.get(name, 0))
-        counted_before[name] = local[-1] + 1
-    places = tuple((number[names[g]], local[g]) for g in placement.gpus)
-    machines = tuple(
-        Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
-        for name, i in number.items()
-    )
-    return EnginePlan(
-        problem,
-        evaluation,
-        engine,
-        sizes[0],
-        machines,
-        places,
-        pipeline=pipeline,
-    )
-
-
-def _refuse_stages(
-    problem: Problem, evaluation: Evaluation, engine: str, sizes: Sequence[int]
-) -> None:
+def _refuse_stages(problem: Problem, evaluation: Evaluation, engine: str) -> None:
     """Stages that no engine here runs: of different sizes, or with copies of their layers."""
+    sizes = [len(report.stage.gpus) for report in evaluation.stages]
     for size in sizes:
         heads = getattr(problem.model, "heads", size)
         if heads % size:
@@ -323,3 +320,17 @@ def _hosts(problem: Problem, hosts: str | Sequence[str] | None) -> tuple[list[st
         if not isinstance(name, str) or not _ADDRESS.fullmatch(name):
             raise InvalidValue("settings", [("hosts", name, expected)])
     return names, True
+
+
+def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
+    """llama.cpp's servers: one for each GPU that is not beside the last stage, each with a port of its own."""
+    found: list[dict[str, object]] = []
+    ports: dict[int, int] = {}  # of every host, so far
+    for host, gpu in plan.places[: len(plan.places) - len(plan.runs[-1][1])]:
+        ports[host] = ports.get(host, plan.port(50052, 16) - 1) + 1
+        address = f"${{host[{host + 1}]}}" if len(plan.hosts) > 1 else "127.0.0.1"
+        place = f"{address}:{ports[host]}"
+        found.append(
+            {"host": host, "gpu": gpu, "address": address, "port": ports[host], "place": place}
+        )
+    return found
