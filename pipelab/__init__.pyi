@@ -72,11 +72,10 @@ from .io.cases_csv import (
     cases as cases,
     load_case as load_case,
     load_coefficients as load_coefficients,
+    save_case as save_case,
 )
-from .io.case_saving import save_case as save_case
 from .io.engines.launch import settings as settings
-from .io.loading import load_placement as load_placement
-from .io.saving import save as save
+from .io.plans import load_placement as load_placement, save as save
 
 # The course
 from .course.checks import check as check

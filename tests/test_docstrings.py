@@ -69,7 +69,7 @@ RETURNED = {
     "plot_trade_off": "pipelab.figures.trade_off_chart",
     "solve_for_latency": "pipelab.engine.methods.latency",
     "save_chrome_trace": "pipelab.io.trace_files",
-    "save_placement": "pipelab.io.placements",
+    "save_placement": "pipelab.io.plans",
     "training_timeline": "pipelab.engine.timeline.training",
     "training_gantt": "pipelab.figures.training_charts",
 }

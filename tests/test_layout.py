@@ -34,13 +34,10 @@ PARTS = {
     "pipelab.widgets": "widgets",
     "pipelab.course": "course",
     # io/ has three: files of any kind, files that hold what the engine found, and programs.
-    "pipelab.io.bandwidth_csv": "files",
-    "pipelab.io.case_config": "files",
-    "pipelab.io.case_saving": "files",
+    "pipelab.io.case_files": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
     "pipelab.io.jsonschema_import": "files",
-    "pipelab.io.layers_csv": "files",
     "pipelab.io.paths": "files",
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",
@@ -51,7 +48,6 @@ PARTS = {
     "pipelab.io.health": "programs",
     "pipelab.io.lab": "programs",
     "pipelab.io.static": "programs",
-    "pipelab.io.streams": "programs",
     "pipelab.io.terminal": "programs",
 }
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Span, hardware_of, stage_seconds
-from pipelab.io.csv_cells import Row, number, place, read_rows
+from pipelab.io.csv_cells import Row, read_objects
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
@@ -59,10 +59,6 @@ MEASURING = 0.1  # standard deviation of the logarithm of a measured time
 CONTRADICTION = 1.5  # two like rows whose ratios to the prediction differ by more than this factor
 _MOVED = 0.005  # a constant that moved by less is not shown
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
-_TEXTS = ("what", "model", "gpu_type", "phase", "unit")
-_NUMBERS = ("batch", "tokens", "measured")
-_MORE_NUMBERS = ("tensor_parallel", "layers", "node_gb_per_s")
-_MORE_TEXTS = ("engine", "precision")
 
 
 @checked
@@ -134,21 +130,20 @@ class Traversal:
         return 1000 * float(seconds[0])
 
 
-def read_measurements(path: Path) -> list[Row]:
-    """The rows of a file with the columns of `data/measured_times.csv`."""
-    return read_rows(path, _TEXTS + _NUMBERS)
+def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
+    """The rows of a file with the columns of `data/measured_times.csv`, checked.
 
-
-def measurement_of(row: Row) -> Measurement:
-    """A row of a file, checked; an error names the file, the row and the column."""
-    values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS}
-    values |= {c: number(row, c) for c in _NUMBERS}
-    values |= {c: number(row, c) for c in _MORE_NUMBERS if row.cells.get(c)}
-    values |= {c: row.cells[c] for c in _MORE_TEXTS if row.cells.get(c)}
-    name = values["model"]
-    if name not in models().index:
-        raise row.error("model", name, f"there is no such model; {nearest(name, models().index)}")
-    return place(row, {"sequence_length": "tokens"}, lambda: Measurement(**values))
+    Raises
+    ------
+    InvalidData
+        Naming the file, the row and the column.
+    """
+    rows = read_objects(path, Measurement)
+    for row, one in rows:
+        if one.model not in models().index:
+            known = nearest(one.model, models().index)
+            raise row.error("model", one.model, f"there is no such model; {known}")
+    return rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.io.csv_cells import Row, read_rows
-from pipelab.io.whole_files import is_file
 
 FILE = "cloud_instances_specs.csv"
 _PROVIDER, _MODEL, _COUNT = "Cloud Provider", "GPU Model", "GPU Count"
@@ -17,7 +16,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 def price_list(folder: Path) -> Path | None:
     """The list beside a case, or in one of the two folders above it."""
     above = folder.resolve().parents[:2]
-    return next((p / FILE for p in (folder, *above) if is_file(p / FILE)), None)
+    return next((p / FILE for p in (folder, *above) if (p / FILE).is_file()), None)
 
 
 def prices(path: Path, provider: str) -> dict[tuple[str, float], float]:

@@ -3,19 +3,23 @@
 A folder has for every host HOST.topo.txt and HOST.gpus.csv, and links.csv for the network.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, nearest, shown
+from pipelab.fields import Number, checked, described
 from pipelab.hardware.known_gpus import GPUFacts, nearest_name, type_of
-from pipelab.io.csv_cells import NUMBER, Row, number, read_rows, refuse_misspelt
-from pipelab.io.whole_files import is_file, named, read_text, refused
+from pipelab.io.csv_cells import NUMBER, Row, read_objects, read_rows
+from pipelab.io.whole_files import named, read_text, refused
 
 TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"
 MEMORY = "memory.total [MiB]"
@@ -46,6 +50,16 @@ class _Host:
     gpus: tuple[GPU, ...]
     pcie: tuple[float, ...]  # GB/s of each slot
     links: list[list[str]]  # words of the listing
+
+
+@checked
+class _Link:
+    """One row of links.csv."""
+
+    host: str
+    other: str
+    gbit_per_s: Annotated[Number, Gt(0), Lt(1e12), described("a number above 0")]
+    latency_ms: Annotated[Number, Ge(0), Le(1e9), described("from 0 to 1e9")] = 0.0
 
 
 def cluster_of_hosts(
@@ -104,7 +118,7 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     order = sorted(found)
     gpus = tuple(replace(found[i][0], memory_gb=least[found[i][0].type]) for i in order)
     path = folder / f"{name}{TOPOLOGY}"
-    if len(order) == 1 and not is_file(path):
+    if len(order) == 1 and not os.path.isfile(path):
         links = [["X"]]
     else:
         links = _read_topology(path, order, rows[0].path)
@@ -279,27 +293,19 @@ def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.n
     rates = np.full((len(hosts),) * 2, np.nan if stated is None else stated / 8)
     np.fill_diagonal(rates, _SYS)
     latency, said = np.zeros_like(rates), np.zeros(rates.shape, bool)
-    rows = read_rows(path, ("host", "other", "gbit_per_s")) if is_file(path) else []
-    for row in rows:
-        refuse_misspelt(row, ("host", "other", "gbit_per_s", "latency_ms"))
-        for column in ("host", "other"):
-            if row.cells[column] not in at:
-                known = nearest(row.cells[column], hosts)
-                raise row.error(column, row.cells[column], f"no host of this folder; {known}")
-        i, j = at[row.cells["host"]], at[row.cells["other"]]
+    for row, link in read_objects(path, _Link) if os.path.isfile(path) else []:
+        for column, name in (("host", link.host), ("other", link.other)):
+            if name not in at:
+                known = nearest(name, hosts)
+                raise row.error(column, name, f"no host of this folder; {known}")
+        i, j = at[link.host], at[link.other]
         if said[i, j]:
-            raise row.error("other", row.cells["other"], "this way is listed already")
-        rate = float(number(row, "gbit_per_s"))
-        delay = float(number(row, "latency_ms")) if row.cells.get("latency_ms") else 0.0
-        if not 0 < rate < 1e12:
-            raise row.error("gbit_per_s", row.cells["gbit_per_s"], "expected a number above 0")
-        if not 0 <= delay <= 1e9:
-            raise row.error("latency_ms", row.cells["latency_ms"], "expected from 0 to 1e9")
+            raise row.error("other", link.other, "this way is listed already")
         said[i, j] = True
         for one, two in ((i, j), (j, i)):
             if (one, two) == (i, j) or not said[one, two]:
-                rates[one, two] = rate / 8
-                latency[one, two] = 0.0 if i == j else delay
+                rates[one, two] = link.gbit_per_s / 8
+                latency[one, two] = 0.0 if i == j else link.latency_ms
     if np.isnan(rates).any():
         i, j = np.argwhere(np.isnan(rates))[0]
         raise InvalidData(

@@ -3,9 +3,8 @@
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -22,15 +21,13 @@ from pipelab.fields import (
 )
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.io.csv_cells import frame_of, number, path_of, place, read_rows, refuse_misspelt
+from pipelab.io.csv_cells import frame_of, path_of, read_objects
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import is_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
-_REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 
 
 @checked
@@ -136,7 +133,7 @@ def load_cluster(
     table = _read(path)
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name and name not in table):
         folder = path_of("load_cluster", name, "name")
-        if file is None and is_folder(folder):
+        if file is None and os.path.isdir(folder):
             return cluster_of_hosts(folder, facts, network_gbit_per_s, nodes)
     if not isinstance(name, str) or name not in table:
         asked = shown(os.fspath(name) if isinstance(name, os.PathLike) else name)
@@ -175,17 +172,10 @@ def _joined(nodes: list[_Node]) -> Cluster:
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
     found: dict[str, list[_Nodes]] = {}
-    fields = _Nodes.__dataclass_fields__
-    rows = read_rows(path, _REQUIRED)
-    refuse_misspelt(rows[0], [*_REQUIRED, *fields])
-    for row in rows:
-        texts = {"gpu_type", "site"}
+    for row, nodes in read_objects(path, _Nodes, others=["cluster", "network_gbit_per_s"]):
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")
-        values: dict[str, Any] = {
-            c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)
-        }
-        found.setdefault(row.cells["cluster"], []).append(place(row, {}, partial(_Nodes, **values)))
+        found.setdefault(row.cells["cluster"], []).append(nodes)
     return found
 
 

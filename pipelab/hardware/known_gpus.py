@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import nearest
 from pipelab.fields import Positive, Share, checked
-from pipelab.hardware.fact_rows import facts_from
-from pipelab.io.csv_cells import frame_of, path_of
+from pipelab.io.csv_cells import frame_of, path_of, read_by_name
 from pipelab.io.paths import data_dir
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ class GPUFacts:
     note: str = ""
 
 
-_TEXTS = {"verified", "source", "note", "memory_kind", "driver_names"}
-
-
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     """GPU types by name: the bundled ones, and after them those of a file of your own.
 
@@ -108,7 +104,7 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     >>> load_gpus()["L4"].fp16_tflop_per_s
     121.0
     """
-    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_gpus", path))
+    return _bundled() | ({} if path is None else _read(path_of("load_gpus", path)))
 
 
 @cache
@@ -117,11 +113,7 @@ def _bundled() -> dict[str, GPUFacts]:
 
 
 def _read(path: Path) -> dict[str, GPUFacts]:
-    required = ["memory_gb", "memory_bandwidth_gb_per_s", "fp16_tflop_per_s"]
-    optional = [name for name in GPUFacts.__dataclass_fields__ if name not in required]
-    return facts_from(
-        path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS
-    )
+    return read_by_name(path, "gpu_type", GPUFacts)
 
 
 def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:

@@ -3,17 +3,14 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from pipelab.errors import InvalidData, InvalidValue
+from pipelab.fields import Count, Positive, checked
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.measured_times import Measured
 from pipelab.hardware.measurement_files import format_of, refuse_stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.timed_passes import Stated
-from pipelab.io.csv_cells import number, path_of, read_rows
-
-_COLUMNS = ("gpu_type", "layers", "batch", "milliseconds")
+from pipelab.io.csv_cells import path_of, read_objects
 
 
 def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
@@ -72,21 +69,23 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         raise InvalidData(f"{path}: {error}") from None
 
 
+@checked
+class _Own:
+    """One row of a table of one's own."""
+
+    gpu_type: str
+    layers: Count
+    batch: Positive
+    milliseconds: Positive
+
+
 def _own_table(path: Path) -> dict[str, dict[tuple[int, float], float]]:
     """Milliseconds by type of GPU, layers and batch."""
     found: dict[str, dict[tuple[int, float], float]] = {}
-    for row in read_rows(path, _COLUMNS):
-        layers, batch, milliseconds = (float(number(row, c)) for c in _COLUMNS[1:])
-        if not (1 <= layers < np.inf) or layers != int(layers):
-            raise row.error("layers", row.cells["layers"], "expected a whole number, at least 1")
-        if not row.cells["gpu_type"]:
-            raise row.error("gpu_type", "", "expected the name of a type of GPU")
-        table = found.setdefault(row.cells["gpu_type"], {})
-        if (layers, batch) in table:
-            raise row.error(
-                "batch",
-                row.cells["batch"],
-                f"{layers:g} layers with this batch are listed already",
-            )
-        table[int(layers), batch] = milliseconds
+    for row, one in read_objects(path, _Own):
+        table = found.setdefault(one.gpu_type, {})
+        if (one.layers, one.batch) in table:
+            expected = f"{one.layers} layers with this batch are listed already"
+            raise row.error("batch", row.cells["batch"], expected)
+        table[one.layers, one.batch] = one.milliseconds
     return found

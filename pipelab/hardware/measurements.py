@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.fields import instance
-from pipelab.hardware.calibration import measurement_of, read_measurements
+from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.expected_rates import errors_held_out
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.csv_cells import frame_of, path_of, place
@@ -61,8 +61,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     )
     table = frame_of(path, "what").reset_index()
     times, predicted = [], []
-    for row in read_measurements(path):
-        one = measurement_of(row)
+    for row, one in read_measurements(path):
         milliseconds = place(row, {}, partial(one.predicted, costs))
         times.append(milliseconds / one.milliseconds)
         in_rows_unit = (

@@ -670,7 +670,7 @@ class Roofline:
         UnknownName
             The model is unknown.
         """
-        from pipelab.hardware.calibration import calibrate, measurement_of, read_measurements
+        from pipelab.hardware.calibration import calibrate, read_measurements
         from pipelab.hardware.measurement_files import (
             format_of,
             measurements_of,
@@ -683,7 +683,7 @@ class Roofline:
         if kind != "own":
             return calibrate(self, measurements_of(path, kind, facts, self.gpus))
         refuse_stated("calibrated", path, stated)
-        return calibrate(self, [measurement_of(row) for row in read_measurements(path)])
+        return calibrate(self, [one for _, one in read_measurements(path)])
 
     @checked_arguments
     def pass_seconds(

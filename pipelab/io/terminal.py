@@ -1,6 +1,8 @@
-"""What the command line prints: results as tables, and the ledger."""
+"""What the command line prints: results as tables, the ledger, and sentences on standard error."""
 
+import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -91,3 +93,18 @@ def _short(value: object, most: int = 48) -> str:
 def table_text(frame: "DataFrame") -> str:
     """A data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
+
+
+def say(message: object, status: int = 2) -> int:
+    """Say it on standard error, and return the exit status."""
+    try:
+        print(f"pipelab: {message}", file=sys.stderr, flush=True)
+    except OSError:  # standard error is closed
+        mute(sys.stderr)
+    return status
+
+
+def mute(stream: TextIO) -> None:
+    """What is still to be written goes nowhere, so that Python's own flush at the end does not fail."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

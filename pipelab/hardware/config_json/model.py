@@ -6,7 +6,7 @@ approximated. Of a model that sees or hears besides, the part that reads and wri
 warning says that the rest is left out.
 """
 
-import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from pipelab.hardware.config_json.families import FAMILIES
 from pipelab.hardware.config_json.fields import Config
 from pipelab.hardware.config_json.quantization import precision_of
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.whole_files import is_folder, named, read_text
+from pipelab.io.whole_files import named, read_json
 
 
 def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Transformer:
@@ -35,7 +35,7 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Tra
     InvalidData
         The file is not there, is torn or strange, or the model is not supported.
     """
-    if is_folder(path):
+    if os.path.isdir(path):
         path = path / "config.json"
     c = _text_part(_read(path))
     kind = c.get("model_type")
@@ -62,11 +62,7 @@ _KEYS = {
 
 
 def _read(path: Path) -> Config:
-    text = read_text(path, "JSON")
-    try:
-        values = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InvalidData(f"{named(path)}: cannot be read as JSON ({error})") from None
+    values = read_json(path)
     if not isinstance(values, dict) or not values.get("model_type"):
         expected = 'expected the config.json of a Hugging Face model, an object with "model_type"'
         raise InvalidData(f"{named(path)}: {expected}")

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelab.errors import InvalidValue
-from pipelab.io.commands.wanted import Case, Json, Wanted, about_a_problem
+from pipelab.io.commands.wanted import Case, Json, Wanted
 from pipelab.io.csv_cells import write_to
-from pipelab.io.streams import say
-from pipelab.io.terminal import print_evaluation, print_result
+from pipelab.io.terminal import print_evaluation, print_result, say
 from pipelab.solving import METHODS, OBJECTIVES
 
 if TYPE_CHECKING:
@@ -18,15 +17,14 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
     from pipelab.solving import Result
 
-_PLAN = (".json", ".csv")
+_PLAN = ".json"
 CaseOfPlan = Annotated[
     str | None, typer.Option("--case", help="Of a plan: its case, if the plan does not name it.")
 ]
 
 
-@about_a_problem
 def solve(
-    wanted: Wanted,
+    context: typer.Context,
     case: Case = None,
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
     objective: Annotated[
@@ -54,9 +52,7 @@ def solve(
     as_json: Json = False,
     output: Annotated[
         str | None,
-        typer.Option(
-            help="Write the whole plan, rates of stages and links included: .json or .csv."
-        ),
+        typer.Option(help="Write the whole plan, rates of stages and links included: .json."),
     ] = None,
 ) -> None:
     """Find the best placement; exit status 1 where none is found.
@@ -64,13 +60,13 @@ def solve(
     Of a case: pipelab solve tiny. Of a model: pipelab solve --model Llama-3-70B --gpus a100=4,l4=8.
     Ctrl-C ends the search and prints the best so far.
     """
-    from pipelab.io.saving import save
+    from pipelab.io.plans import save
     from pipelab.solving import solve as run
 
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
     options = {name: value for name, value in options.items() if value is not None}
-    problem = wanted.problem(case)
+    problem = context.obj.problem(case)
     result = run(problem, method, objective or objective_of(problem), **options)
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
@@ -87,25 +83,24 @@ def objective_of(problem: "Problem") -> str:
     return "step_time" if problem.workload.phase == "training" else "throughput"
 
 
-@about_a_problem
 def evaluate(
-    wanted: Wanted,
-    plan: Annotated[str, typer.Argument(help="A plan: .json or .csv, as of solve --output.")],
+    context: typer.Context,
+    plan: Annotated[str, typer.Argument(help="A plan: .json, as of solve --output.")],
     case: CaseOfPlan = None,
     as_json: Json = False,
     output: Annotated[
-        str | None, typer.Option(help="Write the whole plan, rates included: .json or .csv.")
+        str | None, typer.Option(help="Write the whole plan, rates included: .json.")
     ] = None,
 ) -> None:
     """Compute a plan's rate, its stages, its links and what it holds.
 
-    A plan of your own has the columns first_layer, last_layer and gpus (their ids, with spaces
-    between). Its problem is the case that it names, --case, or the same --model and --gpus as before.
+    A plan of your own has "stages", each with first_layer, last_layer and gpus (their ids). Its
+    problem is the case that it names, --case, or the same --model and --gpus as before.
     """
     from pipelab.hardware.what_fits import capacity
-    from pipelab.io.placements import document_of, save_placement
+    from pipelab.io.plans import document_of, save_placement
 
-    problem, placement = _read(plan, wanted, case)
+    problem, placement = _read(plan, context.obj, case)
     if as_json:
         print(json.dumps(document_of(problem, placement), allow_nan=False))
     else:
@@ -114,9 +109,8 @@ def evaluate(
         save_placement(problem, placement, output)
 
 
-@about_a_problem
 def settings(
-    wanted: Wanted,
+    context: typer.Context,
     engine: Annotated[
         str,
         typer.Option(
@@ -136,7 +130,7 @@ def settings(
     """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
     from pipelab.io.engines.launch import settings as translated
 
-    problem, plan = _planned(case_or_plan, wanted, case)
+    problem, plan = _planned(case_or_plan, context.obj, case)
     if plan is None:
         raise typer.Exit(1)
     addresses = hosts.split(",") if hosts and "," in hosts else hosts
@@ -155,7 +149,7 @@ def _planned(
     if given is not None and given.endswith(_PLAN):
         return _read(given, wanted, case)
     if case is not None:
-        expected = "expected it beside a plan (.json or .csv) only"
+        expected = "expected it beside a plan (.json) only"
         raise InvalidValue("settings", [("--case", case, expected)])
     problem = wanted.problem(given)
     result = run(problem, objective=objective_of(problem))
@@ -166,7 +160,7 @@ def _planned(
 
 def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Placement"]:
     """A plan's problem, and the plan, which must be of that problem."""
-    from pipelab.io.loading import load_placement, problem_of
+    from pipelab.io.plans import load_placement, problem_of
 
     if wanted.own:
         if case is not None:

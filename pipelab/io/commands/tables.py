@@ -12,7 +12,6 @@ from pipelab.io.commands.wanted import (
     Case,
     Json,
     Wanted,
-    about_a_problem,
     changed,
     gpu_type,
 )
@@ -26,9 +25,8 @@ if TYPE_CHECKING:
 Table = Annotated[str | None, typer.Option(help="Write the table to this CSV file, too.")]
 
 
-@about_a_problem
 def compare(
-    wanted: Wanted,
+    context: typer.Context,
     case: Case = None,
     methods: Annotated[
         str | None, typer.Option(help="With commas between; all of them by default.")
@@ -42,15 +40,14 @@ def compare(
     from pipelab.engine.comparison import compare as run
 
     names = EVERY_METHOD if methods is None else [name.strip() for name in methods.split(",")]
-    found = run(wanted.problem(case), names, time_limit=time_limit)
+    found = run(context.obj.problem(case), names, time_limit=time_limit)
     _show(found.to_frame(), as_json, output, "compare")
     if not any(result.placement for result in found.results.values()):
         raise typer.Exit(1)
 
 
-@about_a_problem
 def sweep(
-    wanted: Wanted,
+    context: typer.Context,
     vary: Annotated[
         list[str],
         typer.Option(
@@ -75,10 +72,8 @@ def sweep(
     from pipelab.engine.sweeps.points import grid
     from pipelab.engine.sweeps.run import sweep as run
 
-    axes: dict[str, list[float]] = {}
-    for text in vary:
-        name, values = _axis(text, wanted)
-        axes[name] = values
+    wanted: Wanted = context.obj
+    axes = dict(_axis(text, wanted) for text in vary)
     # what does not fit is refused here, and not by every point
     written = {name: axes[name][0] for name in axes if name == "output_tokens"}
     changed(wanted, written).problem(case)
@@ -118,9 +113,8 @@ def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) ->
     return changed(wanted, point).problem(case)
 
 
-@about_a_problem
 def node(
-    wanted: Wanted,
+    context: typer.Context,
     as_json: Json = False,
     output: Table = None,
 ) -> None:
@@ -131,13 +125,13 @@ def node(
     """
     from pipelab.hardware.expected_rates import doubt_of
 
+    wanted: Wanted = context.obj
     problem = wanted.problem(None)
     kinds = set(problem.cluster.gpus)
     if len(kinds) > 1 or not problem.cluster.gpus[0].node:
         expected = "expected one type of GPU, at least two of them, all on one node (--per-node)"
         raise InvalidValue("node", [("--gpus", wanted.gpus or wanted.cluster, expected)])
-    count = len(problem.cluster)
-    gpu = problem.cluster.gpus[0]
+    gpu, count = problem.cluster.gpus[0], len(problem.cluster)
     mixes = problem.costs.node_mixes(problem.model, problem.workload, gpu, count)
     _show(mixes, as_json, output, "node")
     if not as_json and (doubt := doubt_of(problem)):
@@ -146,9 +140,8 @@ def node(
         raise typer.Exit(1)
 
 
-@about_a_problem
 def count(
-    wanted: Wanted,
+    context: typer.Context,
     case: Case = None,
     form: Annotated[str, typer.Option(help="written or tight.")] = "written",
     as_json: Json = False,
@@ -156,7 +149,7 @@ def count(
     """Count the joint ILP's variables and rows, without building it."""
     from pipelab.engine.methods.joint import joint_size
 
-    size = joint_size(wanted.problem(case), form)
+    size = joint_size(context.obj.problem(case), form)
     if as_json:
         print(json.dumps(size))
         return

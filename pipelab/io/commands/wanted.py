@@ -1,15 +1,17 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from pipelab.errors import InvalidValue, nearest
-from pipelab.io.streams import say
+from pipelab.io.terminal import say
 
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
@@ -124,17 +126,10 @@ class Wanted:
             raise _refused("--output-tokens", None, expected)
         return self._of_case(case) if case is not None else self._of_model()
 
-    @property
-    def _rules(self) -> dict[str, Any]:
-        names = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
-        names |= {n: n for n in ("batch_split", "link_units")}
-        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
-
-    @property
-    def _workload(self) -> dict[str, Any]:
-        names = {"batch": "batch_size", "length": "sequence_length"}
-        names |= {n: n for n in ("phase", "output_tokens", "in_flight", "microbatches")}
-        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
+    def _given(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """The options of these names that were given, by the fields that they set."""
+        values = {field: getattr(self, name) for name, field in names.items()}
+        return {field: value for field, value in values.items() if value is not None}
 
     def _of_case(self, case: str) -> "Problem":
         from pipelab.io.cases_csv import load_case
@@ -143,10 +138,8 @@ class Wanted:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        problem = load_case(case, **self._rules)
-        if not self._workload:
-            return problem
-        return replace(problem, workload=replace(problem.workload, **self._workload))
+        problem = load_case(case, **self._given(_RULE_FIELDS))
+        return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
@@ -155,15 +148,18 @@ class Wanted:
 
         if not self.model:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")
-        kinds = {"precision": self.precision, "kv_precision": self.kv_precision}
-        model = load_model(self.model, **{k: v for k, v in kinds.items() if v is not None})
+        precisions = {name: name for name in ("precision", "kv_precision")}
+        model = load_model(self.model, **self._given(precisions))
         load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH, "phase": _PHASE}
-        load |= self._workload
+        load |= self._given(_LOAD_FIELDS)
         cluster = self._cluster()
         costs = Roofline() if self.rates is None else Roofline(engine=self.rates)
-        pool = ", ".join(f"{n} × {t}" for t, n in _counted(cluster).items())
+        types = Counter(gpu.type for gpu in cluster.gpus)
+        pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
-        return Problem(cluster, model, Workload(**load), costs, name=name, **self._rules)
+        return Problem(
+            cluster, model, Workload(**load), costs, name=name, **self._given(_RULE_FIELDS)
+        )
 
     def _cluster(self) -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
@@ -172,15 +168,39 @@ class Wanted:
             expected = "expected --gpus or --cluster beside --model, and not both"
             raise _refused("--cluster", self.cluster, expected)
         if self.gpus:
-            counts = counts_of(self.gpus)
             network = _NETWORK_GBIT if self.network_gbit is None else self.network_gbit
-            return cluster_of_counts(counts, self.per_node or _NODE, network)
+            return cluster_of_counts(counts_of(self.gpus), self.per_node or _NODE, network)
         if self.per_node is not None:
             raise _refused("--per-node", self.per_node, "expected it beside --gpus")
         return load_cluster(str(self.cluster), network_gbit_per_s=self.network_gbit)
 
 
 _NAMES = [field.name for field in fields(Wanted)]
+# The fields of a problem, and of its workload, that options set.
+_RULE_FIELDS = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
+_RULE_FIELDS |= {name: name for name in ("batch_split", "link_units")}
+_LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
+_LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
+# Those that a sweep varies.
+VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")
+
+
+class ProblemCommand(TyperCommand):
+    """A command that has the options of `Wanted` after its own, and finds them in `context.obj`."""
+
+    def __init__(self, *args: Any, params: list, **kwargs: Any) -> None:
+        super().__init__(*args, params=[*params, *_shared_options()], **kwargs)
+
+    def invoke(self, ctx: typer.Context) -> Any:
+        ctx.obj = Wanted(**{name: ctx.params.pop(name) for name in _NAMES})
+        return super().invoke(ctx)
+
+
+@cache
+def _shared_options() -> list:
+    app = typer.Typer(add_completion=False)
+    app.command()(Wanted)
+    return get_command(app).params
 
 
 def _flag(name: str) -> str:
@@ -189,11 +209,6 @@ def _flag(name: str) -> str:
 
 def _refused(option: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue("options", [(option, value, expected)])
-
-
-def _counted(cluster: "Cluster") -> dict[str, int]:
-    types = [gpu.type for gpu in cluster.gpus]
-    return {kind: types.count(kind) for kind in dict.fromkeys(types)}
 
 
 def counts_of(text: str) -> dict[str, int]:
@@ -227,39 +242,9 @@ def gpu_type(name: str) -> str:
     return chosen
 
 
-@functools.cache
+@cache
 def _say_once(message: str) -> None:
     say(message)
-
-
-def about_a_problem(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Wanted`, after its own; it gets them as `wanted`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    hints = inspect.get_annotations(Wanted, eval_str=True)
-    shared = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
-        )
-        for name in _NAMES
-    ]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(wanted=Wanted(**{name: given.pop(name) for name in _NAMES}), **given)
-
-    kept = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in own.items()
-        if name != "wanted"
-    ]
-    set_signature(run, [*kept, *shared])
-    return run
-
-
-def set_signature(run: Any, parameters: list[inspect.Parameter]) -> None:
-    """What typer reads of a function."""
-    run.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
 
 
 def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
@@ -277,6 +262,3 @@ def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
         pool = before | {gpu_type(name): count for name, count in counts.items()}
         options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())
     return replace(wanted, **options)
-
-
-VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")
