@@ -61,8 +61,7 @@ from .widgets.watch import watch_solve as watch_solve
 from .hardware.known_clusters import clusters as clusters, load_cluster as load_cluster
 from .hardware.known_gpus import gpus as gpus, load_gpus as load_gpus
 from .hardware.known_models import load_model as load_model, models as models
-from .hardware.measured_files import load_measured as load_measured
-from .hardware.measured_times import Measured as Measured
+from .hardware.measured_times import Measured as Measured, load_measured as load_measured
 from .hardware.roofline import Roofline as Roofline
 from .hardware.measurements import against_measured as against_measured
 from .hardware.transformer import Transformer as Transformer

@@ -22,8 +22,7 @@ from newest_folders import PRICES, write_folder
 
 import pipelab as pl
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.hardware.measurement_files import measurements_of
-from pipelab.hardware.timed_passes import Stated
+from pipelab.hardware.measurement_files import Stated, measurements_of
 from pipelab.io.paths import data_dir
 from pipelab.io.plans import save_placement
 from pipelab.io.schedule_files import from_csv, to_csv

@@ -18,7 +18,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.pass_times import Demand, Span, hardware_of, stage_seconds
+from pipelab.hardware.pass_times import Demand, Span, hardware_of
 from pipelab.io.csv_cells import Row, read_objects
 from pipelab.problem import Workload
 
@@ -124,10 +124,8 @@ class Traversal:
 
     def milliseconds(self, costs: "Roofline") -> float:
         """With the constants of this cost model, of which only the row's engine counts."""
-        own = costs.running(self.engine)
-        hardware = hardware_of(own, self.demand, [self.gpu])
-        seconds = stage_seconds(own, self.demand, hardware, self.span, self.batch, self.degree)
-        return 1000 * float(seconds[0])
+        hardware = hardware_of(costs.running(self.engine), self.demand, [self.gpu])
+        return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:

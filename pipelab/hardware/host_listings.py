@@ -15,9 +15,9 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, nearest, shown
+from pipelab.errors import InvalidData, UnknownName, nearest, shown
 from pipelab.fields import Number, checked, described
-from pipelab.hardware.known_gpus import GPUFacts, nearest_name, type_of
+from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.io.csv_cells import NUMBER, Row, read_objects, read_rows
 from pipelab.io.whole_files import named, read_text, refused
 
@@ -130,14 +130,10 @@ def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
     name = row.cells["name"]
     if "MIG" in name.split() or row.cells.get("mig.mode.current", "").lower() == "enabled":
         raise row.error("name", name, f"a MIG instance, or a GPU cut into some: {_MIG}")
-    kind = type_of(name, facts)
-    if kind is None:
-        known = nearest_name(name, facts)
-        raise row.error(
-            "name",
-            name,
-            f"no type of GPU has this name; {known}; or give gpus=… with its driver_names",
-        )
+    try:
+        kind = type_of_named(name, facts, "give gpus=… with its driver_names")
+    except UnknownName as error:
+        raise row.error("name", name, str(error)) from None
     memory = row.cells[MEMORY].removesuffix("MiB").strip()
     if not NUMBER.fullmatch(memory) or not 1 <= float(memory) < 1e9:
         raise row.error(MEMORY, row.cells[MEMORY], "expected MiB, such as 81559 MiB")

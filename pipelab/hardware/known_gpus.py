@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipelab.errors import nearest
+from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.io.csv_cells import frame_of, path_of, read_by_name
 from pipelab.io.paths import data_dir
@@ -129,11 +129,20 @@ def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
     return None
 
 
-def nearest_name(name: str, facts: Mapping[str, GPUFacts]) -> str:
-    """Say which names drivers have for these types, the nearest first."""
-    return nearest(
-        name, [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
-    )
+def type_of_named(name: str, facts: Mapping[str, GPUFacts], remedy: str) -> str:
+    """`type_of`, of a GPU that must be known.
+
+    Raises
+    ------
+    UnknownName
+        The message has the drivers' names of these types, the nearest first, and the remedy.
+    """
+    found = type_of(name, facts)
+    if found is None:
+        named = [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
+        known = nearest(name, named)
+        raise UnknownName(f"no type of GPU has this name; {known}; or {remedy}")
+    return found
 
 
 def _plain_name(name: str) -> str:

@@ -106,21 +106,6 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
-
-    flops: np.ndarray  # per second, in the precision of the layers
-    head_flops: np.ndarray  # per second, at 16 bits
-    bandwidth: np.ndarray  # bytes/s of memory
-    inside: np.ndarray  # bytes/s between GPUs of a node
-    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
-
-    def take(self, index: Any) -> "Hardware":
-        """The kinds of these numbers."""
-        return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
-
-
-@dataclass(frozen=True)
 class Demand:
     """The demands of one model under one load; methods take arrays that broadcast.
 
@@ -304,12 +289,82 @@ class Demand:
         }
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """What GPUs reach with an engine under a demand: one number per kind, shape (K,) or whatever broadcasts."""
+
+    engine: Engine
+    demand: Demand
+    flops: np.ndarray  # per second, in the precision of the layers
+    head_flops: np.ndarray  # per second, at 16 bits
+    bandwidth: np.ndarray  # bytes/s of memory
+    inside: np.ndarray  # bytes/s between GPUs of a node
+    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
+
+    def take(self, index: Any) -> "Hardware":
+        """The kinds of these numbers."""
+        names = [f.name for f in fields(self)][2:]
+        return replace(self, **{name: getattr(self, name)[index] for name in names})
+
+    def stage_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
+        """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
+        moved = self.moving_seconds(self.demand.stored_bytes(span, b, t))
+        return self.layers_seconds(span, b, t) + moved
+
+    def moving_seconds(self, stored: Any) -> Any:
+        """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
+        return self.engine.activation_moves * stored / self.bandwidth
+
+    def layers_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
+        """T_stage without what training moves besides."""
+        engine, demand = self.engine, self.demand
+        wait = engine.layer_overhead_us * 1e-6
+        step = engine.step_overhead_us + engine.sequence_overhead_us * b
+        if t > 1:
+            wait = wait + self.layer_collectives(b, t)
+            step = step + engine.tensor_parallel_us
+        compute = demand.head_flops(b) / (t * self.head_flops)
+        head = self.slower(compute, demand.head_bytes / (t * self.bandwidth))
+        total = span.last * (head + step * 1e-6)
+        for own, numbers in demand.groups(span):
+            # Attention computes in 16 bits, whatever the weights are stored in.
+            attention = b * own.attention_flops() / self.head_flops
+            extra = wait
+            if engine.score_bytes:
+                extra = extra + own.score_bytes(engine.score_bytes, b) / (t * self.bandwidth)
+            for kind, number in numbers.items():
+                if np.any(number):
+                    move = sum(moved_bytes(engine, own, kind, b, t)) / self.bandwidth
+                    compute = (own.layer_flops(kind, b) / self.flops + attention) / t
+                    total = total + number * (self.slower(compute, move) + extra)
+        return total
+
+    def slower(self, compute: Any, move: Any) -> Any:
+        """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
+        shown = 1 - self.engine.decode_overlap
+        return np.maximum(compute, move) + shown * np.minimum(compute, move)
+
+    def layer_collectives(self, b: Any, t: int) -> Any:
+        """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
+        engine, demand = self.engine, self.demand
+        wait = self.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
+        size, bandwidth = demand.residual_bytes(b), self.inside
+        if engine.large_allreduce is not None and t >= LARGE_GPUS:
+            chunk = engine.chunk_tokens
+            message = size if chunk is None else demand.at_most(chunk, size)
+            share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+            bandwidth = bandwidth * share
+        return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
+
+
 def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
     """What these kinds of GPU reach with this engine, one number of each per kind."""
     engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
     waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
     return Hardware(
+        engine,
+        demand,
         np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
         np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
         np.array([_bytes_per_s(engine, f) for f in facts]),
@@ -335,17 +390,6 @@ def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
     return gpu.memory_bandwidth_gb_per_s * share * gpu.memory_factor * 1e9
 
 
-def slower(
-    costs: "Roofline",
-    demand: Demand,
-    compute: np.ndarray | float,
-    move: np.ndarray | float,
-) -> Any:
-    """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
-    overlap = costs.constants.decode_overlap
-    return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
-
-
 def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> tuple[Any, Any, Any]:
     """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
 
@@ -358,71 +402,6 @@ def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> t
         demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
         demand.activation_bytes(b) / t,
     )
-
-
-def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
-    """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
-    wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
-    size, bandwidth = demand.residual_bytes(b), gpu.inside
-    if engine.large_allreduce is not None and t >= LARGE_GPUS:
-        message = size if engine.chunk_tokens is None else demand.at_most(engine.chunk_tokens, size)
-        share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
-        bandwidth = bandwidth * share
-    return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
-
-
-def stage_seconds(
-    costs: "Roofline",
-    demand: Demand,
-    gpu: Hardware,
-    span: Span,
-    b: np.ndarray | float,
-    t: int,
-) -> np.ndarray:
-    """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
-    moved = moving_seconds(costs.constants, gpu, demand.stored_bytes(span, b, t))
-    return layers_seconds(costs, demand, gpu, span, b, t) + moved
-
-
-def moving_seconds(engine: Engine, gpu: Hardware, stored: Any) -> Any:
-    """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
-    return engine.activation_moves * stored / gpu.bandwidth
-
-
-def layers_seconds(
-    costs: "Roofline",
-    demand: Demand,
-    gpu: Hardware,
-    span: Span,
-    b: np.ndarray | float,
-    t: int,
-) -> np.ndarray:
-    """T_stage without what training moves besides."""
-    engine = costs.constants
-    wait = engine.layer_overhead_us * 1e-6
-    step = engine.step_overhead_us + engine.sequence_overhead_us * b
-    if t > 1:
-        wait = wait + layer_collectives(engine, demand, gpu, b, t)
-        step = step + engine.tensor_parallel_us
-    head = slower(
-        costs,
-        demand,
-        demand.head_flops(b) / (t * gpu.head_flops),
-        demand.head_bytes / (t * gpu.bandwidth),
-    )
-    total = span.last * (head + step * 1e-6)
-    for own, numbers in demand.groups(span):
-        # Attention computes in 16 bits, whatever the weights are stored in.
-        attention = b * own.attention_flops() / gpu.head_flops
-        extra = wait
-        if engine.score_bytes:
-            extra = extra + own.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
-        for kind, number in numbers.items():
-            if np.any(number):
-                move = sum(moved_bytes(engine, own, kind, b, t)) / gpu.bandwidth
-                compute = (own.layer_flops(kind, b) / gpu.flops + attention) / t
-                total = total + number * (slower(costs, own, compute, move) + extra)
-    return total
 
 
 def seconds_of_pass(
@@ -443,9 +422,8 @@ def seconds_of_pass(
     if degree > 1 and not gpu.node:
         expected = "expected a GPU with a node where it is more than 1"
         raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
-    demand, span = Demand(model, workload), Span.of(model, layers)
-    hardware, b = hardware_of(costs, demand, [gpu]), np.array([workload.batch_size])
-    return float(stage_seconds(costs, demand, hardware, span, b, degree)[0])
+    hardware, b = hardware_of(costs, Demand(model, workload), [gpu]), workload.batch_size
+    return float(hardware.stage_seconds(Span.of(model, layers), np.array([b]), degree)[0])
 
 
 def layer_times(
@@ -460,7 +438,7 @@ def layer_times(
     moved = dict(zip(names, moved_bytes(engine, demand, "ordinary", b, 1), strict=True))
     matrices = demand.layer_flops("ordinary", b) / hardware.flops
     computing = matrices + b * demand.attention_flops() / hardware.head_flops
-    both = slower(costs, demand, computing, sum(moved.values()) / hardware.bandwidth)
+    both = hardware.slower(computing, sum(moved.values()) / hardware.bandwidth)
     scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
     overhead = engine.layer_overhead_us * 1e-6 + scores
     seconds = {"computing": computing}

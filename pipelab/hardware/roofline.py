@@ -33,7 +33,7 @@ from pipelab.fields import (
 from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Span, layer_times, seconds_of_pass
-from pipelab.hardware.stage_modes import best_modes, cost_of_stage, shared_batches
+from pipelab.hardware.stage_modes import Candidates, cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
@@ -425,10 +425,9 @@ class Roofline:
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        demand, spans = Demand(model, workload), Span.all(model)
-        costs = self.for_phase(workload.phase)
-        shared = shared_batches(costs, demand, kinds, composition, spans, batch_split)
-        best = best_modes(costs, demand, kinds, composition, spans, shared)
+        costs, demand = self.for_phase(workload.phase), Demand(model, workload)
+        stages = Candidates(costs, demand, kinds, composition, Span.all(model))
+        best = stages.best(stages.shared_batches(batch_split))
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
     @checked_arguments

@@ -23,11 +23,8 @@ from pipelab.hardware.pass_times import (
     Demand,
     Span,
     hardware_of,
-    layer_collectives,
-    layers_seconds,
-    moving_seconds,
 )
-from pipelab.hardware.stage_modes import degrees
+from pipelab.hardware.stage_modes import Candidates
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -124,7 +121,7 @@ def _stages(
     shared = {1: batch}
     kinds = tuple(dict.fromkeys(gpus))
     counts = np.array([[gpus.count(kind) for kind in kinds]])
-    for t in degrees(costs, model, kinds, counts):
+    for t in Candidates(costs, demand, kinds, counts, span).degrees():
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     modes, busy = [], []
     for t, shares in shared.items():
@@ -187,13 +184,13 @@ def gradients(
         How it is computed.
     """
     hardware = hardware_of(costs, demand, [gpu]).take(0)
-    causal = layers_seconds(costs, demand, hardware, span, b, degree)
+    causal = hardware.layers_seconds(span, b, degree)
     shared: Any = 0.0
     if degree > 1:
-        shared = span.layers * layer_collectives(costs.constants, demand, hardware, b, degree)
+        shared = span.layers * hardware.layer_collectives(b, degree)
     matrices, pairs = _forward_flops(demand, span, b)
     alone = (causal - shared) / (matrices + pairs)
-    besides = shared + moving_seconds(costs.constants, hardware, stored)
+    besides = shared + hardware.moving_seconds(stored)
     return (
         alone * (matrices + attention.forward * pairs) + besides,
         alone * (matrices + attention.backward * pairs) + besides,

@@ -12,6 +12,7 @@ from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
 from pipelab.hardware.pass_times import Demand, Span, seconds_of_pass
+from pipelab.hardware.stage_modes import can_cut
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
@@ -180,7 +181,7 @@ def mixes_of_node(
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
     rows = []
     for cut in range(1, gpus + 1):
-        if gpus % cut or not _can_cut(model, cut):
+        if gpus % cut or not can_cut(model, cut):
             continue
         for stages in range(1, gpus // cut + 1):
             if (gpus // cut) % stages == 0 and stages <= model.layers:
@@ -188,11 +189,6 @@ def mixes_of_node(
     table = pd.DataFrame(rows)
     order = ["fits", "tokens_per_s"]
     return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _can_cut(model: Transformer, cut: int) -> bool:
-    parts = model.kv_parts
-    return model.heads % cut == 0 and (parts % cut == 0 or cut % parts == 0)
 
 
 def _row(

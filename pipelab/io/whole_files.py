@@ -101,11 +101,16 @@ def read_json(path: Path) -> Any:
     InvalidData
         It is not there, cannot be read, or is not JSON.
     """
-    text = read_text(path, "JSON")
+    return json_of(path, read_text(path, "JSON"))
+
+
+def json_of(path: Path, text: str) -> Any:
+    """What the text of a file, or a part of it, stands for in JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise InvalidData(f"{named(path)}: cannot be read as JSON ({str(error)[:200]})") from None
+        reason = str(error)[:200]
+        raise InvalidData(f"{named(path)}: cannot be read as JSON ({reason})") from None
 
 
 def _not_there(path: Path) -> str:

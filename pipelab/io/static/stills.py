@@ -18,7 +18,7 @@ def still(model: str, models: Mapping[str, Mapping], show: Callable[[Mapping], s
     model : str
         The widget's id.
     models : mapping
-        Every widget of the notebook by its id: `state`, and `buffers` where it has any.
+        Every widget of the notebook by its id, with its `state`.
     show : callable
         How an output inside a widget becomes HTML.
     """
@@ -36,7 +36,7 @@ def _parts(model: str, models: Mapping, show: Callable, seen: set[str]) -> str:
         state.get("layout") or "", models
     ):
         return ""
-    figure = figure_of_state(state, known.get("buffers", []))
+    figure = figure_of_state(state)
     if figure is not None:
         return figure_html(figure)
     if state.get("children"):
