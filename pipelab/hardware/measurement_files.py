@@ -530,9 +530,18 @@ def _helix(path: Path, stated: Stated) -> list[_Timed]:
     return found
 
 
-def _of_layer(place: str, what: str, phase: Phase, *numbers: Any) -> _Timed:
-    """One layer by its batch, milliseconds, tokens and model."""
-    return _Timed(place, what, phase, *numbers, "kernels", "fp16", layers=1)
+def _of_layer(
+    place: str,
+    what: str,
+    phase: Phase,
+    batch: int,
+    time: float,
+    tokens: int | None,
+    model: str | None,
+) -> _Timed:
+    return _Timed(
+        place, what, phase, batch, time, tokens, model, "kernels", "fp16", gpu_type="", layers=1
+    )
 
 
 def _phase_by_name(path: Path) -> Phase:

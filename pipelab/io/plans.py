@@ -6,7 +6,7 @@ every rate and every GPU's share of the batch.
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -349,7 +349,7 @@ def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, A
                 _compare(f"{path}, {where}: {name}", theirs[name], mine[name])
 
 
-def _compare(place: str, said: Any, own: float | Sequence[float]) -> None:
+def _compare(place: str, said: Any, own: float | list[float]) -> None:
     """Refuse a number, or one for each GPU, that differs from the problem's."""
     numbers = own if isinstance(own, list) else [own]
     found = said if isinstance(said, list) else [said]

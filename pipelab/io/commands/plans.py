@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pipelab.errors import InvalidValue
-from pipelab.io.commands.wanted import Case, Json, Wanted
+from pipelab.io.commands.wanted import Case, Json, Real, Text, Wanted, option
 from pipelab.io.csv_cells import write_to
 from pipelab.io.terminal import print_evaluation, print_result, say
 from pipelab.solving import METHODS, OBJECTIVES
@@ -18,41 +18,30 @@ if TYPE_CHECKING:
     from pipelab.solving import Result
 
 _PLAN = ".json"
-CaseOfPlan = Annotated[
-    str | None, typer.Option("--case", help="Of a plan: its case, if the plan does not name it.")
-]
+CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
 
 
 def solve(
     context: typer.Context,
     case: Case = None,
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "auto",
+    method: Annotated[str, option(f"One of {', '.join(METHODS)}.")] = "auto",
     objective: Annotated[
-        str | None,
-        typer.Option(
-            help=f"One of {', '.join(OBJECTIVES)}; throughput by default, in training step_time."
-        ),
+        Text,
+        option(f"One of {', '.join(OBJECTIVES)}; throughput by default, in training step_time."),
     ] = None,
-    at_least: Annotated[
-        float | None, typer.Option(help="With latency or cost: a floor in tokens/s.")
-    ] = None,
-    schedule: Annotated[
-        str | None, typer.Option(help="Of training: 1F1B (the default), ZBH1, …, or best.")
-    ] = None,
+    at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
+    schedule: Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")] = None,
     recompute: Annotated[
-        str | None, typer.Option(help="In training: none (the default), selective, full or auto.")
+        Text, option("In training: none (the default), selective, full or auto.")
     ] = None,
-    form: Annotated[str | None, typer.Option(help="With --method joint: written or tight.")] = None,
+    form: Annotated[Text, option("With --method joint: written or tight.")] = None,
     time_limit: Annotated[
-        float | None, typer.Option(min=0, help="Seconds; the best placement by then is kept.")
+        Real, option("Seconds; the best placement by then is kept.", min=0)
     ] = None,
-    gap: Annotated[
-        float | None, typer.Option(min=0, help="Stop when at most this share below the best.")
-    ] = None,
+    gap: Annotated[Real, option("Stop when at most this share below the best.", min=0)] = None,
     as_json: Json = False,
     output: Annotated[
-        str | None,
-        typer.Option(help="Write the whole plan, rates of stages and links included: .json."),
+        Text, option("Write the whole plan, rates of stages and links included: .json.")
     ] = None,
 ) -> None:
     """Find the best placement; exit status 1 where none is found.
@@ -88,9 +77,7 @@ def evaluate(
     plan: Annotated[str, typer.Argument(help="A plan: .json, as of solve --output.")],
     case: CaseOfPlan = None,
     as_json: Json = False,
-    output: Annotated[
-        str | None, typer.Option(help="Write the whole plan, rates included: .json.")
-    ] = None,
+    output: Annotated[Text, option("Write the whole plan, rates included: .json.")] = None,
 ) -> None:
     """Compute a plan's rate, its stages, its links and what it holds.
 
@@ -112,20 +99,16 @@ def evaluate(
 def settings(
     context: typer.Context,
     engine: Annotated[
-        str,
-        typer.Option(
-            help="vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers."
-        ),
+        str, option("vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers.")
     ],
     case_or_plan: Annotated[
-        str | None, typer.Argument(help="A case to solve, or a plan written by solve --output.")
+        Text, typer.Argument(help="A case to solve, or a plan written by solve --output.")
     ] = None,
     case: CaseOfPlan = None,
     hosts: Annotated[
-        str | None,
-        typer.Option(help="Address of all GPUs, or of each by its id, with commas between."),
+        Text, option("Address of all GPUs, or of each by its id, with commas between.")
     ] = None,
-    output: Annotated[str | None, typer.Option(help="Write the script to this file.")] = None,
+    output: Annotated[Text, option("Write the script to this file.")] = None,
 ) -> None:
     """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
     from pipelab.io.engines.launch import settings as translated

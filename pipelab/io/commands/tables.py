@@ -11,9 +11,13 @@ from pipelab.io.commands.wanted import (
     VARIED,
     Case,
     Json,
+    Real,
+    Text,
     Wanted,
+    Whole,
     changed,
     gpu_type,
+    option,
 )
 from pipelab.io.terminal import table_text
 
@@ -22,16 +26,14 @@ if TYPE_CHECKING:
 
     from pipelab.problem import Problem
 
-Table = Annotated[str | None, typer.Option(help="Write the table to this CSV file, too.")]
+Table = Annotated[Text, option("Write the table to this CSV file, too.")]
 
 
 def compare(
     context: typer.Context,
     case: Case = None,
-    methods: Annotated[
-        str | None, typer.Option(help="With commas between; all of them by default.")
-    ] = None,
-    time_limit: Annotated[float, typer.Option(min=0, help="Seconds for each method.")] = 30.0,
+    methods: Annotated[Text, option("With commas between; all of them by default.")] = None,
+    time_limit: Annotated[float, option("Seconds for each method.", min=0)] = 30.0,
     as_json: Json = False,
     output: Table = None,
 ) -> None:
@@ -50,19 +52,18 @@ def sweep(
     context: typer.Context,
     vary: Annotated[
         list[str],
-        typer.Option(
-            help=f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
+        option(
+            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
             "--gpus a GPU type for its count. Several are combined."
         ),
     ],
     case: Case = None,
-    method: Annotated[str, typer.Option(help="As of solve.")] = "aggregated",
-    time_limit: Annotated[float | None, typer.Option(min=0, help="Seconds for each point.")] = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Processes; one for each core.")] = None,
+    method: Annotated[str, option("As of solve.")] = "aggregated",
+    time_limit: Annotated[Real, option("Seconds for each point.", min=0)] = None,
+    jobs: Annotated[Whole, option("Processes; one for each core.", min=1)] = None,
     as_json: Json = False,
     output: Annotated[
-        str | None,
-        typer.Option(help="Keep rows in this CSV file as they are solved; the same call goes on."),
+        Text, option("Keep rows in this CSV file as they are solved; the same call goes on.")
     ] = None,
 ) -> None:
     """Solve many problems that differ in some options; exit status 1 where none has a placement.
@@ -143,7 +144,7 @@ def node(
 def count(
     context: typer.Context,
     case: Case = None,
-    form: Annotated[str, typer.Option(help="written or tight.")] = "written",
+    form: Annotated[str, option("written or tight.")] = "written",
     as_json: Json = False,
 ) -> None:
     """Count the joint ILP's variables and rows, without building it."""

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -17,87 +17,73 @@ if TYPE_CHECKING:
     from pipelab.cluster import Cluster
     from pipelab.problem import Problem
 
-_MODEL, _LOAD, _RULES = "A model on GPUs, instead of a case", "Workload", "Rules"
 _NODE, _NETWORK_GBIT = 8, 100.0  # where nothing else is said
 # What a model on GPUs has where nothing is said; a case has its own.
 _LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
 
+Text, Whole, Real = str | None, int | None, float | None
+
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """An option of the command line."""
+    return typer.Option(*names, help=help, **more)
+
+
+_model = partial(option, rich_help_panel="A model on GPUs, instead of a case")
+_load = partial(option, rich_help_panel="Workload")
+_rule = partial(option, rich_help_panel="Rules")
+
 Case = Annotated[
-    str | None,
-    typer.Argument(help="A bundled case, or a folder of CSV files; or else give --model."),
+    Text, typer.Argument(help="A bundled case, or a folder of CSV files; or else give --model.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-
-def _option(panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, **more)
+Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 
 
 @dataclass(frozen=True)
 class Wanted:
     """The options that describe a problem, as the command line has them; None where not given."""
 
-    model: Annotated[
-        str | None, _option(_MODEL, help="A name of pipelab models, or a Hugging Face config.json.")
-    ] = None
-    gpus: Annotated[str | None, _option(_MODEL, help="Types and counts, such as a100=4,l4=8.")] = (
+    model: Annotated[Text, _model("A name of pipelab models, or a Hugging Face config.json.")] = (
         None
     )
+    gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
     cluster: Annotated[
-        str | None,
-        _option(_MODEL, help="Or a known cluster, or a folder with nvidia-smi listings."),
+        Text, _model("Or a known cluster, or a folder with nvidia-smi listings.")
     ] = None
-    precision: Annotated[str | None, _option(_MODEL, help="Of weights: bf16, fp8, int4, …")] = None
-    kv_precision: Annotated[str | None, _option(_MODEL, help="Of keys and values.")] = None
-    per_node: Annotated[
-        int | None, _option(_MODEL, min=1, help=f"GPUs of a type per node; {_NODE} by default.")
-    ] = None
+    precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
+    kv_precision: Annotated[Text, _model("Of keys and values.")] = None
+    per_node: Annotated[Whole, _model(f"GPUs of a type per node; {_NODE} by default.", min=1)] = (
+        None
+    )
     network_gbit: Annotated[
-        float | None,
-        _option(_MODEL, help=f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default."),
+        Real, _model(f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default.")
     ] = None
-    rates: Annotated[
-        str | None,
-        _option(_MODEL, help="The inference engine whose speed counts; vLLM by default."),
-    ] = None
+    rates: Annotated[Text, _model("The inference engine whose speed counts; vLLM by default.")] = (
+        None
+    )
     batch: Annotated[
-        int | None,
-        _option(
-            _LOAD, help=f"Sequences per microbatch (with node: of all); {_BATCH} without a case."
-        ),
+        Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
-    length: Annotated[
-        int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
-    ] = None
+    length: Annotated[Whole, _load(f"Tokens per sequence; {_LENGTH} without a case.")] = None
     phase: Annotated[
-        str | None,
-        _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case."),
+        Text, _load(f"prefill, decode, mixed or training; {_PHASE} without a case.")
     ] = None
-    output_tokens: Annotated[
-        int | None, _option(_LOAD, help="Written per sequence; needed with --phase mixed.")
-    ] = None
+    output_tokens: Annotated[Whole, _load("Written per sequence; needed with --phase mixed.")] = (
+        None
+    )
     in_flight: Annotated[
-        int | None,
-        _option(
-            _LOAD,
-            help="Microbatches in the pipeline at a time; chosen with the placement by default.",
-        ),
+        Whole,
+        _load("Microbatches in the pipeline at a time; chosen with the placement by default."),
     ] = None
-    microbatches: Annotated[
-        int | None, _option(_LOAD, help="Of a step, with --phase training.")
-    ] = None
+    microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
     max_gpus: Annotated[
-        int | None,
-        _option(_RULES, help="GPUs per stage, at most; without a case those of a node."),
+        Whole, _rule("GPUs per stage, at most; without a case those of a node.")
     ] = None
     same_type: Annotated[
-        bool | None,
-        _option(_RULES, "--same-type/--mixed", help="Only stages of one GPU type, or any."),
+        bool | None, _rule("Only stages of one GPU type, or any.", "--same-type/--mixed")
     ] = None
-    batch_split: Annotated[str | None, _option(_RULES, help="even or balanced.")] = None
-    link_units: Annotated[
-        str | None, _option(_RULES, help="transfers (as the write-up) or tokens.")
-    ] = None
+    batch_split: Annotated[Text, _rule("even or balanced.")] = None
+    link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
     @property
     def own(self) -> bool:
@@ -191,7 +177,7 @@ class ProblemCommand(TyperCommand):
     def __init__(self, *args: Any, params: list, **kwargs: Any) -> None:
         super().__init__(*args, params=[*params, *_shared_options()], **kwargs)
 
-    def invoke(self, ctx: typer.Context) -> Any:
+    def invoke(self, ctx: Any) -> Any:
         ctx.obj = Wanted(**{name: ctx.params.pop(name) for name in _NAMES})
         return super().invoke(ctx)
 

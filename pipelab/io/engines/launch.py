@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from pipelab.display import counted
 from pipelab.engine.deployments.result import Deployment
@@ -230,11 +230,8 @@ def _launched(plan: EnginePlan, step: TrainingTimeline | None = None) -> EngineS
     _refuse_shape(plan, needs)
     if plan.engine == "vLLM":
         plan = vllm_over_ray.in_rays_order(plan)
-    filled = (
-        _templates()
-        .get_template(f"{plan.engine}.sh.j2")
-        .make_module({"plan": plan, "serves": not needs.trains})
-    )
+    template = _templates().get_template(f"{plan.engine}.sh.j2")
+    filled: Any = template.make_module({"plan": plan, "serves": not needs.trains})
     return EngineSettings(
         plan.engine,
         plan.layers,

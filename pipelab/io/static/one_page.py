@@ -50,15 +50,16 @@ def _exporter() -> Any:
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
-    config = Config()
-    config.TagRemovePreprocessor = {"enabled": True, "remove_input_tags": {_FOLDED}}
-    config.CSSHTMLHeaderPreprocessor.style = "friendly"
+    config = {
+        "TagRemovePreprocessor": {"enabled": True, "remove_input_tags": {_FOLDED}},
+        "CSSHTMLHeaderPreprocessor": {"style": "friendly"},
+    }
     folder = str(Path(__file__).parent / "templates")
     return HTMLExporter(
         template_name="pipelab",
         extra_template_basedirs=[folder],
         anchor_link_text="",
-        config=config,
+        config=Config(config),
     )
 
 
