@@ -11,10 +11,21 @@ from difflib import get_close_matches
 from typing import Any
 
 __all__ = [
-    "InvalidData", "InvalidPlacement", "InvalidSchedule", "InvalidValue", "MissingPackage",
-    "NotApplicable", "PipelabError", "SweepFailed", "SweepInterrupted", "TooLarge",
-    "UnknownName", "nearest", "needed_by", "shown",
-]  # fmt: skip
+    "InvalidData",
+    "InvalidPlacement",
+    "InvalidSchedule",
+    "InvalidValue",
+    "MissingPackage",
+    "NotApplicable",
+    "PipelabError",
+    "SweepFailed",
+    "SweepInterrupted",
+    "TooLarge",
+    "UnknownName",
+    "nearest",
+    "needed_by",
+    "shown",
+]
 
 
 class PipelabError(Exception):

@@ -68,7 +68,7 @@ __all__ = [
     "real_number",
     "true_or_false",
     "whole_number",
-]  # fmt: skip
+]
 
 _Class = TypeVar("_Class")
 _Parameters = ParamSpec("_Parameters")

@@ -9,7 +9,7 @@ import pytest
 import tensor_shapes
 
 import pipelab as pl
-from pipelab.hardware.layer_sizes import LatentAttention
+from pipelab.hardware.transformer import LatentAttention
 
 # Fields of published config.json files that say what a model is, and published totals, each with
 # the document that has it to the last digit ("total_from"); of Granite none was found.

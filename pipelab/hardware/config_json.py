@@ -18,8 +18,7 @@ from typing import Any
 
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
-from pipelab.hardware.layer_sizes import INT4_GROUP, LatentAttention
-from pipelab.hardware.transformer import Transformer
+from pipelab.hardware.transformer import INT4_GROUP, LatentAttention, Transformer
 from pipelab.io.whole_files import named, read_json
 
 
@@ -159,7 +158,7 @@ _REASONS = {
     "its experts have biases, and attention has sinks, that Transformer does not count": "gpt_oss",
     "its layers have embeddings of their own, and some share keys and values": "gemma3n_text",
     "an index chooses which keys and values attention reads": "deepseek_v32 glm_moe_dsa",
-}  # fmt: skip
+}
 _REFUSED = {kind: reason for reason, kinds in _REASONS.items() for kind in kinds.split()}
 
 

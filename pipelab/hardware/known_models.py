@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count
 from pipelab.hardware.config_json import model_of_config
-from pipelab.hardware.layer_sizes import LatentAttention
-from pipelab.hardware.transformer import Transformer
+from pipelab.hardware.transformer import LatentAttention, Transformer
 from pipelab.io.csv_cells import frame_of, path_of, read_by_name
 from pipelab.io.paths import data_dir
 

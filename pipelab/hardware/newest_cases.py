@@ -4,6 +4,7 @@ gangmuk/LLM_placement_solver at 1221697. Its rates come from the dimensions of m
 problem has pipelab's `Roofline`; what `Problem` has no place for is named in one warning.
 """
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, InvalidValue, nearest
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.fields import Positive, checked, python_value
-from pipelab.hardware.cloud_prices import price_list, prices
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -93,10 +93,8 @@ def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | Non
     matrix, generated = _network(folder, gpus)
     joined = _in_nodes(gpus, matrix)
     cluster = Cluster(tuple(joined), matrix)
-    problem = Problem(
-        cluster, model, workload, Roofline(),
-        max_gpus_per_stage=min(_MOST_GPUS, cluster.largest_node), name=folder.name,
-    )  # fmt: skip
+    most = min(_MOST_GPUS, cluster.largest_node)
+    problem = Problem(cluster, model, workload, Roofline(), most, name=folder.name)
     notes = [_left_out(parameters), *_doubts(parameters, model), generated, unpriced]
     said = "; ".join(note for note in notes if note)
     told = f"{folder}: read with pl.Roofline in place of its author's rates"
@@ -134,11 +132,11 @@ def _workload(parameters: Mapping[str, Row]) -> Workload:
 
 def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
     """The GPUs in the order of their ids, and what to say of types without a price."""
-    rows, listed = read_pool(folder, _PoolRow), price_list(folder)
+    rows, listed = read_pool(folder, _PoolRow), _price_list(folder)
     if provider is not None and listed is None:
         expected = "expected a list of prices beside the case"
         raise rows[0][0].error("cloud_provider", provider, expected)
-    offers = {} if listed is None else prices(listed, provider or _PROVIDER)
+    offers = {} if listed is None else _prices(listed, provider or _PROVIDER)
     gpus: list[GPU] = []
     unpriced = []
     for row, one in rows:
@@ -219,3 +217,57 @@ def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
     if float(least) != float(most):
         said.append(f"the batch is max_batch_size = {most}, of a range from {least}")
     return said
+
+
+# Prices of rented GPUs: one row per instance
+
+_FILE = "cloud_instances_specs.csv"
+_WHOSE, _TYPE, _COUNT = "Cloud Provider", "GPU Model", "GPU Count"
+_MEMORY, _PRICE = "GPU Memory per GPU", "Price per Hour USD"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def _price_list(folder: Path) -> Path | None:
+    """The list beside a case, or in one of the two folders above it."""
+    above = folder.resolve().parents[:2]
+    return next((p / _FILE for p in (folder, *above) if (p / _FILE).is_file()), None)
+
+
+def _prices(path: Path, provider: str) -> dict[tuple[str, float], float]:
+    """The lowest $ per hour of one GPU, by the maker's name of its type and its GB.
+
+    Rows without a price ("Contact for pricing") are passed over; of a range the middle counts. A
+    price holds for the whole instance, unless it says "per GPU".
+
+    Raises
+    ------
+    InvalidData
+        The list cannot be read.
+    UnknownName
+        No row is of this provider.
+    """
+    rows = read_rows(path, (_WHOSE, _TYPE, _COUNT, _MEMORY, _PRICE))
+    providers = list(dict.fromkeys(row.cells[_WHOSE] for row in rows))
+    if provider not in providers:
+        raise UnknownName(f"{path} has no provider {provider!r}; {nearest(provider, providers)}")
+    found: dict[tuple[str, float], float] = {}
+    for row in rows:
+        memory, price = _numbers(row, _MEMORY), _usd_per_hour(row)
+        if row.cells[_WHOSE] == provider and memory and price:
+            key = row.cells[_TYPE].removeprefix("NVIDIA ").removeprefix("AMD "), memory[0]
+            found[key] = min(price, found.get(key, price))
+    return found
+
+
+def _usd_per_hour(row: Row) -> float | None:
+    given, count = _numbers(row, _PRICE)[:2], _numbers(row, _COUNT)
+    if not given or not (whole := sum(given) / len(given)):
+        return None
+    if "per gpu" in row.cells[_PRICE].lower():
+        return whole
+    return whole / count[0] if count and count[0] else None
+
+
+def _numbers(row: Row, column: str) -> list[float]:
+    """The numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e"."""
+    return [float(n) for n in _NUMBER.findall(row.cells[column])]

@@ -193,8 +193,8 @@ def balanced_batches(
         at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
     )
     kind = np.arange(kinds)[:, None]
-    idle, alone = (seconds(np.full((kinds, spans), b), kind + 0 * span[:spans], kind * 0 + np.arange(spans))
-                   for b in (0.0, whole))  # fmt: skip
+    each, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
+    idle, alone = (seconds(np.full((kinds, spans), b), each, which) for b in (0.0, whole))
 
     def done_by(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Sequences that a GPU of each kind finishes by then, shape (n, K)."""

@@ -54,46 +54,31 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "Roofline",
-    problem: "Problem",
-    report: "StageReport",
-    *,
-    recompute: Recompute = "none",
-    bytes_per_parameter: float | None = None,
+    costs: "Roofline", problem: "Problem", report: "StageReport", **recipe: Any
 ) -> TrainingCost:
     """One stage of a placement; see `Roofline.training_cost`."""
-    model, layers = problem.model, report.stage.layers
-    span, parameters = Span.of(model, layers), float(model.parameters(layers))
-    even = (problem.workload.batch_size / len(report.stage.gpus),) * len(report.stage.gpus)
+    layers, gpus = report.stage.layers, report.stage.gpus
+    span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
+    even = (problem.workload.batch_size / len(gpus),) * len(gpus)
     batch = report.batch if report.degree == 1 else even
-    found = _stages(
-        costs, problem, report.stage.gpus, span, parameters, batch, recompute, bytes_per_parameter
-    )
+    found = _stages(costs, problem, gpus, span, parameters, batch, **recipe)
     return TrainingCost(*(float(value) for value in found))
 
 
 def training_table(
-    costs: "Roofline",
-    problem: "Problem",
-    ids: Sequence[int],
-    *,
-    recompute: Recompute = "none",
-    bytes_per_parameter: float | None = None,
+    costs: "Roofline", problem: "Problem", ids: Sequence[int], **recipe: Any
 ) -> np.ndarray | None:
     """The same for every kind of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
     None where shares of the batch depend on the span.
     """
-    gpus = [problem.cluster.gpus[g] for g in ids]
+    gpus, model = [problem.cluster.gpus[g] for g in ids], problem.model
     if problem.batch_split != "even" and len(set(gpus)) > 1:
         return None
-    model = problem.model
     spans = zip(*model.spans.examples, strict=True)
     parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
     batch = (problem.workload.batch_size / len(ids),) * len(ids)
-    return _stages(
-        costs, problem, ids, Span.all(model), parameters, batch, recompute, bytes_per_parameter
-    )
+    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **recipe)
 
 
 def _stages(
@@ -103,8 +88,9 @@ def _stages(
     span: Span,
     parameters: Any,
     batch: tuple[float, ...],
-    recompute: Recompute,
-    bytes_per_parameter: float | None,
+    *,
+    recompute: Recompute = "none",
+    bytes_per_parameter: float | None = None,
 ) -> np.ndarray:
     """The fields of `TrainingCost`, one number for one span, or an array for many."""
     if bytes_per_parameter is None:
@@ -125,17 +111,15 @@ def _stages(
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     modes, busy = [], []
     for t, shares in shared.items():
+        whole = [float(whole_sequences(share)) for share in shares]
         times = [
             gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t))
-            for gpu, b in dict.fromkeys(
-                (gpu, float(whole_sequences(share)))
-                for gpu, share in zip(gpus, shares, strict=True)
-            )
+            for gpu, b in dict.fromkeys(zip(gpus, whole, strict=True))
             if b > 0
         ]
         forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
         busy.append(forward + back + weight)
-        tokens = max(float(whole_sequences(share)) for share in shares) * load.sequence_length
+        tokens = max(whole) * load.sequence_length
         kept = _kept(model, span, tokens, load.sequence_length, t, recompute)
         if recompute == "full":
             back = back + forward

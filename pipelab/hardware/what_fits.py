@@ -1,5 +1,6 @@
 """What memory allows: of a placement the longest context and most sequences, of a node every mix of its GPUs."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -150,19 +151,8 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
 def _last(fits: Callable[[int], bool]) -> int | None:
     """The last whole number that fits; 0 if 1 does not, None if all do."""
-    if not fits(1):
-        return 0
-    good, bad = 1, 2
-    while bad <= MOST and fits(bad):
-        good, bad = bad, 2 * bad
-    if bad > MOST:
-        if fits(MOST):
-            return None
-        bad = MOST
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    found = bisect_left(range(1, MOST + 1), True, key=lambda n: not fits(n))
+    return None if found == MOST else found
 
 
 def _least(values: list[int | None]) -> int | None:

@@ -21,7 +21,9 @@ _NODE, _NETWORK_GBIT = 8, 100.0  # where nothing else is said
 # What a model on GPUs has where nothing is said; a case has its own.
 _LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
 
-Text, Whole, Real = str | None, int | None, float | None
+Text = str | None
+Whole = int | None
+Real = float | None
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
