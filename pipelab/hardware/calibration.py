@@ -81,21 +81,21 @@ class Measurement:
 
     @property
     def workload(self) -> Workload:
-        """A batch of sequences of so many tokens."""
+        """The batch that was timed."""
         return Workload(self.tokens, self.batch, self.phase)
 
     @property
     def milliseconds(self) -> float:
-        """Of one traversal of the whole batch."""
+        """Time of one traversal of the whole batch."""
         return self.measured if self.unit == "ms" else 1000 * self.workload.tokens / self.measured
 
     def predicted(self, costs: "Roofline") -> float:
-        """The same by this cost model, in milliseconds."""
+        """Predict the time by this cost model, in milliseconds."""
         return Traversal(self, costs).milliseconds(costs)
 
 
 class Traversal:
-    """What `stage_seconds` computes the time of a row from, whatever the constants."""
+    """What the time of a row is computed from, whatever the constants."""
 
     def __init__(self, row: Measurement, costs: "Roofline") -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
@@ -123,13 +123,13 @@ class Traversal:
         self.batch, self.degree = np.array([row.batch]), row.tensor_parallel
 
     def milliseconds(self, costs: "Roofline") -> float:
-        """With the constants of this cost model, of which only the row's engine counts."""
+        """Predict the time with the constants of this cost model, of which only the row's engine counts."""
         hardware = hardware_of(costs.running(self.engine), self.demand, [self.gpu])
         return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
-    """The rows of a file with the columns of `data/measured_times.csv`, checked.
+    """Read and check the rows of a file with the columns of `data/measured_times.csv`.
 
     Raises
     ------
@@ -173,7 +173,7 @@ class Calibration:
 
 
 def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:
-    """The cost model whose constants fit these rows best, and its errors."""
+    """Fit the constants of a cost model to these rows."""
     import pandas as pd
 
     fit = _Fit(costs, rows)
@@ -251,7 +251,7 @@ class _Fit:
         return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
 
     def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
-        """The errors of every group by what fits the other groups."""
+        """Compute the errors of every group with constants fitted to the other groups."""
         errors = self.errors(self.zero)  # of a group that has no others
         for group in dict.fromkeys(groups):
             others = [i for i, name in enumerate(groups) if name != group]
@@ -261,7 +261,7 @@ class _Fit:
         return errors
 
     def costs_with(self, theta: np.ndarray) -> "Roofline":
-        """The cost model with its constants times these factors."""
+        """Return the cost model with its constants times these factors."""
         factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
         gpus, engines = dict(self.costs.gpus), dict(self.costs.engines)
         for name, facts in gpus.items():
@@ -297,7 +297,7 @@ class _Fit:
 
 
 def _contradictions(rows: Sequence[Measurement], table: "DataFrame") -> tuple[str, ...]:
-    """Pairs of like rows of which no constants can make both right."""
+    """List pairs of similar rows that no constants can both match."""
     found, ratio = [], table["after"] + 1
     for (i, one), (j, other) in combinations(enumerate(rows), 2):
         like = (one.engine, one.gpu_type, one.phase, one.tensor_parallel > 1)

@@ -30,12 +30,12 @@ class _Config:
     values: Mapping[str, Any]
 
     def error(self, key: str, expected: str) -> InvalidData:
-        """An error that names file, field, value and what was expected."""
+        """Make an error that names file, field, value and what was expected."""
         found = shown(self.values[key]) if key in self.values else "is missing"
         return InvalidData(f"{named(self.path)}, field {key!r}: {found}: {expected}")
 
     def refused(self, what: str, reason: str) -> InvalidData:
-        """An error for a model that `Transformer` cannot hold."""
+        """Make an error for a model that `Transformer` cannot hold."""
         instead = "describe a similar model with pl.Transformer(…), if an estimate will do"
         return InvalidData(f"{named(self.path)}: {what} is not supported: {reason}; {instead}")
 
@@ -45,7 +45,7 @@ class _Config:
         return default if value is None else value
 
     def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number."""
+        """Return a whole number."""
         value = self.get(key, default)
         if type(value) is not int or not least <= value <= 10**9:
             raise self.error(key, f"expected a whole number from {least} to 10^9")
@@ -60,7 +60,7 @@ class _Config:
 
 
 def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Transformer:
-    """The model that a configuration describes.
+    """Read the model that a configuration describes.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _read(path: Path) -> _Config:
 
 
 def _name(c: _Config) -> str:
-    """The last part of the model's name; without one, the folder's or the file's."""
+    """Return the last part of the model's name; without one, the folder's or the file's."""
     own = c.get("_name_or_path")
     stem = c.path.parent.name if c.path.stem == "config" else c.path.stem
     name = own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else ""
@@ -121,7 +121,7 @@ _SHARED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings",
 
 
 def _text_part(c: _Config) -> _Config:
-    """Of a model that sees or hears, too, the part for text, if it is one that can be read; warns of the rest."""
+    """Return the text part of a model that also sees or hears, if it can be read; warn of the rest."""
     text = c.values.get("text_config")
     if not isinstance(text, dict) or str(text.get("model_type")) not in _FAMILIES:
         return c
@@ -135,7 +135,7 @@ def _text_part(c: _Config) -> _Config:
 
 
 def _refuse_other_attention(c: _Config) -> None:
-    """Of a family without windows: all layers look back at everything."""
+    """Refuse windows in a family without them: all layers look back at everything."""
     kinds = c.get("layer_types")
     if kinds is not None and (not is_list(kinds) or set(map(str, kinds)) != {"full_attention"}):
         expected = f"expected full_attention in every layer of a {c.get('model_type')} model"
@@ -181,7 +181,7 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 
 
 def _common(c: _Config, head_dim: int | None = None, tied: bool = False) -> dict[str, Any]:
-    """What all families have; `head_dim` and `tied` as the family has them by default."""
+    """Read what all families have; `head_dim` and `tied` are the family's defaults."""
     width, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
     if c.get("head_dim", head_dim) is None:
         if width % heads:
@@ -201,7 +201,7 @@ def _common(c: _Config, head_dim: int | None = None, tied: bool = False) -> dict
 
 
 def _biased(c: _Config, fields: dict[str, Any]) -> dict[str, Any]:
-    """With the biases of queries, keys, values and output, where `attention_bias` is set."""
+    """Add the biases of queries, keys, values and output if `attention_bias` is set."""
     if not c.flag("attention_bias"):
         return fields
     extra = fields.get("extra_parameters", 0) + fields["d_model"]
@@ -209,7 +209,7 @@ def _biased(c: _Config, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _windows(c: _Config, default: int | None = None, every: int = 0) -> dict[str, Any]:
-    """How far back the layers look: those of `Transformer.full_layers` at everything.
+    """Read how far back the layers look: those of `Transformer.full_layers` at everything.
 
     Parameters
     ----------
@@ -231,7 +231,7 @@ def _windows(c: _Config, default: int | None = None, every: int = 0) -> dict[str
 
 
 def _full_by_type(c: _Config) -> list[int]:
-    """The layers whose entry in `layer_types` is "full_attention"; the others must have a window."""
+    """List the layers whose entry in `layer_types` is "full_attention"; the others must have a window."""
     layers, kinds = c.whole("num_hidden_layers"), c.get("layer_types")
     if not is_list(kinds) or len(kinds) != layers:
         raise c.error("layer_types", f"expected a list of num_hidden_layers = {layers} kinds")
@@ -264,7 +264,7 @@ def _llama(c: _Config) -> dict[str, Any]:
 
 
 def _with(c: _Config, **defaults: Any) -> _Config:
-    """With a family's defaults for what is absent or null."""
+    """Fill in a family's defaults for what is absent or null."""
     present = {key: value for key, value in c.values.items() if value is not None}
     return _Config(c.path, defaults | present)
 
@@ -288,7 +288,7 @@ def _gemma2(c: _Config) -> dict[str, Any]:
 
 
 def _gemma3(c: _Config) -> dict[str, Any]:
-    """As Gemma 2, with norms of queries and keys, and five windows to a layer without one."""
+    """Read Gemma 3: as Gemma 2, with norms of queries and keys, and five windows to a layer without one."""
     if c.flag("use_bidirectional_attention"):
         reason = "a token looks ahead, too, and it writes none"
         raise c.refused("use_bidirectional_attention", reason)
@@ -419,7 +419,7 @@ _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
 
 
 def _precision_of(c: _Config) -> str:
-    """Of the layers' matrices: that of `quantization_config`, without one that of the file's 16-bit type.
+    """Return the precision of the layers' matrices, from `quantization_config` or else the file's 16-bit type.
 
     Raises
     ------
@@ -490,7 +490,7 @@ class _Scheme:
         return found.pop()
 
     def _refuse_other_modules(self) -> None:
-        """All matrices of the layers are quantised, or the weights would be larger than computed."""
+        """Refuse matrices of the layers that are not quantised: the weights would be larger than computed."""
         for key in _KEPT:
             names = self.values.get(key) or []
             if not is_list(names):

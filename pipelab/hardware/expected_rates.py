@@ -61,7 +61,7 @@ class ExpectedRate:
 
 
 def expected_rate(problem: "Problem", evaluation: Evaluation, bundled: "Roofline") -> ExpectedRate:
-    """The band of this plan's attainable rate: every stage is off as its kind is, links are not.
+    """Return the band of this plan's attainable rate: stages are off as similar stages were, links are exact.
 
     Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
     alone. None of them reads prompts with a mixture of experts. `bundled` has the constants as they
@@ -91,13 +91,13 @@ def expected_rate(problem: "Problem", evaluation: Evaluation, bundled: "Roofline
 
 
 def doubt_of(problem: "Problem") -> str:
-    """Why rates of this problem may be far off, if no time of such a model was compared; else empty."""
+    """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
     experts = getattr(problem.model, "has_experts", False)
     return _of_experts() if experts and problem.workload.phase in ("prefill", "mixed") else ""
 
 
 def _off(evaluation: Evaluation, faster: "list[float]") -> float:
-    """The attainable rate with every stage so many times as fast."""
+    """Return the attainable rate if each stage is faster by its factor."""
     pairs = list(zip(evaluation.stages, faster, strict=True))
     rates = [stage.throughput * times for stage, times in pairs]
     if evaluation.link_unit == "tokens":
@@ -110,7 +110,7 @@ def _off(evaluation: Evaluation, faster: "list[float]") -> float:
 
 
 def errors_held_out(costs: "Roofline") -> "DataFrame":
-    """The rows of `data/held_out_times.csv` with their `error` by this cost model: see `held_out_errors`."""
+    """Return the rows of `data/held_out_times.csv` with their `error` by this cost model: see `held_out_errors`."""
     import pandas as pd
 
     rows = pd.read_csv(data_dir() / "held_out_times.csv")
@@ -121,7 +121,7 @@ def errors_held_out(costs: "Roofline") -> "DataFrame":
 
 
 def error_bands(table: "DataFrame") -> "DataFrame":
-    """How far off predictions of a kind are: quantiles of the error by phase, GPUs per layer and engine.
+    """Return quantiles of the prediction error by phase, GPUs per layer and engine.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def _compared() -> frozenset[str]:
 
 @cache
 def _times() -> "DataFrame":
-    """All published times in serving: those that constants were fitted to, and those held out."""
+    """Load all published times in serving: those that constants were fitted to, and those held out."""
     import pandas as pd
 
     files = ("measured_times.csv", "held_out_times.csv")
@@ -190,7 +190,7 @@ def _published() -> int:
 
 
 def _with_experts(phase: str | None = None) -> int:
-    """Of these, those of mixtures of experts."""
+    """Count the published times of mixtures of experts."""
     times = _times() if phase is None else _times()[_times()["phase"] == phase]
     return sum(load_model(name).has_experts for name in times["model"])
 

@@ -65,7 +65,7 @@ class _Link:
 def cluster_of_hosts(
     folder: Path, facts: Mapping[str, GPUFacts], network_gbit_per_s: float | None, nodes: bool
 ) -> Cluster:
-    """The GPUs of all hosts of a folder as one cluster.
+    """Make one cluster of the GPUs of all hosts of a folder.
 
     Raises
     ------
@@ -126,7 +126,7 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
 
 
 def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
-    """One GPU without its node, and the GB/s of its slot."""
+    """Return one GPU without its node, and the GB/s of its slot."""
     name = row.cells["name"]
     if "MIG" in name.split() or row.cells.get("mig.mode.current", "").lower() == "enabled":
         raise row.error("name", name, f"a MIG instance, or a GPU cut into some: {_MIG}")
@@ -160,7 +160,7 @@ def _lanes(row: Row, column: str) -> int | None:
 
 
 def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]:
-    """What is between every two GPUs, in words; whatever stands around the matrix is passed over."""
+    """Read what is between every two GPUs, in words; text around the matrix is skipped."""
     header: list[int] | None = None
     found: dict[int, list[str]] = {}
     for n, raw in enumerate(read_text(path, "text").splitlines(), start=1):
@@ -246,7 +246,7 @@ def _inside(host: _Host, facts: Mapping[str, GPUFacts], sockets: float) -> np.nd
 
 
 def _in_nodes(host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray) -> list[GPU]:
-    """The host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
+    """Return the host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
     left, gpus = list(range(len(host.gpus))), list(host.gpus)
     while left:
         node = [left[0]]

@@ -67,7 +67,7 @@ def load_cluster(
     nodes: Flag = True,
     file: str | Path | None = None,
 ) -> Cluster:
-    """A cluster of `data/clusters.csv`, of your own file, or of what your hosts say of themselves.
+    """Load a cluster of `data/clusters.csv`, of your own file, or of your hosts' listings.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ def load_cluster(
 def cluster_of_counts(
     counts: Mapping[str, int], gpus_per_node: int, network_gbit_per_s: float
 ) -> Cluster:
-    """So many known GPUs of each type, on nodes of one type each; inside a node their own links count.
+    """Make a cluster of known GPUs on nodes of one type each; inside a node the GPUs' own links count.
 
     Raises
     ------
@@ -177,7 +177,7 @@ def _cluster(
     network: float | None = None,
     named: bool = True,
 ) -> Cluster:
-    """The GPUs of all rows, with names of their nodes if `named`."""
+    """Make a cluster of the nodes of all rows; GPUs know their node's name if `named`."""
     nodes: list[_Node] = []
     for row in rows:
         if row.gpu_type not in facts:
@@ -231,7 +231,7 @@ def _latency(nodes: list[_Node]) -> np.ndarray:
 
 
 def clusters(file: str | Path | None = None) -> "DataFrame":
-    """The clusters as a table, one row per kind of node.
+    """Show the clusters as a table, one row per sort of node.
 
     Parameters
     ----------

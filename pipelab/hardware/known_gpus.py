@@ -117,7 +117,7 @@ def _read(path: Path) -> dict[str, GPUFacts]:
 
 
 def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
-    """The type of the GPU that a driver calls so, if there is one.
+    """Find the type of GPU with this name of a driver; None if there is none.
 
     >>> type_of("NVIDIA A100-SXM4-80GB", load_gpus()), type_of("A100-SXM4-80GB", load_gpus())
     ('A100-SXM-80', 'A100-SXM-80')
@@ -151,7 +151,7 @@ def _plain_name(name: str) -> str:
 
 
 def gpus(path: str | Path | None = None) -> "DataFrame":
-    """The facts as a table, one row per type of GPU.
+    """Show the facts as a table, one row per type of GPU.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ def load_model(
     kv_precision: str = "bf16",
     file: str | Path | None = None,
 ) -> Transformer:
-    """A model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
+    """Load a model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ def _make(**values: Any) -> Transformer:
 
 
 def models(file: str | Path | None = None) -> "DataFrame":
-    """The models as a table, one row each.
+    """Show the models as a table, one row each.
 
     Parameters
     ----------

@@ -138,7 +138,7 @@ class LinearThroughput:
                 raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
 
     def _check_size(self, problem: Problem) -> None:
-        """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
+        """Refuse rates of 1e15 tokens/s and more, beyond what solvers compute with and any GPU reaches."""
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             for layers in _extremes(problem.model):
                 rate = float(
@@ -310,7 +310,7 @@ class LinearThroughput:
     def _shares(
         self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str
     ) -> list[float]:
-        """How many sequences each GPU of one stage gets."""
+        """Return how many sequences each GPU of one stage gets."""
         if batch_split == "even" or len(gpus) == 1:
             return [workload.batch_size / len(gpus)] * len(gpus)
         from scipy.optimize import brentq
@@ -337,7 +337,7 @@ class LinearThroughput:
 
 
 def _extremes(model: ModelLike) -> tuple[float, float]:
-    """The least and the most work that a stage can have, in ordinary layers."""
+    """Return the least and the most work that a stage can have, in ordinary layers."""
     one = (model.work(range(i, i + 1)) for i in range(1 if model.uniform else model.layers))
     return min(one), model.work(range(model.layers))
 

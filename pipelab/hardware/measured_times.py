@@ -67,7 +67,7 @@ class _Grid:
 
 
 def _grid_of(name: str, table: Mapping, per_layer: bool) -> _Grid:
-    """The table as arrays; every pair of measured layers and batches must be there."""
+    """Make arrays of a table; every pair of measured layers and batches must be there."""
     if not table:
         raise InvalidValue(
             "Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")]

@@ -74,12 +74,12 @@ class _Timed:
 
 
 def _unsaid(place: str, what: str, argument: str) -> InvalidData:
-    """An error: the file does not say something, and an argument would."""
+    """Make an error: the file does not say something, and an argument would."""
     return InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
 
 
 def stated_of(what: str, given: Mapping[str, Any]) -> Stated:
-    """The arguments as facts, in the name of `what`, the function that was called.
+    """Check the arguments of `what`, the function that was called, as facts.
 
     Raises
     ------
@@ -99,7 +99,7 @@ def stated_of(what: str, given: Mapping[str, Any]) -> Stated:
 
 
 def format_of(path: Path) -> str:
-    """Whose file it is: "json", "vidur", "helix", or "own" for anything else."""
+    """Return whose file it is: "json", "vidur", "helix", or "own" for anything else."""
     text = read_text(path, "JSON" if path.suffix in (".json", ".jsonl") else "CSV").lstrip()
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
@@ -122,7 +122,7 @@ def refuse_stated(what: str, path: Path, given: Mapping[str, Any]) -> None:
 def measurements_of(
     path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts]
 ) -> list[Measurement]:
-    """The times of a file as rows that `Roofline` can be fitted to.
+    """Read the times of a file as rows that `Roofline` can be fitted to.
 
     Of a long profile only every second, fourth, eighth, … number of tokens. `kind` is from
     `format_of`.
@@ -147,7 +147,7 @@ def measurements_of(
 def table_of(
     path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts]
 ) -> dict[str, dict[tuple[int, float], float]]:
-    """The same as a table for `Measured`: milliseconds of one layer by (1, batch), for each type of GPU."""
+    """Read the times of a file as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type."""
     found = _timed(path, kind, stated, gpus)
     if len({one.phase for one in found}) > 1:
         raise InvalidData(
@@ -216,7 +216,7 @@ class _Record:
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
     def number(self, field: str, default: float | None = None) -> float:
-        """A finite number above 0; with a default at least 0."""
+        """Return a finite number above 0; with a default at least 0."""
         value, least = (
             self.fields.get(field, default),
             "above" if default is None else "of at least",
@@ -289,7 +289,7 @@ _LLAMA_CPP_TYPE = re.compile(r"(?:^| )(F32|F16|BF16|Q8_0|Q4_(?=[01K]))")
 
 
 def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) -> _Timed:
-    """One test: a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
+    """Read one test: a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
     prompt, generated, depth = (record.whole(f, 0) for f in ("n_prompt", "n_gen", "n_depth"))
     if bool(prompt) == bool(generated):
         expected = "expected a prompt (-p) or generation (-n), not both: leave out -pg"
@@ -324,7 +324,7 @@ def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) 
 
 
 def _model_by_size(record: _Record, stated: Stated) -> str:
-    """The model with so many parameters; a stated one must have about as many."""
+    """Find the model with this number of parameters; a stated one must have about as many."""
     size, near = record.number("model_n_params"), [stated.model or ""]
     expected = "no model has so many parameters; give model=…"
     if stated.model is None:
@@ -351,7 +351,7 @@ def _gpu_by_name(record: _Record, gpus: Mapping[str, GPUFacts]) -> str:
 
 
 def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
-    """Decode from the time per output token; prefill from the time to the first, if no request waits.
+    """Take decode from the time per output token; prefill from the time to the first, if no request waits.
 
     With several requests in flight, the first token of one waits for the others, and the
     time per token is the median, in which few prompts of others count.
@@ -388,7 +388,7 @@ def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
 
 
 def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
-    """One batch from prompt to end: avg_latency in seconds, and nothing of what was run."""
+    """Read one batch from prompt to end: avg_latency in seconds, and nothing about what was run."""
     model, batch, prompt, answer = (
         stated.said(argument, record.place, what)
         for argument, what in (
@@ -427,7 +427,7 @@ _SUFFIX = re.compile(r"(?i)(-(instruct|chat|hf|it|base|v\d[\d.]*))+$")
 
 
 def _served(record: _Record, stated: Stated) -> str:
-    """The model, in 16 bits unless stated; names on the hub have a maker in front and a purpose behind."""
+    """Find the model by its name on the hub, which has a maker in front and a purpose behind."""
     given = record.text("model_id") if stated.model is None or stated.precision is None else ""
     if stated.precision is None and _QUANTISED.search(given):
         expected = "its name speaks of quantised weights; give precision=…"
@@ -466,7 +466,7 @@ _DECODE_UP_TO = 128  # tokens at once: more are taken for prompts
 
 
 def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
-    """One layer without its attention kernel, for so many tokens at once, whole (no tensor parallelism).
+    """Read times of one layer without its attention kernel, by tokens at once, without tensor parallelism.
 
     `few` takes 1, 2, 4, … tokens, each as a sequence with no context, so that no attention is
     missing. Otherwise `stated.tokens` of them belong to one sequence, by default 1.
@@ -500,7 +500,7 @@ def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
 
 
 def _helix(path: Path, stated: Stated) -> list[_Timed]:
-    """One layer: milliseconds for so many prompt tokens, or for so many sequences in decode."""
+    """Read times of one layer, by prompt tokens, or by sequences in decode."""
     phase, each = stated.phase or _phase_by_name(path), 1
     if phase == "prefill":
         each = stated.said("tokens", named(path), "how many tokens a prompt had")
@@ -568,7 +568,7 @@ def _whole(row: Row, column: str) -> int:
 
 
 def _model_by_dimensions(row: Row, stated: Stated) -> str:
-    """The model of these widths; a stated one must have them, but for its vocabulary."""
+    """Find the model of these widths; a stated one must have them, except for its vocabulary."""
     own = {name: _whole(row, column) for column, name in _DIMENSIONS.items()}
     if stated.model is not None:
         model = load_model(stated.model)

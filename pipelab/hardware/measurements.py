@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
-    """One row per measurement: what was measured, what the roofline says, and by how much it is off.
+    """Compare each measurement with what the roofline predicts.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
 
 def held_out_errors() -> "DataFrame":
-    """The rows of `data/held_out_times.csv` with their `error` by the bundled constants.
+    """Return the rows of `data/held_out_times.csv` with their `error` by the bundled constants.
 
     A request is predicted as its prompt and then token by token, with half its answer in context;
     nearly all of its time is decoding, so that is its phase.

@@ -21,7 +21,14 @@ from pipelab.fields import Positive, checked, python_value
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.case_files import PoolRow, check_names, of, part_of, read_bandwidth, read_pool
+from pipelab.io.case_files import (
+    PoolRow,
+    check_names,
+    number_of,
+    part_of,
+    read_bandwidth,
+    read_pool,
+)
 from pipelab.io.csv_cells import Row, place, plain, read_rows
 from pipelab.problem import Problem, Workload
 
@@ -78,7 +85,7 @@ class _PoolRow(PoolRow):
 
 
 def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | None) -> Problem:
-    """The problem that such a folder describes; warns once of what it leaves out.
+    """Read the problem that such a folder describes; warn once of what it leaves out.
 
     Raises
     ------
@@ -105,7 +112,7 @@ def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | Non
 def _model(folder: Path, parameters: Mapping[str, Row]) -> Transformer:
     precision = "fp16"
     if _BYTES in parameters:
-        row, known = parameters[_BYTES], _PRECISIONS.get(float(of(parameters, _BYTES)))
+        row, known = parameters[_BYTES], _PRECISIONS.get(float(number_of(parameters, _BYTES)))
         if known is None:
             raise row.error("value", row.cells["value"], f"expected 1, 2 or 4 ({_BYTES})")
         precision = known
@@ -131,7 +138,7 @@ def _workload(parameters: Mapping[str, Row]) -> Workload:
 
 
 def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
-    """The GPUs in the order of their ids, and what to say of types without a price."""
+    """Return the GPUs in the order of their ids, and what to say of types without a price."""
     rows, listed = read_pool(folder, _PoolRow), _price_list(folder)
     if provider is not None and listed is None:
         expected = "expected a list of prices beside the case"
@@ -150,7 +157,7 @@ def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
 
 
 def _nearest_type(row: Row, kind: str, memory: float) -> str:
-    """The known type of this name, of several the one whose memory is nearest; "A100" means an A100-SXM-80."""
+    """Find the known type of this name, of several the one nearest in memory; "A100" means an A100-SXM-80."""
     facts = load_gpus()
     named = [t for t in facts if t == kind or t.startswith(f"{kind}-")]
     if not named:
@@ -159,7 +166,7 @@ def _nearest_type(row: Row, kind: str, memory: float) -> str:
 
 
 def _network(folder: Path, gpus: list[GPU]) -> tuple[np.ndarray, str]:
-    """The links in GB/s, and what to say where the folder has none for this pool."""
+    """Return the links in GB/s, and what to say if the folder has none for this pool."""
     path = folder / "network_bandwidth.csv"
     there = "is not there"
     if path.is_file():
@@ -207,13 +214,13 @@ def _left_out(parameters: Mapping[str, Row]) -> str:
 def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
     said = []
     if _WEIGHT in parameters:
-        stated = float(of(parameters, _WEIGHT))
+        stated = float(number_of(parameters, _WEIGHT))
         if not 0 < stated < np.inf:
             row, expected = parameters[_WEIGHT], f"expected a number above 0 ({_WEIGHT})"
             raise row.error("value", row.cells["value"], expected)
         weight = f"the dimensions give {model.layer_weight_gb:.3g} GB"
         said.append(f"{_WEIGHT} = {plain(stated)} is not used: {weight}")
-    least, most = (of(parameters, name) for name in (_LEAST, _WORKLOAD["batch_size"]))
+    least, most = (number_of(parameters, name) for name in (_LEAST, _WORKLOAD["batch_size"]))
     if float(least) != float(most):
         said.append(f"the batch is max_batch_size = {most}, of a range from {least}")
     return said
@@ -228,13 +235,13 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
 def _price_list(folder: Path) -> Path | None:
-    """The list beside a case, or in one of the two folders above it."""
+    """Find the list beside a case, or in one of the two folders above it."""
     above = folder.resolve().parents[:2]
     return next((p / _FILE for p in (folder, *above) if (p / _FILE).is_file()), None)
 
 
 def _prices(path: Path, provider: str) -> dict[tuple[str, float], float]:
-    """The lowest $ per hour of one GPU, by the maker's name of its type and its GB.
+    """Read the lowest $ per hour of one GPU, by the maker's name of its type and its GB.
 
     Rows without a price ("Contact for pricing") are passed over; of a range the middle counts. A
     price holds for the whole instance, unless it says "per GPU".
@@ -269,5 +276,5 @@ def _usd_per_hour(row: Row) -> float | None:
 
 
 def _numbers(row: Row, column: str) -> list[float]:
-    """The numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e"."""
+    """Find the numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e"."""
     return [float(n) for n in _NUMBER.findall(row.cells[column])]

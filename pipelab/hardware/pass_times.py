@@ -1,4 +1,4 @@
-"""What one pass of a microbatch asks of a layer: FLOPs, bytes to read and write, and bytes to keep.
+"""What one pass of a microbatch demands of a layer: FLOPs, bytes to read and write, and bytes to keep.
 
 With d, f the widths of model and feed-forward block, H query heads of width h, V the vocabulary,
 β bytes per weight, κ bytes of keys and values per token and layer, b sequences with s tokens each,
@@ -140,7 +140,7 @@ class Demand:
         return replace(self, model=self.model.without_window)
 
     def groups(self, span: Span) -> list[tuple["Demand", Numbers]]:
-        """The layers of a span by how far they look back: what one of them demands, and how many there are."""
+        """Divide the layers of a span by how far they look back: what one of them demands, and how many there are."""
         if not self.model.full_layers:
             return [(self, {"ordinary": span.layers - span.dense, "dense": span.dense})]
         ordinary, dense = span.full - span.full_dense, span.full_dense
@@ -155,7 +155,7 @@ class Demand:
         return min(position, self.model.window or position)
 
     def _pairs(self, start: int, end: int) -> float:
-        """Of a sequence's tokens from start to end, how many pairs of one and another that it looks back at.
+        """Count the pairs of a token from start to end and one that it looks back at.
 
         Twice their number is whole, and counted exactly: what is left of a long context is short.
         """
@@ -183,7 +183,7 @@ class Demand:
         return float(self._seen(s)) if self.load.phase == "decode" else 0.0
 
     def attention_flops(self) -> float:
-        """Of one sequence in one layer."""
+        """Return the FLOPs of one sequence's attention in one layer."""
         m = self.model
         wide = 4 * m.heads * m.head_dim
         reading = writing = wide  # per pair of tokens
@@ -228,11 +228,11 @@ class Demand:
         return b * per_pair * self.model.heads * self._prompt_pairs
 
     def residual_bytes(self, b: Any) -> Any:
-        """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
+        """Return the bytes of b sequences' residual stream, which tensor parallelism adds up and stages send on."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
     def at_most(self, tokens: int, size: Any) -> Any:
-        """Of a residual stream of so many bytes, what one chunk of tokens has."""
+        """Return the bytes of a residual stream, at most those of one chunk of tokens."""
         return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
 
     def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
@@ -244,7 +244,7 @@ class Demand:
         return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
 
     def head_flops(self, b: Any) -> Any:
-        """Of the head for b sequences."""
+        """Return the FLOPs of the head for b sequences."""
         return 2 * b * self.answers * self.model.vocab * self.model.d_model
 
     @property
@@ -358,7 +358,7 @@ class Hardware:
 
 
 def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
-    """What these kinds of GPU reach with this engine, one number of each per kind."""
+    """Return what GPUs reach with this engine under a demand."""
     engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
     waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
@@ -429,7 +429,7 @@ def seconds_of_pass(
 def layer_times(
     costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU
 ) -> dict[str, float]:
-    """The answer of `Roofline.layer_times`."""
+    """Return the answer of `Roofline.layer_times`."""
     if gpu.type not in costs.gpus:
         raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, costs.gpus)}")
     demand, engine, b = Demand(model, workload), costs.constants, np.array([workload.batch_size])

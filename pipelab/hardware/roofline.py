@@ -188,7 +188,7 @@ class Roofline:
         return self.engines[self.engine]
 
     def running(self, engine: str) -> Self:
-        """The same with another of its engines.
+        """Return the same cost model with another of its engines.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class Roofline:
         return self if engine == self.engine else replace(self, engine=engine)
 
     def for_training(self) -> Self:
-        """The same with an engine that trains: its own, or else Megatron, as inference engines do not.
+        """Return the same cost model with an engine that trains: its own, or else Megatron.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class Roofline:
         return replace(self, engines=engines, engine=TRAINER)
 
     def for_phase(self, phase: str) -> Self:
-        """The same as it runs a workload of this phase: in training `for_training`.
+        """Return the cost model that runs a workload of this phase: in training `for_training`.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class Roofline:
         return self.for_training() if phase == "training" else self
 
     def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """The same with one type of GPU that computes, and moves bytes, so many times as fast.
+        """Return the same cost model with one type of GPU faster by a factor, in computing and in moving bytes.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class Roofline:
         return problem.batch_split == "even" and not cut
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """What these layers need on one GPU alone, by what it is for.
+        """Return the memory that these layers need on one GPU alone, by what it is for.
 
         Parameters
         ----------
@@ -484,7 +484,7 @@ class Roofline:
     def training_cost(
         self, problem: Problem, report: "StageReport", **recipe: Any
     ) -> "TrainingCost":
-        """What one stage of a placement takes and keeps in training.
+        """Return what one stage of a placement takes and keeps in training.
 
         Parameters
         ----------
@@ -572,7 +572,7 @@ class Roofline:
         return tokens_per_s * training_flops(problem.model, load) / (load.tokens * peak)
 
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
-        """What a placement holds: the longest context, the most sequences, and which stage limits them.
+        """Return what a placement holds: the longest context, the most sequences, and which stage limits them.
 
         Parameters
         ----------
@@ -608,7 +608,7 @@ class Roofline:
         return capacity(problem, placement)
 
     def expected_rate(self, problem: Problem, evaluation: "Evaluation") -> "ExpectedRate":
-        """How far a plan's rate may be off, by published times that no constant was fitted to.
+        """Say how far a plan's rate may be off, by published times that no constant was fitted to.
 
         Parameters
         ----------
@@ -731,7 +731,7 @@ class Roofline:
         return seconds_of_pass(self, model, workload, gpu, layers, tensor_parallel)
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
-        """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
+        """Divide the time of one ordinary layer into its parts: one pass of the whole batch on one GPU, in seconds.
 
         Parameters
         ----------
@@ -770,5 +770,5 @@ def _times(peak: float | None, speed: float) -> float | None:
 
 
 def _known(problem: Problem) -> Transformer:
-    """The model, which `check` has found to have dimensions."""
+    """Return the model, which `check` has found to have dimensions."""
     return cast(Transformer, problem.model)

@@ -30,7 +30,7 @@ class Table:
     degree: np.ndarray  # (C, U) GPUs that cut each layer
 
     def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
-        """Of two modes the better one, for each stage by itself.
+        """Choose the better of two modes, for each stage by itself.
 
         If both fit in `limit` GB, shape (1, K, 1), the one with the greater "rate" or the shorter
         "time" of a pass. If only one fits, that one; if neither, the one that lacks less.
@@ -76,7 +76,7 @@ class Candidates:
         return hardware_of(self.costs, self.demand, self.kinds)
 
     def degrees(self) -> list[int]:
-        """How many GPUs may cut a layer in some stage of one node: heads, and what is cached, must come out even."""
+        """List how many GPUs may cut a layer in some stage of one node (see `can_cut`)."""
         if not self.costs.tensor_parallel:
             return []
         alone = self.composition.max(axis=1) == self.composition.sum(axis=1)
@@ -154,7 +154,7 @@ def can_cut(model: Transformer, t: int) -> bool:
 def cost_of_stage(
     costs: "Roofline", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
 ) -> StageCost:
-    """The best mode of one stage, GPU by GPU."""
+    """Return the best mode of one stage, GPU by GPU."""
     kinds = tuple(dict.fromkeys(gpus))
     composition = np.array([[gpus.count(kind) for kind in kinds]])
     stage = Candidates(costs, demand, kinds, composition, span)

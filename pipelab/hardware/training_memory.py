@@ -121,7 +121,7 @@ def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:
 
 
 def weight_share(model: Transformer, *, gate: bool = True, dropout: bool = False) -> float:
-    """What a layer keeps from input gradient to weight gradients, as a share of what it kept before.
+    """Return what a layer keeps from input gradient to weight gradients, as a share of what it kept before.
 
     The gradient of a matrix is a product of its input and of its output's gradient: both wait. For
     GPT's kind of model that is Zero Bubble's 32/34 (Qi et al., 2024, without stored scores).

@@ -56,7 +56,7 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 def training_cost(
     costs: "Roofline", problem: "Problem", report: "StageReport", **recipe: Any
 ) -> TrainingCost:
-    """One stage of a placement; see `Roofline.training_cost`."""
+    """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
     layers, gpus = report.stage.layers, report.stage.gpus
     span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
     even = (problem.workload.batch_size / len(gpus),) * len(gpus)
@@ -68,7 +68,7 @@ def training_cost(
 def training_table(
     costs: "Roofline", problem: "Problem", ids: Sequence[int], **recipe: Any
 ) -> np.ndarray | None:
-    """The same for every kind of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
+    """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
     None where shares of the batch depend on the span.
     """
@@ -92,7 +92,7 @@ def _stages(
     recompute: Recompute = "none",
     bytes_per_parameter: float | None = None,
 ) -> np.ndarray:
-    """The fields of `TrainingCost`, one number for one span, or an array for many."""
+    """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
     if bytes_per_parameter is None:
         bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
     elif real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:

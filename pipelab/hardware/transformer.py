@@ -316,7 +316,7 @@ class Transformer:
         return sum(i < self.dense_layers for i in layers)
 
     def full_among(self, layers: range) -> tuple[int, int]:
-        """How many of these layers look back at everything though the model has a window.
+        """Count the layers that look back at everything though the model has a window.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class Transformer:
         return (plain + dense * self.layer_bytes("dense") + ends) / 1e9
 
     def work(self, layers: range) -> float:
-        """How many ordinary layers these count for by the parameters a token meets.
+        """Return the work of these layers, in ordinary layers, by the parameters a token meets.
 
         Parameters
         ----------

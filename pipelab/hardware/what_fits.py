@@ -106,7 +106,7 @@ class Capacity:
 
 
 def capacity(problem: Problem, placement: Placement) -> Capacity:
-    """The longest context and the most sequences of a placement, stage by stage.
+    """Find the longest context and the most sequences of a placement, stage by stage.
 
     Any cost model answers: a stage holds what the evaluator finds to fit. A longer context, and one more
     sequence, never need less memory; so halving finds the last that fits.
@@ -150,7 +150,7 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
 
 def _last(fits: Callable[[int], bool]) -> int | None:
-    """The last whole number that fits; 0 if 1 does not, None if all do."""
+    """Find the last whole number that fits; 0 if 1 does not, None if all do."""
     found = bisect_left(range(1, MOST + 1), True, key=lambda n: not fits(n))
     return None if found == MOST else found
 
@@ -163,7 +163,7 @@ def _least(values: list[int | None]) -> int | None:
 def mixes_of_node(
     costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
 ) -> "DataFrame":
-    """The table of `Roofline.node_mixes`."""
+    """Return the table of `Roofline.node_mixes`."""
     import pandas as pd
 
     if not gpu.node:
@@ -190,7 +190,7 @@ def _row(
     stages: int,
     replicas: int,
 ) -> dict:
-    """One mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
+    """Compute one mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
     whole = workload.batch_size * workload.in_memory
     batch = -(-whole // (replicas * stages))
     load = replace(workload, batch_size=batch, in_flight=stages)

@@ -36,7 +36,7 @@ class _LayerRow:
 
 
 def read_config(folder: Path) -> dict[str, Row]:
-    """The rows of config.csv by parameter name.
+    """Read the rows of config.csv by parameter name.
 
     Raises
     ------
@@ -82,7 +82,9 @@ def part_of(
     `columns` has the parameter for each field, and `texts` the fields that are not numbers.
     """
     values = {
-        field: parameters[column].cells["value"] if field in texts else of(parameters, column)
+        field: parameters[column].cells["value"]
+        if field in texts
+        else number_of(parameters, column)
         for field, column in columns.items()
         if column in parameters
     }
@@ -96,13 +98,13 @@ def part_of(
         raise row.error("value", value, f"{expected} ({row.cells['parameter']})") from None
 
 
-def of(parameters: Mapping[str, Row], name: str) -> str:
-    """The text of a parameter that must read as a number."""
+def number_of(parameters: Mapping[str, Row], name: str) -> str:
+    """Return the text of a parameter, which must read as a number."""
     return number(parameters[name], "value", f" ({name})")
 
 
 def read_pool(folder: Path, cls: type = PoolRow) -> list[tuple[Row, Any]]:
-    """The rows of gpu_pool.csv, with at least one GPU."""
+    """Read the rows of gpu_pool.csv, which have at least one GPU."""
     rows = read_objects(folder / "gpu_pool.csv", cls)
     if not any(one.count for _, one in rows):
         first = rows[0][0]
@@ -111,7 +113,7 @@ def read_pool(folder: Path, cls: type = PoolRow) -> list[tuple[Row, Any]]:
 
 
 def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
-    """The matrix of network_bandwidth.csv in id order; labels gpu_0, gpu_1, … may be in any order, each once."""
+    """Read network_bandwidth.csv as a matrix in id order; labels gpu_0, gpu_1, … may be in any order, each once."""
     path = folder / "network_bandwidth.csv"
     rows = read_rows(path, ())
     corner, *labels = rows[0].cells
@@ -133,7 +135,7 @@ def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
 
 
 def _bandwidth(row: Row, receiver: str, own: bool) -> float:
-    """One cell; the diagonal must be a number too, but is never used."""
+    """Read one cell; the diagonal must also be a number, but is never used."""
     value = float(number(row, receiver, " (GB/s)"))
     if not np.isfinite(value) or value < 0 or (value == 0 and not own):
         expected = "expected a finite number above 0 (GB/s)"

@@ -23,7 +23,7 @@ from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
 from pipelab.io.case_files import (
     PoolRow,
     check_names,
-    of,
+    number_of,
     part_of,
     read_bandwidth,
     read_config,
@@ -75,7 +75,7 @@ def cases() -> tuple[str, ...]:
 
 
 def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
-    """A bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
+    """Load a bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
 
     Parameters
     ----------
@@ -155,7 +155,7 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
 
 
 def _gpus(row: Row, one: PoolRow, costs: LinearThroughput) -> list[GPU]:
-    """The GPUs of one row of the pool, all of a type that the cost model knows."""
+    """Return the GPUs of one row of the pool, of a type that the cost model knows."""
     gpu = place(
         row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, one.memory_gb, one.usd_per_hour)
     )
@@ -175,7 +175,7 @@ def _with_options(problem: Problem, options: Mapping) -> Problem:
 
 
 def author_settings(case: str | Path) -> dict[str, float]:
-    """With which MIP gap and time limit in seconds a case's author ran it; pipelab uses neither.
+    """Return the MIP gap and the time limit in seconds with which a case's author ran it; pipelab uses neither.
 
     Examples
     --------
@@ -184,11 +184,11 @@ def author_settings(case: str | Path) -> dict[str, float]:
     """
     parameters = read_config(_find(case))
     columns = {"gap": "optimality_gap", "seconds": "time_limit_seconds"}
-    return {name: float(of(parameters, c)) for name, c in columns.items() if c in parameters}
+    return {name: float(number_of(parameters, c)) for name, c in columns.items() if c in parameters}
 
 
 def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
-    """The linear cost model with coefficients from a CSV file, the bundled one by default.
+    """Load the linear cost model with coefficients from a CSV file, by default the bundled one.
 
     Parameters
     ----------

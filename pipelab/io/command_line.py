@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    """The exit status of the command line; what was refused is said."""
+    """Run a command and return its exit status; an error becomes a sentence on standard error."""
     output = sys.stdout
     try:
         app(standalone_mode=True)
@@ -71,7 +71,7 @@ def _run() -> int | str | None:
 
 
 def _unheard(error: OSError) -> int:
-    """The exit status if standard output takes no more."""
+    """Return the exit status if standard output takes no more."""
     mute(sys.stdout)
     left = isinstance(error, BrokenPipeError)
     return _LEFT if left else say(refused("standard output", "write", error))

@@ -47,7 +47,7 @@ class Row(NamedTuple):
     cells: Mapping[str, str]
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
-        """An error that names file, row, column, value and what was expected."""
+        """Make an error that names file, row, column, value and what was expected."""
         found = "empty" if value in ("", None) else shown(value)
         return InvalidData(
             f"{self.path}, row {self.number}, column {column!r}: {found}: {expected}"
@@ -133,7 +133,7 @@ def read_objects(
     required = [f.name for f in fields(cls) if f.default is MISSING and f.name in kinds]
     column_of = {name: renamed.get(name, name) for name in kinds}
     rows = read_rows(path, [*others, *(column_of[name] for name in required)])
-    refuse_misspelt(rows[0], [*others, *column_of.values()])
+    _refuse_misspelt(rows[0], [*others, *column_of.values()])
     found = []
     for row in rows:
         given = [n for n in kinds if n in required or row.cells.get(column_of[n])]
@@ -154,7 +154,7 @@ def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, A
 
 
 def _kind_of_cell(annotation: Any) -> str:
-    """Of which kind a field's cells are: "text", "flag" or "number"; empty if no cell holds it."""
+    """Return what a field's cells hold, "text", "flag" or "number"; empty if no cell can hold it."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
         return _kind_of_cell(parts[0])
@@ -177,21 +177,21 @@ def _value(row: Row, column: str, kind: str) -> Any:
 
 
 def number(row: Row, column: str, note: str = "") -> str:
-    """The text of a cell that must read as a number; `note` says what it stands for."""
+    """Return the text of a cell, which must read as a number; `note` says what it stands for."""
     if not NUMBER.fullmatch(row.cells[column]):
         raise row.error(column, row.cells[column], f"expected a number{note}")
     return row.cells[column]
 
 
 def flag(row: Row, column: str, note: str = "") -> bool:
-    """A cell that must read true or false."""
+    """Read a cell that must say true or false."""
     text = row.cells[column].lower()
     if text not in ("true", "false"):
         raise row.error(column, row.cells[column], f"expected true or false{note}")
     return text == "true"
 
 
-def refuse_misspelt(row: Row, known: Sequence[str]) -> None:
+def _refuse_misspelt(row: Row, known: Sequence[str]) -> None:
     """Refuse an unknown column whose name is close to a known one.
 
     Raises
@@ -217,7 +217,7 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
 
 
 def path_of(what: str, path: Any, field: str = "path") -> Path:
-    """What may be a path as one; in the name of `what`, the function that was called."""
+    """Return an argument as a path; `what` is the function that was called."""
     instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
     if path == "":  # pathlib takes it for the current folder
         raise InvalidValue(
@@ -250,7 +250,7 @@ def write_to(what: str, path: Any, content: str | bytes) -> None:
 
 
 def plain(value: Any) -> str:
-    """A value as text that reads back to the same value, whole numbers without a point."""
+    """Write a value as text that reads back to the same value, whole numbers without a point."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -259,14 +259,14 @@ def plain(value: Any) -> str:
 
 
 def csv_text(header: list, rows: list[list]) -> str:
-    """A table as the text of a CSV file."""
+    """Write a table as the text of a CSV file."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
 
 
 def frame_of(path: Path, index: str) -> "DataFrame":
-    """A CSV as a DataFrame, read by the same rules as `read_rows`: only an empty cell is missing."""
+    """Read a CSV as a DataFrame by the rules of `read_rows`: only an empty cell is missing."""
     import pandas as pd
 
     rows = [row.cells for row in read_rows(path, [index])]
@@ -275,7 +275,7 @@ def frame_of(path: Path, index: str) -> "DataFrame":
 
 
 def saved_run(name: str) -> "DataFrame":
-    """A table of measurements that was saved beside the cases, as a DataFrame.
+    """Load a table of measurements that was saved beside the cases.
 
     Parameters
     ----------

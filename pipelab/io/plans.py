@@ -253,7 +253,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
 
 
 def problem_of(path: str | Path, case: str | None = None) -> Problem:
-    """The problem that a saved plan was made for, as far as its file says: a case, under the plan's rules.
+    """Return the problem that a saved plan was made for, as far as its file says: a case, under the plan's rules.
 
     `case` is its name or folder if the file does not say it, or says another.
 
@@ -272,7 +272,7 @@ def problem_of(path: str | Path, case: str | None = None) -> Problem:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """The document in a file, with a list of stages, and with conditions, if only empty ones."""
+    """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
     document = read_json(path)
     if not isinstance(document, dict) or not document.get("stages"):
         if isinstance(document, dict) and "pipelines" in document:
@@ -292,7 +292,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _stage(path: Path, number: int, said: Any) -> Stage:
-    """One stage of a file, checked."""
+    """Check one stage of a file."""
     place = f"{path}, stage {number}"
     if not isinstance(said, dict):
         raise InvalidData(f"{place}: {shown(said)}: expected an object with {', '.join(_FIELDS)}")

@@ -19,7 +19,7 @@ _ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD|(SEND|RECV)_[FB]\d+)")
 
 
 def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
-    """The schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
+    """Write a schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
 
     Parameters
     ----------

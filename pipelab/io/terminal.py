@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_result(result: "Result") -> None:
-    """The answer, its stages and its links; in training, its ranks."""
+    """Print the answer, its stages and its links; in training, its ranks."""
     from pipelab.engine.training import TrainingResult
 
     print(result.sentence)
@@ -32,7 +32,7 @@ def print_result(result: "Result") -> None:
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
-    """A placement's attainable rate, what it holds, its stages and its links."""
+    """Print a placement's attainable rate, what it holds, its stages and its links."""
     from pipelab.evaluation import evaluate
 
     found = evaluate(problem, placement)
@@ -85,13 +85,13 @@ def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
 
 
 def _short(value: object, most: int = 48) -> str:
-    """A cell of a table that is read in a terminal."""
+    """Shorten a cell of a table that is read in a terminal."""
     text = str(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def table_text(frame: "DataFrame") -> str:
-    """A data frame as plain text, columns named by their units."""
+    """Write a data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
 
 
@@ -105,6 +105,6 @@ def say(message: object, status: int = 2) -> int:
 
 
 def mute(stream: TextIO) -> None:
-    """What is still to be written goes nowhere, so that Python's own flush at the end does not fail."""
+    """Discard what is still to be written, so that Python's own flush at the end does not fail."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -29,7 +29,7 @@ _REMEDY = {
 
 
 def named(path: str | Path) -> str:
-    """A path as people write it; one that is very long, or cannot be printed, in quotes and shortened.
+    """Write a path as people do; one that is very long, or cannot be printed, in quotes and shortened.
 
     >>> named("plan.csv"), named("a\\0b")
     ('plan.csv', "'a\\\\x00b'")
@@ -39,7 +39,7 @@ def named(path: str | Path) -> str:
 
 
 def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
-    """What the system said of a path, as an error of pipelab's own.
+    """Make an error of pipelab's own of what the system said about a path.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ def is_special(path: Path) -> bool:
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file in UTF-8, a byte order mark apart.
+    """Read the text of a file in UTF-8, without a byte order mark.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """What a file holds as JSON.
+    """Read what a file holds as JSON.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def read_json(path: Path) -> Any:
 
 
 def json_of(path: Path, text: str) -> Any:
-    """What the text of a file, or a part of it, stands for in JSON."""
+    """Parse the text of a file, or a part of it, as JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -114,7 +114,7 @@ def json_of(path: Path, text: str) -> Any:
 
 
 def _not_there(path: Path) -> str:
-    """Why there is no file; the folder's other files of this kind may be what was meant."""
+    """Say why there is no file; the folder's other files with this suffix may be what was meant."""
     if path.is_symlink():
         return f"is a symbolic link to {named(os.readlink(path))}, which is not there; remove the link, or repair it"
     others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))

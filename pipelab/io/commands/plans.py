@@ -68,7 +68,7 @@ def solve(
 
 
 def objective_of(problem: "Problem") -> str:
-    """What the best plan of a problem is the best in, where nothing is said."""
+    """Return the default objective of a problem."""
     return "step_time" if problem.workload.phase == "training" else "throughput"
 
 
@@ -126,7 +126,7 @@ def settings(
 def _planned(
     given: str | None, wanted: Wanted, case: str | None
 ) -> tuple["Problem", "Placement | Result | None"]:
-    """The problem and its plan: from a file, or solved; None, and said, where no placement exists."""
+    """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed."""
     from pipelab.solving import solve as run
 
     if given is not None and given.endswith(_PLAN):
@@ -142,7 +142,7 @@ def _planned(
 
 
 def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Placement"]:
-    """A plan's problem, and the plan, which must be of that problem."""
+    """Return a plan's problem, and the plan, which must be of that problem."""
     from pipelab.io.plans import load_placement, problem_of
 
     if wanted.own:
@@ -157,7 +157,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
 
 
 def write(target: str, text: str, command: str) -> None:
-    """To a file, or to standard output ("-")."""
+    """Write to a file, or to standard output ("-")."""
     if target == "-":
         print(text, end="")
     else:

@@ -93,7 +93,7 @@ def sweep(
 
 
 def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
-    """A name and its values."""
+    """Read a name and its values."""
     name, equals, values = (part.strip() for part in text.partition("="))
     plain = name.replace("-", "_")
     if plain not in VARIED:

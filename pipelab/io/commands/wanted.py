@@ -27,7 +27,7 @@ Real = float | None
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
-    """An option of the command line."""
+    """Declare an option of the command line."""
     return typer.Option(*names, help=help, **more)
 
 
@@ -43,7 +43,7 @@ Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options that describe a problem, as the command line has them; None where not given."""
+    """The options that describe a problem, as given on the command line; None if not given."""
 
     model: Annotated[Text, _model("A name of pipelab models, or a Hugging Face config.json.")] = (
         None
@@ -93,12 +93,12 @@ class Wanted:
         return bool(self.model or self.gpus or self.cluster)
 
     def said(self, case: str | None) -> str:
-        """What was asked, as it is given on the command line."""
+        """Return what was asked, as written on the command line."""
         given = {n: getattr(self, n) for n in _NAMES if getattr(self, n) is not None}
         return " ".join([*([case] if case else []), *(f"{_flag(n)} {v}" for n, v in given.items())])
 
     def problem(self, case: str | None) -> "Problem":
-        """The problem of a case, or of a model on GPUs.
+        """Return the problem of a case, or of a model on GPUs.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class Wanted:
         return self._of_case(case) if case is not None else self._of_model()
 
     def _given(self, names: Mapping[str, str]) -> dict[str, Any]:
-        """The options of these names that were given, by the fields that they set."""
+        """Return the given options among these names, by the fields that they set."""
         values = {field: getattr(self, name) for name, field in names.items()}
         return {field: value for field, value in values.items() if value is not None}
 
@@ -214,7 +214,7 @@ def counts_of(text: str) -> dict[str, int]:
 
 
 def gpu_type(name: str) -> str:
-    """A type of `data/gpus.csv` by its name, a driver's, or the beginning that several share; that is said."""
+    """Find a type of `data/gpus.csv` by its name, a driver's name, or a beginning that several share, which is said."""
     from pipelab.hardware.known_gpus import load_gpus, type_of
 
     known, wanted = load_gpus(), name.lower()
@@ -236,7 +236,7 @@ def _say_once(message: str) -> None:
 
 
 def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
-    """With other values of some options; the name of a GPU type stands for its count.
+    """Change the values of some options; the name of a GPU type stands for its count.
 
     Raises
     ------

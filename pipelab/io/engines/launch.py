@@ -134,7 +134,7 @@ def settings(
     *,
     hosts: str | Sequence[str] | None = None,
 ) -> EngineSettings | dict[str, EngineSettings]:
-    """The same stages for an engine: a launch script for the plan's own hosts, and what is in it.
+    """Translate a plan for an engine: a launch script for the plan's hosts, and its settings.
 
     Parameters
     ----------
@@ -200,7 +200,7 @@ def settings(
 def _of_pipelines(
     problem: Problem, plan: Deployment, engine: str, hosts: str | Sequence[str] | None
 ) -> dict[str, EngineSettings]:
-    """One launch script for each pipeline, with its own workload."""
+    """Make one launch script for each pipeline, with its own workload."""
     if not plan.pipelines:
         expected = f"expected a deployment with a pipeline. {plan.sentence}"
         raise InvalidValue("settings", [("plan", plan.status, expected)])
@@ -215,7 +215,7 @@ def _of_pipelines(
 
 
 def _launched(plan: EnginePlan, step: TrainingTimeline | None = None) -> EngineSettings:
-    """The engine's template filled in for a plan that the engine can run."""
+    """Fill in the engine's template for a plan that the engine can run."""
     needs = ENGINES[plan.engine]
     plan.refuse_platforms(*needs.platforms, mixed=needs.mixed)
     if not needs.trains:

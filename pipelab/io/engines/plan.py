@@ -1,10 +1,11 @@
-"""What every engine has to know of a plan: layers, hosts, ranks, data type, context; and what none can do."""
+"""What every engine needs of a plan (layers, hosts, ranks, data type, context), and what no engine can do."""
 
 import math
 import re
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import count, groupby
 
 from pipelab.display import counted
 from pipelab.errors import InvalidValue, NotApplicable
@@ -84,7 +85,7 @@ class EnginePlan:
         hosts: str | Sequence[str] | None,
         pipeline: int = 0,
     ) -> "EnginePlan":
-        """The plan on its hosts.
+        """Place a plan on its hosts.
 
         Raises
         ------
@@ -99,7 +100,8 @@ class EnginePlan:
         evaluation = evaluate(problem, placement)
         _refuse_stages(problem, evaluation, engine)
         names, given = _hosts(problem, hosts)
-        local = [names[:g].count(name) for g, name in enumerate(names)]
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        local = [next(numbers[name]) for name in names]
         number = {name: i for i, name in enumerate(dict.fromkeys(names[g] for g in placement.gpus))}
         places = tuple((number[names[g]], local[g]) for g in placement.gpus)
         machines = tuple(
@@ -110,7 +112,7 @@ class EnginePlan:
         return cls(problem, evaluation, engine, size, machines, places, pipeline=pipeline)
 
     def port(self, first: int, each: int = 1) -> int:
-        """A port that no other pipeline of the deployment has, where each takes so many from `first` on."""
+        """Return a port that no other pipeline of the deployment has if each takes `each` ports from `first` on."""
         return first + each * max(0, self.pipeline - 1)
 
     @property
@@ -169,7 +171,7 @@ class EnginePlan:
         return getattr(self.problem.model, "precision", "")
 
     def dtype(self, half: str = "half") -> str:
-        """The data type of activations, by the names of vLLM and SGLang."""
+        """Return the data type of activations, by the names of vLLM and SGLang."""
         if self.without_bf16:
             return half
         return {"bf16": "bfloat16", "fp16": half, "fp32": "float32"}.get(self.weights, "auto")
@@ -178,11 +180,11 @@ class EnginePlan:
         return list(dict.fromkeys(t for r in self.evaluation.stages for t in r.gpu_types))
 
     def refuse(self, field: str, value: object, expected: str) -> NotApplicable:
-        """What this engine cannot do, as an error."""
+        """Make an error of what this engine cannot do."""
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
 
     def for_step(self, schedule: Schedule, recompute: Sequence[str]) -> "EnginePlan":
-        """The plan for a training step: its schedule has one rank per stage, and every stage recomputes the same."""
+        """Return the plan for a training step: one rank per stage, and every stage recomputes the same."""
         stages = len(self.layers)
         if schedule.ranks != stages or schedule.stages != stages:
             expected = (
@@ -247,7 +249,7 @@ class EnginePlan:
         return lines
 
     def notes(self) -> list[str]:
-        """What a reader must know that no setting says."""
+        """List what a reader must know that no setting says."""
         found = []
         if self.without_bf16 and self.weights in ("bf16", "fp32"):
             types = ", ".join(self.without_bf16)
@@ -279,7 +281,7 @@ def _platform(kind: str) -> str:
 
 
 def _refuse_stages(problem: Problem, evaluation: Evaluation, engine: str) -> None:
-    """Stages that no engine here runs: of different sizes, or with copies of their layers."""
+    """Refuse stages that no engine here runs: of different sizes, or with copies of their layers."""
     sizes = [len(report.stage.gpus) for report in evaluation.stages]
     for size in sizes:
         heads = getattr(problem.model, "heads", size)
@@ -308,7 +310,7 @@ def _refuse_stages(problem: Problem, evaluation: Evaluation, engine: str) -> Non
 
 
 def _hosts(problem: Problem, hosts: str | Sequence[str] | None) -> tuple[list[str], bool]:
-    """The host of every GPU of the cluster, and whether these are addresses."""
+    """Return the host of every GPU of the cluster, and whether these are addresses."""
     gpus = problem.cluster.gpus
     if hosts is None:
         return [gpu.node or f"GPU {i} ({gpu.type})" for i, gpu in enumerate(gpus)], False

@@ -10,7 +10,7 @@ from pipelab.io.engines.plan import EnginePlan
 
 
 def in_rays_order(plan: EnginePlan) -> EnginePlan:
-    """The plan with each host's GPUs in ascending order, as Ray hands them out; on one host the plan itself.
+    """Sort the GPUs of each host, as Ray hands them out; on one host the plan stays as it is.
 
     Raises
     ------
@@ -56,7 +56,7 @@ def _equal(cluster: Cluster, one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def ties(plan: EnginePlan) -> list[list[int]]:
-    """The hosts after the first with equally many GPUs, numbered from 1: their addresses decide on their order."""
+    """List the hosts after the first with equally many GPUs, numbered from 1: their addresses decide their order."""
     after = range(2, len(plan.hosts) + 1)
     runs = [list(run) for _, run in groupby(after, key=lambda i: len(plan.hosts[i - 1].gpus))]
     return [run for run in runs if len(run) > 1]

@@ -10,7 +10,7 @@ _CONFIG = {"responsive": True, "displaylogo": False}
 
 
 def figure_html(figure: Mapping) -> str:
-    """The `data`, `layout` and `frames` of a figure as a box and the script that draws into it."""
+    """Write the `data`, `layout` and `frames` of a figure as a box and the script that draws into it."""
     box = f"figure-{next(_numbers)}"
     layout = dict(figure.get("layout", {}))
     height = layout.get("height", 450)
@@ -30,7 +30,7 @@ def _script_safe(value: Any) -> str:
 
 
 def figure_of_state(state: Mapping) -> dict | None:
-    """The figure in the saved state of an explorer's chart, which keeps it as text; None of another widget."""
+    """Return the figure in the saved state of an explorer's chart, which keeps it as text; None for another widget."""
     if not isinstance(state.get("drawing"), str):
         return None
     figure = json.loads(state["drawing"])

@@ -22,12 +22,12 @@ _LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.ipynb(#[^"]*)?"[^>]*>(.*?)</a>',
 
 
 def title_of(notebook: "NotebookNode") -> str:
-    """The notebook's first heading."""
+    """Return the notebook's first heading."""
     return notebook.cells[0].source.split("\n")[0].removeprefix("# ")
 
 
 def page(notebook: "NotebookNode", name: str, pages: Sequence[str]) -> str:
-    """The page of a notebook that has been run.
+    """Write a notebook that has been run as a page.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def _exporter() -> Any:
 
 
 def _plain(notebook: "NotebookNode") -> "NotebookNode":
-    """The notebook with formulas as MathML and outputs as text or HTML, and without numbers of cells."""
+    """Return the notebook with formulas as MathML and outputs as text or HTML, without cell numbers."""
     from copy import deepcopy
 
     plain = deepcopy(notebook)
@@ -86,7 +86,7 @@ def _plain(notebook: "NotebookNode") -> "NotebookNode":
 
 
 def _html(output: Mapping, models: Mapping) -> str:
-    """An output as HTML; also one that a widget holds."""
+    """Write an output as HTML, also one that a widget holds."""
     data = output.get("data", {})
     if _FIGURE in data:
         return figure_html(data[_FIGURE])

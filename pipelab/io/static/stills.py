@@ -11,7 +11,7 @@ _PREFIX = "IPY_MODEL_"
 
 
 def still(model: str, models: Mapping[str, Mapping], show: Callable[[Mapping], str]) -> str:
-    """A widget as HTML.
+    """Write a widget as HTML.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def _hidden(layout: str, models: Mapping) -> bool:
 
 
 def _control(state: Mapping) -> str:
-    """A control as its label and its value; text as it is."""
+    """Write a control as its label and its value; text stays as it is."""
     label, value = state.get("description") or "", state.get("value")
     if state.get("_model_name") in ("HTMLModel", "HTMLMathModel"):
         return f"<div>{value}</div>" if value else ""
