@@ -41,15 +41,18 @@ _LABEL = re.compile(r"GPU(\d{1,4})")
 _WORD = re.compile(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Host:
-    """One host: its GPUs in the order of their numbers, and what is between every two of them."""
+    """One host: its n GPUs in the order of their numbers, and what is between every two of them."""
 
     name: str
     numbers: list[int]
     gpus: tuple[GPU, ...]
-    pcie: tuple[float, ...]  # GB/s of each slot
-    links: list[list[str]]  # words of the listing
+    pcie: np.ndarray  # (n,) GB/s of each slot
+    nvlink: np.ndarray  # (n,) GB/s of one NVLink
+    most: list[float]  # NVLinks that each has
+    words: np.ndarray  # (n, n) of the listing
+    nvlinks: np.ndarray  # (n, n) NVLinks between two
 
 
 @checked
@@ -80,9 +83,9 @@ def cluster_of_hosts(
     of = np.repeat(np.arange(len(hosts)), [len(host.gpus) for host in hosts])
     bandwidth, gpus = between[np.ix_(of, of)], list[GPU]()
     for i, host in enumerate(hosts):
-        inside = _inside(host, facts, between[i, i])
+        inside = _inside(host, between[i, i])
         bandwidth[np.ix_(of == i, of == i)] = inside
-        gpus += _in_nodes(host, facts, inside) if nodes else host.gpus
+        gpus += _in_nodes(host, inside) if nodes else host.gpus
     return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)])
 
 
@@ -118,11 +121,14 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     order = sorted(found)
     gpus = tuple(replace(found[i][0], memory_gb=least[found[i][0].type]) for i in order)
     path = folder / f"{name}{TOPOLOGY}"
-    if len(order) == 1 and not os.path.isfile(path):
-        links = [["X"]]
-    else:
-        links = _read_topology(path, order, rows[0].path)
-    return _Host(name, order, gpus, tuple(found[i][1] for i in order), links)
+    alone = len(order) == 1 and not os.path.isfile(path)
+    words = np.array([["X"]] if alone else _read_topology(path, order, rows[0].path))
+    nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in line] for line in words.tolist()]
+    types = [facts[gpu.type] for gpu in gpus]
+    nvlink = np.array([_nvlink(gpu) for gpu in types])
+    most = [gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS for gpu in types]
+    pcie = np.array([found[i][1] for i in order])
+    return _Host(name, order, gpus, pcie, nvlink, most, words, np.array(nvlinks))
 
 
 def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
@@ -228,59 +234,47 @@ def _nvlink(gpu: GPUFacts) -> float:
     return _NVLINK_5 if gpu.link_gb_per_s > _NVLINK_4_MOST else _NVLINK[gpu.memory_kind]
 
 
-def _links(word: str) -> int:
-    return int(word[2:]) if word.startswith("NV") else 0
-
-
-def _inside(host: _Host, facts: Mapping[str, GPUFacts], sockets: float) -> np.ndarray:
+def _inside(host: _Host, sockets: float) -> np.ndarray:
     """GB/s between the GPUs of a host; `sockets` is what SYS carries."""
-    size = len(host.gpus)
-    matrix = np.ones((size, size))
-    for i, j in combinations(range(size), 2):
-        word = host.links[i][j]
-        slot = min(host.pcie[i], host.pcie[j])
-        one = min(_nvlink(facts[host.gpus[k].type]) for k in (i, j))
-        rate = _links(word) * one if _links(word) else slot if word in _PCIE else min(slot, sockets)
-        matrix[i, j] = matrix[j, i] = rate
+    slot, one = (np.minimum.outer(each, each) for each in (host.pcie, host.nvlink))
+    without = np.where(np.isin(host.words, _PCIE), slot, np.minimum(slot, sockets))
+    matrix = np.where(host.nvlinks > 0, host.nvlinks * one, without)
+    np.fill_diagonal(matrix, 1.0)
     return matrix
 
 
-def _in_nodes(host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray) -> list[GPU]:
+def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
     """Return the host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
     left, gpus = list(range(len(host.gpus))), list(host.gpus)
     while left:
         node = [left[0]]
         for i in left[1:]:
-            if all(_links(host.links[i][j]) for j in node):
+            if host.nvlinks[i, node].all():
                 node.append(i)
         if len(node) == 1:  # NVLink takes it nowhere: it is one of the others
-            node = [i for i in left if not any(_links(host.links[i][j]) for j in left)]
+            node = [i for i in left if not host.nvlinks[i, left].any()]
         if len(node) > 1:
             numbers = ",".join(str(host.numbers[i]) for i in node)
             name = host.name if len(node) == len(gpus) else f"{host.name} GPU{numbers}"
-            rates = [_to_others(host, facts, inside, i, node) for i in node]
+            rate = min(_to_others(host, inside, i, node) for i in node)
             for i in node:
-                gpus[i] = replace(gpus[i], node=name, node_gb_per_s=min(rates))
+                gpus[i] = replace(gpus[i], node=name, node_gb_per_s=rate)
         left = [i for i in left if i not in node]
     return gpus
 
 
-def _to_others(
-    host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray, i: int, node: list[int]
-) -> float:
-    """GB/s of a GPU to all others of its node together.
+def _to_others(host: _Host, inside: np.ndarray, i: int, node: list[int]) -> float:
+    """Return the GB/s of a GPU to all others of its node together.
 
     Wired each to each (4 H100 with NV6), a GPU's links add up. With a switch every pair shows all
     links (8 H100 with NV18), and what a GPU has is that number once: the sum would be more links than it has.
     """
     others = [j for j in node if j != i]
-    counts = [_links(host.links[i][j]) for j in others]
-    if not all(counts):
-        return float(min(inside[i, j] for j in others))
-    gpu = facts[host.gpus[i].type]
-    own = gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS
-    total = sum(counts) if sum(counts) <= own else max(counts)
-    return total * min(_nvlink(facts[host.gpus[j].type]) for j in node)
+    counts = host.nvlinks[i, others]
+    if not counts.all():
+        return float(inside[i, others].min())
+    total = counts.sum() if counts.sum() <= host.most[i] else counts.max()
+    return float(total * host.nvlink[node].min())
 
 
 def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.ndarray, np.ndarray]:

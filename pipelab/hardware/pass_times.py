@@ -272,16 +272,11 @@ class Demand:
         if m.full_layers:
             tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)
         cache = tokens * cached * m.kv_bytes
-        width = (
-            m.d_ff
-            if not m.has_experts
-            else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
-        )
         at_once = whole_sequences(b) * self.new_tokens
         if chunk is not None:
             at_once = np.minimum(at_once, chunk)
         # Every GPU has the whole residual stream, and its own part of the feed-forward block.
-        widest = at_once * (2 * m.d_model + 2 * width / t) * ACTIVATION_BYTES
+        widest = at_once * (2 * m.d_model + 2 * m.block_width / t) * ACTIVATION_BYTES
         return {
             "weights": span.weight_gb / t,
             "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,

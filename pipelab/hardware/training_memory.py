@@ -109,10 +109,7 @@ def _kept_keys(model: Transformer) -> float:
 
 def _block(model: Transformer, gate: bool) -> float:
     """Bytes per token within the feed-forward block, on all experts that a token visits."""
-    width = model.d_ff
-    if model.has_experts:
-        width = (model.expert_ff or model.d_ff) * (model.experts_per_token + model.shared_experts)
-    return 2 * (4 if gate else 2) * width
+    return 2 * (4 if gate else 2) * model.block_width
 
 
 def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:

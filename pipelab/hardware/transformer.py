@@ -244,6 +244,13 @@ class Transformer:
         """Parameters of one expert; of the whole feed-forward block where there are none."""
         return 3 * self.d_model * (self.expert_ff or self.d_ff)
 
+    @property
+    def block_width(self) -> int:
+        """Width of the feed-forward block, of experts those that a token meets."""
+        if not self.has_experts:
+            return self.d_ff
+        return (self.expert_ff or self.d_ff) * (self.experts_per_token + self.shared_experts)
+
     def layer_parameters(
         self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False
     ) -> int:
