@@ -10,23 +10,6 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
 
-__all__ = [
-    "InvalidData",
-    "InvalidPlacement",
-    "InvalidSchedule",
-    "InvalidValue",
-    "MissingPackage",
-    "NotApplicable",
-    "PipelabError",
-    "SweepFailed",
-    "SweepInterrupted",
-    "TooLarge",
-    "UnknownName",
-    "nearest",
-    "needed_by",
-    "shown",
-]
-
 
 class PipelabError(Exception):
     """Every error that pipelab raises on purpose.

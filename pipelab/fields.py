@@ -43,33 +43,6 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pipelab.errors import InvalidValue, PipelabError
 
-__all__ = [
-    "Count",
-    "Flag",
-    "Indices",
-    "Later",
-    "Layers",
-    "Matrix",
-    "Natural",
-    "NotNegative",
-    "Number",
-    "Positive",
-    "Share",
-    "amounts",
-    "checked",
-    "checked_arguments",
-    "described",
-    "given",
-    "instance",
-    "is_list",
-    "is_real",
-    "numbered",
-    "python_value",
-    "real_number",
-    "true_or_false",
-    "whole_number",
-]
-
 _Class = TypeVar("_Class")
 _Parameters = ParamSpec("_Parameters")
 _Returned = TypeVar("_Returned")

@@ -10,8 +10,6 @@ from pipelab.fields import Count, NotNegative, Positive, Share, checked, describ
 from pipelab.io.csv_cells import path_of, read_by_name
 from pipelab.io.paths import data_dir
 
-__all__ = ["Engine", "load_engines"]
-
 Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 
 

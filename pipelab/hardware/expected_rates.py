@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
 
 LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
-_CUT = {"1": "one GPU per layer", "2": "two GPUs per layer", "4 or more": "four and more per layer"}
+_WORDS = {
+    "1": "one GPU per layer",
+    "2": "two GPUs per layer",
+    "4 or more": "four and more per layer",
+}
 
 
 @dataclass(frozen=True)
@@ -137,7 +141,7 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     import pandas as pd
 
     degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
-    cut = degree.map(lambda t: "1" if t == 1 else "2" if t < 4 else "4 or more")
+    cut = degree.map(_cut)
     engine = table.get("engine", pd.Series("", table.index)).fillna("")
     groups = [(("all", "all", "all"), table["error"])]
     groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
@@ -147,6 +151,10 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
     found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
     return found
+
+
+def _cut(degree: int) -> str:
+    return "1" if degree == 1 else "2" if degree < 4 else "4 or more"
 
 
 def _seconds(costs: "Roofline", row: "Series") -> float:
@@ -206,8 +214,7 @@ def _of_experts() -> str:
 
 
 def _kind(bands: "DataFrame", phase: str, stage: StageReport) -> "Series":
-    cut = "1" if stage.degree == 1 else "2" if stage.degree < 4 else "4 or more"
-    for key in ((phase, cut, "all"), (phase, "all", "all")):
+    for key in ((phase, _cut(stage.degree), "all"), (phase, "all", "all")):
         if key in bands.index and bands.loc[key, "rows"] >= LEAST_ROWS:
             return bands.loc[key]
     return bands.loc[("all", "all", "all")]
@@ -221,4 +228,4 @@ def _words(band: "Series") -> str:
     phase, cut, _ = band.name
     if phase == "all":
         return "prefill and decode"
-    return f"{phase}, {_CUT[cut]}" if cut != "all" else phase
+    return f"{phase}, {_WORDS[cut]}" if cut != "all" else phase

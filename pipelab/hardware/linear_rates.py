@@ -15,8 +15,6 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
 from pipelab.problem import ModelLike, Problem, Workload
 
-__all__ = ["Coefficients", "LinearThroughput"]
-
 
 @checked
 class Coefficients:

@@ -74,30 +74,24 @@ class Capacity:
         """
         import pandas as pd
 
-        none = float("inf")
-
-        def limits(s: StageCapacity) -> str:
-            found = [
-                name
-                for name in ("context", "sequences")
-                if getattr(s, name) is not None and getattr(s, name) == getattr(self, name)
+        rows = []
+        for i, stage in enumerate(self.stages, start=1):
+            found = {name: getattr(stage, name) for name in ("context", "sequences")}
+            limits = [
+                n for n, most in found.items() if most is not None and most == getattr(self, n)
             ]
-            return ", ".join(found)
-
-        return pd.DataFrame(
-            {
-                "stage": range(1, len(self.stages) + 1),
-                "layers": [show_layers(s.stage.layers) for s in self.stages],
-                "gpu_types": [tally(s.gpu_types) for s in self.stages],
-                "longest_context_tokens": [
-                    none if s.context is None else s.context for s in self.stages
-                ],
-                "most_sequences": [
-                    none if s.sequences is None else s.sequences for s in self.stages
-                ],
-                "limits": [limits(s) for s in self.stages],
-            }
-        )
+            context, sequences = (np.inf if n is None else n for n in found.values())
+            rows.append(
+                {
+                    "stage": i,
+                    "layers": show_layers(stage.stage.layers),
+                    "gpu_types": tally(stage.gpu_types),
+                    "longest_context_tokens": context,
+                    "most_sequences": sequences,
+                    "limits": ", ".join(limits),
+                }
+            )
+        return pd.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         from pipelab.display import table
