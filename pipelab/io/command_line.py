@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
-from pipelab.io.commands.plans import evaluate, settings, solve, write
-from pipelab.io.commands.tables import compare, count, node, sweep
+from pipelab.io.commands.problems import COMMANDS, write
 from pipelab.io.commands.wanted import ProblemCommand
 from pipelab.io.terminal import mute, print_ledger, say
 from pipelab.io.whole_files import refused
@@ -89,7 +88,7 @@ def _open(context: typer.Context) -> None:
         open_lab([])
 
 
-for _command in (solve, evaluate, settings, compare, sweep, node, count):
+for _command in COMMANDS:
     app.command(cls=ProblemCommand, rich_help_panel=_PLAN)(_command)
 
 
