@@ -182,6 +182,9 @@ REFUSED = {
     ),
     "an unknown one": ({"model_type": "qwen4"}, "its parameters are not counted here. did you mean 'qwen"),
     "images": ({"model_type": "llava", "text_config": {}}, "an encoder for images or sound"),
+    "no name of a family": (
+        {"model_type": "llava", "text_config": {"model_type": {}}}, "no text_config of a supported family",
+    ),
     "images and no known text": (
         {"model_type": "llava", "text_config": {"model_type": "opt"}}, "no text_config of a supported family",
     ),

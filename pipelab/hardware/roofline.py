@@ -482,7 +482,7 @@ class Roofline:
         return mixes_of_node(self, model, workload, gpu, gpus)
 
     def training_cost(
-        self, problem: Problem, report: "StageReport", **recipe: Any
+        self, problem: Problem, report: "StageReport", **options: Any
     ) -> "TrainingCost":
         """Return what one stage of a placement takes and keeps in training.
 
@@ -492,7 +492,7 @@ class Roofline:
             With a workload of prefill or training: its batch is one microbatch of whole sequences.
         report : StageReport
             Of the stage, from `evaluate`.
-        **recipe
+        **options
             `recompute`: "none", "selective" (the same where attention is fused, as here) or "full".
             `bytes_per_parameter` of weights, gradients and the optimizer's state: by default 14 with
             Adam in mixed precision, and the engine's gradients: 18 in all for Megatron, which adds
@@ -516,10 +516,10 @@ class Roofline:
         """
         from pipelab.hardware.training_times import training_cost
 
-        return training_cost(self.for_training(), problem, report, **recipe)
+        return training_cost(self.for_training(), problem, report, **options)
 
     def training_table(
-        self, problem: Problem, gpus: Sequence[int], **recipe: Any
+        self, problem: Problem, gpus: Sequence[int], **options: Any
     ) -> np.ndarray | None:
         """`training_cost` for every kind of span (`model.spans`) of a stage of these GPUs at once.
 
@@ -529,7 +529,7 @@ class Roofline:
             With a workload of training.
         gpus : sequence of int
             Ids of the stage's GPUs.
-        **recipe
+        **options
             As for `training_cost`.
 
         Returns
@@ -540,7 +540,7 @@ class Roofline:
         """
         from pipelab.hardware.training_times import training_table
 
-        return training_table(self.for_training(), problem, gpus, **recipe)
+        return training_table(self.for_training(), problem, gpus, **options)
 
     def mfu(self, problem: Problem, placement: "Placement", tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.

@@ -54,19 +54,19 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "Roofline", problem: "Problem", report: "StageReport", **recipe: Any
+    costs: "Roofline", problem: "Problem", report: "StageReport", **options: Any
 ) -> TrainingCost:
     """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
     layers, gpus = report.stage.layers, report.stage.gpus
     span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
     even = (problem.workload.batch_size / len(gpus),) * len(gpus)
     batch = report.batch if report.degree == 1 else even
-    found = _stages(costs, problem, gpus, span, parameters, batch, **recipe)
+    found = _stages(costs, problem, gpus, span, parameters, batch, **options)
     return TrainingCost(*(float(value) for value in found))
 
 
 def training_table(
-    costs: "Roofline", problem: "Problem", ids: Sequence[int], **recipe: Any
+    costs: "Roofline", problem: "Problem", ids: Sequence[int], **options: Any
 ) -> np.ndarray | None:
     """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
@@ -78,7 +78,7 @@ def training_table(
     spans = zip(*model.spans.examples, strict=True)
     parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
     batch = (problem.workload.batch_size / len(ids),) * len(ids)
-    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **recipe)
+    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **options)
 
 
 def _stages(
