@@ -21,13 +21,7 @@ from pipelab.engine.stage_arrays import (
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
 from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.measurement_files import (
-    Stated,
-    format_of,
-    refuse_stated,
-    stated_of,
-    table_of,
-)
+from pipelab.hardware.measurement_files import Stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.csv_cells import path_of, read_objects
 from pipelab.problem import Problem
@@ -385,9 +379,8 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     file = path_of("load_measured", path)
     given = {name: v for name, v in options.items() if name in Stated.__dataclass_fields__}
     others = {name: v for name, v in options.items() if name not in given}
-    stated, kind = stated_of("load_measured", given), format_of(file)
+    kind, stated = stated_of("load_measured", file, given)
     if kind == "own":
-        refuse_stated("load_measured", file, given)
         found = _own_table(file)
     else:
         if "per_layer" in others:

@@ -78,13 +78,14 @@ def _unsaid(place: str, what: str, argument: str) -> InvalidData:
     return InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
 
 
-def stated_of(what: str, given: Mapping[str, Any]) -> Stated:
-    """Check the arguments of `what`, the function that was called, as facts.
+def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Stated]:
+    """Return whose file it is ("json", "vidur", "helix", or "own" for anything else), and the arguments as facts.
 
     Raises
     ------
     InvalidValue
-        One does not fit.
+        In the name of `what`, the function that was called: an argument does not fit, or stands beside
+        a table of one's own, which says everything in its columns.
     UnknownName
         The model is unknown.
     """
@@ -95,11 +96,14 @@ def stated_of(what: str, given: Mapping[str, Any]) -> Stated:
     if stated.model is not None and stated.model not in models().index:
         known = nearest(stated.model, models().index)
         raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
-    return stated
+    kind = _format_of(path)
+    for name, value in given.items() if kind == "own" else ():
+        expected = f"{named(path)} already contains this; arguments are for {_FORMATS}"
+        raise InvalidValue(what, [(name, value, f"expected none: {expected}")])
+    return kind, stated
 
 
-def format_of(path: Path) -> str:
-    """Return whose file it is: "json", "vidur", "helix", or "own" for anything else."""
+def _format_of(path: Path) -> str:
     text = read_text(path, "JSON" if path.suffix in (".json", ".jsonl") else "CSV").lstrip()
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
@@ -110,22 +114,13 @@ def format_of(path: Path) -> str:
     return "helix" if len(cells) == 2 and all(NUMBER.fullmatch(c.strip()) for c in cells) else "own"
 
 
-def refuse_stated(what: str, path: Path, given: Mapping[str, Any]) -> None:
-    """Refuse arguments beside a table of one's own, which says everything in its columns."""
-    for name, value in given.items():
-        expected = (
-            f"expected none: {named(path)} already contains this; arguments are for {_FORMATS}"
-        )
-        raise InvalidValue(what, [(name, value, expected)])
-
-
 def measurements_of(
     path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts]
 ) -> list[Measurement]:
     """Read the times of a file as rows that `Roofline` can be fitted to.
 
     Of a long profile only every second, fourth, eighth, … number of tokens. `kind` is from
-    `format_of`.
+    `stated_of`.
 
     Raises
     ------

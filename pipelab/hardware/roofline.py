@@ -670,19 +670,13 @@ class Roofline:
             The model is unknown.
         """
         from pipelab.hardware.calibration import calibrate, read_measurements
-        from pipelab.hardware.measurement_files import (
-            format_of,
-            measurements_of,
-            refuse_stated,
-            stated_of,
-        )
+        from pipelab.hardware.measurement_files import measurements_of, stated_of
 
-        path, facts = path_of("calibrated", file, "file"), stated_of("calibrated", stated)
-        kind = format_of(path)
-        if kind != "own":
-            return calibrate(self, measurements_of(path, kind, facts, self.gpus))
-        refuse_stated("calibrated", path, stated)
-        return calibrate(self, [one for _, one in read_measurements(path)])
+        path = path_of("calibrated", file, "file")
+        kind, facts = stated_of("calibrated", path, stated)
+        if kind == "own":
+            return calibrate(self, [one for _, one in read_measurements(path)])
+        return calibrate(self, measurements_of(path, kind, facts, self.gpus))
 
     @checked_arguments
     def pass_seconds(

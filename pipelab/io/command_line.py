@@ -48,12 +48,11 @@ def main() -> None:
 
 def _run() -> int | str | None:
     """Run a command and return its exit status; an error becomes a sentence on standard error."""
-    output = sys.stdout
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
-        # typer puts another output in the place of one whose reader has left
-        return ended.code if sys.stdout is output else _LEFT
+        # typer and rich end with 1 where the reader of the output has left
+        return _LEFT if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except PipelabError as error:
         return say(error)
     except ModuleNotFoundError as error:
