@@ -71,7 +71,8 @@ def cases() -> tuple[str, ...]:
     """
     folders = (data_dir() / "cases").iterdir()
     pools = {f.name: read_pool(f) for f in folders if (f / "gpu_pool.csv").is_file()}
-    return tuple(sorted(pools, key=lambda name: sum(one.count for _, one in pools[name])))
+    sized = [(sum(one.count for _, one in rows), name) for name, rows in pools.items()]
+    return tuple(name for _, name in sorted(sized))
 
 
 def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
