@@ -323,9 +323,9 @@ def told(function: Callable) -> dict[str, str]:
     }
     text = inspect.getdoc(function) or ""
     first, *rest = re.split(rf"^({'|'.join(names)}): ", text, flags=re.MULTILINE)
-    fields = {names[label]: words for label, words in zip(rest[::2], rest[1::2], strict=True)}
-    fields["says" if first.startswith("“") else "title"] = first
-    texts = {name: " ".join(words.split()) for name, words in fields.items()}
+    fields = [("says" if first.startswith("“") else "title", first)]
+    fields += [(names[label], words) for label, words in zip(rest[::2], rest[1::2], strict=True)]
+    texts = {name: " ".join(words.split()) for name, words in fields}
     if "says" in texts:
         texts["says"] = texts["says"].removeprefix("“").removesuffix("”")
     return texts
