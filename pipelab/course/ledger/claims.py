@@ -253,8 +253,18 @@ class Claim:
         except Exception as failure:
             value, verdict, remark = "–", FAILED, f"{type(failure).__name__}: {failure}"
         texts = (
-            *(self.document, self.section, self.kind, self.place, f"“{self.says}”", self.stated),
-            *(value, self.how, rule, verdict, self.recorded, remark),
+            self.document,
+            self.section,
+            self.kind,
+            self.place,
+            f"“{self.says}”",
+            self.stated,
+            value,
+            self.how,
+            rule,
+            verdict,
+            self.recorded,
+            remark,
         )
         return dict(zip(COLUMNS, texts, strict=True))
 
