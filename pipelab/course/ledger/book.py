@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Columns of the table that is shown, and how wide they are beside each other.
 _WIDTHS = {
-    "row": 6,
+    "row": 9,
     "place": 10,
     "it says": 19,
     "printed or tested": 11,
