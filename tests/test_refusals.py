@@ -11,7 +11,6 @@ import pytest
 import pipelab as pl
 from pipelab.candidates import list_allocations
 from pipelab.counting import solve_by_counting
-from pipelab.course.ledger.book import Ledger
 from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
@@ -356,7 +355,7 @@ MISTAKES = {
         "expected at least one known share",
     ),
     "no sizes": (lambda: plot_growth({}), "expected at least one"),
-    "no entries": (lambda: plot_verdicts(Ledger(())), "expected at least one"),
+    "no entries": (lambda: plot_verdicts(pl.reproduce([])), "expected at least one"),
     "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),
     "a batch in words": (
         lambda: pl.explore_mix("tiny", batch="x"),

@@ -62,26 +62,21 @@ def _print_stages(evaluation: "Evaluation") -> None:
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
     """Every claim (on standard output only), the verdicts counted, and those that changed."""
-    from pipelab.course.ledger import verdict_counts
-
     if stream is sys.stdout:
-        for entry in ledger:
-            row = entry.row()
+        for row in ledger.data.to_dict("records"):
             claim = f"{row['document']} {row['row']}"
             print(
                 f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
             )
         print()
-    print(verdict_counts(ledger).to_string(index=False), file=stream)
-    for entry in ledger.changed:
-        row = entry.row()
+    print(ledger.verdict_counts().to_string(index=False), file=stream)
+    for row in ledger.changed.data.to_dict("records"):
         print(
             f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
             f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
             file=stream,
         )
-    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
-    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+    print(ledger.summary, file=stream)
 
 
 def _short(value: object, most: int = 48) -> str:
