@@ -16,6 +16,8 @@ from pipelab.errors import TooLarge
 
 Made = TypeVar("Made")
 
+_POLL_SECONDS = 0.05  # how soon a stop is noticed
+
 
 class Ended(Exception):
     """A deadline has passed. Never reaches a user: the method that made the deadline catches it.
@@ -158,15 +160,33 @@ def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: flo
             raise end from None
 
 
-def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
-    """`make()`, in a thread of its own, so that it is not waited for longer than the deadline.
+def waited_for(
+    make: Callable[[], Made],
+    deadline: Deadline,
+    interrupt: Callable[[], object] = lambda: None,
+    grace: float = 0.0,
+    name: str = "pipelab-made",
+) -> Made:
+    """Run `make()` in a thread of its own, and do not wait for it longer than the deadline.
 
-    For single steps of numpy and scipy that take seconds. The thread then ends by itself.
+    For single steps of numpy, scipy and solvers that take seconds. The thread then ends by itself.
+
+    Parameters
+    ----------
+    make : function without arguments
+    deadline : Deadline
+    interrupt : function without arguments
+        Asks `make` to end. Called after the deadline, again and again until `make` ends: a solver
+        forgets a request that comes before it starts.
+    grace : float
+        Seconds after the deadline in which `make` may still end in order, and return what it has.
+    name : str
+        Of the thread.
 
     Raises
     ------
     Ended
-        The deadline was first.
+        The deadline was first, and `make` took longer than the grace.
     """
     made: list[Made] = []
     failure: list[BaseException] = []
@@ -180,9 +200,15 @@ def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
         finally:
             done.set()
 
-    threading.Thread(target=work, name="pipelab-made", daemon=True).start()
-    while not done.wait(0.05):
-        deadline.check()
+    threading.Thread(target=work, name=name, daemon=True).start()
+    reason, patience = None, math.inf
+    while not done.wait(_POLL_SECONDS):
+        if reason is None and (reason := deadline.reason) is not None:
+            patience = time.perf_counter() + grace
+        if reason is not None:
+            interrupt()
+            if time.perf_counter() >= patience:
+                raise Ended(reason)
     if failure:
         raise failure[0]
     return made[0]

@@ -27,7 +27,7 @@ from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
-from pipelab.engine.solvers import choice
+from pipelab.engine.solvers import choice, highs
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
@@ -213,9 +213,7 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     UnknownName
         The form or M is unknown, or the author's M for the tight form, which has none.
     """
-    from pipelab.engine.solvers import scip
-
-    return scip.lp_bound(joint_program(problem, form, big_m)[0])
+    return highs.run(joint_program(problem, form, big_m)[0].relaxed()).objective
 
 
 def _refuse_if_too_large(
@@ -364,7 +362,7 @@ def solve_joint(
                 ),
             )
         except Ended as end:
-            run, reason = _unbuilt(end), "the program was still being built"
+            run, reason = SolverRun("stopped", end.reason), "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
             _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
@@ -487,10 +485,6 @@ def solve_single_gpu(
         return _result(
             problem, "single_gpu", status, placement, bound, size, deadline, reason, run, details
         )
-
-
-def _unbuilt(end: Ended) -> SolverRun:
-    return SolverRun("stopped", end.reason, None, None, None, None, 0, 0.0, 0.0, ())
 
 
 def _chosen(run: SolverRun, candidates: Candidates) -> np.ndarray:

@@ -93,7 +93,7 @@ def _solve(
     most: int | None = most_layers(options)
     if rows == "as_written" and given(most) < problem.model.layers:
         # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.
-        run = SolverRun("infeasible", None, None, None, None, None, 0, 0.0, 0.0, ())
+        run = SolverRun("infeasible")
     else:
         most = None
         run = run_program(program, solver="scip", deadline=deadline, on_progress=on_progress)

@@ -29,7 +29,7 @@ class SolverRun:
     stopped_by : str or None
         "time limit", "gap limit", "memory limit", "stop", "interrupt".
     x : float array or None
-        One value per column.
+        One value per column; not a number where it was not reported in time.
     objective, bound, root_bound : float or None
         Of x; proven for every solution; proven before branching.
     nodes : int
@@ -38,12 +38,12 @@ class SolverRun:
     """
 
     status: str
-    stopped_by: str | None
-    x: np.ndarray | None
-    objective: float | None
-    bound: float | None
-    root_bound: float | None
-    nodes: int
-    build_seconds: float
-    solve_seconds: float
-    progress: tuple[Progress, ...]
+    stopped_by: str | None = None
+    x: np.ndarray | None = None
+    objective: float | None = None
+    bound: float | None = None
+    root_bound: float | None = None
+    nodes: int = 0
+    build_seconds: float = 0.0
+    solve_seconds: float = 0.0
+    progress: tuple[Progress, ...] = ()
