@@ -15,7 +15,7 @@ import pipelab as pl
 from pipelab import solving
 from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
-from pipelab.engine.formulations.candidates import all_candidates
+from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
@@ -195,7 +195,10 @@ LISTINGS = {
     "rates of 16 nodes": (lambda: nodes(16), stage_rates),
     "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
     "stages of 12 nodes": (lambda: nodes(12), instance_of),
-    "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
+    "allocations of medium": (
+        lambda: pl.load_case("medium", max_gpus_per_stage=2),
+        enumerate_candidates,
+    ),
 }
 
 

@@ -9,7 +9,7 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course.ledger.claims import ASSUMED, FAILS, HOLDS, Claim, reading
 from pipelab.course.ledger.comparisons import ABOVE, DIFFERENT, EQUAL, NUMBERS, TEXT
-from pipelab.engine.formulations.type_count import average_link
+from pipelab.course.type_count import average_link
 from pipelab.fields import given
 
 if TYPE_CHECKING:

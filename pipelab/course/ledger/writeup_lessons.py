@@ -15,7 +15,7 @@ from pipelab.course.ledger.trials import (
 )
 from pipelab.course.ledger.writeup_heuristic import sets_meant
 from pipelab.course.ledger.writeup_joint import efficiency, left_out, three_heterogeneous, with_ms
-from pipelab.engine.formulations.type_count import average_link
+from pipelab.course.type_count import average_link
 from pipelab.fields import given
 from pipelab.io.cases_csv import author_settings
 
