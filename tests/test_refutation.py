@@ -11,9 +11,8 @@ import scipy.sparse as sp
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.formulations import refutation
-from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, refute
-from pipelab.engine.methods import proof as certificates
+from pipelab.engine.methods import certificates, refutation
+from pipelab.engine.methods.refutation import Branch, Leaf, check_refutation, refute
 from pipelab.engine.rates import stage_rates
 from pipelab.engine.recipes import recipes_at
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock

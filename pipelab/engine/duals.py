@@ -18,10 +18,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.rates import StageRates
 from pipelab.engine.recipes import patterns_at
+from pipelab.engine.solvers import highs
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 
 # stages in the linear program; above, layers that differ are not priced one by one
 _MOST_ROWS = 20_000
@@ -102,42 +105,47 @@ def _longest(rows: np.ndarray) -> np.ndarray:
 
 def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
     """The linear program and its answer, rounded so that it holds exactly."""
-    from scipy.optimize import linprog
-
-    there, kinds = rates.kind_count, len(rates.kinds)
-    number = np.bincount(stages.layers)  # of layers of each kind
+    kinds, number = len(rates.kinds), np.bincount(stages.layers)  # of layers of each kind
     draws = [
         (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts
     ]
+    nothing = np.zeros(kinds), np.ones(len(number))
     if not draws or len(draws) > _MOST_ROWS:
-        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
-    # Columns: u_k, the value of each kind of layer, then one per draw: the lowest price of the
-    # kinds it may take.
-    width = kinds + len(number) + len(draws)
-    below = np.array(
-        [(kinds + len(number) + d, k) for d, (_, _, own) in enumerate(draws) for k in own]
+        return _rounded(*nothing, stages)
+    # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
+    # the kinds that each draw may take.
+    columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
+    at = columns.slices
+    draw, kind = np.array([(d, k) for d, (_, _, own) in enumerate(draws) for k in own]).T
+    cost = sp.csr_array(
+        ([-float(n) for _, n, _ in draws], ([i for i, _, _ in draws], np.arange(len(draws)))),
+        shape=(len(stages.draws), len(draws)),
     )
-    least = np.zeros((len(below), width))
-    least[np.arange(len(below)), below[:, 0]], least[np.arange(len(below)), below[:, 1]] = 1, -1
-    enough = np.zeros((len(stages.draws), width))
-    enough[:, kinds : kinds + len(number)] = stages.holds
-    for d, (i, n, _) in enumerate(draws):
-        enough[i, kinds + len(number) + d] = -n
-    average = np.zeros((1, width))
-    average[0, kinds : kinds + len(number)] = number
-    free = (None, None) if signed else (0, None)
-    answer = linprog(
-        np.concatenate([there, np.zeros(len(number) + len(draws))]),
-        method="highs-ds",
-        A_ub=np.vstack([least, enough]),
-        b_ub=np.zeros(len(below) + len(enough)),
-        A_eq=average,
-        b_eq=[number.sum()],
-        bounds=[(0, None)] * kinds + [free] * len(number) + [(0, None)] * len(draws),
+    blocks = {
+        "least": columns.rows(
+            {
+                "draw": incidence(np.arange(len(draw)), len(draw), draw, len(draws)),
+                "u": -incidence(np.arange(len(kind)), len(kind), kind, kinds),
+            },
+            upper=0,
+        ),
+        "enough": columns.rows({"y": stages.holds, "draw": cost}, upper=0),
+        "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
+    }
+    lower, objective = np.zeros(columns.total), np.zeros(columns.total)
+    lower[at["y"]], objective[at["u"]] = -np.inf if signed else 0, -rates.kind_count
+    run = highs.run(
+        LinearProgram(
+            columns,
+            lower,
+            np.full(columns.total, np.inf),
+            np.zeros(columns.total, dtype=bool),
+            objective,
+            blocks,
+        )
     )
-    if answer.x is None:
-        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
-    return _rounded(answer.x[:kinds], answer.x[kinds : kinds + len(number)], stages)
+    found = nothing if run.x is None else (run.x[at["u"]], run.x[at["y"]])
+    return _rounded(*found, stages)
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Stages) -> DualPrices:
