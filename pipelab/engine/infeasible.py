@@ -1,14 +1,30 @@
 """Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pipelab.display import listed
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
+from pipelab.solving import Result
+
+
+def infeasible(
+    problem: Problem,
+    method: str,
+    reason: str,
+    size: Mapping[str, int],
+    deadline: Deadline,
+    solver: str = "",
+) -> Result:
+    """The result that no placement exists."""
+    return Result(
+        problem, method, "infeasible", None, None, None, deadline.spent, size, solver, reason
+    )
 
 
 def why_no_layer_fits(problem: Problem) -> str:
@@ -55,10 +71,10 @@ def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, fl
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 
-def why_not_all_layers_fit(
+def why_infeasible(
     problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str
 ) -> str:
-    """The reason where some layers fit somewhere but no placement holds them all.
+    """The reason where no placement holds all layers.
 
     Parameters
     ----------
@@ -74,6 +90,8 @@ def why_not_all_layers_fit(
     GPU can count for bounds the layers of any placement; where that is already too few,
     the sum is the reason.
     """
+    if not fits.any():
+        return why_no_layer_fits(problem)
     layers = np.where(fits, runs_of(problem.model).layers, 0).max(axis=1)
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
@@ -82,7 +100,7 @@ def why_not_all_layers_fit(
 
 
 def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
-    """The same where it is known that all GPUs together hold at most `holdable` layers."""
+    """The reason where it is known that all GPUs together hold at most `holdable` layers."""
     total, need = int(holdable + ONE_ANSWER), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"

@@ -17,7 +17,7 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, 
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import big_m_is_valid, build, joint_form
-from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.engine.infeasible import infeasible, why_infeasible, why_no_layer_fits
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
@@ -301,7 +301,7 @@ def solve_joint(
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
             _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
-            reason = why_not_all_layers_fit(problem, candidates.sets, fits, solver)
+            reason = why_infeasible(problem, candidates.sets, fits, solver)
             return infeasible(problem, "joint", reason, size, deadline, solver)
         valid = big_m_is_valid(candidates, big_m)
         placement = placement_of(run, candidates)
@@ -423,20 +423,6 @@ def result_of(
             "solver_objective": run.objective,
             **details,
         },
-    )
-
-
-def infeasible(
-    problem: Problem,
-    method: str,
-    reason: str,
-    size: dict[str, int],
-    deadline: Deadline,
-    solver: str = "",
-) -> Result:
-    """The result that no placement exists."""
-    return Result(
-        problem, method, "infeasible", None, None, None, deadline.spent, size, solver, reason
     )
 
 

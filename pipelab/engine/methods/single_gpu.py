@@ -22,13 +22,12 @@ from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.formulations.count import starts_and_ends
 from pipelab.engine.formulations.joint import ONE_GPU, build, twins
-from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.engine.infeasible import infeasible, why_infeasible
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.joint import (
     LATE_SECONDS,
     gigabytes,
-    infeasible,
     not_refuted,
     placement_of,
     refuse_beyond_memory,
@@ -307,10 +306,7 @@ def _no_segments(
     problem: Problem, chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline
 ) -> Result:
     """Nothing fits with one GPU per stage; where a stage may have more, nothing is claimed for them."""
-    if chosen.fits.any():
-        reason = why_not_all_layers_fit(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
-    else:
-        reason = why_no_layer_fits(chosen.problem)
+    reason = why_infeasible(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
     found = infeasible(problem, "single_gpu", reason, sizes, deadline)
     if problem.max_gpus_per_stage == 1:
         return found
