@@ -33,7 +33,7 @@ class Ended(Exception):
 
 
 class Deadline:
-    """Until when to go on, and whether an end is requested before that.
+    """When to end: at a time, or earlier on request.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ class Deadline:
     stop : threading.Event or None
         Set from anywhere to end.
     interrupted : function without arguments
-        Whether Ctrl-C was pressed, as `noted_interrupts` yields it.
+        Whether Ctrl-C was pressed; see `noted_interrupts`.
 
     Attributes
     ----------
@@ -86,14 +86,14 @@ class Deadline:
 
     @property
     def called_off(self) -> str | None:
-        """ "stop" or "interrupt" where an end is requested, whatever the time."""
+        """ "stop" or "interrupt" if an end was requested, whatever the time; else None."""
         if self.stop is not None and self.stop.is_set():
             return "stop"
         return "interrupt" if self.interrupted() else None
 
     @property
     def reason(self) -> str | None:
-        """What ended it: "stop", "interrupt" or "time limit"; None as long as it goes on."""
+        """What ended it: "stop", "interrupt" or "time limit"; None before the end."""
         return self.called_off or ("time limit" if time.perf_counter() >= self.end else None)
 
     def check(self) -> None:
@@ -103,7 +103,7 @@ class Deadline:
             raise Ended(reason)
 
     def within(self, seconds: float) -> "Deadline":
-        """The same stop and Ctrl-C, for at most so many seconds from now, and never longer than this one."""
+        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one."""
         part = Deadline(min(seconds, self.left), self.stop, self.interrupted)
         part.notes = self.notes
         return part
@@ -114,7 +114,7 @@ class Deadline:
 
 
 class Watched(Deadline):
-    """The same deadline, of which somebody hears: `tick` is called in `check`, every so many seconds.
+    """A deadline that calls `tick` from `check` every `every` seconds.
 
     Parameters
     ----------
@@ -131,7 +131,7 @@ class Watched(Deadline):
         self._last = time.perf_counter()
 
     def check(self) -> None:
-        """As of `Deadline`."""
+        """See `Deadline.check`."""
         super().check()
         if time.perf_counter() >= self._last + self.every:
             self._last = time.perf_counter()
@@ -218,14 +218,14 @@ def waited_for(
 def deadline_of(
     time_limit: float | None, stop: threading.Event | None = None
 ) -> Iterator[Deadline]:
-    """The deadline of one call by a user. Within it Ctrl-C is noted, not raised, and memory that ends is said.
+    """The deadline of one call by a user, in which Ctrl-C is noted and not raised.
 
     Parameters
     ----------
     time_limit : float or None
         Seconds.
     stop : threading.Event or None
-        As the user gave it.
+        Given by the user.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""A proof that fits on a card: how many layers is a GPU good for at a given rate?
+"""A proof by dual prices: how many layers is a GPU good for at a given rate?
 
 Give every GPU of kind k a price u_k ≥ 0 and every layer l a value y_l such that no stage that
 reaches the rate holds layers of more value than its GPUs cost:
@@ -7,9 +7,9 @@ reaches the rate holds layers of more value than its GPUs cost:
 
 A placement that reaches it holds every layer once and uses no GPU twice, so the value of all layers
 together is at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
-the rate (Farkas' lemma). Anyone can check it with a pencil, stage by stage. Mostly every layer has
-the value 1, and u_k is the number of layers that a GPU of kind k is good for; where the last stage
-also has the model's head, the last layer's value is higher.
+the rate (Farkas' lemma). Anyone can check it by hand, stage by stage. Usually every layer has the
+value 1, and u_k is the number of layers that a GPU of kind k is good for; if the last stage also has
+the model's head, the last layer's value is higher.
 
 The best prices are the dual solution of the linear relaxation of the counting program, links aside.
 """

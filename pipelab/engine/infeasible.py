@@ -28,10 +28,10 @@ def infeasible(
 
 
 def why_no_layer_fits(problem: Problem) -> str:
-    """The reason where not even one layer fits any allowed set of GPUs.
+    """Say why not even one layer fits any allowed set of GPUs.
 
-    Says which layer, how much memory it needs on one GPU, and what the largest GPU offers;
-    where GPUs may share a stage's batch, the same for the share that comes closest.
+    Names the layer, the memory it needs on one GPU, and what the largest GPU offers; if GPUs may
+    share a stage's batch, also the share that comes closest.
     """
     gpus = problem.cluster.gpus
     order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
@@ -74,7 +74,7 @@ def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, fl
 def why_infeasible(
     problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str
 ) -> str:
-    """The reason where no placement holds all layers.
+    """Say why no placement holds all layers.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def why_infeasible(
 
 
 def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
-    """The reason where it is known that all GPUs together hold at most `holdable` layers."""
+    """Say why no placement holds all layers, if it is known that all GPUs together hold at most `holdable` layers."""
     total, need = int(holdable + ONE_ANSWER), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"

@@ -32,7 +32,7 @@ class Candidates:
     sets : tuple of tuple of int
         The S different GPU sets, by size and then by id.
     set_of, start, size : int arrays, shape (A,)
-        Of each allocation: its GPU set, its first layer (from 0), its number of layers.
+        For each allocation, its GPU set, its first layer (from 0) and its number of layers.
     throughput : float array, shape (A,)
         θ of each allocation in tokens/s.
     tail, head : int arrays, shape (E,)
@@ -95,7 +95,7 @@ class Candidates:
         return float(rates[rates <= top].max(initial=rates.min()))
 
     def connected_by(self, links: np.ndarray) -> "Candidates":
-        """The same allocations with some of the connections only; a mask of shape (E,)."""
+        """Keep all allocations, and the connections of a mask of shape (E,)."""
         return replace(
             self,
             tail=self.tail[links],
@@ -156,12 +156,12 @@ def list_candidates(
     starts: np.ndarray,
     deadline: Deadline = NEVER,
 ) -> Candidates:
-    """The candidates over given GPU sets, kinds of span and first layers.
+    """List the candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
     ----------
     rate : float array, shape (S, U)
-        Of every set with every kind of span, in tokens/s.
+        For every GPU set and every kind of span, in tokens/s.
     allowed : bool array, shape (S, U)
         Which kinds of span a set may hold; with identical layers, 1 … M of them.
     starts : int array
@@ -183,7 +183,7 @@ def list_candidates(
 def stage_rates(
     problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
+    """Compute the rate of every GPU set with every kind of span, and whether it fits in memory.
 
     Returns
     -------
@@ -212,7 +212,7 @@ def stage_rates(
 
 
 def gpu_sets(problem: Problem, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
-    """Every set of GPU ids that may hold a stage; raises `Ended` at the deadline."""
+    """List every set of GPU ids that may hold a stage; raises `Ended` at the deadline."""
     sets = []
     for one in stage_gpus(problem):
         deadline.check()

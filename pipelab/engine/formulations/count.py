@@ -105,7 +105,7 @@ def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
 def starts_and_ends(
     problem: Problem, fits: np.ndarray, first_layers: Iterable[int] | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each.
+    """Count the segments that fit, by the layer at which they start and by their last layer; (C, M) each.
 
     Parameters
     ----------
@@ -153,9 +153,9 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
 def compositions(
     problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
 ) -> np.ndarray:
-    """How many GPUs of each group a stage may have, at least one in all; shape (C, G).
+    """List how many GPUs of each group a stage may have, at least one in all; shape (C, G).
 
-    By size, and then in the order of their numbers.
+    Rows are sorted by size, then by their numbers.
     """
     there = np.array(members, dtype=int)
     largest = min(problem.max_gpus_per_stage, int(there.sum()))
@@ -176,7 +176,7 @@ def compositions(
 
 
 def _by_size(parts: list[np.ndarray], largest: int, sort: bool, deadline: Deadline) -> np.ndarray:
-    """All rows, those of few GPUs first; rows of one size in the order of their numbers, sorted where need be."""
+    """All rows by size; rows of one size by their numbers, sorted if `sort` says so."""
     sizes = [part.sum(axis=1) for part in parts]
     out = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=int)
     end = 0

@@ -407,7 +407,7 @@ class Form:
     whole : tuple of str
         The groups that must be declared whole.
     domains : tuple of str
-        What values the variables may take, as LaTeX.
+        What values the variables may take, as LaTeX, to be shown.
     margin : float
         M_stage is so many times the fastest rate.
     """
@@ -415,7 +415,7 @@ class Form:
     names: tuple[str, ...]
     groups: tuple[str, ...]
     whole: tuple[str, ...]
-    domains: tuple[str, ...]
+    domains: tuple[str, ...] = ()
     margin: float = 1.0
 
     @property
@@ -477,7 +477,6 @@ ONE_GPU = Form(
     ),
     ("z", "e", "t"),
     ("z",),
-    (r"z_a \in \{0, 1\}", r"0 \le e_{ab} \le 1", r"t \ge 0"),
 )
 
 
@@ -502,7 +501,7 @@ def joint_form(form: str, big_m: str = "valid") -> Form:
 def build(
     candidates: Candidates, form: Form, big_m: str = "valid", most: float = np.inf
 ) -> LinearProgram:
-    """The program of one form as arrays: maximise t subject to its families.
+    """Build the program of one form as arrays: maximise t subject to its families.
 
     Parameters
     ----------
@@ -585,33 +584,31 @@ def _can_be_chosen(candidates: Candidates) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Formulation:
-    """One formulation for one problem.
+    """A form for one problem.
 
     Attributes
     ----------
-    families : tuple of Family
-    domains : tuple of str
-        What values the variables may take, as LaTeX.
+    form : Form
     counts : mapping
         The numbers of `count_candidates`, from which every family counts its rows.
     """
 
-    families: tuple[Family, ...]
-    domains: tuple[str, ...]
+    form: Form
     counts: Mapping[str, int]
 
     def to_frame(self) -> "DataFrame":
         """One row per family: name, group, sentence, formula, rows."""
         import pandas as pd
 
+        families = self.form.families
         return pd.DataFrame(
             {
-                "family": [f.name for f in self.families],
-                "group": [f.group for f in self.families],
-                "one row says": [f.sentence for f in self.families],
-                "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
-                "how many rows": [_COUNTED[f.counted] for f in self.families],
-                "rows here": [f.count(self.counts) for f in self.families],
+                "family": [f.name for f in families],
+                "group": [f.group for f in families],
+                "one row says": [f.sentence for f in families],
+                "formula": [f"$\\displaystyle {f.formula}$" for f in families],
+                "how many rows": [_COUNTED[f.counted] for f in families],
+                "rows here": [f.count(self.counts) for f in families],
             }
         )
 
@@ -619,8 +616,9 @@ class Formulation:
         frame = self.to_frame()
         frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
-        total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
-        domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
+        rows = self.form.size(self.counts)["rows"]
+        total = f"<p>maximise <b>t</b> subject to {rows:,} rows:</p>"
+        domains = ", &nbsp; ".join(f"${d}$" for d in self.form.domains)
         return f"{total}{table(frame, raw=True, narrow=True)}<p>{domains}</p>"
 
 
@@ -649,5 +647,4 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     ----------
     The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
-    chosen = joint_form(form)
-    return Formulation(chosen.families, chosen.domains, count_candidates(problem))
+    return Formulation(joint_form(form), count_candidates(problem))

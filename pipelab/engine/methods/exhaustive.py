@@ -1,4 +1,4 @@
-"""Try the placements one by one: the truth on small problems, and out of reach soon after."""
+"""Try the placements one by one: exact on small problems, out of reach soon after."""
 
 import threading
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from pipelab.solving import Result
 
 
 def count_placements(problem: Problem) -> dict[int, int]:
-    """How many placements there are by number of stages, memory aside.
+    """Count the placements by number of stages, memory aside.
 
     A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
     GPU sets in order.
@@ -34,7 +34,7 @@ def count_placements(problem: Problem) -> dict[int, int]:
     Returns
     -------
     dict of int to int
-        Placements by number of stages, exact; numbers of stages that nothing has are left out.
+        Placements by number of stages, exact; numbers of stages without any are left out.
 
     Examples
     --------
@@ -154,7 +154,7 @@ def _listed(problem: Problem, deadline: Deadline) -> tuple:
 
 
 def _how_many(search: "_Search", number: int, proven: bool) -> str:
-    """How many placements were tried, of how many; and why not the others."""
+    """Say how many placements were tried, of how many, and why not the others."""
     if search.stopped is None:
         if search.tried == number:
             return f"all {number:,} placements were tried"

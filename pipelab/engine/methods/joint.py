@@ -52,14 +52,14 @@ def gigabytes(size: Mapping[str, int], form: str = "written") -> float:
 
 
 def free_gigabytes() -> float:
-    """Memory that is free now."""
+    """Gigabytes of memory that are free now."""
     import psutil
 
     return psutil.virtual_memory().available / 1e9
 
 
 def _rounded(amount: float) -> str:
-    """Gigabytes as people say them."""
+    """Format gigabytes with two significant digits."""
     return f"{amount:,.0f}" if amount >= 10 else f"{amount:.2g}"
 
 
@@ -85,7 +85,7 @@ def refuse_beyond_memory(
 
 
 def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
-    """How large the joint ILP of a problem is, counted without building anything.
+    """Count the variables and rows of the joint ILP of a problem, building nothing.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
 
 
 def joint_capacity(form: str = "written") -> int:
-    """About how many variables of the joint ILP fit in the memory that is free now.
+    """Estimate how many variables of the joint ILP fit in the memory that is free now.
 
     Parameters
     ----------
@@ -146,7 +146,7 @@ def joint_capacity(form: str = "written") -> int:
 def joint_program(
     problem: Problem, form: str = "written", big_m: str = "valid"
 ) -> tuple[LinearProgram, Candidates]:
-    """The joint ILP as arrays: a `LinearProgram` and the candidates of its columns.
+    """Build the joint ILP as arrays: a `LinearProgram` and the candidates of its columns.
 
     Parameters
     ----------
@@ -183,7 +183,7 @@ def joint_program(
 
 
 def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid") -> float | None:
-    """Optimum of the LP relaxation of the joint ILP: its bound before any branching.
+    """Solve the LP relaxation of the joint ILP: its bound before any branching.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ def _refuse_if_too_large(
 
 
 def _what_would_fit(problem: Problem, have: float) -> str:
-    """Smaller settings of the same problem, with their counts; the first of each kind that fits."""
+    """Name the smaller settings of the same problem that fit, with their counts."""
     fewer = range(min(problem.max_gpus_per_stage, len(problem.cluster)) - 1, 0, -1)
     tries = [("form='tight'", problem, "tight")]
     tries += [("same_type_stages=True", replace(problem, same_type_stages=True), "tight")]

@@ -70,7 +70,7 @@ class SegmentRules:
 
 
 def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) -> SegmentRules:
-    """Which segments there are: all that fit, or those of the author's run.
+    """List the segments: all that fit, or those of the author's run.
 
     `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
     where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
@@ -115,7 +115,7 @@ def listed(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
 
 
 def size(chosen: SegmentRules) -> dict[str, int]:
-    """Segments and connections, and variables and rows of the model as written, nothing listed.
+    """Count segments and connections, and variables and rows of the model as written.
 
     As written, z and e stand beside u (a GPU is used), τ of every GPU, ρ of every connection, and t. Rows per
     GPU: at most one segment, u, τ, and t ≤ τ; per connection: needs its sender, needs its receiver, is used
@@ -148,7 +148,7 @@ def size(chosen: SegmentRules) -> dict[str, int]:
 
 
 def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
-    """A rate that no placement with one GPU per stage exceeds; None if no placement exists.
+    """Bound the rate of every placement with one GPU per stage; None if no placement exists.
 
     At a rate t, GPU g holds at most the most layers with which it still reaches t. The
     fastest t at which these add up to all layers is a bound, whatever the links.
@@ -163,7 +163,7 @@ def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | Non
 
 
 def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
-    """How large the original MILP is with every connection, counted without building anything.
+    """Count the variables and rows of the original MILP with every connection, building nothing.
 
     Parameters
     ----------

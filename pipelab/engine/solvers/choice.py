@@ -17,7 +17,7 @@ from pipelab.problem import Problem
 
 _SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
 
-# What a method is asked, as `checked_arguments` reads it.
+# Arguments of a method, as `checked_arguments` reads them.
 AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
@@ -48,9 +48,10 @@ def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -
 
 
 def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
-    """What a solution breaks: its bounds, its whole numbers or a block of rows by name; None if nothing.
+    """Name what a solution breaks: bounds, whole numbers, or a block of rows; None if nothing.
 
-    Whole numbers count as they are read, rounded. What was not reported (`scip.run`) breaks nothing.
+    Whole numbers are rounded, as they are when they are read. What was not reported (`scip.run`)
+    breaks nothing.
     """
     if x is None:
         return None
