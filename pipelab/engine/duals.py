@@ -109,9 +109,9 @@ def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
     draws = [
         (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts
     ]
-    nothing = np.zeros(kinds), np.ones(len(number))
+    prices, values = np.zeros(kinds), np.ones(len(number))
     if not draws or len(draws) > _MOST_ROWS:
-        return _rounded(*nothing, stages)
+        return _rounded(prices, values, stages)
     # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
     # the kinds that each draw may take.
     columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
@@ -144,8 +144,9 @@ def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
             blocks,
         )
     )
-    found = nothing if run.x is None else (run.x[at["u"]], run.x[at["y"]])
-    return _rounded(*found, stages)
+    if run.x is not None:
+        prices, values = run.x[at["u"]], run.x[at["y"]]
+    return _rounded(prices, values, stages)
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Stages) -> DualPrices:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import comb
+from typing import Any
 
 import numpy as np
 
@@ -206,7 +207,7 @@ def _with_group(
         yield rows
 
 
-def _disjoint_pairs(members: list[int], composition: np.ndarray, kind: type) -> np.ndarray:
+def _disjoint_pairs(members: list[int], composition: np.ndarray, kind: Any) -> np.ndarray:
     """Ordered pairs of disjoint GPU sets for every two compositions; shape (C, C)."""
     pairs = np.ones((len(composition),) * 2, dtype=kind)
     for g, n in enumerate(members):

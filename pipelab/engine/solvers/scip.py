@@ -231,7 +231,8 @@ class Recorder:
         reading: tuple[slice, Callable[[np.ndarray], Placement]] | None,
     ) -> None:
         self.began, self.variables, self.on_progress = began, variables, on_progress
-        self.kept, self.placement_of = reading or (slice(None), lambda values: None)
+        self.kept = reading[0] if reading else slice(None)
+        self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
         self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
@@ -258,7 +259,7 @@ class Recorder:
         placement = last.placement
         if incumbent is not None and last.incumbent != incumbent:
             values = _values(model, best, self.variables[self.kept])
-            placement = self.placement_of(values)
+            placement = self.placement_of(values) if self.placement_of else None
         seconds = time.perf_counter() - self.began
         moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
         if not self.progress or (last.incumbent, last.bound) != (incumbent, bound):
