@@ -260,9 +260,10 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
         expected = "expected LinearThroughput or LayerTimes: other models give no rate for a share of the batch"
         raise NotApplicable("type_count", [("costs", type(problem.costs).__name__, expected)])
     layers, gpus = problem.model.layers, problem.cluster.gpus
-    types = tuple(dict.fromkeys(gpu.type for gpu in gpus))
+    memory = {gpu.type: gpu.memory_gb for gpu in gpus}
+    types = tuple(memory)
     counts = tuple(sum(gpu.type == t for gpu in gpus) for t in types)
-    room = max(gpu.memory_gb for gpu in gpus) - _beside_weights_gb(problem, 1)
+    room = max(memory.values()) - _beside_weights_gb(problem, 1)
     longest = min(layers, max(1, int(room / problem.model.layer_weight_gb)))
     of_size: dict[int, list[tuple]] = {}
     for size in range(1, longest + 1):
@@ -270,7 +271,7 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
         of_size[size] = [
             (size, index, *own)
             for index, (name, count) in enumerate(zip(types, counts, strict=True))
-            for own in _numbers(problem, size, name, count, factor)
+            for own in _numbers(problem, size, name, memory[name], count, factor)
         ]
     rows = []
     for start in range(layers):
@@ -280,13 +281,14 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
     return Options(problem, types, counts, *map(np.array, zip(*rows, strict=True)))
 
 
-def _numbers(problem: Problem, size: int, name: str, count: int, factor: bool) -> list[tuple]:
+def _numbers(
+    problem: Problem, size: int, name: str, memory: float, count: int, factor: bool
+) -> list[tuple]:
     """The numbers of GPUs allowed for so many layers and a type, each with its rate and whether it fits.
 
     They are 1, 2, … until one does not fit; 1 in any case.
     """
     batch, costs = problem.workload.batch_size, problem.costs
-    memory = {gpu.type: gpu.memory_gb for gpu in problem.cluster.gpus}[name]
     # LayerTimes loses nothing where GPUs share a stage, so it has no efficiency of its own.
     efficiency = costs.efficiency if isinstance(costs, LinearThroughput) else EFFICIENCY
     weights, rows = size * problem.model.layer_weight_gb, []

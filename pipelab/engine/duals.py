@@ -55,16 +55,15 @@ def dual_prices(rates: StageRates, threshold: float) -> DualPrices:
     """
     stages = _stages_at(rates, threshold)
     found = _priced(rates, stages, signed=False)
-    if sum(_cost(rates, found)) >= sum(found.layers):
+    if not _proves(rates, found):
         signed = _priced(rates, stages, signed=True)
-        if sum(_cost(rates, signed)) < sum(signed.layers):
-            found = signed
+        found = signed if _proves(rates, signed) else found
     return DualPrices(tuple(found.gpus[k] for k in rates.price_of), found.layers)
 
 
-def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
-    counts = rates.kind_count.tolist()
-    return [n * u for n, u in zip(counts, prices.gpus, strict=True)]
+def _proves(rates: StageRates, prices: DualPrices) -> bool:
+    cost = sum(n * u for n, u in zip(rates.kind_count.tolist(), prices.gpus, strict=True))
+    return cost < sum(prices.layers)
 
 
 def _stages_at(rates: StageRates, threshold: float) -> _Stages:
@@ -74,7 +73,8 @@ def _stages_at(rates: StageRates, threshold: float) -> _Stages:
     draws, holds = [], []
     for parts, spans in patterns_at(rates, threshold) + rates.local_of_kinds(threshold):
         kept = np.unique(np.concatenate([spans_of_kind[int(s)] for s in spans]), axis=0)
-        kept = _longest(kept) if len(groups) and groups.max() == 0 else kept
+        if groups.max() == 0:
+            kept = kept[[kept.sum(axis=1).argmax()]]
         draws += [parts] * len(kept)
         holds += list(kept)
     return _Stages(draws, np.array(holds, dtype=int).reshape(len(draws), -1), groups)
@@ -99,40 +99,26 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
     return group, {kind: np.array(sorted(rows)) for kind, rows in held.items()}
 
 
-def _longest(rows: np.ndarray) -> np.ndarray:
-    return rows[rows.sum(axis=1).argmax()][None]
-
-
 def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
     """The linear program and its answer, rounded so that it holds exactly."""
     kinds, number = len(rates.kinds), np.bincount(stages.layers)  # of layers of each kind
-    draws = [
-        (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts
-    ]
     prices, values = np.zeros(kinds), np.ones(len(number))
+    draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
     if not draws or len(draws) > _MOST_ROWS:
         return _rounded(prices, values, stages)
+    stage, gpus, possible = map(np.array, zip(*draws, strict=True))
     # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
     # the kinds that each draw may take.
     columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
-    at = columns.slices
-    draw, kind = np.array([(d, k) for d, (_, _, own) in enumerate(draws) for k in own]).T
-    cost = sp.csr_array(
-        ([-float(n) for _, n, _ in draws], ([i for i, _, _ in draws], np.arange(len(draws)))),
-        shape=(len(stages.draws), len(draws)),
-    )
+    draw, kind = np.nonzero(possible)
+    each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
+    cost = incidence(stage, len(stages.draws)) * gpus
     blocks = {
-        "least": columns.rows(
-            {
-                "draw": incidence(np.arange(len(draw)), len(draw), draw, len(draws)),
-                "u": -incidence(np.arange(len(kind)), len(kind), kind, kinds),
-            },
-            upper=0,
-        ),
-        "enough": columns.rows({"y": stages.holds, "draw": cost}, upper=0),
+        "lowest": columns.rows({"draw": each_draw[draw], "u": -each_kind[kind]}, upper=0),
+        "enough": columns.rows({"y": stages.holds, "draw": -cost}, upper=0),
         "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
     }
-    lower, objective = np.zeros(columns.total), np.zeros(columns.total)
+    at, lower, objective = columns.slices, *np.zeros((2, columns.total))
     lower[at["y"]], objective[at["u"]] = -np.inf if signed else 0, -rates.kind_count
     run = highs.run(
         LinearProgram(
