@@ -76,32 +76,26 @@ class Options:
     fits: np.ndarray
 
     @cached_property
+    def _segments(self) -> tuple[np.ndarray, np.ndarray]:
+        return np.unique(np.stack([self.start, self.size]), axis=1, return_inverse=True)
+
+    @property
+    def segment_of(self) -> np.ndarray:
+        """For each option its segment; shape (K,)."""
+        return self._segments[1].reshape(-1)
+
+    @cached_property
     def segments(self) -> Candidates:
         """The different segments, in order, and their connections at the average link's rate.
 
         No answer beats its fastest stage, so that rate stands for all of them.
         """
-        start, size = np.unique(np.stack([self.start, self.size]), axis=1)
-        tail, head = np.nonzero((start + size)[:, None] == start[None, :])
-        return Candidates(
-            self.problem,
-            (),
-            np.zeros_like(start),
-            start,
-            size,
-            np.full(len(start), self.throughput.max()),
-            tail,
-            head,
-            np.full(len(tail), average_link(self.problem)),
-        )
-
-    @cached_property
-    def segment_of(self) -> np.ndarray:
-        """For each option its segment; shape (K,)."""
-        known = zip(self.segments.start.tolist(), self.segments.size.tolist(), strict=True)
-        number = {segment: i for i, segment in enumerate(known)}
-        own = zip(self.start.tolist(), self.size.tolist(), strict=True)
-        return np.array([number[segment] for segment in own])
+        start, size = self._segments[0]
+        tail, head = np.nonzero((start + size)[:, None] == start)
+        theta = np.full(len(start), self.throughput.max())
+        nu = np.full(len(tail), average_link(self.problem))
+        none = np.zeros_like(start)
+        return Candidates(self.problem, (), none, start, size, theta, tail, head, nu)
 
 
 @dataclass(frozen=True)

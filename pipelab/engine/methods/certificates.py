@@ -176,12 +176,8 @@ class Certificate:
     def _names(self) -> list[str]:
         """Of every kind its type, with the memory where types are not clear."""
         kinds = self.problem.cluster.kinds
-        memory: dict[str, set[float]] = {}
-        for kind in kinds:
-            memory.setdefault(kind.type, set()).add(kind.memory_gb)
-        return [
-            k.type if len(memory[k.type]) == 1 else f"{k.type} ({k.memory_gb:g} GB)" for k in kinds
-        ]
+        sizes = Counter(name for name, _ in {(k.type, k.memory_gb) for k in kinds})
+        return [k.type if sizes[k.type] == 1 else f"{k.type} ({k.memory_gb:g} GB)" for k in kinds]
 
     def _named(self) -> list[tuple[int, str, Fraction]]:
         """Number, name and price of every kind, nodes aside."""
@@ -235,7 +231,11 @@ class Certificate:
             expected = "expected a certificate that refutes: this one rests on a solver's word"
             raise InvalidValue("certificate", [("by", self.by, expected)])
         rates = rates_by_nodes(self.problem)
-        self._check_rate(rates)
+        following = _next_rate(rates, self.throughput)
+        if self.rate != following:
+            raise PipelabError(
+                f"the next higher rate is {following}, not {self.rate}, so this is no proof"
+            )
         if self.cases is not None:
             programs = given(programs_of(rates, self))
             leaves = [check_refutation(*own) for own in zip(programs, self.cases, strict=True)]
@@ -275,19 +275,6 @@ class Certificate:
                 f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}, which is no proof"
             )
         return number
-
-    def _check_rate(self, rates: StageRates) -> None:
-        """That no stage or link has a rate between the answer and the one that is refuted."""
-        reached = (
-            -1 if self.throughput is None else index_of_rate(rates.thresholds, self.throughput)
-        )
-        following = (
-            None if reached + 1 >= len(rates.thresholds) else float(rates.thresholds[reached + 1])
-        )
-        if self.rate != following:
-            raise PipelabError(
-                f"the next higher rate is {following}, not {self.rate}, so this is no proof"
-            )
 
     def _stages(self, rates: StageRates) -> Iterator[tuple[tuple[GPU, ...], range]]:
         """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
@@ -377,12 +364,9 @@ def certificate(result: Result) -> Certificate:
     ones = (Fraction(1),) * problem.model.layers
     if not len(rates.thresholds):
         return Certificate(problem, None, None, "no stage", nothing, ones, 0)
-    reached = (
-        -1 if result.throughput is None else index_of_rate(rates.thresholds, result.throughput)
-    )
-    if reached + 1 == len(rates.thresholds):
+    rate = _next_rate(rates, result.throughput)
+    if rate is None:
         return Certificate(problem, result.throughput, None, "no faster stage", nothing, ones, None)
-    rate = float(rates.thresholds[reached + 1])
     prices, values = dual_prices(rates, rate)
     proof = Certificate(
         problem, result.throughput, rate, "dual prices", prices, values, None, _idle(rates, rate)
@@ -417,6 +401,13 @@ def certificate(result: Result) -> Certificate:
     raise PipelabError(
         f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
     )
+
+
+def _next_rate(rates: StageRates, throughput: float | None) -> float | None:
+    """The lowest rate of any stage or link above the answer; None if there is none."""
+    reached = -1 if throughput is None else index_of_rate(rates.thresholds, throughput)
+    higher = rates.thresholds[reached + 1 :]
+    return float(higher[0]) if len(higher) else None
 
 
 def _with_cases(proof: Certificate, rates: StageRates) -> Certificate:
