@@ -78,6 +78,8 @@ def test_a_tree_that_was_tampered_with_proves_nothing():
         (),
         tuple((r, -w) for r, w in leaf.weights),
         tuple((r, w * 0) for r, w in leaf.weights),
+        tuple((r, w + 0.5) for r, w in leaf.weights),  # not whole: sums would not be exact
+        tuple((r, w * 2**60) for r, w in leaf.weights),  # nor of numbers as large
     ):
         assert check_refutation(p, dataclasses.replace(tree, **{side: Leaf(weights)})) == 0
     gap = dataclasses.replace(tree, at=tree.at + 5)

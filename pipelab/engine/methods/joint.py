@@ -24,8 +24,8 @@ from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers import choice, highs
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
-from pipelab.engine.tolerances import NOT_SOLVED, SOLVER
-from pipelab.errors import NotApplicable, PipelabError, TooLarge
+from pipelab.engine.tolerances import SOLVER
+from pipelab.errors import NotApplicable, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
@@ -292,19 +292,21 @@ def solve_joint(
             candidates = made_in_time(listing, deadline, LATE_SECONDS)
             refuse_far_apart(candidates, "joint")
             program = waited_for(partial(build, candidates, chosen, big_m), deadline)
-            run = run_scip(program, candidates, deadline, gap, on_progress, _SETTINGS[form])
+            run, placement = run_scip(
+                program, candidates, deadline, gap, on_progress, _SETTINGS[form]
+            )
         except Ended as end:
             if candidates is None:
                 what = "its allocations and connections"
                 return unlisted(problem, "joint", size, deadline, end, what)
-            run, reason = SolverRun("stopped", end.reason), "the program was still being built"
+            run, placement = SolverRun("stopped", end.reason), None
+            reason = "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
             _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
             reason = why_infeasible(problem, candidates.sets, fits, solver)
             return infeasible(problem, "joint", reason, size, deadline, solver)
         valid = big_m_is_valid(candidates, big_m)
-        placement = placement_of(run, candidates)
         if run.status == "stopped" and (valid or placement is None):
             placement = _faster(problem, placement)
         throughput = None if placement is None else evaluate(problem, placement).rate
@@ -324,37 +326,26 @@ def run_scip(
     gap: float,
     on_progress: Callable | None,
     settings: Mapping[str, Any] | None = None,
-) -> SolverRun:
-    """Solve a program over candidates with SCIP; its progress has the placement of every incumbent."""
+) -> tuple[SolverRun, Placement | None]:
+    """Solve a program over candidates with SCIP, and return its run and placement.
+
+    Its progress has the placement of every incumbent.
+    """
 
     def read(z: np.ndarray) -> Placement:
         return candidates.placement(np.flatnonzero(z > 0.5))
 
-    return choice.run_program(
+    z = program.columns.slices["z"]
+    run = choice.run_program(
         program,
         "scip",
         gap=gap,
         deadline=deadline,
         on_progress=on_progress,
         settings=settings,
-        reading=(program.columns.slices["z"], read),
+        reading=(z, read),
     )
-
-
-def placement_of(run: SolverRun, candidates: Candidates) -> Placement | None:
-    """The placement that SCIP chose; None where it has none.
-
-    Raises
-    ------
-    PipelabError
-        Some value is not whole.
-    """
-    if run.x is None:
-        return None
-    z = run.x[: len(candidates.start)]
-    if np.abs(z - z.round()).max(initial=0.0) > NOT_SOLVED:
-        raise PipelabError("SCIP returned a z that is not whole")
-    return candidates.placement(np.flatnonzero(z > 0.5))
+    return run, None if run.x is None else read(run.x[z])
 
 
 def _faster(problem: Problem, placement: Placement | None) -> Placement | None:

@@ -29,7 +29,6 @@ from pipelab.engine.methods.joint import (
     LATE_SECONDS,
     gigabytes,
     not_refuted,
-    placement_of,
     refuse_beyond_memory,
     refuse_far_apart,
     result_of,
@@ -255,7 +254,7 @@ def solve_single_gpu(
             for candidates, share in tries:
                 program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
                 until = deadline.within(deadline.left * share)
-                run = run_scip(program, candidates, until, gap, on_progress)
+                run, placement = run_scip(program, candidates, until, gap, on_progress)
                 if run.x is not None or run.stopped_by in ("stop", "interrupt"):
                     break
         except Ended as end:
@@ -265,7 +264,6 @@ def solve_single_gpu(
         if run.status == "infeasible" and not chosen.restricted:
             return _no_segments(problem, chosen, sizes, deadline)
         throughput, reason = None, _NONE_AS_RUN if run.status == "infeasible" else ""
-        placement = placement_of(run, candidates)
         if placement is not None:
             try:
                 throughput = evaluate(problem, placement).rate
