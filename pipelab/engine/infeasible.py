@@ -13,7 +13,7 @@ from pipelab.problem import Problem
 from pipelab.solving import Result
 
 
-def infeasible(
+def infeasible_result(
     problem: Problem,
     method: str,
     reason: str,

@@ -17,7 +17,7 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, 
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import big_m_is_valid, build, joint_form
-from pipelab.engine.infeasible import infeasible, why_infeasible, why_no_layer_fits
+from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
@@ -32,7 +32,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-LATE_SECONDS = 0.3  # for listing candidates after the end: mostly it takes a moment
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
@@ -286,10 +285,11 @@ def solve_joint(
         try:
             size = waited_for(lambda: joint_size(problem, form), deadline)
             if not size["allocations"]:
-                return infeasible(problem, "joint", why_no_layer_fits(problem), size, deadline)
+                return infeasible_result(
+                    problem, "joint", why_no_layer_fits(problem), size, deadline
+                )
             _refuse_if_too_large(problem, form, size, memory_limit_gb)
-            listing = partial(enumerate_candidates, problem)
-            candidates = made_in_time(listing, deadline, LATE_SECONDS)
+            candidates = made_in_time(partial(enumerate_candidates, problem), deadline)
             refuse_far_apart(candidates, "joint")
             program = waited_for(partial(build, candidates, chosen, big_m), deadline)
             run, placement = run_scip(
@@ -305,7 +305,7 @@ def solve_joint(
             _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
             reason = why_infeasible(problem, candidates.sets, fits, solver)
-            return infeasible(problem, "joint", reason, size, deadline, solver)
+            return infeasible_result(problem, "joint", reason, size, deadline, solver)
         valid = big_m_is_valid(candidates, big_m)
         if run.status == "stopped" and (valid or placement is None):
             placement = _faster(problem, placement)

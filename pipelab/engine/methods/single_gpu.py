@@ -22,11 +22,10 @@ from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.formulations.count import starts_and_ends
 from pipelab.engine.formulations.joint import ONE_GPU, build, twins
-from pipelab.engine.infeasible import infeasible, why_infeasible
+from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.joint import (
-    LATE_SECONDS,
     gigabytes,
     not_refuted,
     refuse_beyond_memory,
@@ -231,10 +230,9 @@ def solve_single_gpu(
     as_run = _as_run(segments)
     with deadline_of(time_limit, stop) as deadline:
         try:
-            listing = partial(rules, problem, as_run)
-            chosen = made_in_time(listing, deadline, LATE_SECONDS)
+            chosen = made_in_time(partial(rules, problem, as_run), deadline)
             sizes = size(chosen)
-            most = made_in_time(partial(upper_bound, chosen), deadline, LATE_SECONDS)
+            most = made_in_time(partial(upper_bound, chosen), deadline)
             if most is None:
                 return _no_segments(problem, chosen, sizes, deadline)
             refuse_beyond_memory(
@@ -244,7 +242,7 @@ def solve_single_gpu(
                 memory_limit_gb,
                 lambda _: "Fewer layers or GPUs would",
             )
-            every = made_in_time(partial(listed, chosen), deadline, LATE_SECONDS)
+            every = made_in_time(partial(listed, chosen), deadline)
             refuse_far_apart(every, "single_gpu")
             # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
             # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
@@ -305,7 +303,7 @@ def _no_segments(
 ) -> Result:
     """Nothing fits with one GPU per stage; where a stage may have more, nothing is claimed for them."""
     reason = why_infeasible(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
-    found = infeasible(problem, "single_gpu", reason, sizes, deadline)
+    found = infeasible_result(problem, "single_gpu", reason, sizes, deadline)
     if problem.max_gpus_per_stage == 1:
         return found
     return replace(found, status="unknown", reason=f"with one GPU per stage, {reason}")
