@@ -16,7 +16,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates, stage_rates
 from pipelab.engine.formulations.count import count_candidates
-from pipelab.engine.formulations.joint import big_m_is_valid, build, joint_form
+from pipelab.engine.formulations.joint import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
@@ -223,26 +223,17 @@ def _refuse_if_too_large(
 
 def _what_would_fit(problem: Problem, have: float) -> str:
     """Name the smaller settings of the same problem that fit, with their counts."""
-    fewer = range(min(problem.max_gpus_per_stage, len(problem.cluster)) - 1, 0, -1)
-    tries = [("form='tight'", problem, "tight")]
-    tries += [("same_type_stages=True", replace(problem, same_type_stages=True), "tight")]
-    tries += [
-        (f"max_gpus_per_stage={k}", replace(problem, max_gpus_per_stage=k), "written")
-        for k in fewer
-    ]
-    tries += [
-        (
-            f"max_gpus_per_stage={k} with form='tight'",
-            replace(problem, max_gpus_per_stage=k),
-            "tight",
-        )
-        for k in fewer
-    ]
+    most = min(problem.max_gpus_per_stage, len(problem.cluster))
+    fewer = [{"max_gpus_per_stage": k} for k in range(most - 1, 0, -1)]
+    tries: list[tuple[dict[str, Any], str]] = [({}, "tight"), ({"same_type_stages": True}, "tight")]
+    tries += [(change, form) for form in FORMS for change in fewer]
     fitting = []
-    for text, smaller, form in tries:
-        size = joint_size(smaller, form)
+    for change, form in tries:
+        size = joint_size(replace(problem, **change), form)
         if gigabytes(size, form) <= have:
-            fitting.append(f"{text} ({size['variables']:,} variables)")
+            named = [f"{name}={value}" for name, value in change.items()]
+            named += ["form='tight'"] if form == "tight" else []
+            fitting.append(f"{' with '.join(named)} ({size['variables']:,} variables)")
     advice = "method='aggregated' proves the same optimum without listing anything"
     return f"What would fit: {' or '.join(fitting)}; {advice}" if fitting else advice
 
