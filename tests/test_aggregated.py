@@ -591,7 +591,7 @@ def test_a_rate_left_open_makes_the_search_ask_for_any_placement(monkeypatch):
 
     def first_rate_left_open(program, **options):
         asked.append(program)
-        return real(program, **options | ({"time_limit": 0.0} if len(asked) <= 2 else {}))
+        return real(program, **options | ({"deadline": Deadline(0)} if len(asked) <= 2 else {}))
 
     monkeypatch.setattr(highs, "run", first_rate_left_open)
     aside, with_links, lowest, *_ = solved(medium, time_limit=1000).details["subproblems"]

@@ -13,7 +13,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.engine import instance
 from pipelab.engine.attainable import Pairs, Range
-from pipelab.engine.deadline import NEVER, Ended
+from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.methods import first_placements, fronts
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.first_placements import best_of, incumbents
@@ -490,7 +490,9 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = solve_for_latency(problem).objective.value
     real = module.run_program
-    monkeypatch.setattr(module, "run_program", lambda program, **k: real(program, time_limit=0.0))
+    monkeypatch.setattr(
+        module, "run_program", lambda program, **k: real(program, deadline=Deadline(0))
+    )
     result = solve_for_latency(problem, time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value

@@ -11,9 +11,8 @@ import scipy.sparse as sp
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.formulations import refutation
-from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, refute
-from pipelab.engine.methods import proof as certificates
+from pipelab.engine.methods import certificates, refutation
+from pipelab.engine.methods.refutation import Branch, Leaf, check_refutation, refute
 from pipelab.engine.rates import stage_rates
 from pipelab.engine.recipes import recipes_at
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
@@ -79,6 +78,8 @@ def test_a_tree_that_was_tampered_with_proves_nothing():
         (),
         tuple((r, -w) for r, w in leaf.weights),
         tuple((r, w * 0) for r, w in leaf.weights),
+        tuple((r, w + 0.5) for r, w in leaf.weights),  # not whole: sums would not be exact
+        tuple((r, w * 2**60) for r, w in leaf.weights),  # nor of numbers as large
     ):
         assert check_refutation(p, dataclasses.replace(tree, **{side: Leaf(weights)})) == 0
     gap = dataclasses.replace(tree, at=tree.at + 5)

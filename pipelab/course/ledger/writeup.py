@@ -34,7 +34,7 @@ from pipelab.course.ledger.claims import (
     claim,
     tried,
 )
-from pipelab.engine.formulations.type_count import average_link
+from pipelab.course.type_count import average_link
 from pipelab.engine.methods.joint import gigabytes
 from pipelab.fields import given
 from pipelab.io.cases_csv import author_settings
