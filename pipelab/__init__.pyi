@@ -61,8 +61,7 @@ from .widgets.watch import watch_solve as watch_solve
 from .hardware.known_clusters import clusters as clusters, load_cluster as load_cluster
 from .hardware.known_gpus import gpus as gpus, load_gpus as load_gpus
 from .hardware.known_models import load_model as load_model, models as models
-from .hardware.measured_files import load_measured as load_measured
-from .hardware.measured_times import Measured as Measured
+from .hardware.measured_times import Measured as Measured, load_measured as load_measured
 from .hardware.roofline import Roofline as Roofline
 from .hardware.measurements import against_measured as against_measured
 from .hardware.transformer import Transformer as Transformer
@@ -72,11 +71,10 @@ from .io.cases_csv import (
     cases as cases,
     load_case as load_case,
     load_coefficients as load_coefficients,
+    save_case as save_case,
 )
-from .io.case_saving import save_case as save_case
-from .io.engines.choice import settings as settings
-from .io.loading import load_placement as load_placement
-from .io.saving import save as save
+from .io.engines.launch import settings as settings
+from .io.plans import load_placement as load_placement, save as save
 
 # The course
 from .course.checks import check as check

@@ -1,4 +1,4 @@
-"""What can go wrong, one class per kind of mistake, all under `PipelabError`.
+"""The errors that pipelab raises, one class per sort of mistake, all under `PipelabError`.
 
 A message says what was expected, what arrived and what to do. Text that helps in
 several places (the nearest known name, a list of defects) is made here.
@@ -9,12 +9,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
 from typing import Any
-
-__all__ = [
-    "InvalidData", "InvalidPlacement", "InvalidSchedule", "InvalidValue", "MissingPackage",
-    "NotApplicable", "PipelabError", "SweepFailed", "SweepInterrupted", "TooLarge",
-    "UnknownName", "nearest", "needed_by", "shown",
-]  # fmt: skip
 
 
 class PipelabError(Exception):
@@ -252,7 +246,7 @@ _NUMPYS = re.compile(r"\bnp\.(?:(?=True_|False_)|(?:float|int|uint)\w*\()(True|F
 
 
 def shown(value: Any) -> str:
-    """A value as it is written, long ones without their middle; some cannot be written at all."""
+    """Write a value as code, long ones without their middle; some cannot be written at all."""
     try:
         text = repr(value)
     except Exception:  # a whole number of more than 4,300 digits, say

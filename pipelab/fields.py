@@ -7,7 +7,7 @@ stands in one place whether the value comes from code or from a file. A bad valu
 `checked_arguments` reads the same types at the parameters of a function. What depends on other
 values, or on a name that is made up, is asked by hand: `whole_number`, `numbered`, `real_number`,
 `amounts`, `true_or_false`, `instance`.
-Each gives back what Python counts with, so that no number of numpy's overflows later on.
+Each returns a Python number, so no NumPy integer can overflow later.
 """
 
 import inspect
@@ -43,33 +43,6 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from pipelab.errors import InvalidValue, PipelabError
 
-__all__ = [
-    "Count",
-    "Flag",
-    "Indices",
-    "Later",
-    "Layers",
-    "Matrix",
-    "Natural",
-    "NotNegative",
-    "Number",
-    "Positive",
-    "Share",
-    "amounts",
-    "checked",
-    "checked_arguments",
-    "described",
-    "given",
-    "instance",
-    "is_list",
-    "is_real",
-    "numbered",
-    "python_value",
-    "real_number",
-    "true_or_false",
-    "whole_number",
-]  # fmt: skip
-
 _Class = TypeVar("_Class")
 _Parameters = ParamSpec("_Parameters")
 _Returned = TypeVar("_Returned")
@@ -90,14 +63,14 @@ Later = WrapValidator(lambda value, check: None if value is None else check(valu
 
 
 def _no_flag(value: Any, expected: str = "expected a whole number") -> Any:
-    """True and False are no numbers of anything."""
+    """Refuse booleans, which do not count as numbers."""
     if isinstance(value, bool | np.bool_):
         raise ValueError(expected)
     return value
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """A copy as an array of real numbers."""
+    """Copy values into an array of real numbers."""
     array = np.array(values)
     if array.dtype.kind not in "iuf":
         raise ValueError("expected an array of numbers")
@@ -188,7 +161,7 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
 
 
 def described(words: str) -> WrapValidator:
-    """In `Annotated`, last: what is expected in words, whichever of the rules before is broken.
+    """Say in words what is expected, whichever rule is broken; it stands last in `Annotated`.
 
     Where a part of the value breaks one, such as an entry of a mapping, that part is named instead.
     """
@@ -205,7 +178,7 @@ def described(words: str) -> WrapValidator:
 
 
 def _plain_type(annotation: Any) -> Any:
-    """An annotation as readers of a signature want it: without the rules for pydantic."""
+    """Return an annotation as readers of a signature want it: without the rules for pydantic."""
     origin = get_origin(annotation)
     parts = tuple(map(_plain_type, get_args(annotation)))
     if origin is Annotated:
@@ -265,7 +238,7 @@ def checked_arguments(
 
 
 def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
-    """`value` as an int; True, 2.5, "3" and None are no whole numbers.
+    """Return `value` as an int; True, 2.5, "3" and None are not whole numbers.
 
     Raises
     ------
@@ -286,14 +259,14 @@ def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 
 
 
 def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
-    """`value` as an int from 0 to `count` - 1, the number of a `noun`."""
+    """Return `value` as an int from 0 to `count` - 1, the number of a `noun`."""
     if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
         raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
     return int(value)
 
 
 def is_list(value: Any) -> bool:
-    """Whether `value` holds several values in an order: no text, mapping, set or single number.
+    """Whether `value` holds several values in an order; text, mappings, sets and single numbers do not.
 
     >>> is_list((1, 2)), is_list("ab"), is_list(np.array(3))
     (True, False, False)
@@ -304,7 +277,7 @@ def is_list(value: Any) -> bool:
 
 
 def is_real(value: Any) -> bool:
-    """Whether `value` is a number that is a finite float, too; True is no number.
+    """Whether `value` is a number, and finite as a float; booleans do not count as numbers.
 
     >>> is_real(10**300), is_real(10**400), is_real(True)
     (True, False, False)
@@ -318,7 +291,7 @@ def is_real(value: Any) -> bool:
 def real_number(
     what: str, field: str, value: Any, expected: str = "expected a finite number"
 ) -> float:
-    """`value` as a finite float; True, "3", None, nan and infinity are none.
+    """Return `value` as a finite float; True, "3", None, nan and infinity are refused.
 
     >>> real_number("gantt", "window", np.float32(0.5))
     0.5
@@ -335,7 +308,7 @@ def amounts(
     length: int | None = None,
     positive: bool = False,
 ) -> list[float]:
-    """Finite numbers of at least 0, or above 0, as floats; so many of them, if `length` is given.
+    """Return finite numbers of at least 0, or above 0, as floats; `length` of them, if given.
 
     >>> amounts("split", "costs", [1, np.float32(0.5)])
     [1.0, 0.5]
@@ -354,7 +327,7 @@ def amounts(
 
 
 def python_value(value: Any) -> Any:
-    """A numpy number as Python's own, which prints as a number and fits into JSON.
+    """Convert a NumPy number to Python's own, which prints as a number and fits into JSON.
 
     >>> python_value(np.float64(0.1)), python_value(None)
     (0.1, None)
@@ -363,7 +336,7 @@ def python_value(value: Any) -> Any:
 
 
 def true_or_false(what: str, field: str, value: Any) -> bool:
-    """`value` as a bool, where only True and False will do.
+    """Return `value` as a bool; only True and False are accepted.
 
     >>> true_or_false("gantt", "memory", np.True_)
     True

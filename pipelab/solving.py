@@ -263,8 +263,8 @@ METHODS = {
     "by_flops": "pipelab.engine.methods.rules:solve_by_flops",
     "bandwidth_aware": "pipelab.engine.methods.rules:solve_bandwidth_aware",
     "exhaustive": "pipelab.engine.methods.exhaustive:solve_exhaustive",
-    "single_gpu": "pipelab.engine.methods.joint:solve_single_gpu",
-    "type_count": "pipelab.engine.methods.type_count:solve_type_count",
+    "single_gpu": "pipelab.engine.methods.single_gpu:solve_single_gpu",
+    "type_count": "pipelab.course.type_count:solve_type_count",
     "joint": "pipelab.engine.methods.joint:solve_joint",
     "aggregated": "pipelab.engine.methods.aggregated:solve_aggregated",
 }

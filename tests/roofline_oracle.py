@@ -12,7 +12,7 @@ from scipy.optimize import brentq
 import pipelab as pl
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.layer_sizes import LatentAttention
+from pipelab.hardware.transformer import LatentAttention
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 # A weight of a quantised matrix; in 4 bits with 1/128 of a 16-bit scale and of a 4-bit zero.

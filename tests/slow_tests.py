@@ -168,7 +168,6 @@ SLOW = {
     "tests/test_export.py": {
         "test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved": 0,
         "test_placements_come_back_from_their_files": 0,
-        "test_the_writeups_own_fields": 0,
         "test_a_score_says_how_far_from_the_proven_optimum": 0,
     },
     "tests/test_files.py": {

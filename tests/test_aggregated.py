@@ -576,7 +576,7 @@ def test_a_rate_left_open_has_another_turn(monkeypatch):
 
     def first_rate_left_open(program, **options):
         asked.append(program)
-        return real(program, **options | ({"time_limit": 0.0} if len(asked) <= 2 else {}))
+        return real(program, **options | ({"deadline": Deadline(0)} if len(asked) <= 2 else {}))
 
     monkeypatch.setattr(highs, "run", first_rate_left_open)
     result = solved(medium, time_limit=1000)

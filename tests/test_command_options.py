@@ -117,11 +117,10 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     plan = pl.Placement.of([(20, (0, 1)), (5, (2,)), (7, (3, 4))])
     problem = _problem()
     expected = pl.evaluate(problem, plan)
-    (tmp_path / "mine.csv").write_text(
-        "first_layer,last_layer,gpus\n1,20,0 1\n21,25,2\n26,32,3 4\n"
-    )
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"stages": plan.to_dict()["stages"]}))
     saved = tmp_path / "plan.json"
-    status, out, err = run("evaluate", tmp_path / "mine.csv", *OWN, "--json", "--output", saved)
+    status, out, err = run("evaluate", mine, *OWN, "--json", "--output", saved)
     assert (status, err) == (0, "")
     told = json.loads(out)
     assert told == json.loads(saved.read_text("utf-8"))
@@ -140,8 +139,10 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
         status, out, err = run("evaluate", saved, *OWN, *changed)
         assert (status, out) == (2, "")
         assert str(saved) in err
-    (tmp_path / "bad.csv").write_text("first_layer,last_layer,gpus\n1,20,0 1\n22,32,2\n")
-    status, out, err = run("evaluate", tmp_path / "bad.csv", *OWN)
+    stages = [{"first_layer": 1, "last_layer": 20, "gpus": [0, 1]}]
+    stages.append({"first_layer": 22, "last_layer": 32, "gpus": [2]})
+    (tmp_path / "bad.json").write_text(json.dumps({"stages": stages}))
+    status, out, err = run("evaluate", tmp_path / "bad.json", *OWN)
     assert status == 2
     assert "this placement is not valid" in err
 

@@ -321,7 +321,7 @@ def test_a_notebook_links_the_sources_that_it_names(path):
     linked = {target for _, target in LINK.findall(_text(path))}
     for document, name in NAMED.items():
         if re.search(name, _text(path)):
-            assert DOCUMENTS[document].source.address in linked, (
+            assert DOCUMENTS[document].address in linked, (
                 f"{path.name} names {document} and does not link it"
             )
 

@@ -15,7 +15,7 @@ import pipelab as pl
 from pipelab import solving
 from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
-from pipelab.engine.formulations.candidates import all_candidates
+from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
@@ -205,7 +205,10 @@ def of_types(number):
 LISTINGS = {
     "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
     "stages of 12 types": (lambda: of_types(12), instance_of),
-    "allocations of medium": (lambda: pl.load_case("medium", max_gpus_per_stage=2), all_candidates),
+    "allocations of medium": (
+        lambda: pl.load_case("medium", max_gpus_per_stage=2),
+        enumerate_candidates,
+    ),
 }
 
 
@@ -250,25 +253,17 @@ def test_no_garbage_is_looked_for_right_after_a_model_was_built():
     assert not any(thing is many for generation in (0, 1) for thing in gc.get_objects(generation))
 
 
-def test_a_large_model_is_freed_at_the_beginning_of_the_next_solve(monkeypatch):
+def test_a_large_model_is_freed_after_its_answer_was_given(monkeypatch):
     class Model:
-        freed = 0
+        freed = threading.Event()
 
         def free(self):
-            self.freed += 1
+            self.freed.set()
 
-    columns = Columns({"x": 1})
-    program = LinearProgram(
-        columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {}
-    )
-    model = Model()
     monkeypatch.setattr(scip, "_LARGE", 2)
-    scip.free(model, [None] * 3)
-    assert model.freed == 0
-    scip.run(program, time_limit=0.1)
-    assert model.freed == 0  # there is no time for it
-    scip.run(program, time_limit=60)
-    assert model.freed == 1
+    scip._free(Model(), [None] * 3)
+    assert not Model.freed.is_set()
+    assert Model.freed.wait(10)
 
 
 def test_a_model_is_freed_once_it_has_been_read():
@@ -319,10 +314,9 @@ def test_nobody_waits_for_a_scip_that_does_not_hear():
             self.asked += 1
 
     began, deaf = time.perf_counter(), Deaf()
-    solving = scip._Solving(deaf)
-    assert solving.wait(Deadline(0.1)) == "time limit"
+    with pytest.raises(Ended, match="time limit"):
+        scip._optimize(deaf, Deadline(0.1))
     assert time.perf_counter() - began < 1.5
-    assert not solving.ended.is_set()
     assert deaf.asked > 1  # SCIP forgets one that comes before it starts
 
 
@@ -335,7 +329,7 @@ def test_nobody_waits_for_a_highs_that_does_not_hear(monkeypatch):
         columns, np.zeros(1), np.ones(1), np.ones(1, dtype=bool), np.ones(1), {}
     )
     began = time.perf_counter()
-    run = highs.run(program, time_limit=0.1)
+    run = highs.run(program, deadline=Deadline(0.1))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
     assert time.perf_counter() - began < 1.5
 
@@ -391,15 +385,14 @@ INPUT = "SCIP: error in input data!"
 
 def test_an_interrupt_that_scip_refuses_is_given_again():
     with deadline_of(0.0, None) as deadline:
-        solving = scip._Solving(_BetweenStages(3, NOW))
-        assert solving.wait(deadline) == "time limit"
-        assert not solving.cut_short("time limit")
-        solving = scip._Solving(_BetweenStages(0, "", NOW))
-        assert solving.wait(deadline) == "time limit"
-        assert solving.cut_short("time limit")  # it ended, and there is nothing to read
+        refused = _BetweenStages(3, NOW)
+        scip._optimize(refused, deadline)
+        assert refused.refusals == -1
+        with pytest.raises(Ended, match="time limit"):  # it ended, and there is nothing to read
+            scip._optimize(_BetweenStages(0, "", NOW), deadline)
         for model in (_BetweenStages(1, INPUT), _BetweenStages(0, "", INPUT)):
             with pytest.raises(Exception, match="error in input data"):
-                scip._Solving(model).wait(deadline)
+                scip._optimize(model, deadline)
             model.interrupted.set()
 
 

@@ -192,9 +192,9 @@ def test_the_joint_ilp_has_the_engines_families():
     allocations = candidates.list_allocations(tiny)
     connections = candidates.list_connections(tiny, allocations)
     families, variables = joint_ilp.state_families(tiny, allocations, connections)
-    assert list(families) == [family.name for family in joint.WRITTEN]
+    assert list(families) == [family.name for family in joint.FORMS["written"].families]
     counts = count_candidates(tiny)
-    rows = {family.name: family.count(counts) for family in joint.WRITTEN}
+    rows = {family.name: family.count(counts) for family in joint.FORMS["written"].families}
     assert {name: max(1, constraint.size) for name, constraint in families.items()} == rows
     assert (
         sum(variable.size for variable in variables.values())
@@ -213,7 +213,7 @@ def test_every_family_says_the_same_as_the_engines_at_random_points():
         order = np.lexsort((engine.head, engine.tail))  # the engine goes boundary by boundary
         names = ("tail", "head", "link_throughput")
         engine = dataclasses.replace(engine, **{n: getattr(engine, n)[order] for n in names})
-        program = joint.build(engine)
+        program = joint.build(engine, joint.FORMS["written"])
         for _ in range(10):
             x = rng.uniform(0, 200, program.columns.total)
             for name, where in program.columns.slices.items():

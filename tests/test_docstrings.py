@@ -38,11 +38,10 @@ CODES = {
 RETURNED = {
     "Comparison": "pipelab.engine.comparison",
     "DeploymentEvaluation": "pipelab.evaluation",
-    "EngineSettings": "pipelab.io.engines.launch_script",
+    "EngineSettings": "pipelab.io.engines.launch",
     "Evaluation": "pipelab.evaluation",
     "GPUFacts": "pipelab.hardware.known_gpus",
-    "LatentAttention": "pipelab.hardware.layer_sizes",
-    "LayerSizes": "pipelab.hardware.layer_sizes",
+    "LatentAttention": "pipelab.hardware.transformer",
     "Ledger": "pipelab.course.ledger.book",
     "Pipeline": "pipelab.engine.deployments.result",
     "PlacedTimeline": "pipelab.engine.timeline.placed",
@@ -69,7 +68,7 @@ RETURNED = {
     "plot_trade_off": "pipelab.figures.trade_off_chart",
     "solve_for_latency": "pipelab.engine.methods.latency",
     "save_chrome_trace": "pipelab.io.trace_files",
-    "save_placement": "pipelab.io.placements",
+    "save_placement": "pipelab.io.plans",
     "training_timeline": "pipelab.engine.timeline.training",
     "training_gantt": "pipelab.figures.training_charts",
 }

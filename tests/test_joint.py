@@ -8,10 +8,11 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine.formulations import joint, single_gpu
+from pipelab.engine.formulations import joint
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, joint_formulation
+from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.joint import (
     joint_capacity,
     joint_lp_bound,
@@ -42,11 +43,17 @@ def violations(program, x, tolerance=1e-6):
 def _point(candidates, form, placement):
     """The values of all columns that a placement stands for."""
     columns = FORMS[form].columns(candidates)
-    chosen = candidates.chosen(placement)
+    index = {
+        (start, stop, candidates.sets[s]): a
+        for a, (start, stop, s) in enumerate(
+            zip(candidates.start, candidates.stop, candidates.set_of, strict=True)
+        )
+    }
     z = np.zeros(len(candidates.start))
-    z[chosen] = 1
+    for stage in placement.stages:
+        z[index[stage.layers.start, stage.layers.stop, stage.gpus]] = 1
     e = ((z[candidates.tail] * z[candidates.head]) > 0).astype(float)
-    nu = joint.incidence(candidates).nu.diagonal()
+    nu = joint.incidence_of(candidates, FORMS[form]).nu.diagonal()
     rates = [*candidates.throughput[z > 0], *candidates.link_throughput[e > 0]]
     values = {"z": z, "e": e, "tau": candidates.throughput * z, "rho": nu * e, "t": min(rates)}
     x = np.zeros(columns.total)
@@ -126,16 +133,16 @@ def test_where_the_write_ups_m_happens_to_be_large_enough_its_proof_counts(tiny)
     assert (result.status, result.reason) == ("optimal", "")
 
 
-def test_the_big_m_that_is_shown_is_the_one_that_is_built(tiny):
+def test_the_big_m_of_each_form(tiny):
     """M_stage: 1.1 · max θ in the joint ILP, max θ with one GPU per stage."""
 
-    meaning = next(symbol.meaning for symbol in joint.SYMBOLS if symbol.code == "big_m_stage")
     candidates = enumerate_candidates(tiny)
     fastest = candidates.throughput.max()
-    assert meaning.split(":")[0] == "1.1 · max θ"
-    assert joint.build(candidates).blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
-    segments = single_gpu.segments(single_gpu.rules(tiny))
-    assert single_gpu.build(segments, 300.0).blocks["gpu_bottleneck"].upper == pytest.approx(217.52)
+    written = joint.build(candidates, FORMS["written"])
+    assert written.blocks["stage_bottleneck"].upper == pytest.approx(1.1 * fastest)
+    segments = single_gpu.listed(single_gpu.rules(tiny))
+    original = joint.build(segments, joint.ONE_GPU, most=300.0)
+    assert original.blocks["gpu_bottleneck"].upper == pytest.approx(217.52)
     assert segments.throughput.max() == pytest.approx(217.52)
 
 
@@ -143,8 +150,6 @@ def test_values_of_m_are_those_of_the_authors_code(tiny):
     """The write-up states none."""
     slow = dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
     assert "code of the write-up's author" in pl.solve(slow, "joint", big_m="as_written").reason
-    meaning = next(symbol.meaning for symbol in joint.SYMBOLS if symbol.code == "big_m_link")
-    assert "the author's code: 1.1 · max ν" in meaning
     root = notebooks_dir().parent
     for path in [
         *root.glob("pipelab/**/*.py"),
@@ -158,14 +163,15 @@ def test_values_of_m_are_those_of_the_authors_code(tiny):
 def test_a_smaller_m_than_ours_cuts_off_the_best_placement(tiny):
     candidates = enumerate_candidates(tiny)
     x, _ = _point(candidates, "written", pl.Placement.of([(4, (0, 1))]))
-    program = joint.build(candidates)
+    written = FORMS["written"]
+    program = joint.build(candidates, written)
     assert violations(program, x) == {}
     for name in ("big_m_stage", "big_m_link"):
         small = dataclasses.replace(
-            joint.incidence(candidates), **{name: 0.9 * candidates.throughput.max()}
+            joint.incidence_of(candidates, written), **{name: 0.9 * candidates.throughput.max()}
         )
         family = {"big_m_stage": "stage_bottleneck", "big_m_link": "link_bottleneck"}[name]
-        rows = next(f for f in joint.WRITTEN if f.name == family).rows(small, program.columns)
+        rows = joint.FAMILIES[family].rows(small, program.columns)
         assert (rows.matrix @ x > rows.upper + 1).any()
 
 
@@ -225,20 +231,20 @@ MISSES = {
 
 def _tight_and_original(tiny, two_stages):
     candidates = enumerate_candidates(two_stages)
-    yield candidates, joint.TIGHT, joint.build(candidates, "tight")
-    segments = single_gpu.segments(single_gpu.rules(tiny, as_run=False))
-    yield segments, single_gpu.FAMILIES, single_gpu.build(segments, 1e9)
+    yield candidates, FORMS["tight"], joint.build(candidates, FORMS["tight"])
+    segments = single_gpu.listed(single_gpu.rules(tiny, as_run=False))
+    yield segments, joint.ONE_GPU, joint.build(segments, joint.ONE_GPU, most=1e9)
 
 
 def test_the_rows_of_every_family_say_what_its_sentence_says(tiny, two_stages):
     """Of the others `tests/test_definitions_placement.py` holds the rows against the definition."""
     rng, read = np.random.default_rng(0), set()
-    for candidates, families, program in _tight_and_original(tiny, two_stages):
+    for candidates, form, program in _tight_and_original(tiny, two_stages):
         for most, rate in ((2, 1), (400, 1), (2, 1e6)):  # a rate that nothing reaches, too
             x = rng.uniform(0, most, program.columns.total)
             x[program.columns.slices["t"]] *= rate
             point = {group: x[where] for group, where in program.columns.slices.items()}
-            for family in set(families) - set(joint.WRITTEN):
+            for family in set(form.families) - set(FORMS["written"].families):
                 block = program.blocks[family.name]
                 value = block.matrix @ x
                 violation = np.maximum(np.maximum(block.lower - value, value - block.upper), 0)
@@ -300,7 +306,7 @@ BROKEN_BY = {
 )
 def test_every_family_accepts_a_placement_and_refuses_its_own_violation(form, family, two_stages):
     candidates = enumerate_candidates(two_stages)
-    program = joint.build(candidates, form)
+    program = joint.build(candidates, FORMS[form])
     x, slices = _point(candidates, form, pl.Placement.of([(2, (0,)), (2, (1,))]))
     assert violations(program, x) == {}
     BROKEN_BY[family](x, slices, candidates)
@@ -393,7 +399,7 @@ def test_options_that_do_not_exist_name_the_nearest(tiny):
 
 def test_the_tight_form_fixes_what_nothing_can_follow():
     candidates = enumerate_candidates(pl.load_case("tiny", max_gpus_per_stage=4))
-    program = joint.build(candidates, "tight")
+    program = joint.build(candidates, FORMS["tight"])
     all_gpus = [a for a, s in enumerate(candidates.set_of) if len(candidates.sets[s]) == 4]
     whole = [a for a in all_gpus if candidates.size[a] == 4]
     assert program.upper[all_gpus].sum() == len(whole) == 1

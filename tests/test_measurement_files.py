@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.hardware.measurement_files import measurements_of
-from pipelab.hardware.timed_passes import Stated
+from pipelab.hardware.measurement_files import Stated, measurements_of
 
 FILES = Path(__file__).parent / "data" / "measured"
 BENCH, SERVE, LATENCY = (

@@ -10,11 +10,12 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.formulations import single_gpu
-from pipelab.engine.formulations.type_count import build as build_type_count
-from pipelab.engine.formulations.type_count import list_options, most_layers
+from pipelab.course.type_count import build as build_type_count
+from pipelab.course.type_count import list_options, most_layers
+from pipelab.engine.formulations.joint import twins
+from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.exhaustive import count_placements
-from pipelab.engine.methods.joint import single_gpu_size
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
 from pipelab.figures.search_growth import plot_search_growth
 
@@ -85,18 +86,18 @@ def test_a_stopped_search_keeps_its_best():
 
 def test_an_interrupted_search_keeps_its_best():
     class Pressed(threading.Event):
-        looked = 0  # about once in a thousand steps
+        looked = 0  # at each GPU set, and then about once in a thousand steps
 
         def is_set(self):
             self.looked += 1
-            if self.looked == 30:
+            if self.looked == 60:
                 signal.raise_signal(signal.SIGINT)
             return False
 
     small, pressed = pl.load_case("small"), Pressed()
     heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
     result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=60, stop=pressed)
-    assert (result.status, result.stopped_by, pressed.looked) == ("feasible", "interrupt", 30)
+    assert (result.status, result.stopped_by, pressed.looked) == ("feasible", "interrupt", 60)
     assert pl.evaluate(heavy, result.placement).throughput == result.throughput < result.bound
 
 
@@ -172,7 +173,7 @@ def _usable(candidates):
 
 
 def test_most_segments_of_the_authors_run_can_never_be_used():
-    candidates = single_gpu.segments(single_gpu.rules(pl.load_case("medium"), as_run=True))
+    candidates = single_gpu.listed(single_gpu.rules(pl.load_case("medium"), as_run=True))
     usable = _usable(candidates)
     assert int(usable.sum()) == 1_175
     assert int((usable[candidates.tail] & usable[candidates.head]).sum()) == 63_410
@@ -262,13 +263,11 @@ def test_the_rows_as_written_are_counted():
     for seed in range(40):
         problem = oracle.random_problem(seed, max_gpus_per_stage=1)
         chosen = single_gpu.rules(problem, as_run=bool(seed % 2))
-        c, size = single_gpu.segments(chosen), single_gpu.size(chosen)
+        c, size = single_gpu.listed(chosen), single_gpu.size(chosen)
         assert (size["segments"], size["connections"]) == (len(c.start), len(c.tail))
         followed, preceded = len(np.unique(c.tail)), len(np.unique(c.head))
         per_gpu, per_link = ("capacity", "u", "tau", "bottleneck"), 5
-        others = (
-            c.layers + 1 + 1 + len(single_gpu.twins(problem)) + len(np.unique(c.start[c.start > 0]))
-        )
+        others = c.layers + 1 + 1 + len(twins(problem)) + len(np.unique(c.start[c.start > 0]))
         rows = len(per_gpu) * c.gpus + per_link * len(c.tail) + followed + preceded + others
         assert size["rows"] == rows
         assert size["variables"] == len(c.start) + 2 * len(c.tail) + 2 * c.gpus + 1
@@ -392,7 +391,7 @@ def test_its_model_has_the_sizes_that_the_write_up_reports():
     )
     for k, variables in ((3, 1914), (4, 2153)):
         options = list_options(pl.load_case("demo", max_gpus_per_stage=k))
-        assert 2 * len(options.segments) + len(options.start) + 2 * 455 + 1 == variables
+        assert 2 * len(options.segments.start) + len(options.start) + 2 * 455 + 1 == variables
         assert int((~options.passes).sum()) == 76
     options = list_options(pl.load_case("medium", max_gpus_per_stage=4))
     assert int((~options.passes).sum()) == 2024

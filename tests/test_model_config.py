@@ -9,7 +9,7 @@ import pytest
 import tensor_shapes
 
 import pipelab as pl
-from pipelab.hardware.layer_sizes import LatentAttention
+from pipelab.hardware.transformer import LatentAttention
 
 # Fields of published config.json files that say what a model is, and published totals, each with
 # the document that has it to the last digit ("total_from"); of Granite none was found.
@@ -182,6 +182,9 @@ REFUSED = {
     ),
     "an unknown one": ({"model_type": "qwen4"}, "its parameters are not counted here. did you mean 'qwen"),
     "images": ({"model_type": "llava", "text_config": {}}, "an encoder for images or sound"),
+    "no name of a family": (
+        {"model_type": "llava", "text_config": {"model_type": {}}}, "no text_config of a supported family",
+    ),
     "images and no known text": (
         {"model_type": "llava", "text_config": {"model_type": "opt"}}, "no text_config of a supported family",
     ),

@@ -16,8 +16,9 @@ import pipelab as pl
 from pipelab.course.n08 import published_bubbles
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import count_placements
-from pipelab.engine.methods.joint import joint_size, single_gpu_size
+from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.solving import METHODS
 
 NO_VALUES = ("DataFrame", "Series", "Figure", "ndarray", "Index")

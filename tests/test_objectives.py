@@ -11,7 +11,7 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.deadline import NEVER, Ended
+from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import first_placements, fronts
 from pipelab.engine.methods.cost import solve_for_cost
@@ -489,7 +489,9 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     best = solve_for_latency(problem).objective.value
     real = module.run_program
-    monkeypatch.setattr(module, "run_program", lambda program, **k: real(program, time_limit=0.0))
+    monkeypatch.setattr(
+        module, "run_program", lambda program, **k: real(program, deadline=Deadline(0))
+    )
     result = solve_for_latency(problem, time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value

@@ -13,12 +13,10 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course import published_orders, published_scheduler
+from pipelab.course import published_programs
+from pipelab.course.ledger.programs import FAULTS, PROPERTIES, Example, size
 from pipelab.course.n14 import plot_faults
-from pipelab.course.published_clock import PipelineAction, PipelineClock
-from pipelab.course.published_faults import FAULTS, PROPERTIES, Example, size
-from pipelab.course.published_layer_assignment import assign_layers_bandwidth_aware
-from pipelab.course.published_scheduler import (
+from pipelab.course.published_programs import (
     Backward,
     Forward,
     GPipe,
@@ -27,7 +25,10 @@ from pipelab.course.published_scheduler import (
     InvalidMicroBatch,
     MicroBatch,
     OneFOneBubble,
+    Panic,
+    PipelineAction,
     PipelineBubbleStats,
+    PipelineClock,
     PipelineConfig,
     PipelineScheduler,
     PipelineStageInfo,
@@ -38,10 +39,10 @@ from pipelab.course.published_scheduler import (
     WaitBackward,
     WaitForward,
     ZeroStages,
+    assign_layers_bandwidth_aware,
     partition_layers_by_flops,
     partition_layers_evenly,
 )
-from pipelab.course.rust_numbers import Panic
 
 
 def scheduler(stages, rank, plan=GPipe(), layers=8):  # noqa: B008
@@ -192,7 +193,7 @@ def test_none_of_its_errors_is_ever_raised():
                 except Panic:
                     pass
     assert answers > 1000
-    assert set(re.findall(r"raise (\w+)", inspect.getsource(published_scheduler))) == {"Panic"}
+    assert set(re.findall(r"raise (\w+)", inspect.getsource(published_programs))) == {"Panic"}
 
 
 def test_wait_forward_is_in_no_order():
@@ -352,6 +353,6 @@ def test_on_their_smallest_inputs_pipelab_is_right_or_refuses():
     flops, stages = _smallest("though there are layers enough")
     assert len(pl.split_by_flops(flops, stages)) == stages
     p, m = _smallest("one forward too many")
-    assert pl.schedule("1F1B", p, m) != published_orders.scheduler_1f1b(p, m)
+    assert pl.schedule("1F1B", p, m) != published_programs.scheduler_1f1b(p, m)
     p, m = _smallest("fills a bubble")
-    assert pl.schedule("ZBH1", p, m) != published_orders.clock_zero_bubble(p, m)
+    assert pl.schedule("ZBH1", p, m) != published_programs.clock_zero_bubble(p, m)

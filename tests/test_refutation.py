@@ -11,11 +11,11 @@ import scipy.sparse as sp
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.formulations import refutation
-from pipelab.engine.formulations.refutation import Branch, Leaf, check_refutation, refute
-from pipelab.engine.methods import proof as certificates
-from pipelab.engine.rates import stage_rates
-from pipelab.engine.recipes import recipes_at
+from pipelab.engine.instance import instance_of
+from pipelab.engine.methods import certificates, refutation
+from pipelab.engine.methods.refutation import Branch, Leaf, check_refutation, refute
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import walks
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 
 
@@ -79,6 +79,8 @@ def test_a_tree_that_was_tampered_with_proves_nothing():
         (),
         tuple((r, -w) for r, w in leaf.weights),
         tuple((r, w * 0) for r, w in leaf.weights),
+        tuple((r, w + 0.5) for r, w in leaf.weights),  # not whole: sums would not be exact
+        tuple((r, w * 2**60) for r, w in leaf.weights),  # nor of numbers as large
     ):
         assert check_refutation(p, dataclasses.replace(tree, **{side: Leaf(weights)})) == 0
     gap = dataclasses.replace(tree, at=tree.at + 5)
@@ -138,13 +140,13 @@ def test_cases_never_rest_on_mixtures_left_out(monkeypatch):
     found = []
     for seed in range(40):
         problem = oracle.random_problem(seed, gpus=5, layers=4, max_gpus_per_stage=3)
-        rates = stage_rates(problem)
+        instance = instance_of(problem)
         with monkeypatch.context() as patch:
             patch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 1)
-            for rate in rates.thresholds:
+            for rate in instance.thresholds:
                 proof = certificates.Certificate(problem, None, float(rate), "links", (), (), 0)
-                if recipes_at(rates, float(rate)).links.narrowed:
-                    found.append(certificates.programs_of(rates, proof))
+                if any(w.stages.links.narrowed for w in walks(Reach(instance, rate), {}, {})):
+                    found.append(certificates.programs_of(instance, proof))
     assert found
     assert set(found) == {None}
 

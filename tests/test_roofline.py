@@ -20,7 +20,7 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.pass_times import Demand, Span, hardware_of, stage_seconds
+from pipelab.hardware.pass_times import Demand, Span, hardware_of
 
 
 def test_parameters_equal_the_published_totals():
@@ -538,7 +538,7 @@ def test_no_prediction_is_absurd_where_nobody_looked(phase):
                 Span.of(model, range(32)),
             )
             hardware = hardware_of(costs, demand, [gpu]).take(0)
-            times = {t: stage_seconds(costs, demand, hardware, span, batches, t) for t in (1, 2, 8)}
+            times = {t: hardware.stage_seconds(span, batches, t) for t in (1, 2, 8)}
             for t, seconds in times.items():
                 where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"
                 assert (np.diff(seconds) > 0).all(), where

@@ -135,8 +135,7 @@ def test_time_that_runs_out_among_the_columns_ends_the_handing_over():
     program, _ = joint_program(pl.load_case("small"), "tight")
     assert program.size["variables"] > 20_000
     with pytest.raises(Ended, match="time limit"):
-        # no model: not even the first may be added
-        next(scip._columns(None, program, False, Deadline(0)))
+        scip._load(program, Deadline(0))
 
 
 def test_a_stop_before_the_start_ends_at_once(long_solve):
@@ -273,15 +272,6 @@ def test_an_error_in_the_background_is_raised_by_result(tiny):
         job.result()
 
 
-def test_rows_and_columns_can_be_written_out_by_name(tiny, tmp_path):
-    program, _ = joint_program(tiny)
-    model, _ = scip.load(program, names=True)
-    model.writeProblem(str(tmp_path / "tiny.lp"), verbose=False)
-    text = (tmp_path / "tiny.lp").read_text()
-    assert "layer_coverage[3]" in text
-    assert "z[99]" in text
-
-
 def test_a_result_explains_itself(tiny):
     result = pl.solve(tiny, "joint")
     assert result.gap == 0
@@ -319,11 +309,10 @@ def test_what_scip_itself_raises_is_told_in_words(where, monkeypatch):
     if where == "while it is handed over":
         program.objective[-1] = 1e25  # infinite for SCIP
 
-    def fails(self):
-        self.failure.append(Exception("SCIP: error in LP solver!"))
-        self.ended.set()
+    def fails(model, deadline):
+        raise Exception("SCIP: error in LP solver!")
 
     if where == "while it is solved":
-        monkeypatch.setattr(scip._Solving, "_work", fails)
+        monkeypatch.setattr(scip, "_optimize", fails)
     with pytest.raises(pl.PipelabError, match=r"SCIP cannot compute .*method='aggregated'"):
         scip.run(program)

@@ -8,14 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.course.published_layer_assignment import (
+from pipelab.course.published_programs import (
+    Panic,
+    seed_by_flops,
+    seed_even,
+    smallest_failure,
+)
+from pipelab.course.published_programs import (
     assign_layers_bandwidth_aware as seed_bandwidth_aware,
 )
-from pipelab.course.published_layer_assignment import (
+from pipelab.course.published_programs import (
     assign_layers_proportional as seed_proportional,
 )
-from pipelab.course.published_orders import seed_by_flops, seed_even, smallest_failure
-from pipelab.course.rust_numbers import Panic
 from pipelab.splits import (
     bottleneck,
     count_splits,

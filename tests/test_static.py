@@ -100,31 +100,17 @@ def _states():
     return widgets.Widget.get_manager_state()["state"]
 
 
-def test_a_figure_widget_is_its_figure():
-    y = np.array([1.5, 2.5, 3.5])
-    chart = go.FigureWidget(go.Bar(y=y, x=["a", "b", "c"]), {"title": {"text": "three bars"}})
-    saved = _states()[chart.model_id]
-    figure = figure_of_state(saved["state"], saved.get("buffers", []))
-    assert figure["layout"]["title"]["text"] == "three bars"
-    assert figure["data"][0]["y"]["dtype"] == "f8"
-    assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [
-        1.5,
-        2.5,
-        3.5,
-    ]
-
-
 def test_a_chart_that_is_kept_as_text_is_its_figure():
     state = {
         "drawing": '{"data": [{"type": "bar"}], "layout": {"height": 300}}',
         "look": '{"layout": {}}',
     }
-    figure = figure_of_state(state, [])
+    figure = figure_of_state(state)
     assert figure == {
         "data": [{"type": "bar"}],
         "layout": {"height": 300, "template": {"layout": {}}},
     }
-    assert figure_of_state({"value": 3}, []) is None
+    assert figure_of_state({"value": 3}) is None
 
 
 def test_a_live_chart_is_its_figure():
@@ -134,18 +120,9 @@ def test_a_live_chart_is_its_figure():
             "layout": {"title": {"text": "two bars"}},
         }
     )
-    figure = figure_of_state(_states()[chart.model_id]["state"], [])
+    figure = figure_of_state(_states()[chart.model_id]["state"])
     assert go.Figure(figure).layout == chart.figure.layout
     assert np.frombuffer(base64.b64decode(figure["data"][0]["y"]["bdata"])).tolist() == [1.5, 2.5]
-
-
-def test_buffers_of_a_state_that_is_gone_are_left_out():
-    state = {"_widget_data": [{"y": [1, 2]}], "_widget_layout": {}}
-    buffers = [
-        {"path": path, "data": "AAAA"}
-        for path in (["_widget_data", 3, "y", "buffer"], ["_widget_data", 0, "y", 0])
-    ]
-    assert figure_of_state(state, buffers) == {"data": [{"y": [1, 2]}], "layout": {}}
 
 
 def test_controls_are_shown_with_their_values():

@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 
 import pipelab as pl
 from pipelab import simulator
-from pipelab.course import published_orders as published
+from pipelab.course import published_programs as published
 from pipelab.course.n08 import published_bubbles, published_interleaved_rate
-from pipelab.course.published_clock import PipelineClock
-from pipelab.course.rust_numbers import Panic
+from pipelab.course.published_programs import Panic, PipelineClock
 from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.schedule_files import from_csv, to_csv

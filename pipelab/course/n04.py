@@ -18,7 +18,7 @@ from pipelab.course.exercises import (
 )
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import Block, Row, colour_of, plot_rows
-from pipelab.engine.formulations.type_count import average_link, list_options
+from pipelab.course.type_count import average_link, list_options
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, template

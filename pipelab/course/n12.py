@@ -28,7 +28,7 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.training import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.hardware.pass_times import Demand, Span, hardware_of, moving_seconds
+from pipelab.hardware.pass_times import Demand, Span, hardware_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
 from pipelab.hardware.training_times import UNFUSED, gradients, training_flops, update_seconds
@@ -326,7 +326,7 @@ def _of_layers(
         thin = activation_bytes(demand.model, tokens, recompute="selective", **options)
         hardware = hardware_of(costs, demand, [gpu]).take(0)
         flops = UNFUSED.forward * row.microbatch * demand.attention_flops() / t
-        moved = moving_seconds(costs.constants, hardware, layer - thin)
+        moved = hardware.moving_seconds(layer - thin)
         back = back + layers * (flops / hardware.head_flops + moved)
     return forward, back, weight
 

@@ -14,9 +14,8 @@ from pipelab.course.exercises import (
     Given,
     Number,
 )
-from pipelab.course.ledger.book import FAILED, Ledger
-from pipelab.course.ledger.claims import FAILS, KINDS
-from pipelab.course.ledger.comparisons import numbers_in
+from pipelab.course.ledger.book import Ledger
+from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.errors import InvalidPlacement, InvalidValue, shown
 from pipelab.evaluation import evaluate
@@ -56,9 +55,10 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
         raise InvalidValue(
             "plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")]
         )
-    sections = list(dict.fromkeys(e.section for e in ledger))
-    found = Counter((e.claim.kind, e.verdict, e.section) for e in ledger)
-    rows = Counter((e.claim.kind, e.section) for e in ledger)
+    data = ledger.data
+    sections = list(data["section"].unique())
+    found = Counter(zip(data["kind"], data["verdict"], data["section"], strict=True))
+    rows = Counter(zip(data["kind"], data["section"], strict=True))
     longest = {kind: max(rows[kind, s] for s in sections) for kind in KINDS}
     axes = {
         kind: f"x{i}" if i > 1 else "x"
@@ -121,8 +121,8 @@ def _side_by_side(axes: dict[str, str], longest: dict[str, int]) -> dict[str, di
 
 
 def _title(ledger: "Ledger") -> str:
-    totals, kinds = ledger.totals, ledger.kinds
-    wrong, fails = totals.get("wrong", 0), totals.get(FAILS, 0)
+    totals, kinds = (Counter(ledger.data[column]) for column in ("verdict", "kind"))
+    wrong, fails = totals["wrong"], totals[FAILS]
     finding = f"{wrong} of {kinds['number']} numbers are wrong, {fails} of {kinds['statement']} statements do not hold"
     return f"{finding}<br><sup>rows by verdict; {kinds['reading']} readings have none</sup>"
 

@@ -18,7 +18,7 @@ from pipelab.course.exercises import (
     Number,
     drawn,
 )
-from pipelab.course.published_faults import PROPERTIES, Fault
+from pipelab.course.ledger.programs import PROPERTIES, Fault
 from pipelab.errors import InvalidValue, shown
 from pipelab.figures.theme import TYPE_COLOURS, ink_on, template
 from pipelab.schedules import Schedule

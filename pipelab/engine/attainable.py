@@ -29,7 +29,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import Search, least, used, walks
+from pipelab.engine.search import Search, least, possible, used, walks
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.engine.walk import Found
 from pipelab.errors import InvalidPlacement, TooLarge
@@ -247,12 +247,12 @@ class Pairs:
     def shortest(self, numbers: Range, floor: float) -> float:
         """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""
         reach = self._reach(numbers, floor, timed=True)
-        return min((walk.shortest for walk in walks(reach, {}, {})), default=math.inf)
+        return min((w.shortest for w in filter(possible, walks(reach, {}, {}))), default=math.inf)
 
     def shortest_and_longest(self, floor: float) -> tuple[float, float]:
         """The same with any number in flight; and the longest time of any stage or hop."""
         reach = self._reach(Range(self.numbers.first, math.inf), floor, timed=True)
-        found = walks(reach, {}, {})
+        found = list(filter(possible, walks(reach, {}, {})))
         times = [table[np.isfinite(table)] for walk in found for table in walk.times]
         shortest = min((walk.shortest for walk in found), default=math.inf)
         return shortest, float(max((t.max(initial=0.0) for t in times), default=0.0))

@@ -16,6 +16,8 @@ from pipelab.errors import TooLarge
 
 Made = TypeVar("Made")
 
+_POLL_SECONDS = 0.05  # how soon a stop is noticed
+
 
 class Ended(Exception):
     """A deadline has passed. Never reaches a user: the method that made the deadline catches it.
@@ -31,7 +33,7 @@ class Ended(Exception):
 
 
 class Deadline:
-    """Until when to go on, and whether an end is requested before that.
+    """When to end: at a time, or earlier on request.
 
     Parameters
     ----------
@@ -40,7 +42,7 @@ class Deadline:
     stop : threading.Event or None
         Set from anywhere to end.
     interrupted : function without arguments
-        Whether Ctrl-C was pressed, as `noted_interrupts` yields it.
+        Whether Ctrl-C was pressed; see `noted_interrupts`.
 
     Attributes
     ----------
@@ -84,14 +86,14 @@ class Deadline:
 
     @property
     def called_off(self) -> str | None:
-        """ "stop" or "interrupt" where an end is requested, whatever the time."""
+        """ "stop" or "interrupt" if an end was requested, whatever the time; else None."""
         if self.stop is not None and self.stop.is_set():
             return "stop"
         return "interrupt" if self.interrupted() else None
 
     @property
     def reason(self) -> str | None:
-        """What ended it: "stop", "interrupt" or "time limit"; None as long as it goes on."""
+        """What ended it: "stop", "interrupt" or "time limit"; None before the end."""
         return self.called_off or ("time limit" if time.perf_counter() >= self.end else None)
 
     def check(self) -> None:
@@ -101,7 +103,7 @@ class Deadline:
             raise Ended(reason)
 
     def within(self, seconds: float) -> "Deadline":
-        """The same stop and Ctrl-C, for at most so many seconds from now, and never longer than this one."""
+        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one."""
         part = Deadline(min(seconds, self.left), self.stop, self.interrupted)
         part.notes = self.notes
         return part
@@ -112,7 +114,7 @@ class Deadline:
 
 
 class Watched(Deadline):
-    """The same deadline, of which somebody hears: `tick` is called in `check`, every so many seconds.
+    """A deadline that calls `tick` from `check` every `every` seconds.
 
     Parameters
     ----------
@@ -129,7 +131,7 @@ class Watched(Deadline):
         self._last = time.perf_counter()
 
     def check(self) -> None:
-        """As of `Deadline`."""
+        """See `Deadline.check`."""
         super().check()
         if time.perf_counter() >= self._last + self.every:
             self._last = time.perf_counter()
@@ -158,15 +160,33 @@ def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: flo
             raise end from None
 
 
-def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
-    """`make()`, in a thread of its own, so that it is not waited for longer than the deadline.
+def waited_for(
+    make: Callable[[], Made],
+    deadline: Deadline,
+    interrupt: Callable[[], object] = lambda: None,
+    grace: float = 0.0,
+    name: str = "pipelab-made",
+) -> Made:
+    """Run `make()` in a thread of its own, and do not wait for it longer than the deadline.
 
-    For single steps of numpy and scipy that take seconds. The thread then ends by itself.
+    For single steps of numpy, scipy and solvers that take seconds. The thread then ends by itself.
+
+    Parameters
+    ----------
+    make : function without arguments
+    deadline : Deadline
+    interrupt : function without arguments
+        Asks `make` to end. Called after the deadline, again and again until `make` ends: a solver
+        forgets a request that comes before it starts.
+    grace : float
+        Seconds after the deadline in which `make` may still end in order, and return what it has.
+    name : str
+        Of the thread.
 
     Raises
     ------
     Ended
-        The deadline was first.
+        The deadline was first, and `make` took longer than the grace.
     """
     made: list[Made] = []
     failure: list[BaseException] = []
@@ -180,9 +200,15 @@ def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
         finally:
             done.set()
 
-    threading.Thread(target=work, name="pipelab-made", daemon=True).start()
-    while not done.wait(0.05):
-        deadline.check()
+    threading.Thread(target=work, name=name, daemon=True).start()
+    reason, patience = None, math.inf
+    while not done.wait(_POLL_SECONDS):
+        if reason is None and (reason := deadline.reason) is not None:
+            patience = time.perf_counter() + grace
+        if reason is not None:
+            interrupt()
+            if time.perf_counter() >= patience:
+                raise Ended(reason)
     if failure:
         raise failure[0]
     return made[0]
@@ -192,14 +218,14 @@ def waited_for(make: Callable[[], Made], deadline: Deadline) -> Made:
 def deadline_of(
     time_limit: float | None, stop: threading.Event | None = None
 ) -> Iterator[Deadline]:
-    """The deadline of one call by a user. Within it Ctrl-C is noted, not raised, and memory that ends is said.
+    """The deadline of one call by a user, in which Ctrl-C is noted and not raised.
 
     Parameters
     ----------
     time_limit : float or None
         Seconds.
     stop : threading.Event or None
-        As the user gave it.
+        Given by the user.
 
     Raises
     ------

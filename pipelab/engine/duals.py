@@ -1,4 +1,4 @@
-"""A proof that fits on a card: how many layers is a GPU good for at a given rate?
+"""A proof by dual prices: how many layers is a GPU good for at a given rate?
 
 Give every GPU of kind k a price u_k ≥ 0 and every layer l a value y_l such that no stage that
 reaches the rate holds layers of more value than its GPUs cost:
@@ -7,9 +7,9 @@ reaches the rate holds layers of more value than its GPUs cost:
 
 A placement that reaches it holds every layer once and uses no GPU twice, so the value of all layers
 together is at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
-the rate (Farkas' lemma). Anyone can check it with a pencil, stage by stage. Mostly every layer has
-the value 1, and u_k is the number of layers that a GPU of kind k is good for; where the last stage
-also has the model's head, the last layer's value is higher.
+the rate (Farkas' lemma). Anyone can check it by hand, stage by stage. Usually every layer has the
+value 1, and u_k is the number of layers that a GPU of kind k is good for; if the last stage also has
+the model's head, the last layer's value is higher.
 
 The best prices are the dual solution of the linear relaxation of the counting program, links aside.
 """
@@ -18,10 +18,13 @@ from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
+from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import Spans, runs_of
-from pipelab.engine.rates import StageRates
-from pipelab.engine.recipes import patterns_at
+from pipelab.engine.reach import Reach
+from pipelab.engine.solvers import highs
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 
 # stages in the linear program; above, layers that differ are not priced one by one
 _MOST_ROWS = 20_000
@@ -44,37 +47,39 @@ class _Stages(NamedTuple):
     layers: np.ndarray  # which kind of layer each layer is; shape (M,)
 
 
-def dual_prices(rates: StageRates, threshold: float) -> DualPrices:
+def dual_prices(instance: Instance, threshold: float) -> DualPrices:
     """Dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
 
     Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
     with more layers may be possible where one with fewer is not.
     """
-    stages = _stages_at(rates, threshold)
-    found = _priced(rates, stages, signed=False)
-    if sum(_cost(rates, found)) >= sum(found.layers):
-        signed = _priced(rates, stages, signed=True)
-        if sum(_cost(rates, signed)) < sum(signed.layers):
-            found = signed
-    return DualPrices(tuple(found.gpus[k] for k in rates.price_of), found.layers)
+    stages = _stages_at(instance, threshold)
+    found = _priced(instance, stages, signed=False)
+    if not _proves(instance, found):
+        signed = _priced(instance, stages, signed=True)
+        found = signed if _proves(instance, signed) else found
+    return DualPrices(tuple(found.gpus[k] for k in instance.type_of), found.layers)
 
 
-def _cost(rates: StageRates, prices: DualPrices) -> list[Fraction]:
-    counts = rates.kind_count.tolist()
-    return [n * u for n, u in zip(counts, prices.gpus, strict=True)]
+def _proves(instance: Instance, prices: DualPrices) -> bool:
+    cost = sum(n * u for n, u in zip(instance.count.tolist(), prices.gpus, strict=True))
+    return cost < sum(prices.layers)
 
 
-def _stages_at(rates: StageRates, threshold: float) -> _Stages:
+def _stages_at(instance: Instance, threshold: float) -> _Stages:
     """What reaches the rate; of runs of identical layers only the longest, which decides."""
-    model = rates.problem.model
+    model = instance.problem.model
     groups, spans_of_kind = _positions(model.layers, runs_of(model))
     draws, holds = [], []
-    for parts, spans in patterns_at(rates, threshold) + rates.local_of_kinds(threshold):
-        kept = np.unique(np.concatenate([spans_of_kind[int(s)] for s in spans]), axis=0)
-        kept = _longest(kept) if len(groups) and groups.max() == 0 else kept
+    reach = Reach(instance, threshold)
+    for parts, seconds in reach.choices + reach.in_nodes_by_type:
+        spans = np.flatnonzero(np.isfinite(seconds)).tolist()
+        kept = np.unique(np.concatenate([spans_of_kind[s] for s in spans]), axis=0)
+        if groups.max() == 0:
+            kept = kept[[kept.sum(axis=1).argmax()]]
         draws += [parts] * len(kept)
         holds += list(kept)
-    return _Stages(draws, np.array(holds, dtype=int).reshape(len(draws), -1), groups)
+    return _Stages(draws, np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1), groups)
 
 
 def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
@@ -96,48 +101,40 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
     return group, {kind: np.array(sorted(rows)) for kind, rows in held.items()}
 
 
-def _longest(rows: np.ndarray) -> np.ndarray:
-    return rows[rows.sum(axis=1).argmax()][None]
-
-
-def _priced(rates: StageRates, stages: _Stages, signed: bool) -> DualPrices:
+def _priced(instance: Instance, stages: _Stages, signed: bool) -> DualPrices:
     """The linear program and its answer, rounded so that it holds exactly."""
-    from scipy.optimize import linprog
-
-    there, kinds = rates.kind_count, len(rates.kinds)
-    number = np.bincount(stages.layers)  # of layers of each kind
-    draws = [
-        (i, n, np.flatnonzero(own)) for i, parts in enumerate(stages.draws) for n, own in parts
-    ]
+    kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
+    prices, values = np.zeros(kinds), np.ones(len(number))
+    draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
     if not draws or len(draws) > _MOST_ROWS:
-        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
-    # Columns: u_k, the value of each kind of layer, then one per draw: the lowest price of the
-    # kinds it may take.
-    width = kinds + len(number) + len(draws)
-    below = np.array(
-        [(kinds + len(number) + d, k) for d, (_, _, own) in enumerate(draws) for k in own]
+        return _rounded(prices, values, stages)
+    stage, gpus, possible = map(np.array, zip(*draws, strict=True))
+    # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
+    # the kinds that each draw may take.
+    columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
+    draw, kind = np.nonzero(possible)
+    each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
+    cost = incidence(stage, len(stages.draws)) * gpus
+    blocks = {
+        "lowest": columns.rows({"draw": each_draw[draw], "u": -each_kind[kind]}, upper=0),
+        "enough": columns.rows({"y": stages.holds, "draw": -cost}, upper=0),
+        "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
+    }
+    at, lower, objective = columns.slices, *np.zeros((2, columns.total))
+    lower[at["y"]], objective[at["u"]] = -np.inf if signed else 0, -instance.count
+    run = highs.run(
+        LinearProgram(
+            columns,
+            lower,
+            np.full(columns.total, np.inf),
+            np.zeros(columns.total, dtype=bool),
+            objective,
+            blocks,
+        )
     )
-    least = np.zeros((len(below), width))
-    least[np.arange(len(below)), below[:, 0]], least[np.arange(len(below)), below[:, 1]] = 1, -1
-    enough = np.zeros((len(stages.draws), width))
-    enough[:, kinds : kinds + len(number)] = stages.holds
-    for d, (i, n, _) in enumerate(draws):
-        enough[i, kinds + len(number) + d] = -n
-    average = np.zeros((1, width))
-    average[0, kinds : kinds + len(number)] = number
-    free = (None, None) if signed else (0, None)
-    answer = linprog(
-        np.concatenate([there, np.zeros(len(number) + len(draws))]),
-        method="highs-ds",
-        A_ub=np.vstack([least, enough]),
-        b_ub=np.zeros(len(below) + len(enough)),
-        A_eq=average,
-        b_eq=[number.sum()],
-        bounds=[(0, None)] * kinds + [free] * len(number) + [(0, None)] * len(draws),
-    )
-    if answer.x is None:
-        return _rounded(np.zeros(kinds), np.ones(len(number)), stages)
-    return _rounded(answer.x[:kinds], answer.x[kinds : kinds + len(number)], stages)
+    if run.x is not None:
+        prices, values = run.x[at["u"]], run.x[at["y"]]
+    return _rounded(prices, values, stages)
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Stages) -> DualPrices:

@@ -1,21 +1,37 @@
 """Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from pipelab.display import listed
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
+from pipelab.solving import Result
+
+
+def infeasible_result(
+    problem: Problem,
+    method: str,
+    reason: str,
+    size: Mapping[str, int],
+    deadline: Deadline,
+    solver: str = "",
+) -> Result:
+    """The result that no placement exists."""
+    return Result(
+        problem, method, "infeasible", None, None, None, deadline.spent, size, solver, reason
+    )
 
 
 def why_no_layer_fits(problem: Problem) -> str:
-    """The reason where not even one layer fits any allowed set of GPUs.
+    """Say why not even one layer fits any allowed set of GPUs.
 
-    Says which layer, how much memory it needs on one GPU, and what the largest GPU offers;
-    where GPUs may share a stage's batch, the same for the share that comes closest.
+    Names the layer, the memory it needs on one GPU, and what the largest GPU offers; if GPUs may
+    share a stage's batch, also the share that comes closest.
     """
     gpus = problem.cluster.gpus
     order = sorted(range(len(gpus)), key=lambda g: (-gpus[g].memory_gb, g))
@@ -55,10 +71,10 @@ def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, fl
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 
-def why_not_all_layers_fit(
+def why_infeasible(
     problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str
 ) -> str:
-    """The reason where some layers fit somewhere but no placement holds them all.
+    """Say why no placement holds all layers.
 
     Parameters
     ----------
@@ -74,6 +90,8 @@ def why_not_all_layers_fit(
     GPU can count for bounds the layers of any placement; where that is already too few,
     the sum is the reason.
     """
+    if not fits.any():
+        return why_no_layer_fits(problem)
     layers = np.where(fits, runs_of(problem.model).layers, 0).max(axis=1)
     per_gpu = np.zeros(len(problem.cluster))
     for gpus, most in zip(sets, layers, strict=True):
@@ -82,7 +100,7 @@ def why_not_all_layers_fit(
 
 
 def why_too_few(problem: Problem, holdable: float, solver: str) -> str:
-    """The same where it is known that all GPUs together hold at most `holdable` layers."""
+    """Say why no placement holds all layers, if it is known that all GPUs together hold at most `holdable` layers."""
     total, need = int(holdable + ONE_ANSWER), problem.model.layers
     if total < need:
         return f"all GPUs together can hold at most {total} of the {need} layers"

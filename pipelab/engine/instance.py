@@ -131,7 +131,7 @@ class Instance:
 
         Empty where no stage fits anywhere.
         """
-        tables = [self.rate] if self.inside is None else [self.rate, self.inside.rate]
+        tables = [self._there] if self.inside is None else [self._there, self.inside.rate]
         stages = np.unique(np.concatenate([np.unique(table) for table in tables]))
         stages = stages[stages > 0]
         if not len(stages):
@@ -139,10 +139,33 @@ class Instance:
         links = self.link[np.isfinite(self.link) & (self.link < stages[-1])]
         return _apart(np.unique(np.concatenate([stages, links])))
 
+    @cached_property
+    def type_of(self) -> np.ndarray:
+        """The type of each of the cluster's kinds; int."""
+        bare = not any(gpu.node for gpu in self.types)
+        kinds = self.problem.cluster.kinds
+        return np.array([self.types.index(without_node(k) if bare else k) for k in kinds])
+
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that matter."""
         return () if self.inside is None else self.inside.nodes
+
+    @property
+    def _there(self) -> np.ndarray:
+        """The rates of stages for which there are GPUs, 0 for others; shape as `rate`."""
+        if not self.pure:
+            return self.rate
+        table = self.rate.reshape(self.largest, len(self.types), -1)
+        out = table.copy()
+        names = np.array([gpu.type for gpu in self.types])
+        sizes = np.arange(1, self.largest + 1)[:, None]
+        for k in range(len(names)):  # of mixed stages the slowest counts
+            mixes = (names == names[k]) | (not self.problem.same_type_stages)
+            fast = (table >= table[:, k : k + 1]) & mixes[:, None]
+            number = (fast * self.count[:, None]).sum(axis=1)
+            out[:, k] = np.where(number >= sizes, table[:, k], 0.0)
+        return out
 
     def alone(self, k: int) -> np.ndarray:
         """The rows of 1, 2, … GPUs of one type; int."""

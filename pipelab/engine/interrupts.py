@@ -1,7 +1,7 @@
-"""Ctrl-C noted on its way, so that whoever must not be torn apart by it can look when it suits.
+"""Note Ctrl-C without raising KeyboardInterrupt, for code that must not be interrupted anywhere.
 
-Python handles signals in its main thread only, and there KeyboardInterrupt may come up between any
-two steps: also between starting a solver and waiting for it.
+Python handles signals in its main thread only, where KeyboardInterrupt may be raised between any two
+steps: also between starting a solver and waiting for it.
 """
 
 import signal
@@ -13,14 +13,14 @@ from typing import Any
 
 @contextmanager
 def noted_interrupts(*, passed_on: bool) -> Iterator[Callable[[], bool]]:
-    """Within it, what it yields says whether Ctrl-C has been pressed.
+    """Yield a function that says whether Ctrl-C has been pressed.
 
-    Also before it began, where another one is around it.
+    If another such context encloses this one, Ctrl-C counts from the beginning of that one.
 
     Parameters
     ----------
     passed_on : bool
-        Whether KeyboardInterrupt is raised nevertheless, wherever the main thread happens to be.
+        Whether KeyboardInterrupt is raised as well, wherever the main thread is.
     """
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or not callable(before):

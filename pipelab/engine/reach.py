@@ -161,17 +161,14 @@ class Reach:
         return np.flatnonzero(usable)
 
     def parts(self) -> Iterator[tuple[Part, Stages]]:
-        """Where a pipeline may be, and the stages that it may have there; without parts that cannot hold all layers.
+        """Where a pipeline may be, and the stages that it may have there.
 
         Raises
         ------
         Ended, TooLarge
         """
-        layers = self.instance.problem.model.layers
         for part in parts_of(self.instance, self.hop, self.usable, self.one_stage, self.deadline):
-            stages = self.stages(part)
-            if stages.links.narrowed or stages.holdable(self.instance.spans.layers) >= layers:
-                yield part, stages
+            yield part, self.stages(part)
 
     @property
     def one_stage(self) -> bool:

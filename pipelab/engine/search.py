@@ -6,7 +6,7 @@ small: what cannot be done then cannot be done at all.
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -15,6 +15,7 @@ import numpy as np
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import Instance
+from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.prices import comparable, price_per_hour, prices_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.solver_run import Progress
@@ -52,7 +53,7 @@ def used(problem: Problem, what: str, placement: Placement) -> float:
 
 def walks(
     reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], known: float = 0.0
-) -> "list[Walk]":
+) -> Iterator[Walk]:
     """The programs of one question, one for each part of the cluster.
 
     Parameters
@@ -66,15 +67,20 @@ def walks(
     ------
     Ended, TooLarge
     """
-    found = []
     for part, stages in reach.parts():
         mosts = {**most, "stages": min(1, most.get("stages", 1))} if part.one_stage else most
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
         cost = weight_of(uses, stages.classes)
-        found.append(Walk(stages, cost, limits, known=known, deadline=reach.deadline))
-    return found
+        yield Walk(stages, cost, limits, known=known, deadline=reach.deadline)
+
+
+def possible(walk: Walk) -> bool:
+    """Whether the GPUs of a part may hold all layers: a bound that takes no program."""
+    stages = walk.stages
+    layers = stages.problem.model.layers
+    return stages.links.narrowed or stages.holdable(runs_of(stages.problem.model).layers) >= layers
 
 
 def least(
@@ -93,7 +99,7 @@ def least(
             return relaxed
         known = max(known, relaxed.bound)
     best, value = Found(None, np.inf), np.inf
-    for walk in walks(reach, uses, most, known):
+    for walk in filter(possible, walks(reach, uses, most, known)):
         found = walk.least()
         bound, stopped = found.bound, found.stopped_by
         if walk.stages.links.narrowed:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
     from pipelab.cluster import Cluster
-    from pipelab.engine.methods.proof import Certificate
+    from pipelab.engine.methods.certificates import Certificate
     from pipelab.solving import Result
 
 YES, NO, OPEN = "#009E73", WRONG, "#999999"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -18,8 +18,8 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.pass_times import Demand, Span, hardware_of, stage_seconds
-from pipelab.io.csv_cells import Row, number, place, read_rows
+from pipelab.hardware.pass_times import Demand, Span, hardware_of
+from pipelab.io.csv_cells import Row, read_objects
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
@@ -59,10 +59,6 @@ MEASURING = 0.1  # standard deviation of the logarithm of a measured time
 CONTRADICTION = 1.5  # two like rows whose ratios to the prediction differ by more than this factor
 _MOVED = 0.005  # a constant that moved by less is not shown
 Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
-_TEXTS = ("what", "model", "gpu_type", "phase", "unit")
-_NUMBERS = ("batch", "tokens", "measured")
-_MORE_NUMBERS = ("tensor_parallel", "layers", "node_gb_per_s")
-_MORE_TEXTS = ("engine", "precision")
 
 
 @checked
@@ -85,21 +81,21 @@ class Measurement:
 
     @property
     def workload(self) -> Workload:
-        """A batch of sequences of so many tokens."""
+        """The batch that was timed."""
         return Workload(self.tokens, self.batch, self.phase)
 
     @property
     def milliseconds(self) -> float:
-        """Of one traversal of the whole batch."""
+        """Time of one traversal of the whole batch."""
         return self.measured if self.unit == "ms" else 1000 * self.workload.tokens / self.measured
 
     def predicted(self, costs: "Roofline") -> float:
-        """The same by this cost model, in milliseconds."""
+        """Predict the time by this cost model, in milliseconds."""
         return Traversal(self, costs).milliseconds(costs)
 
 
 class Traversal:
-    """What `stage_seconds` computes the time of a row from, whatever the constants."""
+    """What the time of a row is computed from, whatever the constants."""
 
     def __init__(self, row: Measurement, costs: "Roofline") -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
@@ -127,28 +123,25 @@ class Traversal:
         self.batch, self.degree = np.array([row.batch]), row.tensor_parallel
 
     def milliseconds(self, costs: "Roofline") -> float:
-        """With the constants of this cost model, of which only the row's engine counts."""
-        own = costs.running(self.engine)
-        hardware = hardware_of(own, self.demand, [self.gpu])
-        seconds = stage_seconds(own, self.demand, hardware, self.span, self.batch, self.degree)
-        return 1000 * float(seconds[0])
+        """Predict the time with the constants of this cost model, of which only the row's engine counts."""
+        hardware = hardware_of(costs.running(self.engine), self.demand, [self.gpu])
+        return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
 
 
-def read_measurements(path: Path) -> list[Row]:
-    """The rows of a file with the columns of `data/measured_times.csv`."""
-    return read_rows(path, _TEXTS + _NUMBERS)
+def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
+    """Read and check the rows of a file with the columns of `data/measured_times.csv`.
 
-
-def measurement_of(row: Row) -> Measurement:
-    """A row of a file, checked; an error names the file, the row and the column."""
-    values: dict[str, Any] = {c: row.cells[c] for c in _TEXTS}
-    values |= {c: number(row, c) for c in _NUMBERS}
-    values |= {c: number(row, c) for c in _MORE_NUMBERS if row.cells.get(c)}
-    values |= {c: row.cells[c] for c in _MORE_TEXTS if row.cells.get(c)}
-    name = values["model"]
-    if name not in models().index:
-        raise row.error("model", name, f"there is no such model; {nearest(name, models().index)}")
-    return place(row, {"sequence_length": "tokens"}, lambda: Measurement(**values))
+    Raises
+    ------
+    InvalidData
+        Naming the file, the row and the column.
+    """
+    rows = read_objects(path, Measurement)
+    for row, one in rows:
+        if one.model not in models().index:
+            known = nearest(one.model, models().index)
+            raise row.error("model", one.model, f"there is no such model; {known}")
+    return rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,7 +173,7 @@ class Calibration:
 
 
 def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:
-    """The cost model whose constants fit these rows best, and its errors."""
+    """Fit the constants of a cost model to these rows."""
     import pandas as pd
 
     fit = _Fit(costs, rows)
@@ -258,7 +251,7 @@ class _Fit:
         return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
 
     def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
-        """The errors of every group by what fits the other groups."""
+        """Compute the errors of every group with constants fitted to the other groups."""
         errors = self.errors(self.zero)  # of a group that has no others
         for group in dict.fromkeys(groups):
             others = [i for i, name in enumerate(groups) if name != group]
@@ -268,7 +261,7 @@ class _Fit:
         return errors
 
     def costs_with(self, theta: np.ndarray) -> "Roofline":
-        """The cost model with its constants times these factors."""
+        """Return the cost model with its constants times these factors."""
         factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
         gpus, engines = dict(self.costs.gpus), dict(self.costs.engines)
         for name, facts in gpus.items():
@@ -304,7 +297,7 @@ class _Fit:
 
 
 def _contradictions(rows: Sequence[Measurement], table: "DataFrame") -> tuple[str, ...]:
-    """Pairs of like rows of which no constants can make both right."""
+    """List pairs of similar rows that no constants can both match."""
     found, ratio = [], table["after"] + 1
     for (i, one), (j, other) in combinations(enumerate(rows), 2):
         like = (one.engine, one.gpu_type, one.phase, one.tensor_parallel > 1)

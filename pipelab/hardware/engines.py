@@ -7,11 +7,8 @@ from typing import Annotated, Literal
 from annotated_types import Le
 
 from pipelab.fields import Count, NotNegative, Positive, Share, checked, described
-from pipelab.hardware.fact_rows import facts_from
-from pipelab.io.csv_cells import path_of
+from pipelab.io.csv_cells import path_of, read_by_name
 from pipelab.io.paths import data_dir
-
-__all__ = ["Engine", "load_engines"]
 
 Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 
@@ -128,7 +125,7 @@ def load_engines(path: str | Path | None = None) -> dict[str, Engine]:
     >>> engines["vLLM 0.2"].layer_overhead_us > 3 * engines["vLLM"].layer_overhead_us
     True
     """
-    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_engines", path))
+    return _bundled() | ({} if path is None else _read(path_of("load_engines", path)))
 
 
 @cache
@@ -137,6 +134,4 @@ def _bundled() -> dict[str, Engine]:
 
 
 def _read(path: Path) -> dict[str, Engine]:
-    texts = {"accumulate", "basis"}
-    columns = list(Engine.__dataclass_fields__)
-    return facts_from(path, "engine", lambda _, v: Engine(**v), [], columns, texts=texts)
+    return read_by_name(path, "engine", Engine)

@@ -23,7 +23,11 @@ if TYPE_CHECKING:
     from pipelab.problem import Problem
 
 LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
-_CUT = {"1": "one GPU per layer", "2": "two GPUs per layer", "4 or more": "four and more per layer"}
+_WORDS = {
+    "1": "one GPU per layer",
+    "2": "two GPUs per layer",
+    "4 or more": "four and more per layer",
+}
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class ExpectedRate:
 
 
 def expected_rate(problem: "Problem", evaluation: Evaluation, bundled: "Roofline") -> ExpectedRate:
-    """The band of this plan's attainable rate: every stage is off as its kind is, links are not.
+    """Return the band of this plan's attainable rate: stages are off as similar stages were, links are exact.
 
     Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
     alone. None of them reads prompts with a mixture of experts. `bundled` has the constants as they
@@ -91,13 +95,13 @@ def expected_rate(problem: "Problem", evaluation: Evaluation, bundled: "Roofline
 
 
 def doubt_of(problem: "Problem") -> str:
-    """Why rates of this problem may be far off, if no time of such a model was compared; else empty."""
+    """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
     experts = getattr(problem.model, "has_experts", False)
     return _of_experts() if experts and problem.workload.phase in ("prefill", "mixed") else ""
 
 
 def _off(evaluation: Evaluation, faster: "list[float]") -> float:
-    """The attainable rate with every stage so many times as fast."""
+    """Return the attainable rate if each stage is faster by its factor."""
     pairs = list(zip(evaluation.stages, faster, strict=True))
     rates = [stage.throughput * times for stage, times in pairs]
     if evaluation.link_unit == "tokens":
@@ -110,7 +114,7 @@ def _off(evaluation: Evaluation, faster: "list[float]") -> float:
 
 
 def errors_held_out(costs: "Roofline") -> "DataFrame":
-    """The rows of `data/held_out_times.csv` with their `error` by this cost model: see `held_out_errors`."""
+    """Return the rows of `data/held_out_times.csv` with their `error` by this cost model: see `held_out_errors`."""
     import pandas as pd
 
     rows = pd.read_csv(data_dir() / "held_out_times.csv")
@@ -121,7 +125,7 @@ def errors_held_out(costs: "Roofline") -> "DataFrame":
 
 
 def error_bands(table: "DataFrame") -> "DataFrame":
-    """How far off predictions of a kind are: quantiles of the error by phase, GPUs per layer and engine.
+    """Return quantiles of the prediction error by phase, GPUs per layer and engine.
 
     Parameters
     ----------
@@ -137,7 +141,7 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     import pandas as pd
 
     degree = table.get("tensor_parallel", pd.Series(1, table.index)).fillna(1).astype(int)
-    cut = degree.map(lambda t: "1" if t == 1 else "2" if t < 4 else "4 or more")
+    cut = degree.map(_cut)
     engine = table.get("engine", pd.Series("", table.index)).fillna("")
     groups = [(("all", "all", "all"), table["error"])]
     groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
@@ -147,6 +151,10 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
     found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
     return found
+
+
+def _cut(degree: int) -> str:
+    return "1" if degree == 1 else "2" if degree < 4 else "4 or more"
 
 
 def _seconds(costs: "Roofline", row: "Series") -> float:
@@ -178,7 +186,7 @@ def _compared() -> frozenset[str]:
 
 @cache
 def _times() -> "DataFrame":
-    """All published times in serving: those that constants were fitted to, and those held out."""
+    """Load all published times in serving: those that constants were fitted to, and those held out."""
     import pandas as pd
 
     files = ("measured_times.csv", "held_out_times.csv")
@@ -190,7 +198,7 @@ def _published() -> int:
 
 
 def _with_experts(phase: str | None = None) -> int:
-    """Of these, those of mixtures of experts."""
+    """Count the published times of mixtures of experts."""
     times = _times() if phase is None else _times()[_times()["phase"] == phase]
     return sum(load_model(name).has_experts for name in times["model"])
 
@@ -206,8 +214,7 @@ def _of_experts() -> str:
 
 
 def _kind(bands: "DataFrame", phase: str, stage: StageReport) -> "Series":
-    cut = "1" if stage.degree == 1 else "2" if stage.degree < 4 else "4 or more"
-    for key in ((phase, cut, "all"), (phase, "all", "all")):
+    for key in ((phase, _cut(stage.degree), "all"), (phase, "all", "all")):
         if key in bands.index and bands.loc[key, "rows"] >= LEAST_ROWS:
             return bands.loc[key]
     return bands.loc[("all", "all", "all")]
@@ -221,4 +228,4 @@ def _words(band: "Series") -> str:
     phase, cut, _ = band.name
     if phase == "all":
         return "prefill and decode"
-    return f"{phase}, {_CUT[cut]}" if cut != "all" else phase
+    return f"{phase}, {_WORDS[cut]}" if cut != "all" else phase

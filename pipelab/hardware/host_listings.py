@@ -3,19 +3,23 @@
 A folder has for every host HOST.topo.txt and HOST.gpus.csv, and links.csv for the network.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Lt
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, nearest, shown
-from pipelab.hardware.known_gpus import GPUFacts, nearest_name, type_of
-from pipelab.io.csv_cells import NUMBER, Row, number, read_rows, refuse_misspelt
-from pipelab.io.whole_files import is_file, named, read_text, refused
+from pipelab.errors import InvalidData, UnknownName, nearest, shown
+from pipelab.fields import Number, checked, described
+from pipelab.hardware.known_gpus import GPUFacts, type_of_named
+from pipelab.io.csv_cells import NUMBER, Row, read_objects, read_rows
+from pipelab.io.whole_files import named, read_text, refused
 
 TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"
 MEMORY = "memory.total [MiB]"
@@ -37,21 +41,34 @@ _LABEL = re.compile(r"GPU(\d{1,4})")
 _WORD = re.compile(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Host:
-    """One host: its GPUs in the order of their numbers, and what is between every two of them."""
+    """One host: its n GPUs in the order of their numbers, and what is between every two of them."""
 
     name: str
     numbers: list[int]
     gpus: tuple[GPU, ...]
-    pcie: tuple[float, ...]  # GB/s of each slot
-    links: list[list[str]]  # words of the listing
+    pcie: np.ndarray  # (n,) GB/s of each slot
+    nvlink: np.ndarray  # (n,) GB/s of one NVLink
+    most: list[float]  # NVLinks that each has
+    words: np.ndarray  # (n, n) of the listing
+    nvlinks: np.ndarray  # (n, n) NVLinks between two
+
+
+@checked
+class _Link:
+    """One row of links.csv."""
+
+    host: str
+    other: str
+    gbit_per_s: Annotated[Number, Gt(0), Lt(1e12), described("a number above 0")]
+    latency_ms: Annotated[Number, Ge(0), Le(1e9), described("from 0 to 1e9")] = 0.0
 
 
 def cluster_of_hosts(
     folder: Path, facts: Mapping[str, GPUFacts], network_gbit_per_s: float | None, nodes: bool
 ) -> Cluster:
-    """The GPUs of all hosts of a folder as one cluster.
+    """Make one cluster of the GPUs of all hosts of a folder.
 
     Raises
     ------
@@ -66,9 +83,9 @@ def cluster_of_hosts(
     of = np.repeat(np.arange(len(hosts)), [len(host.gpus) for host in hosts])
     bandwidth, gpus = between[np.ix_(of, of)], list[GPU]()
     for i, host in enumerate(hosts):
-        inside = _inside(host, facts, between[i, i])
+        inside = _inside(host, between[i, i])
         bandwidth[np.ix_(of == i, of == i)] = inside
-        gpus += _in_nodes(host, facts, inside) if nodes else host.gpus
+        gpus += _in_nodes(host, inside) if nodes else host.gpus
     return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)])
 
 
@@ -104,26 +121,25 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     order = sorted(found)
     gpus = tuple(replace(found[i][0], memory_gb=least[found[i][0].type]) for i in order)
     path = folder / f"{name}{TOPOLOGY}"
-    if len(order) == 1 and not is_file(path):
-        links = [["X"]]
-    else:
-        links = _read_topology(path, order, rows[0].path)
-    return _Host(name, order, gpus, tuple(found[i][1] for i in order), links)
+    alone = len(order) == 1 and not os.path.isfile(path)
+    words = np.array([["X"]] if alone else _read_topology(path, order, rows[0].path))
+    nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in line] for line in words.tolist()]
+    types = [facts[gpu.type] for gpu in gpus]
+    nvlink = np.array([_nvlink(gpu) for gpu in types])
+    most = [gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS for gpu in types]
+    pcie = np.array([found[i][1] for i in order])
+    return _Host(name, order, gpus, pcie, nvlink, most, words, np.array(nvlinks))
 
 
 def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
-    """One GPU without its node, and the GB/s of its slot."""
+    """Return one GPU without its node, and the GB/s of its slot."""
     name = row.cells["name"]
     if "MIG" in name.split() or row.cells.get("mig.mode.current", "").lower() == "enabled":
         raise row.error("name", name, f"a MIG instance, or a GPU cut into some: {_MIG}")
-    kind = type_of(name, facts)
-    if kind is None:
-        known = nearest_name(name, facts)
-        raise row.error(
-            "name",
-            name,
-            f"no type of GPU has this name; {known}; or give gpus=… with its driver_names",
-        )
+    try:
+        kind = type_of_named(name, facts, "give gpus=… with its driver_names")
+    except UnknownName as error:
+        raise row.error("name", name, str(error)) from None
     memory = row.cells[MEMORY].removesuffix("MiB").strip()
     if not NUMBER.fullmatch(memory) or not 1 <= float(memory) < 1e9:
         raise row.error(MEMORY, row.cells[MEMORY], "expected MiB, such as 81559 MiB")
@@ -150,7 +166,7 @@ def _lanes(row: Row, column: str) -> int | None:
 
 
 def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]:
-    """What is between every two GPUs, in words; whatever stands around the matrix is passed over."""
+    """Read what is between every two GPUs, in words; text around the matrix is skipped."""
     header: list[int] | None = None
     found: dict[int, list[str]] = {}
     for n, raw in enumerate(read_text(path, "text").splitlines(), start=1):
@@ -218,59 +234,47 @@ def _nvlink(gpu: GPUFacts) -> float:
     return _NVLINK_5 if gpu.link_gb_per_s > _NVLINK_4_MOST else _NVLINK[gpu.memory_kind]
 
 
-def _links(word: str) -> int:
-    return int(word[2:]) if word.startswith("NV") else 0
-
-
-def _inside(host: _Host, facts: Mapping[str, GPUFacts], sockets: float) -> np.ndarray:
+def _inside(host: _Host, sockets: float) -> np.ndarray:
     """GB/s between the GPUs of a host; `sockets` is what SYS carries."""
-    size = len(host.gpus)
-    matrix = np.ones((size, size))
-    for i, j in combinations(range(size), 2):
-        word = host.links[i][j]
-        slot = min(host.pcie[i], host.pcie[j])
-        one = min(_nvlink(facts[host.gpus[k].type]) for k in (i, j))
-        rate = _links(word) * one if _links(word) else slot if word in _PCIE else min(slot, sockets)
-        matrix[i, j] = matrix[j, i] = rate
+    slot, one = (np.minimum.outer(each, each) for each in (host.pcie, host.nvlink))
+    without = np.where(np.isin(host.words, _PCIE), slot, np.minimum(slot, sockets))
+    matrix = np.where(host.nvlinks > 0, host.nvlinks * one, without)
+    np.fill_diagonal(matrix, 1.0)
     return matrix
 
 
-def _in_nodes(host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray) -> list[GPU]:
-    """The host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
+def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
+    """Return the host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
     left, gpus = list(range(len(host.gpus))), list(host.gpus)
     while left:
         node = [left[0]]
         for i in left[1:]:
-            if all(_links(host.links[i][j]) for j in node):
+            if host.nvlinks[i, node].all():
                 node.append(i)
         if len(node) == 1:  # NVLink takes it nowhere: it is one of the others
-            node = [i for i in left if not any(_links(host.links[i][j]) for j in left)]
+            node = [i for i in left if not host.nvlinks[i, left].any()]
         if len(node) > 1:
             numbers = ",".join(str(host.numbers[i]) for i in node)
             name = host.name if len(node) == len(gpus) else f"{host.name} GPU{numbers}"
-            rates = [_to_others(host, facts, inside, i, node) for i in node]
+            rate = min(_to_others(host, inside, i, node) for i in node)
             for i in node:
-                gpus[i] = replace(gpus[i], node=name, node_gb_per_s=min(rates))
+                gpus[i] = replace(gpus[i], node=name, node_gb_per_s=rate)
         left = [i for i in left if i not in node]
     return gpus
 
 
-def _to_others(
-    host: _Host, facts: Mapping[str, GPUFacts], inside: np.ndarray, i: int, node: list[int]
-) -> float:
-    """GB/s of a GPU to all others of its node together.
+def _to_others(host: _Host, inside: np.ndarray, i: int, node: list[int]) -> float:
+    """Return the GB/s of a GPU to all others of its node together.
 
     Wired each to each (4 H100 with NV6), a GPU's links add up. With a switch every pair shows all
     links (8 H100 with NV18), and what a GPU has is that number once: the sum would be more links than it has.
     """
     others = [j for j in node if j != i]
-    counts = [_links(host.links[i][j]) for j in others]
-    if not all(counts):
-        return float(min(inside[i, j] for j in others))
-    gpu = facts[host.gpus[i].type]
-    own = gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS
-    total = sum(counts) if sum(counts) <= own else max(counts)
-    return total * min(_nvlink(facts[host.gpus[j].type]) for j in node)
+    counts = host.nvlinks[i, others]
+    if not counts.all():
+        return float(inside[i, others].min())
+    total = counts.sum() if counts.sum() <= host.most[i] else counts.max()
+    return float(total * host.nvlink[node].min())
 
 
 def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.ndarray, np.ndarray]:
@@ -279,27 +283,19 @@ def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.n
     rates = np.full((len(hosts),) * 2, np.nan if stated is None else stated / 8)
     np.fill_diagonal(rates, _SYS)
     latency, said = np.zeros_like(rates), np.zeros(rates.shape, bool)
-    rows = read_rows(path, ("host", "other", "gbit_per_s")) if is_file(path) else []
-    for row in rows:
-        refuse_misspelt(row, ("host", "other", "gbit_per_s", "latency_ms"))
-        for column in ("host", "other"):
-            if row.cells[column] not in at:
-                known = nearest(row.cells[column], hosts)
-                raise row.error(column, row.cells[column], f"no host of this folder; {known}")
-        i, j = at[row.cells["host"]], at[row.cells["other"]]
+    for row, link in read_objects(path, _Link) if os.path.isfile(path) else []:
+        for column, name in (("host", link.host), ("other", link.other)):
+            if name not in at:
+                known = nearest(name, hosts)
+                raise row.error(column, name, f"no host of this folder; {known}")
+        i, j = at[link.host], at[link.other]
         if said[i, j]:
-            raise row.error("other", row.cells["other"], "this way is listed already")
-        rate = float(number(row, "gbit_per_s"))
-        delay = float(number(row, "latency_ms")) if row.cells.get("latency_ms") else 0.0
-        if not 0 < rate < 1e12:
-            raise row.error("gbit_per_s", row.cells["gbit_per_s"], "expected a number above 0")
-        if not 0 <= delay <= 1e9:
-            raise row.error("latency_ms", row.cells["latency_ms"], "expected from 0 to 1e9")
+            raise row.error("other", link.other, "this way is listed already")
         said[i, j] = True
         for one, two in ((i, j), (j, i)):
             if (one, two) == (i, j) or not said[one, two]:
-                rates[one, two] = rate / 8
-                latency[one, two] = 0.0 if i == j else delay
+                rates[one, two] = link.gbit_per_s / 8
+                latency[one, two] = 0.0 if i == j else link.latency_ms
     if np.isnan(rates).any():
         i, j = np.argwhere(np.isnan(rates))[0]
         raise InvalidData(

@@ -1,11 +1,10 @@
 """Real mixes of GPUs, as others have published them, with the network between their nodes."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
@@ -22,15 +21,13 @@ from pipelab.fields import (
 )
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.io.csv_cells import frame_of, number, path_of, place, read_rows, refuse_misspelt
+from pipelab.io.csv_cells import frame_of, path_of, read_objects
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import is_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_GPUS, _MOST_NODES = 100_000, 4_000  # every two nodes have a link of their own: 128 MB
-_REQUIRED = ("cluster", "gpu_type", "gpus", "gpus_per_node", "network_gbit_per_s")
 
 
 @checked
@@ -70,7 +67,7 @@ def load_cluster(
     nodes: Flag = True,
     file: str | Path | None = None,
 ) -> Cluster:
-    """A cluster of `data/clusters.csv`, of your own file, or of what your hosts say of themselves.
+    """Load a cluster of `data/clusters.csv`, of your own file, or of your hosts' listings.
 
     Parameters
     ----------
@@ -136,22 +133,19 @@ def load_cluster(
     table = _read(path)
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name and name not in table):
         folder = path_of("load_cluster", name, "name")
-        if file is None and is_folder(folder):
+        if file is None and os.path.isdir(folder):
             return cluster_of_hosts(folder, facts, network_gbit_per_s, nodes)
     if not isinstance(name, str) or name not in table:
         asked = shown(os.fspath(name) if isinstance(name, os.PathLike) else name)
         known = nearest(asked.strip("'"), table)
         raise UnknownName(f"there is no cluster or folder {asked}; {known}")
-    made: list[_Node] = []
-    for row in table[name]:
-        made += _nodes(path, name, row, facts, network_gbit_per_s, nodes, len(made))
-    return _joined(made)
+    return _cluster(f"{path}, {name}", table[name], facts, network_gbit_per_s, nodes)
 
 
 def cluster_of_counts(
     counts: Mapping[str, int], gpus_per_node: int, network_gbit_per_s: float
 ) -> Cluster:
-    """So many known GPUs of each type, on nodes of one type each; inside a node their own links count.
+    """Make a cluster of known GPUs on nodes of one type each; inside a node the GPUs' own links count.
 
     Raises
     ------
@@ -160,72 +154,55 @@ def cluster_of_counts(
     InvalidValue, InvalidData
         A number does not fit.
     """
-    facts, made, where = load_gpus(), list[_Node](), Path("--gpus")
-    for kind, count in counts.items():
-        row = _Nodes(kind, count, gpus_per_node, network_gbit_per_s=network_gbit_per_s)
-        made += _nodes(where, kind, row, facts, None, True, len(made))
-    return _joined(made)
-
-
-def _joined(nodes: list[_Node]) -> Cluster:
-    group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
-    gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
-    return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
+    rows = [
+        _Nodes(kind, count, gpus_per_node, network_gbit_per_s=network_gbit_per_s)
+        for kind, count in counts.items()
+    ]
+    return _cluster("--gpus", rows, load_gpus())
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
     found: dict[str, list[_Nodes]] = {}
-    fields = _Nodes.__dataclass_fields__
-    rows = read_rows(path, _REQUIRED)
-    refuse_misspelt(rows[0], [*_REQUIRED, *fields])
-    for row in rows:
-        texts = {"gpu_type", "site"}
+    for row, nodes in read_objects(path, _Nodes, others=["cluster", "network_gbit_per_s"]):
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")
-        values: dict[str, Any] = {
-            c: row.cells[c] if c in texts else number(row, c) for c in fields if row.cells.get(c)
-        }
-        found.setdefault(row.cells["cluster"], []).append(place(row, {}, partial(_Nodes, **values)))
+        found.setdefault(row.cells["cluster"], []).append(nodes)
     return found
 
 
-def _nodes(
-    path: Path,
-    name: str,
-    row: _Nodes,
+def _cluster(
+    place: str,
+    rows: Sequence[_Nodes],
     facts: Mapping[str, GPUFacts],
-    network: float | None,
-    named: bool,
-    before: int,
-) -> list[_Node]:
-    """The nodes of one row. `before` counts those of other rows: two rows may hold nodes of the same kind."""
-    if row.gpu_type not in facts:
-        raise UnknownName(
-            f"{path}, {name}: {row.gpu_type!r} is no known GPU; {nearest(row.gpu_type, facts)}"
-        )
-    if row.gpus > _MOST_GPUS or before + -(-row.gpus // row.gpus_per_node) > _MOST_NODES:
-        most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes; Cluster.from_counts has more"
-        raise InvalidData(
-            f"{path}, {name}: {row.gpus:,} GPUs, {row.gpus_per_node:,} per node: {most}"
-        )
-    outside = row.network_gbit_per_s or network
-    if outside is None:
-        raise InvalidData(
-            f"{path}, {name}: the network is not stated there; give network_gbit_per_s=…"
-        )
-    gpu = facts[row.gpu_type]
-    inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
-    sizes = [min(row.gpus_per_node, row.gpus - i) for i in range(0, row.gpus, row.gpus_per_node)]
-    made = []
-    for i, size in enumerate(sizes):
-        node = (
-            f"{row.site}{row.gpu_type}×{row.gpus_per_node} no. {before + i + 1}"
-            if named and size > 1
-            else ""
-        )
-        one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
-        made.append(_Node(row, one, size, inside, outside / 8))
-    return made
+    network: float | None = None,
+    named: bool = True,
+) -> Cluster:
+    """Make a cluster of the nodes of all rows; GPUs know their node's name if `named`."""
+    nodes: list[_Node] = []
+    for row in rows:
+        if row.gpu_type not in facts:
+            known = nearest(row.gpu_type, facts)
+            raise UnknownName(f"{place}: {row.gpu_type!r} is no known GPU; {known}")
+        each = row.gpus_per_node
+        if row.gpus > _MOST_GPUS or len(nodes) + -(-row.gpus // each) > _MOST_NODES:
+            most = f"expected at most {_MOST_GPUS:,} GPUs in a row and {_MOST_NODES:,} nodes"
+            said = f"{row.gpus:,} GPUs, {each:,} per node: {most}; Cluster.from_counts has more"
+            raise InvalidData(f"{place}, {row.gpu_type}: {said}")
+        outside = row.network_gbit_per_s or network
+        if outside is None:
+            expected = "the network is not stated there; give network_gbit_per_s=…"
+            raise InvalidData(f"{place}: {expected}")
+        gpu = facts[row.gpu_type]
+        inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
+        for size in [min(each, row.gpus - i) for i in range(0, row.gpus, each)]:
+            # two rows may hold nodes of the same kind: all are counted
+            number = f"{row.site}{row.gpu_type}×{each} no. {len(nodes) + 1}"
+            node = number if named and size > 1 else ""
+            one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
+            nodes.append(_Node(row, one, size, inside, outside / 8))
+    group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
+    gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
+    return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
 
 
 def _bandwidth(nodes: list[_Node]) -> np.ndarray:
@@ -254,7 +231,7 @@ def _latency(nodes: list[_Node]) -> np.ndarray:
 
 
 def clusters(file: str | Path | None = None) -> "DataFrame":
-    """The clusters as a table, one row per kind of node.
+    """Show the clusters as a table, one row per sort of node.
 
     Parameters
     ----------

@@ -6,10 +6,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipelab.errors import nearest
+from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Positive, Share, checked
-from pipelab.hardware.fact_rows import facts_from
-from pipelab.io.csv_cells import frame_of, path_of
+from pipelab.io.csv_cells import frame_of, path_of, read_by_name
 from pipelab.io.paths import data_dir
 
 if TYPE_CHECKING:
@@ -73,9 +72,6 @@ class GPUFacts:
     note: str = ""
 
 
-_TEXTS = {"verified", "source", "note", "memory_kind", "driver_names"}
-
-
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     """GPU types by name: the bundled ones, and after them those of a file of your own.
 
@@ -108,7 +104,7 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     >>> load_gpus()["L4"].fp16_tflop_per_s
     121.0
     """
-    return dict(_bundled()) if path is None else _bundled() | _read(path_of("load_gpus", path))
+    return _bundled() | ({} if path is None else _read(path_of("load_gpus", path)))
 
 
 @cache
@@ -117,15 +113,11 @@ def _bundled() -> dict[str, GPUFacts]:
 
 
 def _read(path: Path) -> dict[str, GPUFacts]:
-    required = ["memory_gb", "memory_bandwidth_gb_per_s", "fp16_tflop_per_s"]
-    optional = [name for name in GPUFacts.__dataclass_fields__ if name not in required]
-    return facts_from(
-        path, "gpu_type", lambda _, values: GPUFacts(**values), required, optional, texts=_TEXTS
-    )
+    return read_by_name(path, "gpu_type", GPUFacts)
 
 
 def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
-    """The type of the GPU that a driver calls so, if there is one.
+    """Find the type of GPU with this name of a driver; None if there is none.
 
     >>> type_of("NVIDIA A100-SXM4-80GB", load_gpus()), type_of("A100-SXM4-80GB", load_gpus())
     ('A100-SXM-80', 'A100-SXM-80')
@@ -137,11 +129,20 @@ def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
     return None
 
 
-def nearest_name(name: str, facts: Mapping[str, GPUFacts]) -> str:
-    """Say which names drivers have for these types, the nearest first."""
-    return nearest(
-        name, [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
-    )
+def type_of_named(name: str, facts: Mapping[str, GPUFacts], remedy: str) -> str:
+    """`type_of`, of a GPU that must be known.
+
+    Raises
+    ------
+    UnknownName
+        The message has the drivers' names of these types, the nearest first, and the remedy.
+    """
+    found = type_of(name, facts)
+    if found is None:
+        named = [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
+        known = nearest(name, named)
+        raise UnknownName(f"no type of GPU has this name; {known}; or {remedy}")
+    return found
 
 
 def _plain_name(name: str) -> str:
@@ -150,7 +151,7 @@ def _plain_name(name: str) -> str:
 
 
 def gpus(path: str | Path | None = None) -> "DataFrame":
-    """The facts as a table, one row per type of GPU.
+    """Show the facts as a table, one row per type of GPU.
 
     Parameters
     ----------

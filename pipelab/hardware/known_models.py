@@ -4,25 +4,19 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import UnknownName, nearest, shown
-from pipelab.hardware.config_json.model import model_of_config
-from pipelab.hardware.fact_rows import facts_from
-from pipelab.hardware.layer_sizes import LatentAttention
-from pipelab.hardware.transformer import Transformer
-from pipelab.io.csv_cells import frame_of, path_of
+from pipelab.fields import Count
+from pipelab.hardware.config_json import model_of_config
+from pipelab.hardware.transformer import LatentAttention, Transformer
+from pipelab.io.csv_cells import frame_of, path_of, read_by_name
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import is_file, is_folder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_REQUIRED = ["layers", "d_model", "d_ff", "heads", "kv_heads", "head_dim", "vocab"]
-_EXPERTS = ["experts", "experts_per_token", "shared_experts", "expert_ff", "dense_layers"]
-_OTHERS = ["extra_parameters", "window"]
-_FLAGS = ["qkv_bias", "router_bias", "tied_embeddings"]
-_LATENT = ["latent_query_rank", "latent_kv_rank", "latent_rope_dim", "latent_value_dim"]
+_LATENT = {f"latent_{name}": Count for name in LatentAttention.__dataclass_fields__}
 
 
 def load_model(
@@ -32,7 +26,7 @@ def load_model(
     kv_precision: str = "bf16",
     file: str | Path | None = None,
 ) -> Transformer:
-    """A model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
+    """Load a model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
 
     Parameters
     ----------
@@ -89,7 +83,7 @@ def _is_config(name: str | Path) -> bool:
     if not isinstance(name, str) or not name:
         return False
     path = path_of("load_model", name, "name")
-    return path.suffix.lower() == ".json" or is_folder(path) or is_file(path)
+    return path.suffix.lower() == ".json" or os.path.exists(path)
 
 
 @cache
@@ -98,20 +92,19 @@ def _bundled() -> dict[str, Transformer]:
 
 
 def _read(path: Path) -> dict[str, Transformer]:
-    return facts_from(
-        path, "model", _make, _REQUIRED, [*_EXPERTS, *_FLAGS, *_OTHERS, *_LATENT], flags=_FLAGS
-    )
+    renamed = {"name": "model"}
+    return read_by_name(path, "model", Transformer, make=_make, more=_LATENT, renamed=renamed)
 
 
-def _make(name: str, values: dict) -> Transformer:
+def _make(**values: Any) -> Transformer:
     latent = {c.removeprefix("latent_"): values.pop(c) for c in _LATENT if c in values}
     if latent:  # without a rank, queries are not compressed
         values["latent"] = LatentAttention(**{"query_rank": None, **latent})
-    return Transformer(name, **values)
+    return Transformer(**values)
 
 
 def models(file: str | Path | None = None) -> "DataFrame":
-    """The models as a table, one row each.
+    """Show the models as a table, one row each.
 
     Parameters
     ----------

@@ -15,8 +15,6 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
 from pipelab.problem import ModelLike, Problem, Workload
 
-__all__ = ["Coefficients", "LinearThroughput"]
-
 
 @checked
 class Coefficients:
@@ -138,12 +136,11 @@ class LinearThroughput:
                 raise InvalidValue("Problem", [("batch_split", problem.batch_split, expected)])
 
     def _check_size(self, problem: Problem) -> None:
-        """Rates of 1e15 tokens/s and more are beyond what solvers compute with, and no GPU's."""
+        """Refuse rates of 1e15 tokens/s and more, beyond what solvers compute with and any GPU reaches."""
         for name in dict.fromkeys(gpu.type for gpu in problem.cluster.kinds):
             for layers in _extremes(problem.model):
-                rate = float(
-                    self.gpu_throughput(name, problem.workload, problem.workload.batch_size, layers)
-                )
+                load = problem.workload
+                rate = float(self.gpu_throughput(name, load, load.batch_size, layers))
                 if not rate < 1e15:
                     found = f"{name} has {rate:g} with {layers} layers"
                     expected = f"expected rates below 1e15 tokens/s; {found}"
@@ -297,11 +294,8 @@ class LinearThroughput:
     def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
         """Seconds of one GPU alone with the whole sequences of its share."""
         whole = whole_sequences(batch)
-        return (
-            whole
-            * workload.sequence_length
-            / self.gpu_throughput(gpu_type, workload, whole, layers)
-        )
+        rate = self.gpu_throughput(gpu_type, workload, whole, layers)
+        return whole * workload.sequence_length / rate
 
     @staticmethod
     def _without_batch(c: Coefficients, workload: Workload, layers: Any) -> Any:
@@ -310,34 +304,28 @@ class LinearThroughput:
     def _shares(
         self, workload: Workload, gpus: Sequence[GPU], layers: float, batch_split: str
     ) -> list[float]:
-        """How many sequences each GPU of one stage gets."""
+        """Return how many sequences each GPU of one stage gets."""
         if batch_split == "even" or len(gpus) == 1:
             return [workload.batch_size / len(gpus)] * len(gpus)
         from scipy.optimize import brentq
 
-        slope = np.array([self.coefficients[g.type].per_sequence for g in gpus])
-        base = np.array(
-            [self._without_batch(self.coefficients[g.type], workload, layers) for g in gpus]
-        )
-        low, high = (
-            base[slope.argmax()] / workload.batch_size,
-            np.maximum(base, 1.0).sum() / workload.batch_size,
-        )
+        own = [self.coefficients[g.type] for g in gpus]
+        slope = np.array([c.per_sequence for c in own])
+        base = np.array([self._without_batch(c, workload, layers) for c in own])
+        low = base[slope.argmax()] / workload.batch_size
+        high = np.maximum(base, 1.0).sum() / workload.batch_size * (1 + 1e-9)
 
         def surplus(x: float) -> float:
             return finished(x, base, slope, slope.max(), 1).sum() - workload.batch_size
 
-        x = (
-            low
-            if surplus(low) <= 0
-            else brentq(surplus, low, high * (1 + 1e-9), xtol=1e-300, rtol=1e-15)
-        )
+        over = surplus(low) > 0
+        x = brentq(surplus, low, high, xtol=1e-300, rtol=1e-15) if over else low
         batch = finished(x, base, slope, slope.max(), 1)
         return (batch * (workload.batch_size / batch.sum())).tolist()
 
 
 def _extremes(model: ModelLike) -> tuple[float, float]:
-    """The least and the most work that a stage can have, in ordinary layers."""
+    """Return the least and the most work that a stage can have, in ordinary layers."""
     one = (model.work(range(i, i + 1)) for i in range(1 if model.uniform else model.layers))
     return min(one), model.work(range(model.layers))
 

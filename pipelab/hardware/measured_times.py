@@ -1,8 +1,9 @@
-"""Measured stage times in place of a formula: a table, interpolated, never extrapolated in silence."""
+"""Measured stage times in place of a formula: tables, interpolated, never extrapolated in silence."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -17,15 +18,70 @@ from pipelab.engine.stage_arrays import (
     nodes_matter_alone,
     stage_tables,
 )
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
-from pipelab.hardware.measured_grids import Grid, grid_of
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.measurement_files import Stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
+from pipelab.io.csv_cells import path_of, read_objects
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pipelab.hardware.transformer import Transformer
     from pipelab.problem import Model, Workload
+
+
+@dataclass(frozen=True, eq=False)
+class _Grid:
+    """Times of one type of GPU, for every pair of the layers and batches measured."""
+
+    layers: np.ndarray  # ascending
+    batch: np.ndarray  # ascending
+    seconds: np.ndarray  # (len(layers), len(batch))
+
+    def at(self, layers: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        """Seconds by linear interpolation in both directions; infinite beyond what was measured."""
+        from scipy.interpolate import interpn
+
+        # One measured value stands for itself alone; interpn wants two, so it is given a neighbour
+        # as good as equal.
+        axes = [
+            x if len(x) > 1 else np.array([x[0], np.nextafter(x[0], np.inf)])
+            for x in (self.layers, self.batch)
+        ]
+        values = (
+            np.broadcast_to(self.seconds, [len(x) for x in axes])
+            if 1 in self.seconds.shape
+            else self.seconds
+        )
+        points = np.stack(np.broadcast_arrays(layers, batch), axis=-1)
+        return interpn(axes, values, points, bounds_error=False, fill_value=np.inf).reshape(
+            points.shape[:-1]
+        )
+
+
+def _grid_of(name: str, table: Mapping, per_layer: bool) -> _Grid:
+    """Make arrays of a table; every pair of measured layers and batches must be there."""
+    if not table:
+        raise InvalidValue(
+            "Measured", [(name, {}, "expected at least one time, such as {(1, 8): 2.5}")]
+        )
+    layers, batch = (np.unique([key[i] for key in table]).astype(float) for i in (0, 1))
+    missing = [(n, b) for n in layers for b in batch if (n, b) not in table]
+    problems = []
+    if missing:
+        n, b = missing[0]
+        problems.append(
+            (name, "table", f"{n:g} layers with batch {b:g} are missing; expected every pair")
+        )
+    if per_layer and layers.tolist() != [1.0]:
+        problems.append(
+            (name, f"layers {layers.tolist()}", "per_layer=True expects times of one layer only")
+        )
+    if problems:
+        raise InvalidValue("Measured", problems)
+    seconds = np.array([[table[n, b] / 1000 for b in batch] for n in layers])
+    return _Grid(layers, batch, seconds)
 
 
 @checked(eq=False)
@@ -87,9 +143,9 @@ class Measured:
             object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
 
     @cached_property
-    def _grids(self) -> dict[str, Grid]:
+    def _grids(self) -> dict[str, _Grid]:
         return {
-            name: grid_of(name, table, self.per_layer) for name, table in self.milliseconds.items()
+            name: _grid_of(name, table, self.per_layer) for name, table in self.milliseconds.items()
         }
 
     @property
@@ -283,3 +339,80 @@ class Measured:
         if self.per_layer:
             return layers * grid.at(np.ones_like(layers), batch)
         return grid.at(layers, batch)
+
+
+def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
+    """`Measured` from a table of your own, or from what another tool measured.
+
+    Parameters
+    ----------
+    path : str or Path
+        A CSV file with the columns gpu_type, layers, batch, milliseconds. Or times of a whole
+        model, shared evenly among its layers: `llama-bench -o json`, `vllm bench serve` or
+        `latency` (JSON). Or a profile of one layer: Vidur's `mlp.csv` (without attention), Helix's
+        `prompt_bs2time.csv` and `decode_bs2time.csv`.
+    needs : cost model
+        As for `Measured`.
+    **options
+        `per_layer` (of a table of your own) and `beyond`, as for `Measured`. Of other tools' files,
+        what they do not say: `gpu_type`, `model`, `precision`, `phase`, `batch`, `tokens` (of a
+        prompt, or of the context in decode; where the file has several, those that count) and
+        `output_tokens`. `data/README.md` says what each format needs.
+
+    Returns
+    -------
+    Measured
+        Of the types that the file names, or of `gpu_type`.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, a pair of layers and batch
+        is listed twice or is missing, or neither the file nor an option says what is needed; the
+        message names the file, and row and column where it is one row's.
+    InvalidValue
+        `needs` is no cost model, an option is not one of these, or its value does not fit, or what
+        is given is no path.
+    UnknownName
+        The model is unknown.
+    """
+    file = path_of("load_measured", path)
+    given = {name: v for name, v in options.items() if name in Stated.__dataclass_fields__}
+    others = {name: v for name, v in options.items() if name not in given}
+    kind, stated = stated_of("load_measured", file, given)
+    if kind == "own":
+        found = _own_table(file)
+    else:
+        if "per_layer" in others:
+            expected = "expected none: such a file has times of one layer, or of a whole model"
+            raise InvalidValue("load_measured", [("per_layer", others["per_layer"], expected)])
+        gpus = needs.gpus if isinstance(needs, Roofline) else load_gpus()
+        found, others = table_of(file, kind, stated, gpus), others | {"per_layer": True}
+    try:
+        return Measured(found, needs, **others)
+    except InvalidValue as error:
+        if {"needs", *others} & {name for name, _, _ in error.problems}:
+            raise
+        raise InvalidData(f"{path}: {error}") from None
+
+
+@checked
+class _Own:
+    """One row of a table of one's own."""
+
+    gpu_type: str
+    layers: Count
+    batch: Positive
+    milliseconds: Positive
+
+
+def _own_table(path: Path) -> dict[str, dict[tuple[int, float], float]]:
+    """Milliseconds by type of GPU, layers and batch."""
+    found: dict[str, dict[tuple[int, float], float]] = {}
+    for row, one in read_objects(path, _Own):
+        table = found.setdefault(one.gpu_type, {})
+        if (one.layers, one.batch) in table:
+            expected = f"{one.layers} layers with this batch are listed already"
+            raise row.error("batch", row.cells["batch"], expected)
+        table[one.layers, one.batch] = one.milliseconds
+    return found

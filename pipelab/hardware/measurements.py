@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.fields import instance
-from pipelab.hardware.calibration import measurement_of, read_measurements
+from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.expected_rates import errors_held_out
 from pipelab.hardware.roofline import Roofline
 from pipelab.io.csv_cells import frame_of, path_of, place
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
-    """One row per measurement: what was measured, what the roofline says, and by how much it is off.
+    """Compare each measurement with what the roofline predicts.
 
     Parameters
     ----------
@@ -61,8 +61,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     )
     table = frame_of(path, "what").reset_index()
     times, predicted = [], []
-    for row in read_measurements(path):
-        one = measurement_of(row)
+    for row, one in read_measurements(path):
         milliseconds = place(row, {}, partial(one.predicted, costs))
         times.append(milliseconds / one.milliseconds)
         in_rows_unit = (
@@ -75,7 +74,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
 
 def held_out_errors() -> "DataFrame":
-    """The rows of `data/held_out_times.csv` with their `error` by the bundled constants.
+    """Return the rows of `data/held_out_times.csv` with their `error` by the bundled constants.
 
     A request is predicted as its prompt and then token by token, with half its answer in context;
     nearly all of its time is decoding, so that is its phase.

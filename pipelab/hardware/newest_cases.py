@@ -4,6 +4,7 @@ gangmuk/LLM_placement_solver at 1221697. Its rates come from the dimensions of m
 problem has pipelab's `Roofline`; what `Problem` has no place for is named in one warning.
 """
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,16 +16,20 @@ from typing import Any
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, nearest
-from pipelab.fields import python_value
-from pipelab.hardware.cloud_prices import price_list, prices
+from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
+from pipelab.fields import Positive, checked, python_value
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.bandwidth_csv import read_bandwidth
-from pipelab.io.case_config import check_names, part_of, text_of
-from pipelab.io.csv_cells import Row, number, place, plain, read_rows
-from pipelab.io.whole_files import is_file
+from pipelab.io.case_files import (
+    PoolRow,
+    check_names,
+    number_of,
+    part_of,
+    read_bandwidth,
+    read_pool,
+)
+from pipelab.io.csv_cells import Row, place, plain, read_rows
 from pipelab.problem import Problem, Workload
 
 _MODEL = {
@@ -58,7 +63,6 @@ NOT_MODELLED = (
 )
 _KNOWN = (*_MODEL.values(), *_WORKLOAD.values(), _WEIGHT, _LEAST, _BYTES, _PHASE, *_AS_SETTINGS)
 _PRECISIONS = {4.0: "fp32", 2.0: "fp16", 1.0: "fp8"}
-_PRICES = ("dollar_per_hour", "cost_per_hour", "usd_per_hour")
 # Of its code and its scripts: GPUs that cut a layer, at most, all of one type; whose prices; and the
 # GB/s within and across types that `--generate-network 400 200` gives.
 _MOST_GPUS = 8
@@ -67,13 +71,21 @@ _WITHIN, _ACROSS = 400.0, 200.0
 _MOST_GENERATED = 4_000  # every two GPUs have a link: 128 MB
 
 
-def is_newest(parameters: Mapping[str, Row]) -> bool:
-    """Whether a config.csv is in the newest form: it has a range of batches instead of one."""
-    return _LEAST in parameters or _WORKLOAD["batch_size"] in parameters
+@checked
+class _PoolRow(PoolRow):
+    """One row of gpu_pool.csv, with a price by any of its names."""
+
+    dollar_per_hour: Positive | None = None
+    cost_per_hour: Positive | None = None
+
+    @property
+    def price(self) -> float | None:
+        """In $ per hour."""
+        return self.dollar_per_hour or self.cost_per_hour or self.usd_per_hour
 
 
 def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | None) -> Problem:
-    """The problem that such a folder describes; warns once of what it leaves out.
+    """Read the problem that such a folder describes; warn once of what it leaves out.
 
     Raises
     ------
@@ -88,10 +100,8 @@ def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | Non
     matrix, generated = _network(folder, gpus)
     joined = _in_nodes(gpus, matrix)
     cluster = Cluster(tuple(joined), matrix)
-    problem = Problem(
-        cluster, model, workload, Roofline(),
-        max_gpus_per_stage=min(_MOST_GPUS, cluster.largest_node), name=folder.name,
-    )  # fmt: skip
+    most = min(_MOST_GPUS, cluster.largest_node)
+    problem = Problem(cluster, model, workload, Roofline(), most, name=folder.name)
     notes = [_left_out(parameters), *_doubts(parameters, model), generated, unpriced]
     said = "; ".join(note for note in notes if note)
     told = f"{folder}: read with pl.Roofline in place of its author's rates"
@@ -100,24 +110,23 @@ def newest_case(folder: Path, parameters: Mapping[str, Row], provider: str | Non
 
 
 def _model(folder: Path, parameters: Mapping[str, Row]) -> Transformer:
-    row = parameters.get(_BYTES)
     precision = "fp16"
-    if row is not None:
-        known = _PRECISIONS.get(float(text_of(row, _BYTES)))
+    if _BYTES in parameters:
+        row, known = parameters[_BYTES], _PRECISIONS.get(float(number_of(parameters, _BYTES)))
         if known is None:
             raise row.error("value", row.cells["value"], f"expected 1, 2 or 4 ({_BYTES})")
         precision = known
 
-    def make(d_model: str, heads: str, **fields: str) -> Transformer:
+    def make(d_model: str, heads: str, **fields: Any) -> Transformer:
         whole = heads.isascii() and heads.isdigit() and int(heads) and d_model.isdigit()
         if not whole or int(d_model) % int(heads):
-            expected = f"expected a whole number that divides d_model ({_MODEL['heads']})"
-            raise parameters[_MODEL["heads"]].error("value", heads, expected)
+            expected = "expected a whole number that divides d_model"
+            raise InvalidValue("Transformer", [("heads", heads, expected)])
         width = int(d_model) // int(heads)
         values: dict[str, Any] = {"d_model": d_model, "heads": heads, "kv_heads": heads, **fields}
         return Transformer(**values, head_dim=width, precision=precision, kv_precision=precision)
 
-    return part_of(make, _MODEL, parameters, {"name": folder.name})
+    return part_of(make, _MODEL, parameters, name=folder.name)
 
 
 def _workload(parameters: Mapping[str, Row]) -> Workload:
@@ -125,54 +134,42 @@ def _workload(parameters: Mapping[str, Row]) -> Workload:
     kind = "prefill" if phase is None else phase.cells["value"].lower()
     if phase is not None and kind not in ("prefill", "decode"):
         raise phase.error("value", phase.cells["value"], f"expected prefill or decode ({_PHASE})")
-    return part_of(Workload, _WORKLOAD, parameters, {"phase": kind})
+    return part_of(Workload, _WORKLOAD, parameters, phase=kind)
 
 
 def _gpus(folder: Path, provider: str | None) -> tuple[list[GPU], str]:
-    """The GPUs in the order of their ids, and what to say of types without a price."""
-    path = folder / "gpu_pool.csv"
-    rows, known = read_rows(path, ("gpu_type", "count", "memory_gb")), load_gpus()
-    listed = price_list(folder)
+    """Return the GPUs in the order of their ids, and what to say of types without a price."""
+    rows, listed = read_pool(folder, _PoolRow), _price_list(folder)
     if provider is not None and listed is None:
-        raise rows[0].error("cloud_provider", provider, "expected a list of prices beside the case")
-    offers = {} if listed is None else prices(listed, provider or _PROVIDER)
+        expected = "expected a list of prices beside the case"
+        raise rows[0][0].error("cloud_provider", provider, expected)
+    offers = {} if listed is None else _prices(listed, provider or _PROVIDER)
     gpus: list[GPU] = []
     unpriced = []
-    for row in rows:
-        kind = row.cells["gpu_type"]
-        memory = float(number(row, "memory_gb"))
-        usd: Any = next((number(row, c) for c in _PRICES if row.cells.get(c)), None)
-        usd = offers.get((kind, memory)) if usd is None else usd
-        gpu = place(
-            row, {"type": "gpu_type"},
-            partial(GPU, _nearest_type(row, kind, memory, list(known)), memory, usd),
-        )  # fmt: skip
-        text = row.cells["count"]
-        if not (text.isascii() and text.isdigit() and len(text) <= 6):
-            raise row.error("count", text, "expected a whole number from 0 to 999999")
-        gpus += [gpu] * int(text)
-        if gpu.usd_per_hour is None:
-            unpriced.append(f"{kind} ({memory:g} GB)")
-    if not gpus:
-        raise rows[0].error("count", rows[0].cells["count"], "expected at least one GPU")
+    for row, one in rows:
+        usd = one.price or offers.get((one.gpu_type, one.memory_gb))
+        kind = _nearest_type(row, one.gpu_type, one.memory_gb)
+        gpus += [place(row, {}, partial(GPU, kind, one.memory_gb, usd))] * one.count
+        if usd is None:
+            unpriced.append(f"{one.gpu_type} ({one.memory_gb:g} GB)")
     where = "the pool" if listed is None else f"{listed.name} for {provider or _PROVIDER}"
     return gpus, f"no price in {where}: {', '.join(unpriced)}" if unpriced else ""
 
 
-def _nearest_type(row: Row, kind: str, memory: float, known: list[str]) -> str:
-    """The known type of this name, of several the one whose memory is nearest; "A100" means an A100-SXM-80."""
+def _nearest_type(row: Row, kind: str, memory: float) -> str:
+    """Find the known type of this name, of several the one nearest in memory; "A100" means an A100-SXM-80."""
     facts = load_gpus()
-    named = [t for t in known if t == kind or t.startswith(f"{kind}-")] if kind else []
+    named = [t for t in facts if t == kind or t.startswith(f"{kind}-")]
     if not named:
-        raise row.error("gpu_type", kind, f"is no known GPU; {nearest(kind, known)}")
+        raise row.error("gpu_type", kind, f"is no known GPU; {nearest(kind, facts)}")
     return min(named, key=lambda t: abs(facts[t].memory_gb - memory))
 
 
 def _network(folder: Path, gpus: list[GPU]) -> tuple[np.ndarray, str]:
-    """The links in GB/s, and what to say where the folder has none for this pool."""
+    """Return the links in GB/s, and what to say if the folder has none for this pool."""
     path = folder / "network_bandwidth.csv"
     there = "is not there"
-    if is_file(path):
+    if path.is_file():
         rows = read_rows(path, ())
         if len(rows) == len(rows[0].cells) - 1 == len(gpus):
             return read_bandwidth(folder, len(gpus)), ""
@@ -217,16 +214,67 @@ def _left_out(parameters: Mapping[str, Row]) -> str:
 def _doubts(parameters: Mapping[str, Row], model: Transformer) -> list[str]:
     said = []
     if _WEIGHT in parameters:
-        row = parameters[_WEIGHT]
-        stated = float(text_of(row, _WEIGHT))
+        stated = float(number_of(parameters, _WEIGHT))
         if not 0 < stated < np.inf:
-            raise row.error("value", row.cells["value"], f"expected a number above 0 ({_WEIGHT})")
-        said.append(
-            f"{_WEIGHT} = {plain(stated)} is not used: the dimensions give {model.layer_weight_gb:.3g} GB"
-        )
-    least, most = (parameters[n] for n in (_LEAST, _WORKLOAD["batch_size"]))
-    if float(text_of(least, _LEAST)) != float(text_of(most, "batch_size")):
-        said.append(
-            f"the batch is max_batch_size = {most.cells['value']}, of a range from {least.cells['value']}"
-        )
+            row, expected = parameters[_WEIGHT], f"expected a number above 0 ({_WEIGHT})"
+            raise row.error("value", row.cells["value"], expected)
+        weight = f"the dimensions give {model.layer_weight_gb:.3g} GB"
+        said.append(f"{_WEIGHT} = {plain(stated)} is not used: {weight}")
+    least, most = (number_of(parameters, name) for name in (_LEAST, _WORKLOAD["batch_size"]))
+    if float(least) != float(most):
+        said.append(f"the batch is max_batch_size = {most}, of a range from {least}")
     return said
+
+
+# Prices of rented GPUs: one row per instance
+
+_FILE = "cloud_instances_specs.csv"
+_WHOSE, _TYPE, _COUNT = "Cloud Provider", "GPU Model", "GPU Count"
+_MEMORY, _PRICE = "GPU Memory per GPU", "Price per Hour USD"
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+
+
+def _price_list(folder: Path) -> Path | None:
+    """Find the list beside a case, or in one of the two folders above it."""
+    above = folder.resolve().parents[:2]
+    return next((p / _FILE for p in (folder, *above) if (p / _FILE).is_file()), None)
+
+
+def _prices(path: Path, provider: str) -> dict[tuple[str, float], float]:
+    """Read the lowest $ per hour of one GPU, by the maker's name of its type and its GB.
+
+    Rows without a price ("Contact for pricing") are passed over; of a range the middle counts. A
+    price holds for the whole instance, unless it says "per GPU".
+
+    Raises
+    ------
+    InvalidData
+        The list cannot be read.
+    UnknownName
+        No row is of this provider.
+    """
+    rows = read_rows(path, (_WHOSE, _TYPE, _COUNT, _MEMORY, _PRICE))
+    providers = list(dict.fromkeys(row.cells[_WHOSE] for row in rows))
+    if provider not in providers:
+        raise UnknownName(f"{path} has no provider {provider!r}; {nearest(provider, providers)}")
+    found: dict[tuple[str, float], float] = {}
+    for row in rows:
+        memory, price = _numbers(row, _MEMORY), _usd_per_hour(row)
+        if row.cells[_WHOSE] == provider and memory and price:
+            key = row.cells[_TYPE].removeprefix("NVIDIA ").removeprefix("AMD "), memory[0]
+            found[key] = min(price, found.get(key, price))
+    return found
+
+
+def _usd_per_hour(row: Row) -> float | None:
+    given, count = _numbers(row, _PRICE)[:2], _numbers(row, _COUNT)
+    if not given or not (whole := sum(given) / len(given)):
+        return None
+    if "per gpu" in row.cells[_PRICE].lower():
+        return whole
+    return whole / count[0] if count and count[0] else None
+
+
+def _numbers(row: Row, column: str) -> list[float]:
+    """Find the numbers in a cell such as "$140-160 (estimated)" or "80 GB HBM2e"."""
+    return [float(n) for n in _NUMBER.findall(row.cells[column])]

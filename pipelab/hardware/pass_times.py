@@ -1,4 +1,4 @@
-"""What one pass of a microbatch asks of a layer: FLOPs, bytes to read and write, and bytes to keep.
+"""What one pass of a microbatch demands of a layer: FLOPs, bytes to read and write, and bytes to keep.
 
 With d, f the widths of model and feed-forward block, H query heads of width h, V the vocabulary,
 β bytes per weight, κ bytes of keys and values per token and layer, b sequences with s tokens each,
@@ -106,21 +106,6 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Hardware:
-    """What GPUs reach, one number per kind; shape (K,) or whatever broadcasts."""
-
-    flops: np.ndarray  # per second, in the precision of the layers
-    head_flops: np.ndarray  # per second, at 16 bits
-    bandwidth: np.ndarray  # bytes/s of memory
-    inside: np.ndarray  # bytes/s between GPUs of a node
-    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
-
-    def take(self, index: Any) -> "Hardware":
-        """The kinds of these numbers."""
-        return Hardware(*(getattr(self, f.name)[index] for f in fields(self)))
-
-
-@dataclass(frozen=True)
 class Demand:
     """The demands of one model under one load; methods take arrays that broadcast.
 
@@ -155,7 +140,7 @@ class Demand:
         return replace(self, model=self.model.without_window)
 
     def groups(self, span: Span) -> list[tuple["Demand", Numbers]]:
-        """The layers of a span by how far they look back: what one of them demands, and how many there are."""
+        """Divide the layers of a span by how far they look back: what one of them demands, and how many there are."""
         if not self.model.full_layers:
             return [(self, {"ordinary": span.layers - span.dense, "dense": span.dense})]
         ordinary, dense = span.full - span.full_dense, span.full_dense
@@ -170,7 +155,7 @@ class Demand:
         return min(position, self.model.window or position)
 
     def _pairs(self, start: int, end: int) -> float:
-        """Of a sequence's tokens from start to end, how many pairs of one and another that it looks back at.
+        """Count the pairs of a token from start to end and one that it looks back at.
 
         Twice their number is whole, and counted exactly: what is left of a long context is short.
         """
@@ -198,7 +183,7 @@ class Demand:
         return float(self._seen(s)) if self.load.phase == "decode" else 0.0
 
     def attention_flops(self) -> float:
-        """Of one sequence in one layer."""
+        """Return the FLOPs of one sequence's attention in one layer."""
         m = self.model
         wide = 4 * m.heads * m.head_dim
         reading = writing = wide  # per pair of tokens
@@ -243,11 +228,11 @@ class Demand:
         return b * per_pair * self.model.heads * self._prompt_pairs
 
     def residual_bytes(self, b: Any) -> Any:
-        """The residual stream of b sequences: what tensor parallelism adds up, and stages send to each other."""
+        """Return the bytes of b sequences' residual stream, which tensor parallelism adds up and stages send on."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
     def at_most(self, tokens: int, size: Any) -> Any:
-        """Of a residual stream of so many bytes, what one chunk of tokens has."""
+        """Return the bytes of a residual stream, at most those of one chunk of tokens."""
         return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
 
     def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
@@ -259,7 +244,7 @@ class Demand:
         return span.layers * layer + span.last * kept_by_head(self.model, tokens, t)
 
     def head_flops(self, b: Any) -> Any:
-        """Of the head for b sequences."""
+        """Return the FLOPs of the head for b sequences."""
         return 2 * b * self.answers * self.model.vocab * self.model.d_model
 
     @property
@@ -287,16 +272,11 @@ class Demand:
         if m.full_layers:
             tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)
         cache = tokens * cached * m.kv_bytes
-        width = (
-            m.d_ff
-            if not m.has_experts
-            else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
-        )
         at_once = whole_sequences(b) * self.new_tokens
         if chunk is not None:
             at_once = np.minimum(at_once, chunk)
         # Every GPU has the whole residual stream, and its own part of the feed-forward block.
-        widest = at_once * (2 * m.d_model + 2 * width / t) * ACTIVATION_BYTES
+        widest = at_once * (2 * m.d_model + 2 * m.block_width / t) * ACTIVATION_BYTES
         return {
             "weights": span.weight_gb / t,
             "KV cache": cache / np.minimum(t, m.kv_parts) / 1e9,
@@ -304,12 +284,82 @@ class Demand:
         }
 
 
+@dataclass(frozen=True)
+class Hardware:
+    """What GPUs reach with an engine under a demand: one number per kind, shape (K,) or whatever broadcasts."""
+
+    engine: Engine
+    demand: Demand
+    flops: np.ndarray  # per second, in the precision of the layers
+    head_flops: np.ndarray  # per second, at 16 bits
+    bandwidth: np.ndarray  # bytes/s of memory
+    inside: np.ndarray  # bytes/s between GPUs of a node
+    allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
+
+    def take(self, index: Any) -> "Hardware":
+        """The kinds of these numbers."""
+        names = [f.name for f in fields(self)][2:]
+        return replace(self, **{name: getattr(self, name)[index] for name in names})
+
+    def stage_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
+        """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
+        moved = self.moving_seconds(self.demand.stored_bytes(span, b, t))
+        return self.layers_seconds(span, b, t) + moved
+
+    def moving_seconds(self, stored: Any) -> Any:
+        """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
+        return self.engine.activation_moves * stored / self.bandwidth
+
+    def layers_seconds(self, span: Span, b: np.ndarray | float, t: int) -> np.ndarray:
+        """T_stage without what training moves besides."""
+        engine, demand = self.engine, self.demand
+        wait = engine.layer_overhead_us * 1e-6
+        step = engine.step_overhead_us + engine.sequence_overhead_us * b
+        if t > 1:
+            wait = wait + self.layer_collectives(b, t)
+            step = step + engine.tensor_parallel_us
+        compute = demand.head_flops(b) / (t * self.head_flops)
+        head = self.slower(compute, demand.head_bytes / (t * self.bandwidth))
+        total = span.last * (head + step * 1e-6)
+        for own, numbers in demand.groups(span):
+            # Attention computes in 16 bits, whatever the weights are stored in.
+            attention = b * own.attention_flops() / self.head_flops
+            extra = wait
+            if engine.score_bytes:
+                extra = extra + own.score_bytes(engine.score_bytes, b) / (t * self.bandwidth)
+            for kind, number in numbers.items():
+                if np.any(number):
+                    move = sum(moved_bytes(engine, own, kind, b, t)) / self.bandwidth
+                    compute = (own.layer_flops(kind, b) / self.flops + attention) / t
+                    total = total + number * (self.slower(compute, move) + extra)
+        return total
+
+    def slower(self, compute: Any, move: Any) -> Any:
+        """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
+        shown = 1 - self.engine.decode_overlap
+        return np.maximum(compute, move) + shown * np.minimum(compute, move)
+
+    def layer_collectives(self, b: Any, t: int) -> Any:
+        """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
+        engine, demand = self.engine, self.demand
+        wait = self.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
+        size, bandwidth = demand.residual_bytes(b), self.inside
+        if engine.large_allreduce is not None and t >= LARGE_GPUS:
+            chunk = engine.chunk_tokens
+            message = size if chunk is None else demand.at_most(chunk, size)
+            share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+            bandwidth = bandwidth * share
+        return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
+
+
 def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
-    """What these kinds of GPU reach with this engine, one number of each per kind."""
+    """Return what GPUs reach with this engine under a demand."""
     engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
     inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
     waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
     return Hardware(
+        engine,
+        demand,
         np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
         np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
         np.array([_bytes_per_s(engine, f) for f in facts]),
@@ -335,17 +385,6 @@ def _bytes_per_s(engine: Engine, gpu: GPUFacts) -> float:
     return gpu.memory_bandwidth_gb_per_s * share * gpu.memory_factor * 1e9
 
 
-def slower(
-    costs: "Roofline",
-    demand: Demand,
-    compute: np.ndarray | float,
-    move: np.ndarray | float,
-) -> Any:
-    """Time of computing and moving bytes together: the longer, and what of the shorter does not hide."""
-    overlap = costs.constants.decode_overlap
-    return np.maximum(compute, move) + (1 - overlap) * np.minimum(compute, move)
-
-
 def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> tuple[Any, Any, Any]:
     """Weights, keys and values, and activations of a layer on one of t GPUs, as if all were read at one speed.
 
@@ -358,71 +397,6 @@ def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> t
         demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
         demand.activation_bytes(b) / t,
     )
-
-
-def layer_collectives(engine: Engine, demand: Demand, gpu: Hardware, b: Any, t: int) -> Any:
-    """Seconds of a layer's two all-reduces among t GPUs: after attention, after the feed-forward block."""
-    wait = gpu.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
-    size, bandwidth = demand.residual_bytes(b), gpu.inside
-    if engine.large_allreduce is not None and t >= LARGE_GPUS:
-        message = size if engine.chunk_tokens is None else demand.at_most(engine.chunk_tokens, size)
-        share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
-        bandwidth = bandwidth * share
-    return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
-
-
-def stage_seconds(
-    costs: "Roofline",
-    demand: Demand,
-    gpu: Hardware,
-    span: Span,
-    b: np.ndarray | float,
-    t: int,
-) -> np.ndarray:
-    """T_stage for b sequences; all arrays broadcast. In training, of a forward."""
-    moved = moving_seconds(costs.constants, gpu, demand.stored_bytes(span, b, t))
-    return layers_seconds(costs, demand, gpu, span, b, t) + moved
-
-
-def moving_seconds(engine: Engine, gpu: Hardware, stored: Any) -> Any:
-    """Seconds that training moves activations between its matrix products, where so many bytes are kept."""
-    return engine.activation_moves * stored / gpu.bandwidth
-
-
-def layers_seconds(
-    costs: "Roofline",
-    demand: Demand,
-    gpu: Hardware,
-    span: Span,
-    b: np.ndarray | float,
-    t: int,
-) -> np.ndarray:
-    """T_stage without what training moves besides."""
-    engine = costs.constants
-    wait = engine.layer_overhead_us * 1e-6
-    step = engine.step_overhead_us + engine.sequence_overhead_us * b
-    if t > 1:
-        wait = wait + layer_collectives(engine, demand, gpu, b, t)
-        step = step + engine.tensor_parallel_us
-    head = slower(
-        costs,
-        demand,
-        demand.head_flops(b) / (t * gpu.head_flops),
-        demand.head_bytes / (t * gpu.bandwidth),
-    )
-    total = span.last * (head + step * 1e-6)
-    for own, numbers in demand.groups(span):
-        # Attention computes in 16 bits, whatever the weights are stored in.
-        attention = b * own.attention_flops() / gpu.head_flops
-        extra = wait
-        if engine.score_bytes:
-            extra = extra + own.score_bytes(engine.score_bytes, b) / (t * gpu.bandwidth)
-        for kind, number in numbers.items():
-            if np.any(number):
-                move = sum(moved_bytes(engine, own, kind, b, t)) / gpu.bandwidth
-                compute = (own.layer_flops(kind, b) / gpu.flops + attention) / t
-                total = total + number * (slower(costs, own, compute, move) + extra)
-    return total
 
 
 def seconds_of_pass(
@@ -443,15 +417,14 @@ def seconds_of_pass(
     if degree > 1 and not gpu.node:
         expected = "expected a GPU with a node where it is more than 1"
         raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
-    demand, span = Demand(model, workload), Span.of(model, layers)
-    hardware, b = hardware_of(costs, demand, [gpu]), np.array([workload.batch_size])
-    return float(stage_seconds(costs, demand, hardware, span, b, degree)[0])
+    hardware, b = hardware_of(costs, Demand(model, workload), [gpu]), workload.batch_size
+    return float(hardware.stage_seconds(Span.of(model, layers), np.array([b]), degree)[0])
 
 
 def layer_times(
     costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU
 ) -> dict[str, float]:
-    """The answer of `Roofline.layer_times`."""
+    """Return the answer of `Roofline.layer_times`."""
     if gpu.type not in costs.gpus:
         raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, costs.gpus)}")
     demand, engine, b = Demand(model, workload), costs.constants, np.array([workload.batch_size])
@@ -460,7 +433,7 @@ def layer_times(
     moved = dict(zip(names, moved_bytes(engine, demand, "ordinary", b, 1), strict=True))
     matrices = demand.layer_flops("ordinary", b) / hardware.flops
     computing = matrices + b * demand.attention_flops() / hardware.head_flops
-    both = slower(costs, demand, computing, sum(moved.values()) / hardware.bandwidth)
+    both = hardware.slower(computing, sum(moved.values()) / hardware.bandwidth)
     scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
     overhead = engine.layer_overhead_us * 1e-6 + scores
     seconds = {"computing": computing}

@@ -33,7 +33,7 @@ from pipelab.fields import (
 from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Span, layer_times, seconds_of_pass
-from pipelab.hardware.stage_modes import best_modes, cost_of_stage, shared_batches
+from pipelab.hardware.stage_modes import Candidates, cost_of_stage
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.csv_cells import path_of
 from pipelab.problem import Problem, Workload
@@ -188,7 +188,7 @@ class Roofline:
         return self.engines[self.engine]
 
     def running(self, engine: str) -> Self:
-        """The same with another of its engines.
+        """Return the same cost model with another of its engines.
 
         Parameters
         ----------
@@ -203,7 +203,7 @@ class Roofline:
         return self if engine == self.engine else replace(self, engine=engine)
 
     def for_training(self) -> Self:
-        """The same with an engine that trains: its own, or else Megatron, as inference engines do not.
+        """Return the same cost model with an engine that trains: its own, or else Megatron.
 
         Returns
         -------
@@ -220,7 +220,7 @@ class Roofline:
         return replace(self, engines=engines, engine=TRAINER)
 
     def for_phase(self, phase: str) -> Self:
-        """The same as it runs a workload of this phase: in training `for_training`.
+        """Return the cost model that runs a workload of this phase: in training `for_training`.
 
         Parameters
         ----------
@@ -235,7 +235,7 @@ class Roofline:
         return self.for_training() if phase == "training" else self
 
     def with_speed(self, gpu_type: str, speed: float) -> Self:
-        """The same with one type of GPU that computes, and moves bytes, so many times as fast.
+        """Return the same cost model with one type of GPU faster by a factor, in computing and in moving bytes.
 
         Parameters
         ----------
@@ -341,7 +341,7 @@ class Roofline:
         return problem.batch_split == "even" and not cut
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
-        """What these layers need on one GPU alone, by what it is for.
+        """Return the memory that these layers need on one GPU alone, by what it is for.
 
         Parameters
         ----------
@@ -425,10 +425,9 @@ class Roofline:
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        demand, spans = Demand(model, workload), Span.all(model)
-        costs = self.for_phase(workload.phase)
-        shared = shared_batches(costs, demand, kinds, composition, spans, batch_split)
-        best = best_modes(costs, demand, kinds, composition, spans, shared)
+        costs, demand = self.for_phase(workload.phase), Demand(model, workload)
+        stages = Candidates(costs, demand, kinds, composition, Span.all(model))
+        best = stages.best(stages.shared_batches(batch_split))
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
     @checked_arguments
@@ -483,9 +482,9 @@ class Roofline:
         return mixes_of_node(self, model, workload, gpu, gpus)
 
     def training_cost(
-        self, problem: Problem, report: "StageReport", **recipe: Any
+        self, problem: Problem, report: "StageReport", **options: Any
     ) -> "TrainingCost":
-        """What one stage of a placement takes and keeps in training.
+        """Return what one stage of a placement takes and keeps in training.
 
         Parameters
         ----------
@@ -493,7 +492,7 @@ class Roofline:
             With a workload of prefill or training: its batch is one microbatch of whole sequences.
         report : StageReport
             Of the stage, from `evaluate`.
-        **recipe
+        **options
             `recompute`: "none", "selective" (the same where attention is fused, as here) or "full".
             `bytes_per_parameter` of weights, gradients and the optimizer's state: by default 14 with
             Adam in mixed precision, and the engine's gradients: 18 in all for Megatron, which adds
@@ -517,10 +516,10 @@ class Roofline:
         """
         from pipelab.hardware.training_times import training_cost
 
-        return training_cost(self.for_training(), problem, report, **recipe)
+        return training_cost(self.for_training(), problem, report, **options)
 
     def training_table(
-        self, problem: Problem, gpus: Sequence[int], **recipe: Any
+        self, problem: Problem, gpus: Sequence[int], **options: Any
     ) -> np.ndarray | None:
         """`training_cost` for every kind of span (`model.spans`) of a stage of these GPUs at once.
 
@@ -530,7 +529,7 @@ class Roofline:
             With a workload of training.
         gpus : sequence of int
             Ids of the stage's GPUs.
-        **recipe
+        **options
             As for `training_cost`.
 
         Returns
@@ -541,7 +540,7 @@ class Roofline:
         """
         from pipelab.hardware.training_times import training_table
 
-        return training_table(self.for_training(), problem, gpus, **recipe)
+        return training_table(self.for_training(), problem, gpus, **options)
 
     def mfu(self, problem: Problem, placement: "Placement", tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
@@ -573,7 +572,7 @@ class Roofline:
         return tokens_per_s * training_flops(problem.model, load) / (load.tokens * peak)
 
     def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
-        """What a placement holds: the longest context, the most sequences, and which stage limits them.
+        """Return what a placement holds: the longest context, the most sequences, and which stage limits them.
 
         Parameters
         ----------
@@ -609,7 +608,7 @@ class Roofline:
         return capacity(problem, placement)
 
     def expected_rate(self, problem: Problem, evaluation: "Evaluation") -> "ExpectedRate":
-        """How far a plan's rate may be off, by published times that no constant was fitted to.
+        """Say how far a plan's rate may be off, by published times that no constant was fitted to.
 
         Parameters
         ----------
@@ -670,20 +669,14 @@ class Roofline:
         UnknownName
             The model is unknown.
         """
-        from pipelab.hardware.calibration import calibrate, measurement_of, read_measurements
-        from pipelab.hardware.measurement_files import (
-            format_of,
-            measurements_of,
-            refuse_stated,
-            stated_of,
-        )
+        from pipelab.hardware.calibration import calibrate, read_measurements
+        from pipelab.hardware.measurement_files import measurements_of, stated_of
 
-        path, facts = path_of("calibrated", file, "file"), stated_of("calibrated", stated)
-        kind = format_of(path)
-        if kind != "own":
-            return calibrate(self, measurements_of(path, kind, facts, self.gpus))
-        refuse_stated("calibrated", path, stated)
-        return calibrate(self, [measurement_of(row) for row in read_measurements(path)])
+        path = path_of("calibrated", file, "file")
+        kind, facts = stated_of("calibrated", path, stated)
+        if kind == "own":
+            return calibrate(self, [one for _, one in read_measurements(path)])
+        return calibrate(self, measurements_of(path, kind, facts, self.gpus))
 
     @checked_arguments
     def pass_seconds(
@@ -732,7 +725,7 @@ class Roofline:
         return seconds_of_pass(self, model, workload, gpu, layers, tensor_parallel)
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
-        """Where the time of one ordinary layer goes: one pass of the whole batch on one GPU, in seconds.
+        """Divide the time of one ordinary layer into its parts: one pass of the whole batch on one GPU, in seconds.
 
         Parameters
         ----------
@@ -771,5 +764,5 @@ def _times(peak: float | None, speed: float) -> float | None:
 
 
 def _known(problem: Problem) -> Transformer:
-    """The model, which `check` has found to have dimensions."""
+    """Return the model, which `check` has found to have dimensions."""
     return cast(Transformer, problem.model)

@@ -5,15 +5,15 @@ the case with one of each. Tests hold both against formulas written out once mor
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK, StageCost, pass_time, whole_sequences
-from pipelab.hardware.pass_times import Demand, Hardware, Span, hardware_of, stage_seconds
+from pipelab.hardware.pass_times import Demand, Hardware, Span, hardware_of
 from pipelab.hardware.transformer import Transformer
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Table:
     degree: np.ndarray  # (C, U) GPUs that cut each layer
 
     def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
-        """Of two modes the better one, for each stage by itself.
+        """Choose the better of two modes, for each stage by itself.
 
         If both fit in `limit` GB, shape (1, K, 1), the one with the greater "rate" or the shorter
         "time" of a pass. If only one fits, that one; if neither, the one that lacks less.
@@ -61,125 +61,112 @@ class Table:
         return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
 
 
+@dataclass(frozen=True)
+class Candidates:
+    """Candidate stages: C compositions of K kinds of GPU, each with U kinds of span, under a demand."""
+
+    costs: "Roofline"
+    demand: Demand
+    kinds: Sequence[GPU]
+    composition: np.ndarray  # (C, K)
+    span: Span
+
+    @cached_property
+    def _hardware(self) -> Hardware:
+        return hardware_of(self.costs, self.demand, self.kinds)
+
+    def degrees(self) -> list[int]:
+        """List how many GPUs may cut a layer in some stage of one node (see `can_cut`)."""
+        if not self.costs.tensor_parallel:
+            return []
+        alone = self.composition.max(axis=1) == self.composition.sum(axis=1)
+        in_a_node = [bool(kind.node) for kind in self.kinds]
+        sizes = {int(n) for n in self.composition[alone][:, in_a_node].ravel() if n > 1}
+        divisors = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+        return sorted(t for t in divisors if can_cut(self.demand.model, t))
+
+    def best(self, shared: np.ndarray) -> Table:
+        """Per stage the preferred mode among those that fit; if none fits, the one that lacks least memory.
+
+        `shared` is the batch of every GPU where all hold their layers whole, from `shared_batches`.
+        """
+        best = self._table(shared, 1)
+        limit = np.array([kind.memory_gb for kind in self.kinds])[None, :, None] * MEMORY_SLACK
+        for t in self.degrees():
+            rows = self._can_be_cut(t)
+            own = replace(self, composition=self.composition[rows])
+            cut = own._table(own.groups(t), t)
+            best.put(rows, best.take(rows).or_better(cut, limit, self.costs.prefer))
+        return best
+
+    def shared_batches(self, batch_split: str) -> np.ndarray:
+        """Sequences for a GPU of each kind: (C, 1, 1) in equal shares, (C, K, U) by speed."""
+        even = self.groups(1)
+        mixed = (self.composition > 0).sum(axis=1) > 1
+        if batch_split == "even" or not mixed.any():
+            return even
+
+        def taken(b: Any, kind: Any, which: Any) -> np.ndarray:
+            return self._hardware.take(kind).stage_seconds(self.span.take(which), b, 1)
+
+        spans, whole = len(self.span), self.demand.load.batch_size
+        batch = np.broadcast_to(even, (*self.composition.shape, spans)).copy()
+        batch[mixed] = balanced_batches(taken, self.composition[mixed], spans, whole)
+        return batch
+
+    def groups(self, t: int) -> np.ndarray:
+        """Sequences for every group of t GPUs, which share the batch evenly: (C, 1, 1)."""
+        return (self.demand.load.batch_size * t / self.composition.sum(axis=1))[:, None, None]
+
+    def _can_be_cut(self, t: int) -> np.ndarray:
+        """Numbers of the compositions whose GPUs are of one node, and come in groups of t."""
+        size = self.composition.sum(axis=1)
+        in_a_node = [bool(kind.node) for kind in self.kinds]
+        one_node = ((self.composition == size[:, None]) & in_a_node).any(axis=1)
+        return np.flatnonzero(one_node & (size % t == 0))
+
+    def _table(self, batch: np.ndarray, t: int) -> Table:
+        """Rate and memory where a GPU of each kind works on `batch` sequences: (C, K, U), or 1 where all are equal."""
+        there = (self.composition > 0)[:, :, None]
+        hardware = self._hardware.take(np.s_[:, None])
+
+        def longest(b: np.ndarray) -> np.ndarray:
+            seconds = hardware.stage_seconds(self.span, b, t)
+            return np.where(there & (b > 0), seconds, 0.0).max(axis=1)
+
+        interval, whole = longest(batch), whole_sequences(batch)
+        passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
+        unused = 1 - self.costs.memory_share
+        reserve = np.array([unused * kind.memory_gb for kind in self.kinds])[:, None]
+        kept = self.demand.kept_gb(self.span, batch, t, self.costs.constants.chunk_tokens)
+        memory = np.where(there, sum(kept.values()) + reserve, 0.0)
+        rate = self.demand.load.tokens / interval
+        return Table(rate, passes, memory, np.full(interval.shape, t))
+
+
+def can_cut(model: Transformer, t: int) -> bool:
+    """Whether t GPUs can cut a layer: heads, and what is cached, come out even."""
+    parts = model.kv_parts
+    return model.heads % t == 0 and (parts % t == 0 or t % parts == 0)
+
+
 @lru_cache(maxsize=10_000)  # many placements have the same stages
 def cost_of_stage(
     costs: "Roofline", demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
 ) -> StageCost:
-    """The best mode of one stage, GPU by GPU."""
+    """Return the best mode of one stage, GPU by GPU."""
     kinds = tuple(dict.fromkeys(gpus))
     composition = np.array([[gpus.count(kind) for kind in kinds]])
-    shared = shared_batches(costs, demand, kinds, composition, span, batch_split)
-    best = best_modes(costs, demand, kinds, composition, span, shared)
+    stage = Candidates(costs, demand, kinds, composition, span)
+    shared = stage.shared_batches(batch_split)
+    best = stage.best(shared)
     degree = int(best.degree[0, 0])
-    batch = shared if degree == 1 else _groups(demand, composition, degree)
+    batch = shared if degree == 1 else stage.groups(degree)
     of_kind = [kinds.index(gpu) for gpu in gpus]
     shares = np.broadcast_to(batch, (1, len(kinds), 1))[0, of_kind, 0]
     memory = best.memory_gb[0, of_kind, 0]
     rate, seconds = float(best.rate[0, 0]), float(best.seconds[0, 0])
     return StageCost(rate, tuple(shares.tolist()), tuple(memory.tolist()), degree, seconds)
-
-
-def degrees(
-    costs: "Roofline", model: Transformer, kinds: Sequence[GPU], composition: np.ndarray
-) -> list[int]:
-    """How many GPUs may cut a layer in some stage of one node: heads, and what is cached, must come out even."""
-    if not costs.tensor_parallel:
-        return []
-    alone = composition.max(axis=1) == composition.sum(axis=1)
-    sizes = {
-        int(n) for n in composition[alone][:, [bool(kind.node) for kind in kinds]].ravel() if n > 1
-    }
-    divisors = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
-    parts = model.kv_parts
-    return sorted(
-        t for t in divisors if model.heads % t == 0 and (parts % t == 0 or t % parts == 0)
-    )
-
-
-def best_modes(
-    costs: "Roofline",
-    demand: Demand,
-    kinds: Sequence[GPU],
-    composition: np.ndarray,
-    span: Span,
-    shared: np.ndarray,
-) -> Table:
-    """Per stage the preferred mode among those that fit; if none fits, the one that lacks least memory.
-
-    `shared` is the batch of every GPU where all hold their layers whole, from `shared_batches`.
-    """
-    hardware = hardware_of(costs, demand, kinds).take(np.s_[:, None])
-    best = _table(costs, demand, kinds, hardware, composition, span, shared, 1)
-    limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-    for t in degrees(costs, demand.model, kinds, composition):
-        rows = _can_cut(kinds, composition, t)
-        own = composition[rows]
-        cut = _table(costs, demand, kinds, hardware, own, span, _groups(demand, own, t), t)
-        best.put(rows, best.take(rows).or_better(cut, limit, costs.prefer))
-    return best
-
-
-def shared_batches(
-    costs: "Roofline",
-    demand: Demand,
-    kinds: Sequence[GPU],
-    composition: np.ndarray,
-    span: Span,
-    batch_split: str,
-) -> np.ndarray:
-    """Sequences for a GPU of each kind: (C, 1, 1) in equal shares, (C, K, U) by speed."""
-    even = _groups(demand, composition, 1)
-    mixed = (composition > 0).sum(axis=1) > 1
-    if batch_split == "even" or not mixed.any():
-        return even
-    hardware = hardware_of(costs, demand, kinds)
-
-    def taken(b: Any, kind: Any, which: Any) -> np.ndarray:
-        return stage_seconds(costs, demand, hardware.take(kind), span.take(which), b, 1)
-
-    batch = np.broadcast_to(even, (*composition.shape, len(span))).copy()
-    batch[mixed] = balanced_batches(taken, composition[mixed], len(span), demand.load.batch_size)
-    return batch
-
-
-def _groups(demand: Demand, composition: np.ndarray, t: int) -> np.ndarray:
-    """Sequences for every group of t GPUs, which share the batch evenly: (C, 1, 1)."""
-    return (demand.load.batch_size * t / composition.sum(axis=1))[:, None, None]
-
-
-def _can_cut(kinds: Sequence[GPU], composition: np.ndarray, t: int) -> np.ndarray:
-    """Numbers of the compositions whose GPUs are of one node, and come in groups of t."""
-    size = composition.sum(axis=1)
-    in_a_node = [bool(kind.node) for kind in kinds]
-    one_node = ((composition == size[:, None]) & in_a_node).any(axis=1)
-    return np.flatnonzero(one_node & (size % t == 0))
-
-
-def _table(
-    costs: "Roofline",
-    demand: Demand,
-    kinds: Sequence[GPU],
-    hardware: Hardware,
-    composition: np.ndarray,
-    span: Span,
-    batch: np.ndarray,
-    t: int,
-) -> Table:
-    """Rate and memory where a GPU of each kind works on `batch` sequences: (C, K, U), or 1 where all are equal."""
-    there = (composition > 0)[:, :, None]
-
-    def longest(b: np.ndarray) -> np.ndarray:
-        seconds = stage_seconds(costs, demand, hardware, span, b, t)
-        return np.where(there & (b > 0), seconds, 0.0).max(axis=1)
-
-    interval, whole = longest(batch), whole_sequences(batch)
-    passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
-    reserve = np.array([(1 - costs.memory_share) * kind.memory_gb for kind in kinds])[:, None]
-    chunk = costs.constants.chunk_tokens
-    kept = demand.kept_gb(span, batch, t, chunk)
-    memory = sum(kept.values()) + reserve
-    degree = np.full(interval.shape, t)
-    return Table(demand.load.tokens / interval, passes, np.where(there, memory, 0.0), degree)
 
 
 def balanced_batches(
@@ -206,8 +193,8 @@ def balanced_batches(
         at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
     )
     kind = np.arange(kinds)[:, None]
-    idle, alone = (seconds(np.full((kinds, spans), b), kind + 0 * span[:spans], kind * 0 + np.arange(spans))
-                   for b in (0.0, whole))  # fmt: skip
+    each, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
+    idle, alone = (seconds(np.full((kinds, spans), b), each, which) for b in (0.0, whole))
 
     def done_by(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
         """Sequences that a GPU of each kind finishes by then, shape (n, K)."""

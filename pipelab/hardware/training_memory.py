@@ -109,10 +109,7 @@ def _kept_keys(model: Transformer) -> float:
 
 def _block(model: Transformer, gate: bool) -> float:
     """Bytes per token within the feed-forward block, on all experts that a token visits."""
-    width = model.d_ff
-    if model.has_experts:
-        width = (model.expert_ff or model.d_ff) * (model.experts_per_token + model.shared_experts)
-    return 2 * (4 if gate else 2) * width
+    return 2 * (4 if gate else 2) * model.block_width
 
 
 def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:
@@ -121,7 +118,7 @@ def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:
 
 
 def weight_share(model: Transformer, *, gate: bool = True, dropout: bool = False) -> float:
-    """What a layer keeps from input gradient to weight gradients, as a share of what it kept before.
+    """Return what a layer keeps from input gradient to weight gradients, as a share of what it kept before.
 
     The gradient of a matrix is a product of its input and of its output's gradient: both wait. For
     GPT's kind of model that is Zero Bubble's 32/34 (Qi et al., 2024, without stored scores).

@@ -23,11 +23,8 @@ from pipelab.hardware.pass_times import (
     Demand,
     Span,
     hardware_of,
-    layer_collectives,
-    layers_seconds,
-    moving_seconds,
 )
-from pipelab.hardware.stage_modes import degrees
+from pipelab.hardware.stage_modes import Candidates
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -57,46 +54,31 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "Roofline",
-    problem: "Problem",
-    report: "StageReport",
-    *,
-    recompute: Recompute = "none",
-    bytes_per_parameter: float | None = None,
+    costs: "Roofline", problem: "Problem", report: "StageReport", **options: Any
 ) -> TrainingCost:
-    """One stage of a placement; see `Roofline.training_cost`."""
-    model, layers = problem.model, report.stage.layers
-    span, parameters = Span.of(model, layers), float(model.parameters(layers))
-    even = (problem.workload.batch_size / len(report.stage.gpus),) * len(report.stage.gpus)
+    """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
+    layers, gpus = report.stage.layers, report.stage.gpus
+    span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
+    even = (problem.workload.batch_size / len(gpus),) * len(gpus)
     batch = report.batch if report.degree == 1 else even
-    found = _stages(
-        costs, problem, report.stage.gpus, span, parameters, batch, recompute, bytes_per_parameter
-    )
+    found = _stages(costs, problem, gpus, span, parameters, batch, **options)
     return TrainingCost(*(float(value) for value in found))
 
 
 def training_table(
-    costs: "Roofline",
-    problem: "Problem",
-    ids: Sequence[int],
-    *,
-    recompute: Recompute = "none",
-    bytes_per_parameter: float | None = None,
+    costs: "Roofline", problem: "Problem", ids: Sequence[int], **options: Any
 ) -> np.ndarray | None:
-    """The same for every kind of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
+    """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
     None where shares of the batch depend on the span.
     """
-    gpus = [problem.cluster.gpus[g] for g in ids]
+    gpus, model = [problem.cluster.gpus[g] for g in ids], problem.model
     if problem.batch_split != "even" and len(set(gpus)) > 1:
         return None
-    model = problem.model
     spans = zip(*model.spans.examples, strict=True)
     parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
     batch = (problem.workload.batch_size / len(ids),) * len(ids)
-    return _stages(
-        costs, problem, ids, Span.all(model), parameters, batch, recompute, bytes_per_parameter
-    )
+    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **options)
 
 
 def _stages(
@@ -106,10 +88,11 @@ def _stages(
     span: Span,
     parameters: Any,
     batch: tuple[float, ...],
-    recompute: Recompute,
-    bytes_per_parameter: float | None,
+    *,
+    recompute: Recompute = "none",
+    bytes_per_parameter: float | None = None,
 ) -> np.ndarray:
-    """The fields of `TrainingCost`, one number for one span, or an array for many."""
+    """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
     if bytes_per_parameter is None:
         bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
     elif real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
@@ -124,21 +107,19 @@ def _stages(
     shared = {1: batch}
     kinds = tuple(dict.fromkeys(gpus))
     counts = np.array([[gpus.count(kind) for kind in kinds]])
-    for t in degrees(costs, model, kinds, counts):
+    for t in Candidates(costs, demand, kinds, counts, span).degrees():
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
     modes, busy = [], []
     for t, shares in shared.items():
+        whole = [float(whole_sequences(share)) for share in shares]
         times = [
             gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t))
-            for gpu, b in dict.fromkeys(
-                (gpu, float(whole_sequences(share)))
-                for gpu, share in zip(gpus, shares, strict=True)
-            )
+            for gpu, b in dict.fromkeys(zip(gpus, whole, strict=True))
             if b > 0
         ]
         forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
         busy.append(forward + back + weight)
-        tokens = max(float(whole_sequences(share)) for share in shares) * load.sequence_length
+        tokens = max(whole) * load.sequence_length
         kept = _kept(model, span, tokens, load.sequence_length, t, recompute)
         if recompute == "full":
             back = back + forward
@@ -187,13 +168,13 @@ def gradients(
         How it is computed.
     """
     hardware = hardware_of(costs, demand, [gpu]).take(0)
-    causal = layers_seconds(costs, demand, hardware, span, b, degree)
+    causal = hardware.layers_seconds(span, b, degree)
     shared: Any = 0.0
     if degree > 1:
-        shared = span.layers * layer_collectives(costs.constants, demand, hardware, b, degree)
+        shared = span.layers * hardware.layer_collectives(b, degree)
     matrices, pairs = _forward_flops(demand, span, b)
     alone = (causal - shared) / (matrices + pairs)
-    besides = shared + moving_seconds(costs.constants, hardware, stored)
+    besides = shared + hardware.moving_seconds(stored)
     return (
         alone * (matrices + attention.forward * pairs) + besides,
         alone * (matrices + attention.backward * pairs) + besides,

@@ -7,19 +7,55 @@ the last one's the head, so not all layers are identical.
 from bisect import bisect_left
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pipelab.engine.layer_runs import Spans, spans_of
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, checked
-from pipelab.hardware.layer_sizes import PRECISIONS, LatentAttention, LayerSizes
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+# bytes per element
+PRECISIONS = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "int8": 1.0, "int4": 0.5}
+# Of weights in 4 bits: every group of 128 has a scale of 16 bits and a zero of 4 (AWQ, GPTQ).
+INT4_GROUP = 128
+INT4_BYTES = 0.5 + (2.0 + 0.5) / INT4_GROUP
+
+
 @checked
-class Transformer(LayerSizes):
+class LatentAttention:
+    """Multi-head latent attention (DeepSeek-V2, 2024): keys and values are kept as one short vector.
+
+    Parameters
+    ----------
+    query_rank, kv_rank : int
+        Widths of the compressed queries (None: they are not compressed), and of the compressed keys
+        and values that are cached.
+    rope_dim : int
+        Width of the part of keys and queries that carries the position, cached too.
+    value_dim : int
+        Width of one head's value.
+
+    Raises
+    ------
+    InvalidValue
+        A width is no positive whole number.
+
+    References
+    ----------
+    DeepSeek-AI, *DeepSeek-V2*, 2024.
+    """
+
+    query_rank: Count | None
+    kv_rank: Count
+    rope_dim: Count
+    value_dim: Count
+
+
+@checked
+class Transformer:
     """A language model as its published configuration describes it.
 
     Parameters
@@ -153,6 +189,116 @@ class Transformer(LayerSizes):
         """Weights of one ordinary layer (with experts, where there are any), in 10^9 bytes."""
         return self.layer_bytes() / 1e9
 
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes per weight of the layers' matrices, scales included."""
+        return INT4_BYTES if self.precision == "int4" else PRECISIONS[self.precision]
+
+    @property
+    def kept_bytes(self) -> float:
+        """Bytes per weight of what is not quantised: embedding, head, norms, biases, routers."""
+        return max(2.0, PRECISIONS[self.precision])
+
+    @property
+    def kv_bytes(self) -> float:
+        """Bytes of keys and values per token and layer."""
+        return self.kv_elements * PRECISIONS[self.kv_precision]
+
+    @property
+    def has_experts(self) -> bool:
+        """Whether layers have a router."""
+        return self.experts > 1
+
+    @property
+    def kv_elements(self) -> int:
+        """Numbers cached per token and layer."""
+        if self.latent:
+            return self.latent.kv_rank + self.latent.rope_dim
+        return 2 * self.kv_heads * self.head_dim
+
+    @property
+    def kv_parts(self) -> int:
+        """Into how many parts tensor parallelism can cut the cache."""
+        return 1 if self.latent else self.kv_heads
+
+    @property
+    def attention_parameters(self) -> int:
+        """Parameters of one layer's attention."""
+        d, h, wide = self.d_model, self.head_dim, self.heads * self.head_dim
+        if self.latent:
+            q, kv, rope, value = (
+                getattr(self.latent, n) for n in ("query_rank", "kv_rank", "rope_dim", "value_dim")
+            )
+            up = self.heads * (h + rope)
+            queries = d * q + q + q * up if q else d * up  # down, norm, up
+            keys = d * (kv + rope) + kv + kv * self.heads * (h + value)
+            return queries + keys + self.heads * value * d
+        return 2 * d * wide + 2 * d * self.kv_heads * h + self._qkv_biases
+
+    @property
+    def _qkv_biases(self) -> int:
+        return (self.heads + 2 * self.kv_heads) * self.head_dim if self.qkv_bias else 0
+
+    @property
+    def expert_parameters(self) -> int:
+        """Parameters of one expert; of the whole feed-forward block where there are none."""
+        return 3 * self.d_model * (self.expert_ff or self.d_ff)
+
+    @property
+    def block_width(self) -> int:
+        """Width of the feed-forward block, of experts those that a token meets."""
+        if not self.has_experts:
+            return self.d_ff
+        return (self.expert_ff or self.d_ff) * (self.experts_per_token + self.shared_experts)
+
+    def layer_parameters(
+        self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False
+    ) -> int:
+        """Parameters of one layer.
+
+        Parameters
+        ----------
+        kind : {"ordinary", "dense"}
+            With experts, where the model has any; or one of `dense_layers`.
+        active : bool
+            Only those that a token meets.
+
+        Returns
+        -------
+        int
+            Exact; embedding and head are not among them.
+        """
+        shared = self.attention_parameters + 2 * self.d_model + self.extra_parameters  # two norms
+        if kind == "dense":
+            return shared + 3 * self.d_model * self.d_ff
+        experts = (self.experts_per_token if active else self.experts) + self.shared_experts
+        router = self.d_model * self.experts if self.has_experts else 0
+        bias = self.experts if self.router_bias and self.has_experts else 0
+        return shared + experts * self.expert_parameters + router + bias
+
+    def layer_bytes(self, kind: Literal["ordinary", "dense"] = "ordinary") -> float:
+        """Weights of one layer.
+
+        Parameters
+        ----------
+        kind : {"ordinary", "dense"}
+            As for `layer_parameters`.
+
+        Returns
+        -------
+        float
+            In bytes; norms, biases and router have `kept_bytes` each.
+        """
+        kept = 2 * self.d_model + self.extra_parameters
+        if self.latent:
+            kept += (self.latent.query_rank or 0) + self.latent.kv_rank  # norms
+        else:
+            kept += self._qkv_biases
+        if kind == "ordinary" and self.has_experts:
+            kept += (self.d_model + self.router_bias) * self.experts
+        matrices = self.layer_parameters(kind) - kept
+        return matrices * self.weight_bytes + kept * self.kept_bytes
+
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
         """Parameters of these layers, with embedding and head where they are among them.
 
@@ -177,7 +323,7 @@ class Transformer(LayerSizes):
         return sum(i < self.dense_layers for i in layers)
 
     def full_among(self, layers: range) -> tuple[int, int]:
-        """How many of these layers look back at everything though the model has a window.
+        """Count the layers that look back at everything though the model has a window.
 
         Parameters
         ----------
@@ -229,7 +375,7 @@ class Transformer(LayerSizes):
         return (plain + dense * self.layer_bytes("dense") + ends) / 1e9
 
     def work(self, layers: range) -> float:
-        """How many ordinary layers these count for by the parameters a token meets.
+        """Return the work of these layers, in ordinary layers, by the parameters a token meets.
 
         Parameters
         ----------

@@ -1,5 +1,6 @@
 """What memory allows: of a placement the longest context and most sequences, of a node every mix of its GPUs."""
 
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
 from pipelab.hardware.pass_times import Demand, Span, seconds_of_pass
+from pipelab.hardware.stage_modes import can_cut
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
@@ -72,30 +74,24 @@ class Capacity:
         """
         import pandas as pd
 
-        none = float("inf")
-
-        def limits(s: StageCapacity) -> str:
-            found = [
-                name
-                for name in ("context", "sequences")
-                if getattr(s, name) is not None and getattr(s, name) == getattr(self, name)
+        rows = []
+        for i, stage in enumerate(self.stages, start=1):
+            found = {name: getattr(stage, name) for name in ("context", "sequences")}
+            limits = [
+                n for n, most in found.items() if most is not None and most == getattr(self, n)
             ]
-            return ", ".join(found)
-
-        return pd.DataFrame(
-            {
-                "stage": range(1, len(self.stages) + 1),
-                "layers": [show_layers(s.stage.layers) for s in self.stages],
-                "gpu_types": [tally(s.gpu_types) for s in self.stages],
-                "longest_context_tokens": [
-                    none if s.context is None else s.context for s in self.stages
-                ],
-                "most_sequences": [
-                    none if s.sequences is None else s.sequences for s in self.stages
-                ],
-                "limits": [limits(s) for s in self.stages],
-            }
-        )
+            context, sequences = (np.inf if n is None else n for n in found.values())
+            rows.append(
+                {
+                    "stage": i,
+                    "layers": show_layers(stage.stage.layers),
+                    "gpu_types": tally(stage.gpu_types),
+                    "longest_context_tokens": context,
+                    "most_sequences": sequences,
+                    "limits": ", ".join(limits),
+                }
+            )
+        return pd.DataFrame(rows)
 
     def _repr_html_(self) -> str:
         from pipelab.display import table
@@ -104,7 +100,7 @@ class Capacity:
 
 
 def capacity(problem: Problem, placement: Placement) -> Capacity:
-    """The longest context and the most sequences of a placement, stage by stage.
+    """Find the longest context and the most sequences of a placement, stage by stage.
 
     Any cost model answers: a stage holds what the evaluator finds to fit. A longer context, and one more
     sequence, never need less memory; so halving finds the last that fits.
@@ -148,20 +144,9 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
 
 def _last(fits: Callable[[int], bool]) -> int | None:
-    """The last whole number that fits; 0 if 1 does not, None if all do."""
-    if not fits(1):
-        return 0
-    good, bad = 1, 2
-    while bad <= MOST and fits(bad):
-        good, bad = bad, 2 * bad
-    if bad > MOST:
-        if fits(MOST):
-            return None
-        bad = MOST
-    while bad - good > 1:
-        middle = (good + bad) // 2
-        good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good
+    """Find the last whole number that fits; 0 if 1 does not, None if all do."""
+    found = bisect_left(range(1, MOST + 1), True, key=lambda n: not fits(n))
+    return None if found == MOST else found
 
 
 def _least(values: list[int | None]) -> int | None:
@@ -172,7 +157,7 @@ def _least(values: list[int | None]) -> int | None:
 def mixes_of_node(
     costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
 ) -> "DataFrame":
-    """The table of `Roofline.node_mixes`."""
+    """Return the table of `Roofline.node_mixes`."""
     import pandas as pd
 
     if not gpu.node:
@@ -180,7 +165,7 @@ def mixes_of_node(
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
     rows = []
     for cut in range(1, gpus + 1):
-        if gpus % cut or not _can_cut(model, cut):
+        if gpus % cut or not can_cut(model, cut):
             continue
         for stages in range(1, gpus // cut + 1):
             if (gpus // cut) % stages == 0 and stages <= model.layers:
@@ -188,11 +173,6 @@ def mixes_of_node(
     table = pd.DataFrame(rows)
     order = ["fits", "tokens_per_s"]
     return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
-
-
-def _can_cut(model: Transformer, cut: int) -> bool:
-    parts = model.kv_parts
-    return model.heads % cut == 0 and (parts % cut == 0 or cut % parts == 0)
 
 
 def _row(
@@ -204,7 +184,7 @@ def _row(
     stages: int,
     replicas: int,
 ) -> dict:
-    """One mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
+    """Compute one mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
     whole = workload.batch_size * workload.in_memory
     batch = -(-whole // (replicas * stages))
     load = replace(workload, batch_size=batch, in_flight=stages)

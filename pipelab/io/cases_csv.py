@@ -7,45 +7,58 @@ weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have a 
 usd_per_hour. `data/README.md` gives unit and source of every column.
 """
 
-import dataclasses
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
 from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
-from pipelab.io.bandwidth_csv import read_bandwidth
-from pipelab.io.case_config import (
-    COSTS,
-    KNOWN,
-    MODEL,
-    REQUIRED,
-    RULES,
-    WORKLOAD,
+from pipelab.io.case_files import (
+    PoolRow,
     check_names,
-    flag_of,
+    number_of,
     part_of,
+    read_bandwidth,
     read_config,
-    text_of,
+    read_layers,
+    read_pool,
 )
-from pipelab.io.csv_cells import (
-    Row,
-    number,
-    path_of,
-    place,
-    read_rows,
-)
-from pipelab.io.layers_csv import read_layers
+from pipelab.io.csv_cells import Row, csv_text, flag, path_of, place, plain, read_by_name, write_to
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import is_file, is_folder
+from pipelab.io.whole_files import refused
 from pipelab.problem import Model, Problem, Workload
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
-COEFFICIENTS = ("per_token", "per_sequence", "per_layer", "constant")
+# The parameter of config.csv for each field.
+_MODEL = {
+    "name": "model_name",
+    "layers": "num_decoder_layers",
+    "d_model": "d_model",
+    "d_hidden": "d_hidden",
+    "layer_weight_gb": "layer_weight_memory_gb",
+    "bytes_per_element": "bytes_per_element",
+}
+_WORKLOAD = {name: name for name in ("sequence_length", "batch_size")}
+_RULES = {name: name for name in ("max_gpus_per_stage", "batch_split", "link_units")}
+_SAME = "same_type_stages"
+_COSTS = {"efficiency": "stage_efficiency", "activation_overhead": "activation_overhead"}
+_REQUIRED = (
+    *_WORKLOAD,
+    "num_decoder_layers",
+    "d_model",
+    "d_hidden",
+    "layer_weight_memory_gb",
+)
+# The write-up's files carry these too; no stage or link depends on them; see `author_settings`.
+_UNUSED = ("vocab_size", "num_attention_heads", "time_limit_seconds", "optimality_gap")
+_KNOWN = (*_MODEL.values(), *_WORKLOAD, *_COSTS.values(), *_RULES, _SAME, *_UNUSED)
 
 
 def cases() -> tuple[str, ...]:
@@ -57,12 +70,13 @@ def cases() -> tuple[str, ...]:
         What `load_case` takes.
     """
     folders = (data_dir() / "cases").iterdir()
-    sized = [(len(_read_pool(f)[1]), f.name) for f in folders if (f / "gpu_pool.csv").is_file()]
+    pools = {f.name: read_pool(f) for f in folders if (f / "gpu_pool.csv").is_file()}
+    sized = [(sum(one.count for _, one in rows), name) for name, rows in pools.items()]
     return tuple(name for _, name in sorted(sized))
 
 
 def load_case(case: str | Path, *, cloud_provider: str | None = None, **options: Any) -> Problem:
-    """A bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
+    """Load a bundled case by name, or a folder in the CSV format of the write-up or of its author's repository.
 
     Parameters
     ----------
@@ -125,46 +139,44 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
 
 
 def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
-    check_names(folder / "config.csv", parameters, REQUIRED, KNOWN)
-    rows, gpus = _read_pool(folder)
-    costs = part_of(
-        replace, COSTS, parameters, {"obj": load_coefficients(_coefficients_file(folder))}
-    )
-    for row in rows:
-        if row.cells["gpu_type"] not in costs.gpu_types:
-            known = nearest(row.cells["gpu_type"], costs.gpu_types)
-            raise row.error(
-                "gpu_type",
-                row.cells["gpu_type"],
-                f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}",
-            )
-    cluster = Cluster(gpus, read_bandwidth(folder, len(gpus)))
-    model = part_of(Model, MODEL, parameters, {"name": folder.name})
-    model = dataclasses.replace(model, **read_layers(folder, model.layers))
-    workload = part_of(Workload, WORKLOAD, parameters)
-    rules: dict[str, Any] = {n: parameters[n].cells["value"] for n in RULES if n in parameters}
-    same = "same_type_stages"  # the write-up mixes types where its file does not say
-    rules[same] = flag_of(parameters[same]) if same in parameters else False
+    check_names(folder / "config.csv", parameters, _REQUIRED, _KNOWN)
+    own = folder / "throughput_coefficients.csv"
+    # a link that dangles is named when it is read
+    rates = load_coefficients(own if os.path.lexists(own) else None)
+    costs = part_of(partial(replace, rates), _COSTS, parameters)
+    gpus = [gpu for row, one in read_pool(folder) for gpu in _gpus(row, one, costs)]
+    cluster = Cluster(tuple(gpus), read_bandwidth(folder, len(gpus)))
+    model = part_of(Model, _MODEL, parameters, name=folder.name)
+    model = replace(model, **read_layers(folder, model.layers))
+    load = part_of(Workload, _WORKLOAD, parameters)
+    # the write-up mixes types where its file does not say
+    same = _SAME in parameters and flag(parameters[_SAME], "value", f" ({_SAME})")
+    make = partial(Problem, cluster, model, load, costs, name=folder.name, same_type_stages=same)
+    return part_of(make, _RULES, parameters, tuple(_RULES))
 
-    try:
-        return Problem(cluster, model, workload, costs, name=folder.name, **rules)
-    except InvalidValue as error:
-        field, value, expected = error.problems[0]
-        if field not in parameters:
-            raise
-        raise parameters[field].error("value", value, f"{expected} ({field})") from None
+
+def _gpus(row: Row, one: PoolRow, costs: LinearThroughput) -> list[GPU]:
+    """Return the GPUs of one row of the pool, of a type that the cost model knows."""
+    gpu = place(
+        row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, one.memory_gb, one.usd_per_hour)
+    )
+    if one.gpu_type not in costs.gpu_types:
+        known = nearest(one.gpu_type, costs.gpu_types)
+        expected = f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}"
+        raise row.error("gpu_type", one.gpu_type, expected)
+    return [gpu] * one.count
 
 
 def _with_options(problem: Problem, options: Mapping) -> Problem:
-    known = [f.name for f in dataclasses.fields(Problem)]
+    known = [f.name for f in fields(Problem)]
     for name in options:
         if name not in known:
             raise UnknownName(f"a problem has no option {name!r}; {nearest(name, known)}")
-    return dataclasses.replace(problem, **options)
+    return replace(problem, **options)
 
 
 def author_settings(case: str | Path) -> dict[str, float]:
-    """With which MIP gap and time limit in seconds a case's author ran it; pipelab uses neither.
+    """Return the MIP gap and the time limit in seconds with which a case's author ran it; pipelab uses neither.
 
     Examples
     --------
@@ -173,13 +185,11 @@ def author_settings(case: str | Path) -> dict[str, float]:
     """
     parameters = read_config(_find(case))
     columns = {"gap": "optimality_gap", "seconds": "time_limit_seconds"}
-    return {
-        name: float(text_of(parameters[c], name)) for name, c in columns.items() if c in parameters
-    }
+    return {name: float(number_of(parameters, c)) for name, c in columns.items() if c in parameters}
 
 
 def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
-    """The linear cost model with coefficients from a CSV file, the bundled one by default.
+    """Load the linear cost model with coefficients from a CSV file, by default the bundled one.
 
     Parameters
     ----------
@@ -204,60 +214,114 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
     ----------
     The bundled coefficients are the write-up's and synthetic: `data/README.md`.
     """
-    path = (
-        data_dir() / "linear_throughput.csv" if path is None else path_of("load_coefficients", path)
-    )
-    coefficients = {}
-    for row in read_rows(path, ("gpu_type", *COEFFICIENTS)):
-        name = row.cells["gpu_type"]
-        if not name or name in coefficients:
-            raise row.error("gpu_type", name, "expected a name that no other row has")
-        values: dict[str, Any] = {c: number(row, c) for c in COEFFICIENTS}
-        coefficients[name] = place(row, {}, partial(Coefficients, **values))
-    return LinearThroughput(coefficients)
+    bundled = data_dir() / "linear_throughput.csv"
+    path = bundled if path is None else path_of("load_coefficients", path)
+    return LinearThroughput(read_by_name(path, "gpu_type", Coefficients))
 
 
 def _find(case: str | Path) -> Path:
     bundled = data_dir() / "cases" / str(case)
-    if "/" not in str(case) and "\\" not in str(case) and is_file(bundled / "config.csv"):
+    if "/" not in str(case) and "\\" not in str(case) and os.path.isfile(bundled / "config.csv"):
         return bundled
     folder = Path(str(case))
     if str(case).startswith("~"):
         folder = Path(os.path.expanduser(str(case)))
-    if str(case) and is_folder(folder):
+    if str(case) and os.path.isdir(folder):
         return folder
     raise UnknownName(
         f"{shown(str(case))} is neither a bundled case nor a folder; {nearest(str(case), cases())}"
     )
 
 
-def _read_pool(folder: Path) -> tuple[list[Row], tuple[GPU, ...]]:
-    """The rows of gpu_pool.csv, and their GPUs, ids in row order."""
-    rows = read_rows(folder / "gpu_pool.csv", ("gpu_type", "count", "memory_gb"))
-    gpus: list[GPU] = []
-    for row in rows:
-        values: dict[str, Any] = {
-            "type": row.cells["gpu_type"],
-            "memory_gb": number(row, "memory_gb"),
-        }
-        if row.cells.get("usd_per_hour"):
-            values["usd_per_hour"] = number(row, "usd_per_hour")
-        gpu = place(row, {"type": "gpu_type"}, partial(GPU, **values))
-        gpus += [gpu] * _count(row)
-    if not gpus:
-        raise rows[0].error(
-            "count", rows[0].cells["count"], "expected at least one GPU in the pool"
+def save_case(problem: Problem, folder: str | Path) -> Path:
+    """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
+
+    Every file is replaced whole. The coefficients are written beside the three files, so
+    that the folder is complete. The problem's name becomes that of the folder.
+
+    Parameters
+    ----------
+    problem : Problem
+        With `LinearThroughput` and a `Model`.
+    folder : str or Path
+        Made where it is not there.
+
+    Returns
+    -------
+    Path
+        The folder.
+
+    Raises
+    ------
+    NotApplicable
+        The format cannot hold this cost model, this model, training, or a cluster's latencies.
+    InvalidData
+        The folder cannot be written.
+    InvalidValue
+        `folder` is not a path.
+
+    Notes
+    -----
+    The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`;
+    `LinearThroughput` reads none of them, and `load_case` gives their defaults.
+    """
+    folder = path_of("save_case", folder, "folder")
+    if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
+        expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see pl.save"
+        raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])
+    if problem.workload.phase == "training":
+        expected = "expected 'prefill': the write-up's format has no place for a step of training; see pl.save"
+        raise NotApplicable("save_case", [("workload.phase", "training", expected)])
+    if problem.cluster.latency_ms.any():
+        remedy = "dataclasses.replace(cluster, latency_ms=0)"
+        expected = f"expected none: the write-up's format has no place for them; {remedy}"
+        raise NotApplicable(
+            "save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)]
         )
-    return rows, tuple(gpus)
-
-
-def _count(row: Row) -> int:
-    text = row.cells["count"]
-    if not (text.isascii() and text.isdigit() and len(text) <= 6):
-        raise row.error("count", text, "expected a whole number from 0 to 999999")
-    return int(text)
-
-
-def _coefficients_file(folder: Path) -> Path | None:
-    own = folder / "throughput_coefficients.csv"
-    return own if os.path.lexists(own) else None  # a link that dangles is named when it is read
+    parts = (
+        (_MODEL, problem.model),
+        (_WORKLOAD, problem.workload),
+        (_COSTS, problem.costs),
+        ({**_RULES, _SAME: _SAME}, problem),
+    )
+    config = [[c, getattr(part, f)] for names, part in parts for f, c in names.items()]
+    # runs of equal GPUs, ids consecutive in pool order
+    runs = [(gpu, len(list(run))) for gpu, run in groupby(problem.cluster.gpus)]
+    pool = [[gpu.type, count, gpu.memory_gb, gpu.usd_per_hour] for gpu, count in runs]
+    priced = 4 if any(gpu.usd_per_hour is not None for gpu, _ in runs) else 3
+    labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
+    matrix = problem.cluster.bandwidth_matrix()
+    own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
+    np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
+    numbers = [field.name for field in fields(Coefficients)]
+    rates = problem.costs.coefficients.items()
+    tables: dict[str, tuple[list[str], list[list[Any]]]] = {
+        "config.csv": (["parameter", "value"], config),
+        "gpu_pool.csv": (
+            ["gpu_type", "count", "memory_gb", "usd_per_hour"][:priced],
+            [row[:priced] for row in pool],
+        ),
+        "network_bandwidth.csv": (
+            ["", *labels],
+            [[label, *row] for label, row in zip(labels, matrix.tolist(), strict=True)],
+        ),
+        "throughput_coefficients.csv": (
+            ["gpu_type", *numbers],
+            [[name, *(getattr(one, n) for n in numbers)] for name, one in rates],
+        ),
+    }
+    weight, work = problem.model.weight_factors, problem.model.work_factors
+    if weight is not None or work is not None:
+        equal = (1.0,) * problem.model.layers
+        factors = zip(weight or equal, work or equal, strict=True)
+        rows = [[i, *both] for i, both in enumerate(factors, 1)]
+        tables["layers.csv"] = (["layer", "weight_factor", "work_factor"], rows)
+    for name, (header, cells) in tables.items():
+        written = [["" if cell is None else plain(cell) for cell in row] for row in cells]
+        write_to("save_case", folder / name, csv_text(header, written))
+    if "layers.csv" not in tables:  # an old one goes
+        try:
+            (folder / "layers.csv").unlink(missing_ok=True)
+        except OSError as error:
+            raise refused(folder / "layers.csv", "write", error) from None
+    return folder

@@ -1,5 +1,8 @@
 """The command line: `pipelab` opens the lab; the other commands do without it."""
 
+import errno
+import io
+import json
 import sys
 import warnings
 from typing import Annotated, Any
@@ -7,11 +10,10 @@ from typing import Annotated, Any
 import typer
 
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
-from pipelab.io.commands.plans import evaluate, settings, solve, write
-from pipelab.io.commands.tables import compare, count, node, sweep
-from pipelab.io.grading.command import grade
-from pipelab.io.streams import heard, say
-from pipelab.io.terminal import print_ledger
+from pipelab.io.commands.problems import COMMANDS, write
+from pipelab.io.commands.wanted import ProblemCommand
+from pipelab.io.terminal import mute, print_ledger, say
+from pipelab.io.whole_files import refused
 
 app = typer.Typer(
     add_completion=False,
@@ -23,21 +25,34 @@ app = typer.Typer(
     "Exit status: 0, 1 where there is no placement, 2 where something is refused.",
 )
 _PLAN, _FACTS, _COURSE = "Place a model", "What is known", "The course"
+_LEFT = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 def main() -> None:
     """Run the command line; what pipelab refuses is one sentence and exit status 2."""
     warnings.showwarning = _warn
-    sys.exit(heard(_run))
+    # arrows and Greek letters, whatever the terminal's code page
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # and not what a program put in its place
+            # a file's name may be no text at all
+            stream.reconfigure(encoding="utf-8", errors="backslashreplace")
+    status = _run()
+    try:
+        if sys.stdout is not None:  # closed by the parent process
+            sys.stdout.flush()  # what was written may only now meet a full disk
+    except OSError as error:
+        status = _unheard(error)
+    sys.exit(status)
 
 
 def _run() -> int | str | None:
-    """The exit status of the command line; what was refused is said."""
+    """Run a command and return its exit status; an error becomes a sentence on standard error."""
     try:
         app(standalone_mode=True)
     except SystemExit as ended:
-        return ended.code
+        # typer and rich end with 1 where the reader of the output has left
+        return _LEFT if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except PipelabError as error:
         return say(error)
     except ModuleNotFoundError as error:
@@ -45,10 +60,19 @@ def _run() -> int | str | None:
     except KeyboardInterrupt:
         return say("interrupted before there was anything to show", 130)
     except OSError as error:
+        if error.filename is None and error.errno in (errno.ENOSPC, errno.EPIPE):
+            return _unheard(error)
         return say(
             f"{error}; make sure that this file or device can be used, and run the command again"
         )
     return 0
+
+
+def _unheard(error: OSError) -> int:
+    """Return the exit status if standard output takes no more."""
+    mute(sys.stdout)
+    left = isinstance(error, BrokenPipeError)
+    return _LEFT if left else say(refused("standard output", "write", error))
 
 
 def _warn(message: object, *_: Any, **__: Any) -> None:
@@ -63,8 +87,8 @@ def _open(context: typer.Context) -> None:
         open_lab([])
 
 
-for _command in (solve, evaluate, settings, compare, sweep, node, count):
-    app.command(rich_help_panel=_PLAN)(_command)
+for _command in COMMANDS:
+    app.command(cls=ProblemCommand, rich_help_panel=_PLAN)(_command)
 
 
 @app.command(context_settings=_PASS_ON, rich_help_panel=_COURSE)
@@ -179,7 +203,28 @@ def static(
     print(f"{len(pages)} pages; begin with {pages[0]}")
 
 
-app.command(rich_help_panel=_COURSE)(grade)
+@app.command(rich_help_panel=_COURSE)
+def grade(
+    notebook: Annotated[str, typer.Argument(help="A student's copy, such as 05_joint_ilp.ipynb.")],
+    limit: Annotated[float, typer.Option(help="Seconds for the whole notebook.")] = 600.0,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print Gradescope's results.json.")
+    ] = False,
+) -> None:
+    """Run a student's copy of a notebook, and check its answers in another process.
+
+    This is no sandbox: the notebook may do whatever you may. Run it in a container.
+    """
+    from pipelab.io.grading import grade as graded
+
+    say("grade is no sandbox: the notebook runs with your rights; use a container")
+    result = graded(notebook, limit)
+    if as_json:
+        print(json.dumps(result, ensure_ascii=False))
+        return
+    for test in result["tests"]:
+        print(f"{test['score']}/{test['max_score']}  {test['name']}: {test['output']}")
+    print(f"{result['score']} of {len(result['tests'])} points. {result['output']}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,30 @@
-"""A CSV file as text cells that remember their file, row and column.
+"""CSV files as rows that remember where they stand, and as one checked object per row.
 
-Values are checked by their dataclasses (`checked.py`); this module only says where
-in which file a refused value is.
+Values are checked by their dataclasses (`fields.checked`); this module says where in which file a
+refused value is.
 """
 
 import csv
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
 from difflib import get_close_matches
+from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import instance
@@ -19,6 +32,11 @@ from pipelab.io.whole_files import named, read_text, refused, write_whole
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+# Digits as people write them: Python would also take 4_0 for forty.
+NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII
+)
 
 
 class Row(NamedTuple):
@@ -29,7 +47,7 @@ class Row(NamedTuple):
     cells: Mapping[str, str]
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
-        """An error that names file, row, column, value and what was expected."""
+        """Make an error that names file, row, column, value and what was expected."""
         found = "empty" if value in ("", None) else shown(value)
         return InvalidData(
             f"{self.path}, row {self.number}, column {column!r}: {found}: {expected}"
@@ -54,7 +72,14 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
         raise InvalidData(f"{path}: the file is empty{expected}")
     (first, header), *body = lines
-    _check_header(path, first, header, columns)
+    for column in columns:
+        if column not in header:
+            known = nearest(column, header)
+            raise InvalidData(f"{path}, row {first}: column {column!r} is missing; {known}")
+    for column in header:
+        if header.count(column) > 1:
+            times = f"occurs {header.count(column)} times, expected once"
+            raise InvalidData(f"{path}, row {first}: column {column!r} {times}")
     if not body:
         raise InvalidData(f"{path}: there is no row below the header")
     for number, cells in body:
@@ -65,31 +90,117 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     return [Row(path, number, dict(zip(header, cells, strict=True))) for number, cells in body]
 
 
-def _check_header(path: Path, number: int, header: list[str], columns: Sequence[str]) -> None:
-    for column in columns:
-        if column not in header:
-            known = nearest(column, header)
-            raise InvalidData(f"{path}, row {number}: column {column!r} is missing; {known}")
-    twice = [column for column in header if header.count(column) > 1]
-    if twice:
-        raise InvalidData(
-            f"{path}, row {number}: column {twice[0]!r} occurs {len(twice)} times, expected once"
-        )
+def read_objects(
+    path: Path,
+    cls: type,
+    *,
+    make: Callable[..., Any] | None = None,
+    more: Mapping[str, Any] = {},
+    renamed: Mapping[str, str] = {},
+    others: Sequence[str] = (),
+) -> list[tuple[Row, Any]]:
+    """Read a CSV file as one checked object per row.
+
+    A field of the class is a column of the same name: of text, of true and false, or of numbers. The
+    column of a field with a default may be absent, or a cell of it empty.
+
+    Parameters
+    ----------
+    path : Path
+    cls : type
+        A class made by `fields.checked`, whose rules count.
+    make : callable, optional
+        Makes the object from keyword arguments; by default `cls` itself.
+    more : mapping of str to type
+        Columns that `make` takes beside the fields, all of them optional.
+    renamed : mapping of str to str
+        Columns that have another name than their field.
+    others : sequence of str
+        Columns that must be there, and are left to the caller.
+
+    Returns
+    -------
+    list of (Row, object)
+        In the order of the file.
+
+    Raises
+    ------
+    InvalidData
+        Naming file, row, column and value.
+    """
+    types = {**get_type_hints(cls, include_extras=True), **more}
+    kinds = {name: kind for name, one in types.items() if (kind := _kind_of_cell(one))}
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.name in kinds]
+    column_of = {name: renamed.get(name, name) for name in kinds}
+    rows = read_rows(path, [*others, *(column_of[name] for name in required)])
+    _refuse_misspelt(rows[0], [*others, *column_of.values()])
+    found = []
+    for row in rows:
+        given = [n for n in kinds if n in required or row.cells.get(column_of[n])]
+        values = {name: _value(row, column_of[name], kinds[name]) for name in given}
+        found.append((row, place(row, column_of, partial(make or cls, **values))))
+    return found
 
 
-def refuse_misspelt(row: Row, known: Sequence[str]) -> None:
+def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, Any]:
+    """Read the objects of a file by the name in the column `key`, of which each stands once."""
+    found: dict[str, Any] = {}
+    for row, one in read_objects(path, cls, others=[key], **options):
+        name = row.cells[key]
+        if not name or name in found:
+            raise row.error(key, name, "expected a name that no other row has")
+        found[name] = one
+    return found
+
+
+def _kind_of_cell(annotation: Any) -> str:
+    """Return what a field's cells hold, "text", "flag" or "number"; empty if no cell can hold it."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _kind_of_cell(parts[0])
+    if origin in (Union, UnionType):
+        return next(filter(None, map(_kind_of_cell, parts)), "")
+    if annotation is str or origin is Literal:
+        return "text"
+    return {bool: "flag", int: "number", float: "number"}.get(annotation, "")
+
+
+def _value(row: Row, column: str, kind: str) -> Any:
+    text = row.cells[column]
+    if kind == "number":
+        return number(row, column)
+    if kind == "flag":
+        return flag(row, column)
+    if not text:
+        raise row.error(column, text, "expected a value")
+    return text
+
+
+def number(row: Row, column: str, note: str = "") -> str:
+    """Return the text of a cell, which must read as a number; `note` says what it stands for."""
+    if not NUMBER.fullmatch(row.cells[column]):
+        raise row.error(column, row.cells[column], f"expected a number{note}")
+    return row.cells[column]
+
+
+def flag(row: Row, column: str, note: str = "") -> bool:
+    """Read a cell that must say true or false."""
+    text = row.cells[column].lower()
+    if text not in ("true", "false"):
+        raise row.error(column, row.cells[column], f"expected true or false{note}")
+    return text == "true"
+
+
+def _refuse_misspelt(row: Row, known: Sequence[str]) -> None:
     """Refuse an unknown column whose name is close to a known one.
 
     Raises
     ------
     InvalidData
     """
+    absent = [column for column in known if column not in row.cells]
     for column in row.cells:
-        meant = (
-            []
-            if column in known
-            else get_close_matches(column, [k for k in known if k not in row.cells], 1, 0.85)
-        )
+        meant = [] if column in known else get_close_matches(column, absent, 1, 0.85)
         if meant:
             raise InvalidData(
                 f"{row.path}, row 1: column {column!r} is not known; did you mean {meant[0]!r}?"
@@ -106,7 +217,7 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
 
 
 def path_of(what: str, path: Any, field: str = "path") -> Path:
-    """What may be a path as one; in the name of `what`, the function that was called."""
+    """Return an argument as a path; `what` is the function that was called."""
     instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
     if path == "":  # pathlib takes it for the current folder
         raise InvalidValue(
@@ -130,30 +241,16 @@ def write_to(what: str, path: Any, content: str | bytes) -> None:
     try:
         data = content.encode() if isinstance(content, str) else content
     except UnicodeEncodeError as error:
-        raise InvalidData(
-            f"{named(path)}: cannot be written: {error}; expected text that UTF-8 knows"
-        ) from None
+        expected = f"{error}; expected text that UTF-8 knows"
+        raise InvalidData(f"{named(path)}: cannot be written: {expected}") from None
     try:
         write_whole(path, data)
     except (OSError, ValueError) as error:  # ValueError: a character that no path has
         raise refused(path, "write", error) from None
 
 
-# Digits as people write them: Python would also take 4_0 for forty.
-NUMBER = re.compile(
-    r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE | re.ASCII
-)
-
-
-def number(row: Row, column: str) -> str:
-    """The text of a cell that must read as a number."""
-    if not NUMBER.fullmatch(row.cells[column]):
-        raise row.error(column, row.cells[column], "expected a number")
-    return row.cells[column]
-
-
 def plain(value: Any) -> str:
-    """A value as text that reads back to the same value, whole numbers without a point."""
+    """Write a value as text that reads back to the same value, whole numbers without a point."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -162,14 +259,14 @@ def plain(value: Any) -> str:
 
 
 def csv_text(header: list, rows: list[list]) -> str:
-    """A table as the text of a CSV file."""
+    """Write a table as the text of a CSV file."""
     import pandas as pd
 
     return pd.DataFrame(rows, columns=header).to_csv(index=False, lineterminator="\n")
 
 
 def frame_of(path: Path, index: str) -> "DataFrame":
-    """A CSV as a DataFrame, read by the same rules as `read_rows`: only an empty cell is missing."""
+    """Read a CSV as a DataFrame by the rules of `read_rows`: only an empty cell is missing."""
     import pandas as pd
 
     rows = [row.cells for row in read_rows(path, [index])]
@@ -178,7 +275,7 @@ def frame_of(path: Path, index: str) -> "DataFrame":
 
 
 def saved_run(name: str) -> "DataFrame":
-    """A table of measurements that was saved beside the cases, as a DataFrame.
+    """Load a table of measurements that was saved beside the cases.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from pipelab.errors import InvalidValue
 from pipelab.io.csv_cells import path_of, write_to
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.paths import in_clone, notebooks_dir
-from pipelab.io.whole_files import is_file, refused
+from pipelab.io.whole_files import refused
 
 START = "00_start_here.ipynb"
 
@@ -42,7 +42,7 @@ def copy_notebooks(folder: str | Path) -> list[Path]:
         goes on.
     """
     folder = path_of("copy", folder, "folder")
-    if is_file(folder):
+    if os.path.isfile(folder):
         expected = "is a file; expected a folder to copy the notebooks into"
         raise InvalidValue("copy", [("folder", str(folder), expected)])
     copied = []

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from pipelab.engine.schedules import validate
 from pipelab.errors import InvalidData, InvalidSchedule, InvalidValue
 from pipelab.io.csv_cells import path_of, write_to
-from pipelab.io.whole_files import is_file, named, refused
+from pipelab.io.whole_files import named, read_text
 from pipelab.schedules import Action, Schedule
 
 # torch also lists when parameters are gathered and gradients reduced, and every send and receive;
@@ -18,7 +19,7 @@ _ASIDE = re.compile(r"\d+(REDUCE_GRAD|UNSHARD|RESHARD|(SEND|RECV)_[FB]\d+)")
 
 
 def to_csv(schedule: Schedule, path: str | Path | None = None) -> str:
-    """The schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
+    """Write a schedule as torch's CSV: a line per rank, a cell per action, idle ticks empty.
 
     Parameters
     ----------
@@ -110,14 +111,9 @@ def _text(path: Path, label: str) -> str:
     expected = (
         "expected torch's CSV, a line per rank; text instead of a file ends with a line break"
     )
-    if not is_file(path):
+    if not os.path.isfile(path):
         raise InvalidData(f"{label}: there is no such file; {expected}")
-    try:
-        return path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InvalidData(f"{label}: cannot be read as CSV ({error})") from None
-    except OSError as error:
-        raise refused(path, "read", error) from None
+    return read_text(path, "CSV")
 
 
 def _read(label: str, row: int, column: int, cell: str) -> Action:

@@ -1,6 +1,8 @@
-"""What the command line prints: results as tables, and the ledger."""
+"""What the command line prints: results as tables, the ledger, and sentences on standard error."""
 
+import os
 import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def print_result(result: "Result") -> None:
-    """The answer, its stages and its links; in training, its ranks."""
+    """Print the answer, its stages and its links; in training, its ranks."""
     from pipelab.engine.training import TrainingResult
 
     print(result.sentence)
@@ -30,7 +32,7 @@ def print_result(result: "Result") -> None:
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
-    """A placement's attainable rate, what it holds, its stages and its links."""
+    """Print a placement's attainable rate, what it holds, its stages and its links."""
     from pipelab.evaluation import evaluate
 
     found = evaluate(problem, placement)
@@ -60,34 +62,44 @@ def _print_stages(evaluation: "Evaluation") -> None:
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
     """Every claim (on standard output only), the verdicts counted, and those that changed."""
-    from pipelab.course.ledger import verdict_counts
-
     if stream is sys.stdout:
-        for entry in ledger:
-            row = entry.row()
+        for row in ledger.data.to_dict("records"):
             claim = f"{row['document']} {row['row']}"
             print(
                 f"{claim:<12}  {_short(row['it says']):<48}  {_short(row['computed'], 32):<32}  {row['verdict']}"
             )
         print()
-    print(verdict_counts(ledger).to_string(index=False), file=stream)
-    for entry in ledger.changed:
-        row = entry.row()
+    print(ledger.verdict_counts().to_string(index=False), file=stream)
+    for row in ledger.changed.data.to_dict("records"):
         print(
             f"CHANGED {row['document']} {row['row']}, {row['it says']!r}: recorded {row['recorded']}, now "
             f"{row['verdict']}; {row['printed or tested']!r} beside {row['computed']}. {row['remark']}",
             file=stream,
         )
-    counted = ", ".join(f"{number} {kind}s" for kind, number in ledger.kinds.items())
-    print(f"{counted} in {ledger.seconds:.0f} s; {ledger.state}", file=stream)
+    print(ledger.summary, file=stream)
 
 
 def _short(value: object, most: int = 48) -> str:
-    """A cell of a table that is read in a terminal."""
+    """Shorten a cell of a table that is read in a terminal."""
     text = str(value)
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def table_text(frame: "DataFrame") -> str:
-    """A data frame as plain text, columns named by their units."""
+    """Write a data frame as plain text, columns named by their units."""
     return frame.to_string(index=False, float_format=lambda v: f"{v:.7g}")
+
+
+def say(message: object, status: int = 2) -> int:
+    """Say it on standard error, and return the exit status."""
+    try:
+        print(f"pipelab: {message}", file=sys.stderr, flush=True)
+    except OSError:  # standard error is closed
+        mute(sys.stderr)
+    return status
+
+
+def mute(stream: TextIO) -> None:
+    """Discard what is still to be written, so that Python's own flush at the end does not fail."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

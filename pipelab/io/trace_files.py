@@ -19,22 +19,16 @@ def chrome_trace(timeline: Timeline) -> dict:
         for r in range(columns.ranks)
     ]
     start, end = (timeline.start * scale).tolist(), (timeline.end * scale).tolist()
-    stage, microbatch, kind = (
-        columns.stage.tolist(),
-        columns.microbatch.tolist(),
-        columns.kind.tolist(),
-    )
-    rank, waited = columns.rank.tolist(), timeline.names_waited_for(np.arange(len(columns)))
+    numbers = (columns.stage, columns.microbatch, columns.kind, columns.rank)
+    stage, microbatch, kind, rank = (column.tolist() for column in numbers)
+    waited = timeline.names_waited_for(np.arange(len(columns)))
     for i, name in enumerate(columns.texts):
         arguments = {"stage": stage[i], "microbatch": microbatch[i]}
         if waited[i]:
             arguments["waited for"] = waited[i]
-        events.append(
-            {
-                "ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": KINDS[kind[i]],
-                "ts": start[i], "dur": end[i] - start[i], "args": arguments,
-            }
-        )  # fmt: skip
+        event = {"ph": "X", "pid": 0, "tid": rank[i], "name": name, "cat": KINDS[kind[i]]}
+        event |= {"ts": start[i], "dur": end[i] - start[i], "args": arguments}
+        events.append(event)
     return {"traceEvents": events + _arrows(timeline, rank), "displayTimeUnit": "ms"}
 
 

@@ -1,11 +1,13 @@
 """Files are written whole or not at all; what the system refuses is one sentence that names path, reason and remedy."""
 
 import errno
+import json
 import os
 import secrets
-import stat
+import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from pipelab.errors import InvalidData, shown
 
@@ -27,7 +29,7 @@ _REMEDY = {
 
 
 def named(path: str | Path) -> str:
-    """A path as people write it; one that is very long, or cannot be printed, in quotes and shortened.
+    """Write a path as people do; one that is very long, or cannot be printed, in quotes and shortened.
 
     >>> named("plan.csv"), named("a\\0b")
     ('plan.csv', "'a\\\\x00b'")
@@ -37,7 +39,7 @@ def named(path: str | Path) -> str:
 
 
 def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
-    """What the system said of a path, as an error of pipelab's own.
+    """Make an error of pipelab's own of what the system said about a path.
 
     Parameters
     ----------
@@ -57,33 +59,13 @@ def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
     return InvalidData(f"{named(path)}: cannot be {done} ({reason}): {remedy.format(verb=verb)}")
 
 
-def is_file(path: Path) -> bool:
-    """Whether there is such a file; not where the name is one that no file can have."""
-    try:
-        return path.is_file()
-    except (OSError, ValueError):
-        return False
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is such a folder; not where the name is one that no folder can have."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
 def is_special(path: Path) -> bool:
     """Whether it is neither a regular file nor a folder: a device, a pipe."""
-    try:
-        mode = os.stat(path).st_mode
-    except (OSError, ValueError):
-        return False
-    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
 def read_text(path: Path, what: str) -> str:
-    """The text of a file in UTF-8, a byte order mark apart.
+    """Read the text of a file in UTF-8, without a byte order mark.
 
     Parameters
     ----------
@@ -111,15 +93,31 @@ def read_text(path: Path, what: str) -> str:
         raise refused(path, "read", error) from None
 
 
+def read_json(path: Path) -> Any:
+    """Read what a file holds as JSON.
+
+    Raises
+    ------
+    InvalidData
+        It is not there, cannot be read, or is not JSON.
+    """
+    return json_of(path, read_text(path, "JSON"))
+
+
+def json_of(path: Path, text: str) -> Any:
+    """Parse the text of a file, or a part of it, as JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = str(error)[:200]
+        raise InvalidData(f"{named(path)}: cannot be read as JSON ({reason})") from None
+
+
 def _not_there(path: Path) -> str:
-    """Why there is no file; the folder's other files of this kind may be what was meant."""
+    """Say why there is no file; the folder's other files with this suffix may be what was meant."""
     if path.is_symlink():
         return f"is a symbolic link to {named(os.readlink(path))}, which is not there; remove the link, or repair it"
-    others = (
-        sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))
-        if is_folder(path.parent)
-        else []
-    )
+    others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))
     kind = f"{path.suffix[1:].upper()} file" if path.suffix else "file"
     return f"there is no such file; the folder has {', '.join(others[:20]) if others else f'no {kind}'}"
 
@@ -127,9 +125,9 @@ def _not_there(path: Path) -> str:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Replace a file in one step: a reader sees the old content or the new, never a part.
 
-    Mode, and where the system lets us owner, are kept; a new file gets the mode of any other (the
-    umask's). Of a symbolic link the target is replaced. A hard link is cut: the file's other names
-    keep the old content. What is no regular file (a device, a pipe) is written to.
+    The mode is kept; a new file gets the mode of any other (the umask's). Of a symbolic link the
+    target is replaced. A hard link is cut: the file's other names keep the old content. What is no
+    regular file (a device, a pipe) is written to.
 
     Raises
     ------
@@ -137,41 +135,22 @@ def write_whole(path: Path, content: str | bytes) -> None:
         As the system has it: `refused` makes a sentence of it. The old file is as it was.
     """
     data = content.encode() if isinstance(content, str) else content
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        old = os.stat(path)  # of a link's target
-    except FileNotFoundError:
-        old = None
-    if old is not None and not stat.S_ISREG(old.st_mode):
-        with open(path, "wb") as file:
-            file.write(data)
-        return
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
-    # the folder alone would let it be replaced
-    if old is not None and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+    if is_special(target):
+        target.write_bytes(data)
+        return
+    with suppress(FileNotFoundError):
+        os.stat(path)  # links that lead in a circle
+        if not os.access(target, os.W_OK):  # the folder alone would let it be replaced
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     # short: the name itself may be as long as names can be
     made = target.with_name(f".pipelab-{secrets.token_hex(8)}")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
-    # A private file is never readable by others, not even while it is written.
-    handle = os.open(made, flags, 0o666 if old is None else 0o600)
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        if old is not None:
-            _keep(old, made)
+        made.write_bytes(data)
+        if target.exists():
+            shutil.copymode(target, made)
         os.replace(made, target)
     except BaseException:
         made.unlink(missing_ok=True)
         raise
-
-
-def _keep(old: os.stat_result, made: Path) -> None:
-    """Owner, group and mode of the file that is replaced."""
-    new = os.stat(made)
-    if hasattr(os, "chown") and (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
-        # only root can change owners; a user who replaces another's file then owns it
-        with suppress(OSError):
-            os.chown(made, old.st_uid, old.st_gid)
-    os.chmod(made, stat.S_IMODE(old.st_mode))

@@ -1,17 +1,22 @@
 """The ledger: what four documents claim, beside what is computed here and now.
 
-`comparisons` says when two things agree, `claims` what a row is, `shared_results` keeps what
-several rows need, `trials` puts general sentences to the test, one file per document or section lists the rows,
-`book` computes them, `pages` writes them out. `documents` has the four sources with their
-addresses.
+`claims` says what a row is and when two things agree, `writeup` and `programs` list the rows, `evidence`
+has the computations that several rows need, `book` computes all rows and shows them, `documents` has
+the sources with their addresses.
 """
 
-from pipelab.course.ledger.book import Entry, Ledger, reproduce
-from pipelab.course.ledger.claims import KINDS, VERDICTS, Claim
-from pipelab.course.ledger.documents import AUTHORS_CODE, DOCUMENTS, claims
-from pipelab.course.ledger.pages import verdict_counts
+from pipelab.course.ledger.book import Ledger, claims, reproduce
+from pipelab.course.ledger.claims import KINDS, VERDICTS, Claim, agreement
+from pipelab.course.ledger.documents import AUTHORS_CODE, DOCUMENTS
 
 __all__ = [
-    "AUTHORS_CODE", "DOCUMENTS", "KINDS", "VERDICTS", "Claim", "Entry", "Ledger", "claims", "reproduce",
-    "verdict_counts",
-]  # fmt: skip
+    "AUTHORS_CODE",
+    "DOCUMENTS",
+    "KINDS",
+    "VERDICTS",
+    "Claim",
+    "Ledger",
+    "agreement",
+    "claims",
+    "reproduce",
+]

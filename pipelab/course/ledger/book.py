@@ -1,104 +1,58 @@
-"""Compute every row of the ledger, and hold every verdict against the recorded one."""
+"""Compute every row of the ledger, compare every verdict with the recorded one, and show the rows."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from html import escape
-from typing import TYPE_CHECKING
+from itertools import count
+from typing import TYPE_CHECKING, Any
 
-from pipelab.course.ledger.claims import KINDS, VERDICTS, Claim, shown
-from pipelab.course.ledger.shared_results import SharedResults
+from pipelab.course.ledger.claims import COLUMNS, FAILED, KINDS, VERDICTS, Claim, kind_of
+from pipelab.course.ledger.documents import AUTHORS_CODE, DOCUMENTS
 from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import UnknownName, nearest
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-FAILED = "not computed"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A claim with what came of it."""
-
-    document: str
-    number: int  # within its document, from 1
-    claim: Claim
-    value: object  # None of a reading
-    verdict: str
-    seconds: float
-    error: str = ""
-    known: tuple = ()  # the values in its note
-
-    @property
-    def changed(self) -> bool:
-        """Whether the verdict is not the recorded one."""
-        return self.verdict != self.claim.expected
-
-    @property
-    def section(self) -> str:
-        """Of its document."""
-        from pipelab.course.ledger.documents import section_of
-
-        return section_of(self.document, self.number)
-
-    @property
-    def sentence(self) -> str:
-        """Claim, computation and verdict in words."""
-        told = self.row()
-        if self.claim.kind == "reading":
-            return f"{told['it says']}: {told['remark']} (A reading, without a verdict.)"
-        return f"{told['it says']}: {told['computed']} is computed ({told['how']}), so the verdict is: {self.verdict}."
-
-    def _repr_html_(self) -> str:
-        return escape(self.sentence)
-
-    def row(self) -> dict[str, object]:
-        """As one row of a table."""
-        claim = self.claim
-        return {
-            "document": self.document,
-            "row": self.number,
-            "kind": claim.kind,
-            "place": claim.place,
-            "it says": claim.quotation,
-            "words": "paraphrase" if claim.paraphrase else "quotation",
-            "printed or tested": claim.stated,
-            "computed": "–" if self.value is None else shown(self.value, claim.compare.between),
-            "how": claim.how,
-            "compared": claim.compare.rule if claim.compute else "",
-            "verdict": self.verdict,
-            "recorded": claim.expected,
-            "remark": self.error or claim.remark(self.known),
-        }
+# Columns of the table that is shown, and how wide they are beside each other.
+_WIDTHS = {
+    "row": 9,
+    "place": 10,
+    "it says": 19,
+    "printed or tested": 11,
+    "computed": 15,
+    "how": 13,
+    "verdict": 9,
+    "remark": 23,
+}
+_NUMBER = count(1)  # so that two tables on one page filter themselves alone
 
 
 @dataclass(frozen=True)
 class Ledger:
-    """Entries in the order of their documents; shows itself as a table to filter by verdict and document.
+    """Claims with their verdicts; shows itself as a table to filter by verdict and document.
 
     Attributes
     ----------
-    entries : tuple of Entry
-        Claim, computed value and verdict of every row.
+    data : pandas.DataFrame
+        One row per claim, in the order of the documents. Columns of text: document, section, kind, place,
+        it says, printed or tested, computed, how, compared, verdict, recorded, remark; and `row`, its
+        number within its document.
     seconds : float
         What it took to compute them.
     """
 
-    entries: tuple[Entry, ...]
+    data: "DataFrame"
     seconds: float = 0.0
 
     def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Entry]:
-        return iter(self.entries)
+        return len(self.data)
 
     @property
-    def changed(self) -> tuple[Entry, ...]:
-        """Entries whose verdict is not the recorded one."""
-        return tuple(entry for entry in self.entries if entry.changed)
+    def changed(self) -> "Ledger":
+        """The rows whose verdict is not the recorded one."""
+        return replace(self, data=self.data[self.data["verdict"] != self.data["recorded"]])
 
     @property
     def state(self) -> str:
@@ -108,27 +62,16 @@ class Ledger:
         return f"{len(self.changed)} of {len(self)} verdicts not as recorded"
 
     @property
-    def counts(self) -> dict[str, dict[str, int]]:
-        """How many entries of every verdict, by document; verdicts in the order of VERDICTS."""
-        documents = dict.fromkeys(entry.document for entry in self.entries)
-        by_pair = Counter((entry.document, entry.verdict) for entry in self.entries)
-        verdicts = [*VERDICTS, *{e.verdict for e in self.entries if e.verdict not in VERDICTS}]
-        return {d: {v: by_pair[d, v] for v in verdicts} for d in documents}
-
-    @property
-    def totals(self) -> dict[str, int]:
-        """How many entries of every verdict, in all. No verdict belongs to two kinds, so kinds are counted apart."""
-        return dict(Counter(entry.verdict for entry in self.entries))
-
-    @property
-    def kinds(self) -> dict[str, int]:
-        """How many numbers, statements and readings."""
-        return {kind: sum(entry.claim.kind == kind for entry in self.entries) for kind in KINDS}
+    def summary(self) -> str:
+        """How many rows of each kind, how long they took, and the state, in words."""
+        kinds = Counter(self.data["kind"])
+        counted = ", ".join(f"{kinds[kind]} {kind}s" for kind in KINDS)
+        return f"{counted} in {self.seconds:.0f} s; {self.state}"
 
     def only(
         self, verdict: str | None = None, document: str | None = None, kind: str | None = None
     ) -> "Ledger":
-        """Its entries of one verdict, of one document, of one kind, or several of these.
+        """Select rows of one verdict, of one document, of one kind, or several of these.
 
         Parameters
         ----------
@@ -149,20 +92,18 @@ class Ledger:
         UnknownName
             There is no such verdict, document or kind.
         """
-        documents = {e.document for e in self.entries}
-        for value, known in ((verdict, (*VERDICTS, FAILED)), (document, documents), (kind, KINDS)):
-            if value is not None and value not in known:
-                raise UnknownName(f"no entry has {value!r}; {nearest(value, known)}")
-        chosen = ((verdict, "verdict"), (document, "document"))
-        kept = (
-            e
-            for e in self.entries
-            if all(value in (None, getattr(e, name)) for value, name in chosen)
-        )
-        return replace(self, entries=tuple(e for e in kept if kind in (None, e.claim.kind)))
+        data = self.data
+        known = {"verdict": [*VERDICTS, FAILED], "document": set(data["document"]), "kind": KINDS}
+        chosen = {"verdict": verdict, "document": document, "kind": kind}
+        for column, value in chosen.items():
+            if value is not None:
+                if value not in known[column]:
+                    raise UnknownName(f"no entry has {value!r}; {nearest(value, known[column])}")
+                data = data[data[column] == value]
+        return replace(self, data=data)
 
-    def find(self, says: str) -> Entry:
-        """The first entry whose words contain this text.
+    def find(self, says: str) -> "Ledger":
+        """Select the rows whose words contain a text.
 
         Parameters
         ----------
@@ -171,31 +112,45 @@ class Ledger:
 
         Returns
         -------
-        Entry
-            The first.
+        Ledger
+            At least one row.
 
         Raises
         ------
         UnknownName
-            None does.
+            There is no such row.
         """
-        for entry in self.entries:
-            if says in entry.claim.says:
-                return entry
-        raise UnknownName(f"no entry says {says!r}")
+        found = self.data[self.data["it says"].str.contains(says, regex=False)]
+        if found.empty:
+            raise UnknownName(f"no entry says {says!r}")
+        return replace(self, data=found)
 
     def to_frame(self) -> "DataFrame":
-        """The ledger as a table, one row per entry.
+        """The ledger as a table.
 
         Returns
         -------
         pandas.DataFrame
-            Columns of text: document, row, kind, place, it says, words (quotation or paraphrase),
-            printed or tested, computed, how, compared, verdict, recorded, remark.
+            `data`.
+        """
+        return self.data
+
+    def verdict_counts(self) -> "DataFrame":
+        """Count the verdicts by document.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per verdict that occurs, with its kind; one column per document, and the sum.
         """
         import pandas as pd
 
-        return pd.DataFrame([entry.row() for entry in self.entries])
+        counts = pd.crosstab(self.data["verdict"], self.data["document"])
+        occur = [verdict for verdict in (*VERDICTS, FAILED) if verdict in counts.index]
+        counts = counts.loc[occur, self.data["document"].unique()].assign(all=counts.sum(axis=1))
+        counts = counts.rename_axis(columns=None).reset_index()
+        counts.insert(0, "kind", [kind_of(verdict) for verdict in occur])
+        return counts
 
     def csv(self) -> str:
         """The whole table as the text of a CSV file.
@@ -203,12 +158,9 @@ class Ledger:
         Returns
         -------
         str
-            With the columns of `frame`.
+            With the columns of `data`.
         """
-        from pipelab.io.csv_cells import csv_text
-
-        rows = [entry.row() for entry in self.entries]
-        return csv_text(list(rows[0]) if rows else [], [list(row.values()) for row in rows])
+        return self.data.to_csv(index=False)
 
     def html(self) -> str:
         """The whole table as a page of its own.
@@ -216,40 +168,78 @@ class Ledger:
         Returns
         -------
         str
-            HTML with its style, and a filter by verdict and document.
+            HTML with its style: the sources with their addresses, what the verdicts mean and how many there
+            are, and the table with a filter by verdict and document.
         """
-        from pipelab.course.ledger.pages import page
+        from pipelab.display import table
 
-        return page(self)
+        sources = {name: DOCUMENTS[name] for name in self.data["document"].unique()}
+        return self._rendered(
+            height="none",
+            sources=sources | {"the author's code": AUTHORS_CODE},
+            kinds=KINDS,
+            counts=table(self.verdict_counts()),
+        )
 
     def _repr_html_(self) -> str:
-        from pipelab.course.ledger.pages import filtered_table
-
-        return filtered_table(self)
+        return self._rendered(height="640px")
 
     def __repr__(self) -> str:
         return f"Ledger of {len(self)} entries; {self.state}"
 
+    def _rendered(self, **page: Any) -> str:
+        """Fill the template: a page if it gets sources, and otherwise a piece of one."""
+        from jinja2 import Environment, PackageLoader
 
-def enter(document: str, number: int, claim: Claim, shared: SharedResults) -> Entry:
-    """Compute one claim. A computation that fails is an entry that says why, and not as recorded."""
-    began = time.perf_counter()
-    try:
-        value = claim.compute(shared) if claim.compute else None
-        known = claim.known(shared) if claim.known else ()
-        verdict, error = claim.verdict(value, shared), ""
-    except Exception as failure:
-        value, known, verdict, error = None, (), FAILED, f"{type(failure).__name__}: {failure}"
-    return Entry(document, number, claim, value, verdict, time.perf_counter() - began, error, known)
+        from pipelab.figures.theme import VERDICT_COLOURS, ink_on
+
+        data = self.data.assign(row=self.data["document"] + " " + self.data["row"].astype(str))
+        verdicts = [v for v in (*VERDICTS, FAILED) if v in set(data["verdict"])]
+        documents = list(data["document"].unique())
+        pairs = set(zip(data["verdict"], data["document"], strict=True))
+        filled = [column for column in _WIDTHS if not data[column].isin(["", "–"]).all()]
+        whole = sum(_WIDTHS[column] for column in filled)
+        colours = {v: VERDICT_COLOURS.get(v, "#FFFFFF") for v in verdicts}
+        loader = PackageLoader("pipelab.course.ledger", ".")
+        made = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        return made.get_template("ledger.html.j2").render(
+            name=f"ledger{next(_NUMBER)}",
+            rows=data.to_dict("records"),
+            verdicts=verdicts,
+            documents=documents,
+            empty=[
+                (v, d)
+                for v, verdict in enumerate(verdicts, 1)
+                for d, document in enumerate(documents, 1)
+                if (verdict, document) not in pairs
+            ],
+            widths={column: 100 * _WIDTHS[column] / whole for column in filled},
+            colours={v: f"background:{c};color:{ink_on(c)}" for v, c in colours.items()},
+            kind_of=kind_of,
+            summary=self.summary,
+            **page,
+        )
 
 
-def reproduce(
-    documents: Iterable[str] | None = None,
-    *,
-    progress: bool = False,
-    shared: SharedResults | None = None,
-    on_entry: Callable[[Entry], None] | None = None,
-) -> Ledger:
+def claims(documents: Iterable[str] | None = None) -> list[Claim]:
+    """Every row, uncomputed, of some documents.
+
+    Raises
+    ------
+    UnknownName
+        For a document that is not in `DOCUMENTS`.
+    """
+    from pipelab.course.ledger import programs, writeup
+
+    chosen = list(DOCUMENTS) if documents is None else list(documents)
+    for name in chosen:
+        if name not in DOCUMENTS:
+            raise UnknownName(f"there is no document {name!r}; {nearest(name, DOCUMENTS)}")
+    rows = (*programs.CLAIMS, *writeup.CLAIMS)
+    return [row for name in chosen for row in rows if row.document == name]
+
+
+def reproduce(documents: Iterable[str] | None = None, *, progress: bool = False) -> Ledger:
     """Compute every claim of the write-up and of three published programs, and compare.
 
     Parameters
@@ -258,16 +248,11 @@ def reproduce(
         Some of `pipelab.course.ledger.DOCUMENTS`; by default all.
     progress : bool
         Show a progress bar on standard error.
-    shared : SharedResults, optional
-        Where results that several rows need are kept; a new one by default, so that everything is
-        computed now.
-    on_entry : function of Entry, optional
-        Called after each.
 
     Returns
     -------
     Ledger
-        A computation that fails is an entry that says why.
+        A computation that fails is a row that says why.
 
     Raises
     ------
@@ -284,25 +269,26 @@ def reproduce(
     --------
     >>> import pipelab as pl
     >>> ledger = pl.reproduce(["pmetal"])
-    >>> ledger.changed, ledger.find("cover 0..num_layers").verdict
-    ((), 'holds on what was tried')
+    >>> len(ledger.changed), list(ledger.find("cover 0..num_layers").data["verdict"])
+    (0, ['holds on what was tried'])
     """
+    import pandas as pd
     from tqdm.auto import tqdm
 
-    from pipelab.course.ledger.documents import claims
+    from pipelab.course.ledger.writeup import once
 
-    began, shared = time.perf_counter(), shared or SharedResults()
-    entries = []
-    rows = claims(documents)
-    bar = tqdm(total=len(rows), unit="row", disable=not progress)
+    began, listed = time.perf_counter(), claims(documents)
+    once.cache_clear()  # everything is computed now
+    computed: list[dict] = []
+    bar = tqdm(total=len(listed), unit="row", disable=not progress)
     with noted_interrupts(passed_on=True) as interrupted, bar:
-        for document, number, claim in rows:
-            bar.set_description(document)
-            entries.append(enter(document, number, claim, shared))
+        for claim in listed:
+            bar.set_description(claim.document)
+            computed.append(claim.row())
             # a solve takes Ctrl-C for its own, and with less to say the row would be another
             if interrupted():
                 raise KeyboardInterrupt
-            if on_entry:
-                on_entry(entries[-1])
             bar.update()
-    return Ledger(tuple(entries), time.perf_counter() - began)
+    data = pd.DataFrame(computed, columns=COLUMNS)
+    data.insert(1, "row", data.groupby("document").cumcount() + 1)
+    return Ledger(data, time.perf_counter() - began)

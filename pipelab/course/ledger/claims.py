@@ -1,17 +1,22 @@
-"""A row of the ledger: what a document says, how it is computed, and the verdict that follows."""
+"""Rows of the ledger: a function whose docstring quotes a claim and whose body computes it, and the verdict.
 
-from collections.abc import Callable
+A number agrees *exactly* if it equals the printed one to a part in 10^9, and *rounded* if it does so
+after rounding, or cutting off, to the digits that are printed. `~600K` has one digit, since zeros
+before a suffix or a comma say nothing behind a `~`; `475K+` asks for at least as much.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
-
-from pipelab.course.ledger.comparisons import NUMBERS, Comparison, Trial
-from pipelab.course.ledger.shared_results import SharedResults
-from pipelab.errors import InvalidValue
+from typing import Any, NamedTuple
 
 ASSUMED, MACHINE = "only under an unstated assumption", "machine-dependent"
 HOLDS, TRIED, FAILS, NONE = "holds", "holds on what was tried", "does not hold", "no verdict"
+FAILED = "not computed"
 
-# Kind of row, its verdicts, and what each verdict says. No verdict belongs to two kinds.
+# Type of row, its verdicts, and what each verdict says. No verdict belongs to two types.
 KINDS = {
     "number": {
         "exact": "equal to every digit printed",
@@ -28,119 +33,118 @@ KINDS = {
     "reading": {NONE: "an opinion, an open question or an outlook: answered in a sentence"},
 }
 VERDICTS = {verdict: text for verdicts in KINDS.values() for verdict, text in verdicts.items()}
-_KIND_OF = {verdict: kind for kind, verdicts in KINDS.items() for verdict in verdicts}
 
 
-@dataclass(frozen=True)
-class Claim:
-    """One claim of a document.
+class Trial(NamedTuple):
+    """A general sentence put to the test: on how many inputs it held, of how many, and the first where it did not."""
 
-    Parameters
-    ----------
-    place : str
-        Heading, type or function under which it stands, as the document spells it.
-    says : str
-        Its words; " … " stands for words left out.
-    stated : str
-        Of a number: the number as printed. Of a statement: what was tested, in pipelab's words.
-    compute : function of a SharedResults, optional
-        What pipelab gets: a number or several; for EQUAL, DIFFERENT, ABOVE and AT_LEAST a pair; for
-        EVERY a Trial. A reading has none.
-    how : str
-        The computation in words.
-    expected : str
-        The recorded verdict, one of VERDICTS; it also tells the kind of row.
-    compare : Comparison
-    assuming : str
-        What `compute` takes for granted and the text does not say; of numbers only.
-    literally : function of a SharedResults, optional
-        The computation without that assumption; it must not agree, or else the assumption is idle.
-    note : str
-        What a reader should know besides; of a reading, the answer. `{}` stands for values of
-        `known`.
-    known : function of a SharedResults, optional
-        The values in `note`, as a tuple.
-    paraphrase : bool
-        `says` is not word for word in the document.
+    held: int
+    of: int
+    counterexample: str = ""
+    whole: bool = False  # these are all the inputs of which the sentence speaks
+
+    def __str__(self) -> str:
+        counterexample = f"; not {self.counterexample}" if self.counterexample else ""
+        return f"{self.held:,} of {self.of:,}{counterexample}"
+
+
+def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
+    """Count results, each an input in words and whether the sentence holds there.
+
+    >>> print(tried([("1 layer", True), ("2 layers", False), ("3 layers", False)]))
+    1 of 3; not 2 layers
     """
-
-    place: str
-    says: str
-    stated: str
-    compute: Callable[[SharedResults], object] | None
-    how: str
-    expected: str
-    compare: Comparison = NUMBERS
-    assuming: str = ""
-    literally: Callable[[SharedResults], object] | None = None
-    note: str = ""
-    known: Callable[[SharedResults], tuple[Any, ...]] | None = None
-    paraphrase: bool = False
-
-    def __post_init__(self) -> None:
-        if self.expected not in VERDICTS:
-            raise InvalidValue(
-                "Claim", [("expected", self.expected, f"expected one of {', '.join(VERDICTS)}")]
-            )
-        if self.literally is not None and not self.assuming:
-            raise InvalidValue(
-                "Claim", [("assuming", "", "expected the assumption that `literally` does without")]
-            )
-        if self.assuming and self.kind != "number":
-            raise InvalidValue(
-                "Claim", [("assuming", self.assuming, f"expected none: this row is a {self.kind}")]
-            )
-        if (self.compute is None) != (self.kind == "reading"):
-            raise InvalidValue(
-                "Claim", [("compute", self.compute, "expected a function, but none of a reading")]
-            )
-        if self.kind == "reading" and not self.note:
-            raise InvalidValue("Claim", [("note", "", "expected the answer of a reading")])
-
-    @property
-    def kind(self) -> str:
-        """Number, statement or reading."""
-        return _KIND_OF[self.expected]
-
-    @property
-    def quotation(self) -> str:
-        """Its words, in quotation marks where they are the document's own."""
-        return self.says if self.paraphrase else f"“{self.says}”"
-
-    def verdict(self, computed: object, shared: SharedResults) -> str:
-        """What follows from the computation."""
-        if self.kind == "reading":
-            return NONE
-        agreement = self.compare.agrees(self.stated, computed)
-        if self.kind == "statement":
-            if agreement != "exact":
-                return FAILS
-            return TRIED if isinstance(computed, Trial) and not computed.whole else HOLDS
-        if not self.assuming or agreement not in ("exact", "rounded"):
-            return agreement
-        if self.literally is not None:
-            plainly = self.compare.agrees(self.stated, self.literally(shared))
-            if plainly in ("exact", "rounded"):
-                return plainly
-        return ASSUMED
-
-    def remark(self, known: tuple[Any, ...]) -> str:
-        """Assumption and note as one text, with what was computed for it."""
-        assumed = f"Assuming {self.assuming}." if self.assuming else ""
-        note = self.note.format(*map(shown, known)) if known else self.note
-        return " ".join(part for part in (assumed, note) if part)
+    listed = list(results)
+    failed = [what for what, held in listed if not held]
+    return Trial(len(listed) - len(failed), len(listed), failed[0] if failed else "", whole)
 
 
-def reading(
-    place: str, says: str, answer: str, known: Callable[[SharedResults], tuple[Any, ...]] | None = None, *,
-    paraphrase: bool = False,
-) -> Claim:  # fmt: skip
-    """An opinion, a question or an outlook, and the sentence that answers it.
+# When does a computed value agree with a printed one?
 
-    >>> reading("Lessons", "simple is better", "That is a matter of taste.").kind
-    'reading'
+SAME = 1e-9
+
+
+class Number(NamedTuple):
+    """A printed number: its value, the unit of its last digit, and whether it may be more."""
+
+    value: float
+    step: float
+    or_more: bool
+
+    def agrees(self, computed: float) -> str:
+        """ "exact", "rounded" or "wrong"."""
+        if math.isclose(computed, self.value, rel_tol=SAME, abs_tol=SAME):
+            return "exact"
+        over = computed - self.value
+        if self.or_more:
+            return "rounded" if over > 0 else "wrong"
+        nearest = abs(over) <= self.step / 2 * (1 + SAME)
+        cut_off = 0 <= over < self.step
+        return "rounded" if nearest or cut_off else "wrong"
+
+
+def numbers_in(text: str) -> tuple[Number, ...]:
+    """The numbers of a text as they are printed.
+
+    >>> numbers_in("~600K and 301.78")
+    (Number(value=600000.0, step=100000.0, or_more=False), Number(value=301.78, step=0.01,
+    or_more=False))
     """
-    return Claim(place, says, "", None, "", NONE, note=answer, known=known, paraphrase=paraphrase)
+    found = []
+    printed = r"(~?)(\d+(?:,\d{3})*)(?:\.(\d+))?([KM]?)(\+?)"
+    for about, whole, decimals, suffix, more in re.findall(printed, text):
+        digits, scale = whole.replace(",", ""), {"": 1, "K": 10**3, "M": 10**6}[suffix]
+        step = 10.0 ** -len(decimals)
+        if about and not decimals:
+            step = 10.0 ** (len(digits) - len(digits.rstrip("0"))) if int(digits) else 1.0
+        found.append(Number(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more)))
+    return tuple(found)
+
+
+def agreement(printed: str, computed: Any) -> str:
+    """How one or several numbers agree with those of a text: as well as the worst of them.
+
+    >>> agreement("301.78 and 4", (301.784, 4))
+    'rounded'
+    """
+    parts = computed if isinstance(computed, tuple) else (computed,)
+    numbers = numbers_in(printed)
+    if len(parts) != len(numbers):
+        raise ValueError(f"{printed!r} has {len(numbers)} numbers, and {len(parts)} were computed")
+    found = [number.agrees(float(part)) for number, part in zip(numbers, parts, strict=True)]
+    return max(found, key=("exact", "rounded", "wrong").index)
+
+
+def _equal(first: Any, second: Any) -> bool:
+    if isinstance(first, float | int) and isinstance(second, float | int):
+        return math.isclose(first, second, rel_tol=SAME)
+    return first == second
+
+
+EQUAL, DIFFERENT = "both sides are equal", "both sides differ"
+ABOVE, AT_LEAST = "the first is larger", "the first is not smaller"
+TIME, REPORTED = "a time, which is this machine's", "contradicted by its author's own file"
+NUMBERS, TEXT, EVERY = "the numbers as printed", "word for word", "every input tried"
+_PAIRS: dict[str, Callable[[Any, Any], bool]] = {
+    EQUAL: _equal,
+    DIFFERENT: lambda first, second: not _equal(first, second),
+    ABOVE: lambda first, second: first > second and not _equal(first, second),
+    AT_LEAST: lambda first, second: first >= second or _equal(first, second),
+}
+
+
+def compared(rule: str, stated: str, value: Any) -> str:
+    """ "exact", "rounded", "wrong" or "machine-dependent", by one of the rules above."""
+    if rule in _PAIRS:
+        return "exact" if _PAIRS[rule](*value) else "wrong"
+    if rule == EVERY:
+        return "exact" if value.of and value.held == value.of else "wrong"
+    if rule == TEXT:
+        return "exact" if value == stated else "wrong"
+    # A run said to have been stopped is contradicted if its author's own file reports the optimum computed here.
+    if rule == TIME or (rule == REPORTED and numbers_in(stated)[0].agrees(value) != "exact"):
+        return MACHINE
+    return "wrong" if rule == REPORTED else agreement(stated, value)
 
 
 def shown(value: object, between: str = ", ") -> str:
@@ -149,10 +153,189 @@ def shown(value: object, between: str = ", ") -> str:
     >>> shown((301.784, 9887608011)), shown(("optimal", 0.25), " and ")
     ('301.784, 9,887,608,011', 'optimal and 0.25')
     """
-    if isinstance(value, Trial):
-        return str(value)
-    if isinstance(value, tuple):
-        return between.join(shown(part) for part in value)
+    if isinstance(value, tuple) and not isinstance(value, Trial):
+        return between.join(map(shown, value))
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.7g}"
+
+
+# Rows
+
+COLUMNS = (
+    "document",
+    "section",
+    "kind",
+    "place",
+    "it says",
+    "printed or tested",
+    "computed",
+    "how",
+    "compared",
+    "verdict",
+    "recorded",
+    "remark",
+)
+
+
+class Found(NamedTuple):
+    """What a row computes beside its value: the values in its remark, and the value without its assumption."""
+
+    value: Any
+    known: tuple = ()
+    literally: Any = None  # of a number that agrees only under an assumption
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of a document.
+
+    Attributes
+    ----------
+    section : str
+        Document, or part of it, such as "write-up: results".
+    place : str
+        Heading, type or function under which it stands, as the document spells it.
+    recorded : str
+        The recorded verdict, one of VERDICTS; it also tells the type of row.
+    compute : function
+        What pipelab gets: a number or several, a text, a Trial, or a pair for EQUAL, DIFFERENT, ABOVE
+        and AT_LEAST; or these in a Found. Of a reading, the values in its remark.
+    rule : str
+        How the value is compared; by default as its type suggests.
+    says : str
+        Its words; " … " stands for words left out.
+    stated : str
+        The number as printed, or what was tested in pipelab's words.
+    how : str
+        The computation in words.
+    remark : str
+        What a reader should know besides, an assumption first; of a reading, the answer. `{}` stands
+        for known values.
+    """
+
+    section: str
+    place: str
+    recorded: str
+    compute: Callable[[], Any]
+    rule: str = ""
+    says: str = ""
+    stated: str = ""
+    how: str = ""
+    remark: str = ""
+
+    @property
+    def document(self) -> str:
+        """One of DOCUMENTS."""
+        return self.section.partition(":")[0]
+
+    @property
+    def kind(self) -> str:
+        """Number, statement or reading."""
+        return kind_of(self.recorded)
+
+    def found(self) -> Found:
+        """Compute it."""
+        found = self.compute()
+        if self.kind == "reading":
+            return Found(None, found or ())
+        return found if isinstance(found, Found) else Found(found)
+
+    def row(self) -> dict[str, str]:
+        """Compute it, as a row of the ledger. A computation that fails is a row that says why."""
+        value, rule = "–", ""
+        try:
+            found = self.found()
+            verdict, remark = self._verdict(found), self.remark.format(*map(shown, found.known))
+            if found.value is not None:
+                rule = self._rule(found.value)
+                value = shown(found.value, " and " if rule in _PAIRS else ", ")
+        except Exception as failure:
+            value, verdict, remark = "–", FAILED, f"{type(failure).__name__}: {failure}"
+        texts = (
+            self.document,
+            self.section,
+            self.kind,
+            self.place,
+            f"“{self.says}”",
+            self.stated,
+            value,
+            self.how,
+            rule,
+            verdict,
+            self.recorded,
+            remark,
+        )
+        return dict(zip(COLUMNS, texts, strict=True))
+
+    def _rule(self, value: Any) -> str:
+        if self.rule or isinstance(value, Trial):
+            return self.rule or EVERY
+        return TEXT if isinstance(value, str) else NUMBERS
+
+    def _verdict(self, found: Found) -> str:
+        if self.kind == "reading":
+            return NONE
+        rule = self._rule(found.value)
+        verdict = compared(rule, self.stated, found.value)
+        if self.kind == "statement":
+            if verdict != "exact":
+                return FAILS
+            return TRIED if isinstance(found.value, Trial) and not found.value.whole else HOLDS
+        if found.literally is None or verdict not in ("exact", "rounded"):
+            return verdict
+        plainly = compared(rule, self.stated, found.literally)
+        return plainly if plainly in ("exact", "rounded") else ASSUMED
+
+
+def kind_of(verdict: str) -> str:
+    """The type of row that has this verdict; empty for "not computed"."""
+    return next((kind for kind, verdicts in KINDS.items() if verdict in verdicts), "")
+
+
+def claim(
+    rows: list[Claim], section: str, place: str, recorded: str, rule: str = ""
+) -> Callable[[Callable], Callable]:
+    """Enter a function into a list of rows.
+
+    Its docstring quotes the claim and then says, each in a line or several that begin so: *Printed* or
+    *Tested*, *How*, *Remark*. `told` reads it.
+    """
+
+    def entered(compute: Callable) -> Callable:
+        rows.append(Claim(section, place, recorded, compute, rule, **told(compute)))
+        return compute
+
+    return entered
+
+
+def told(function: Callable) -> dict[str, str]:
+    """The fields of a Claim that a docstring gives: `says`, `stated`, `how` and `remark`.
+
+    If it begins without a quotation, that is a `title`, and *Says* quotes.
+
+    >>> def fits():
+    ...     '''“a quotation”
+    ...
+    ...     Tested: it fits
+    ...     Remark: A remark may
+    ...     go on.
+    ...     '''
+    >>> told(fits)
+    {'says': 'a quotation', 'stated': 'it fits', 'remark': 'A remark may go on.'}
+    """
+    names = {
+        "Says": "says",
+        "Printed": "stated",
+        "Tested": "stated",
+        "How": "how",
+        "Remark": "remark",
+    }
+    text = inspect.getdoc(function) or ""
+    first, *rest = re.split(rf"^({'|'.join(names)}): ", text, flags=re.MULTILINE)
+    fields = [("says" if first.startswith("“") else "title", first)]
+    fields += [(names[label], words) for label, words in zip(rest[::2], rest[1::2], strict=True)]
+    texts = {name: " ".join(words.split()) for name, words in fields}
+    if "says" in texts:
+        texts["says"] = texts["says"].removeprefix("“").removesuffix("”")
+    return texts

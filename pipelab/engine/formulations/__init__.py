@@ -1,1 +1,1 @@
-"""One file per formulation, and what they share."""
+"""The joint program: its candidates, how many there are, and its families of rows."""

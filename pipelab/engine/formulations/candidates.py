@@ -11,21 +11,16 @@ Equals `pipelab.candidates` on its domain; see tests/test_definitions_placement.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from pipelab.candidates import stage_gpus
-from pipelab.display import table
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import SOLVER
-from pipelab.placement import Placement, Stage, show_layers
+from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +32,7 @@ class Candidates:
     sets : tuple of tuple of int
         The S different GPU sets, by size and then by id.
     set_of, start, size : int arrays, shape (A,)
-        Of each allocation: its GPU set, its first layer (from 0), its number of layers.
+        For each allocation, its GPU set, its first layer (from 0) and its number of layers.
     throughput : float array, shape (A,)
         θ of each allocation in tokens/s.
     tail, head : int arrays, shape (E,)
@@ -69,36 +64,13 @@ class Candidates:
 
     @cached_property
     def stop(self) -> np.ndarray:
-        """Of each allocation, the layer after its last; shape (A,)."""
+        """For each allocation, the layer after its last; shape (A,)."""
         return self.start + self.size
 
     @cached_property
     def membership(self) -> np.ndarray:
         """True where a GPU belongs to a set; shape (S, N)."""
         return _membership(self.sets, self.gpus)
-
-    def to_frame(self) -> "DataFrame":
-        """One row per allocation: layers (counted from 1), GPUs, rate, number of possible successors."""
-        import pandas as pd
-
-        types = [gpu.type for gpu in self.problem.cluster.gpus]
-        sets = [self.sets[s] for s in self.set_of]
-        return pd.DataFrame(
-            {
-                "layers": [
-                    show_layers(range(a, b)) for a, b in zip(self.start, self.stop, strict=True)
-                ],
-                "gpus": [", ".join(map(str, s)) for s in sets],
-                "gpu_types": [", ".join(types[g] for g in s) for s in sets],
-                "throughput_tokens_per_s": self.throughput,
-                "successors": np.bincount(self.tail, minlength=len(sets)),
-            }
-        )
-
-    def _repr_html_(self) -> str:
-        return f"<p>{len(self.start):,} allocations, the first of them:</p>" + table(
-            self.to_frame().head(10)
-        )
 
     def placement(self, chosen: np.ndarray) -> Placement:
         """The placement of a set of allocation numbers, in layer order."""
@@ -122,35 +94,33 @@ class Candidates:
             top = min(top, proven + SOLVER * max(1.0, top))
         return float(rates[rates <= top].max(initial=rates.min()))
 
+    def connected_by(self, links: np.ndarray) -> "Candidates":
+        """Keep all allocations, and the connections of a mask of shape (E,)."""
+        return replace(
+            self,
+            tail=self.tail[links],
+            head=self.head[links],
+            link_throughput=self.link_throughput[links],
+        )
+
     def reaching(self, rate: float) -> "Candidates":
         """The allocations that reach a rate in tokens/s, and the connections between them that do."""
         kept = self.throughput >= rate
         number = np.cumsum(kept) - 1  # new number of each allocation that is kept
         links = (self.link_throughput >= rate) & kept[self.tail] & kept[self.head]
+        fast = self.connected_by(links)
         return replace(
-            self,
+            fast,
             set_of=self.set_of[kept],
             start=self.start[kept],
             size=self.size[kept],
             throughput=self.throughput[kept],
-            tail=number[self.tail[links]],
-            head=number[self.head[links]],
-            link_throughput=self.link_throughput[links],
-        )
-
-    def chosen(self, placement: Placement) -> np.ndarray:
-        """The allocation numbers of a placement: the inverse of `placement`."""
-        number = {s: i for i, s in enumerate(self.sets)}
-        index = {
-            (int(s), int(b), int(n)): a
-            for a, (s, b, n) in enumerate(zip(self.set_of, self.start, self.size, strict=True))
-        }
-        return np.array(
-            [index[number[s.gpus], s.layers.start, len(s.layers)] for s in placement.stages]
+            tail=number[fast.tail],
+            head=number[fast.head],
         )
 
 
-def enumerate_candidates(problem: Problem) -> Candidates:
+def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> Candidates:
     """List every allocation that fits in memory and every connection between them.
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
@@ -160,18 +130,19 @@ def enumerate_candidates(problem: Problem) -> Candidates:
     ----------
     problem : Problem
         Small enough to be listed.
+    deadline : Deadline
+        Checked while they are listed.
 
     Returns
     -------
     Candidates
-        A allocations and E connections as arrays, rates in tokens/s; `to_frame()` has the allocations
-        as a table.
+        A allocations and E connections as arrays, rates in tokens/s.
+
+    Raises
+    ------
+    Ended
+        The deadline has passed.
     """
-    return all_candidates(problem, NEVER)
-
-
-def all_candidates(problem: Problem, deadline: Deadline) -> Candidates:
-    """The same; raises `Ended` at the deadline."""
     sets = gpu_sets(problem, deadline)
     rate, fits = stage_rates(problem, sets, deadline)
     return list_candidates(problem, sets, rate, fits, np.arange(problem.model.layers), deadline)
@@ -185,45 +156,34 @@ def list_candidates(
     starts: np.ndarray,
     deadline: Deadline = NEVER,
 ) -> Candidates:
-    """The candidates over given GPU sets, kinds of span and first layers.
+    """List the candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
     ----------
     rate : float array, shape (S, U)
-        Of every set with every kind of span, in tokens/s.
+        For every GPU set and every kind of span, in tokens/s.
     allowed : bool array, shape (S, U)
         Which kinds of span a set may hold; with identical layers, 1 … M of them.
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
-    spans = runs_of(problem.model)
-    starts, parts = np.asarray(starts), []
+    spans, parts = runs_of(problem.model), []
     for first in starts:  # by first layer, then by number of layers, then by set
-        kinds = spans.kind[first, : problem.model.layers - first]
         deadline.check()
+        kinds = spans.kind[first, : problem.model.layers - first]
         size_index, set_of = np.nonzero(allowed[:, kinds].T)
         parts.append((np.full(len(set_of), first), size_index + 1, set_of, kinds[size_index]))
     start, size, set_of, kind = (np.concatenate(column) for column in zip(*parts, strict=True))
     tail, head = _connections(problem, sets, set_of, start, size, deadline)
-    links = link_rates(problem, sets, deadline)
-    return Candidates(
-        problem,
-        tuple(sets),
-        set_of,
-        start,
-        size,
-        rate[set_of, kind],
-        tail,
-        head,
-        links[set_of[tail], set_of[head]],
-        deadline,
-    )
+    links = link_rates(problem, sets, deadline)[set_of[tail], set_of[head]]
+    theta = rate[set_of, kind]
+    return Candidates(problem, tuple(sets), set_of, start, size, theta, tail, head, links, deadline)
 
 
 def stage_rates(
     problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rate of every GPU set with every kind of span (`Model.spans`), and whether it fits in memory.
+    """Compute the rate of every GPU set with every kind of span, and whether it fits in memory.
 
     Returns
     -------
@@ -231,32 +191,31 @@ def stage_rates(
     fits : bool array, shape (S, U)
     """
     kinds = problem.cluster.kinds
-    counts = np.zeros((len(sets), len(kinds)), dtype=int)
-    for i, gpus in enumerate(sets):
-        if i % 1024 == 0:
-            deadline.check()
-        np.add.at(counts[i], problem.cluster.kind_of[list(gpus)], 1)
+    of_kind = (problem.cluster.kind_of[:, None] == np.arange(len(kinds))).astype(int)
+    counts = _membership(sets, len(problem.cluster)) @ of_kind
     # Sets with the same kinds of GPU behave identically: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
     rate, fits = np.empty((2, len(composition), len(runs_of(problem.model).layers)))
-    step = max(1, 1_000_000 // (len(kinds) * rate.shape[1]))  # in parts, none of which takes long
-    for i in range(0, len(composition), step):
+    for part in _parts(len(composition), 5 * len(kinds) * rate.shape[1]):
         deadline.check()
-        part = composition[i : i + step]
         tables = stage_tables(
-            problem.costs, problem.model, problem.workload, kinds, part, problem.batch_split
+            problem.costs,
+            problem.model,
+            problem.workload,
+            kinds,
+            composition[part],
+            problem.batch_split,
         )
-        rate[i : i + step], fits[i : i + step] = tables.throughput, tables.fits(kinds)
+        rate[part], fits[part] = tables.throughput, tables.fits(kinds)
     which = which.reshape(-1)
     return rate[which], fits[which] > 0
 
 
 def gpu_sets(problem: Problem, deadline: Deadline = NEVER) -> tuple[tuple[int, ...], ...]:
-    """Every set of GPU ids that may hold a stage; raises `Ended` at the deadline."""
+    """List every set of GPU ids that may hold a stage; raises `Ended` at the deadline."""
     sets = []
-    for i, one in enumerate(stage_gpus(problem)):
-        if i % 4096 == 0:
-            deadline.check()
+    for one in stage_gpus(problem):
+        deadline.check()
         sets.append(one)
     return tuple(sets)
 
@@ -271,8 +230,8 @@ def _membership(sets: Sequence[tuple[int, ...]], gpus: int) -> np.ndarray:
 def _connections(
     problem: Problem,
     sets: Sequence[tuple[int, ...]],
-    set_of: Any,
-    start: Any,
+    set_of: np.ndarray,
+    start: np.ndarray,
     size: np.ndarray,
     deadline: Deadline,
 ) -> tuple[np.ndarray, np.ndarray]:

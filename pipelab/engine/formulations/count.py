@@ -7,7 +7,7 @@ disjoint pairs of them; positions in the model are counted by the sizes that fit
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 from math import comb
 from typing import Any
@@ -66,9 +66,13 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         problem.costs, problem.model, problem.workload, groups, composition, problem.batch_split
     )
     fits = tables.fits(groups)  # (C, U) for every kind of span
-    ways = _object([_ways(members, c) for c in composition])
-    starts, ends = _starts_and_ends(problem, fits)
-    pairs = _disjoint_pairs(members, composition, _largest_pair_count(ways, ends))
+    ways = np.array(
+        [math.prod(map(comb, members, c)) for c in composition.tolist()], dtype=object
+    )  # GPU sets of each composition
+    starts, ends = starts_and_ends(problem, fits)
+    largest = int(ways.sum()) ** 2 * max(1, int(ends.max(initial=0))) ** 2 * layers
+    # 64-bit numbers where the grand total surely fits, whole numbers of any size elsewhere.
+    pairs = _disjoint_pairs(members, composition, np.int64 if largest < 2**62 else object)
     # At each boundary: segments ending there times segments starting right after it.
     meeting = ends[:, :-1].astype(pairs.dtype) @ starts[:, 1:].T.astype(pairs.dtype)
     can_follow = (pairs > 0).astype(np.int64)
@@ -99,15 +103,27 @@ def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
         )
 
 
-def _starts_and_ends(problem: Problem, fits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Segments that fit, by the layer at which they start and by the layer after which they end; (C, M) each."""
+def starts_and_ends(
+    problem: Problem, fits: np.ndarray, first_layers: Iterable[int] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Count the segments that fit, by the layer at which they start and by their last layer; (C, M) each.
+
+    Parameters
+    ----------
+    fits : bool array, shape (C, U)
+        For each kind of span.
+    first_layers : iterable of int, optional
+        Layers at which a segment may start; by default all.
+    """
     runs, layers = runs_of(problem.model), problem.model.layers
-    if runs.uniform:  # from layer i there are as many segments as sizes up to M - i that fit
+    if (
+        first_layers is None and runs.uniform
+    ):  # from layer i there are as many segments as sizes up to M - i that fit
         sizes = np.cumsum(fits, axis=1)
         return sizes[:, ::-1], sizes
     kind = runs.kind
     starts, ends = (np.zeros((len(fits), layers), dtype=np.int64) for _ in range(2))
-    for first in range(layers):
+    for first in range(layers) if first_layers is None else first_layers:
         here = fits[:, kind[first, : layers - first]]
         starts[:, first] = here.sum(axis=1)
         ends[:, first:] += here
@@ -138,9 +154,9 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
 def compositions(
     problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
 ) -> np.ndarray:
-    """How many GPUs of each group a stage may have, at least one in all; shape (C, G).
+    """List how many GPUs of each group a stage may have, at least one in all; shape (C, G).
 
-    By size, and then in the order of their numbers.
+    Rows are sorted by size, then by their numbers.
     """
     there = np.array(members, dtype=int)
     largest = min(problem.max_gpus_per_stage, int(there.sum()))
@@ -161,7 +177,7 @@ def compositions(
 
 
 def _by_size(parts: list[np.ndarray], largest: int, sort: bool, deadline: Deadline) -> np.ndarray:
-    """All rows, those of few GPUs first; rows of one size in the order of their numbers, sorted where need be."""
+    """All rows by size; rows of one size by their numbers, sorted if `sort` says so."""
     sizes = [part.sum(axis=1) for part in parts]
     out = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=int)
     end = 0
@@ -191,15 +207,8 @@ def _with_group(
         yield rows
 
 
-def _ways(members: list[int], chosen: Sequence[int] | np.ndarray) -> int:
-    """GPU sets with these numbers of GPUs per group."""
-    return math.prod(comb(n, int(c)) for n, c in zip(members, chosen, strict=True))
-
-
-def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -> np.ndarray:
+def _disjoint_pairs(members: list[int], composition: np.ndarray, kind: Any) -> np.ndarray:
     """Ordered pairs of disjoint GPU sets for every two compositions; shape (C, C)."""
-    # 64-bit numbers where the grand total surely fits, whole numbers of any size elsewhere.
-    kind = np.int64 if largest < 2**62 else object
     pairs = np.ones((len(composition),) * 2, dtype=kind)
     for g, n in enumerate(members):
         top = int(composition[:, g].max()) + 1
@@ -208,15 +217,3 @@ def _disjoint_pairs(members: list[int], composition: np.ndarray, largest: int) -
             table[c, d] = comb(n, c) * comb(n - c, d) if c + d <= n else 0
         pairs *= table[np.ix_(composition[:, g], composition[:, g])]
     return pairs
-
-
-def _largest_pair_count(ways: np.ndarray, ends: np.ndarray) -> int:
-    """An upper bound on every intermediate number of the total."""
-    total = sum(int(w) for w in ways)
-    return total * total * max(1, int(ends.max(initial=0))) ** 2 * ends.shape[1]
-
-
-def _object(values: Any) -> np.ndarray:
-    array = np.empty(len(values), dtype=object)
-    array[:] = values
-    return array

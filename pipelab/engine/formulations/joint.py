@@ -5,7 +5,7 @@ order, and t is at most the rate of every chosen stage and link. Every candidate
 z, every possible link a variable e, with rates computed beforehand; that is what makes the model
 linear, and what makes it large (`count.py`).
 
-A form is a list of families of rows. A family is explained, counted and built in one place: a
+A form switches families of rows on and off. A family is explained, counted and built in one place: a
 notebook shows its sentence, formula and row count; the solver gets its rows.
 
 "written"
@@ -17,27 +17,28 @@ notebook shows its sentence, formula and row count; the solver gets its rows.
     each boundary, so one row per boundary bounds t by it. No placement is lost, and a placement's t is
     still its bottleneck. Where heavy layers force several stages on tiny, the LP bound is 13 % above
     the optimum instead of the write-up's 49 %.
-"one GPU per stage"
-    The tight form's logic with only those links that can be the bottleneck, and what holds where a
-    stage is one GPU: see `single_gpu`.
+`ONE_GPU`
+    The original MILP, where a stage is one GPU: four more families then hold for every placement.
 
 Equals `pipelab.joint_ilp` on its domain; see tests/test_definitions_placement.py.
 
-Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6.
+Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6, and
+"Original Solver Analysis".
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import scipy.sparse as sp
 
 from pipelab.display import breakable, table
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.count import count_candidates
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.errors import UnknownName, nearest
 from pipelab.problem import Problem
 
@@ -49,15 +50,17 @@ BIG_MS = ("valid", "as_written")
 # none
 MARGIN = 1.1
 
-
-@dataclass(frozen=True)
-class Symbol:
-    """A symbol of the formulation and its name in code."""
-
-    letter: str  # LaTeX
-    code: str
-    meaning: str
-    unit: str
+# How many rows a family has: a number of `count_candidates`, in words.
+_COUNTED = {
+    "1": "1",
+    "layers": "L",
+    "gpus": "N",
+    "boundaries": "L − 1",
+    "allocations": "A",
+    "connections": "E",
+    "with_successor": "allocations with a successor",
+    "with_predecessor": "allocations with a predecessor",
+}
 
 
 @dataclass(frozen=True)
@@ -74,10 +77,8 @@ class Family:
         LaTeX.
     group : str
         "logic", "throughput" or "strengthening".
-    count : function
-        From the numbers of `count_candidates` to the number of rows.
-    counted_as : str
-        The same count in words.
+    counted : str
+        Which number of `count_candidates` is the number of its rows, or "1".
     rows : function of (Incidence, Columns) to RowBlock
     """
 
@@ -85,9 +86,12 @@ class Family:
     sentence: str
     formula: str
     group: str
-    counted_as: str
-    count: Callable[[Mapping[str, int]], int]
-    rows: Callable[[Any, Columns], RowBlock]  # of the formulation's own `Incidence`
+    counted: str
+    rows: Callable[["Incidence", Columns], RowBlock]
+
+    def count(self, counts: Mapping[str, int]) -> int:
+        """Number of rows from the numbers of `count_candidates`."""
+        return 1 if self.counted == "1" else counts[self.counted]
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,34 +127,20 @@ class Incidence:
         return sp.csr_array(self.candidates.membership[self.candidates.set_of].T, dtype=float)
 
     @cached_property
-    def first(self) -> sp.csr_array:
-        """Allocation a starts at the first layer; shape (1, A)."""
-        return sp.csr_array((self.candidates.start == 0)[None, :], dtype=float)
-
-    @cached_property
-    def last(self) -> sp.csr_array:
-        """Allocation a ends at the last layer; shape (1, A)."""
-        return sp.csr_array((self.candidates.stop == self.candidates.layers)[None, :], dtype=float)
-
-    @cached_property
     def leaves(self) -> sp.csr_array:
         """Connection x leaves allocation a; shape (A, E)."""
-        return self._ends_at(self.candidates.tail)
+        return incidence(self.candidates.tail, len(self.candidates.start))
 
     @cached_property
     def enters(self) -> sp.csr_array:
         """Connection x enters allocation a; shape (A, E)."""
-        return self._ends_at(self.candidates.head)
+        return incidence(self.candidates.head, len(self.candidates.start))
 
     @cached_property
     def crosses(self) -> sp.csr_array:
         """Connection x crosses the boundary after layer l = 1 … M-1; shape (M-1, E)."""
         c = self.candidates
-        boundary = c.start[c.head] - 1
-        ones = np.ones(len(boundary))
-        return sp.csr_array(
-            (ones, (boundary, np.arange(len(boundary)))), shape=(c.layers - 1, len(boundary))
-        )
+        return incidence(c.start[c.head] - 1, c.layers - 1)
 
     @cached_property
     def followed(self) -> np.ndarray:
@@ -161,6 +151,16 @@ class Incidence:
     def preceded(self) -> np.ndarray:
         """Numbers of the allocations that have a predecessor."""
         return np.unique(self.candidates.head)
+
+    @cached_property
+    def each_allocation(self) -> sp.csr_array:
+        """One row per allocation; shape (A, A)."""
+        return sp.eye_array(len(self.candidates.start), format="csr")
+
+    @cached_property
+    def each_connection(self) -> sp.csr_array:
+        """One row per connection; shape (E, E)."""
+        return sp.eye_array(len(self.candidates.tail), format="csr")
 
     @cached_property
     def theta(self) -> sp.dia_array:
@@ -174,99 +174,55 @@ class Incidence:
         top = self.candidates.throughput.max(initial=0.0)
         return sp.diags_array(np.minimum(rates, top) if self.cap_links else rates)
 
-    def each_allocation(self) -> sp.dia_array:
-        """One row per allocation; shape (A, A)."""
-        return sp.eye_array(len(self.candidates.start))
+    @cached_property
+    def balance(self) -> sp.csr_array:
+        """Per first layer but the first: +1 for allocations that start there, -1 for those that end before it."""
+        c = self.candidates
+        at = np.unique(c.start[c.start > 0])[:, None]
+        return sp.csr_array((c.start == at).astype(float) - (c.stop == at).astype(float))
 
-    def each_connection(self) -> sp.dia_array:
-        """One row per connection; shape (E, E)."""
-        return sp.eye_array(len(self.candidates.tail))
-
-    def pick(self, allocations: np.ndarray) -> sp.csr_array:
-        """One row per named allocation; shape (len(allocations), A)."""
-        ones = np.ones(len(allocations))
-        shape = (len(allocations), len(self.candidates.start))
-        return sp.csr_array((ones, (np.arange(len(allocations)), allocations)), shape=shape)
-
-    def _ends_at(self, end: np.ndarray) -> sp.csr_array:
-        ones = np.ones(len(end))
-        return sp.csr_array(
-            (ones, (end, np.arange(len(end)))), shape=(len(self.candidates.start), len(end))
-        )
+    @cached_property
+    def first_twin_less_second(self) -> sp.csr_array:
+        """Per pair of neighbouring identical GPUs: allocations of the first, less those of the second; shape (P, A)."""
+        first, second = twins(self.candidates.problem).T
+        return self.uses[first] - self.uses[second]
 
 
-SYMBOLS = (
-    Symbol(r"\ell = 1 \dots L", "layers", "decoder layer; L of them", "–"),
-    Symbol(r"g = 0 \dots N-1", "gpus", "GPU; N of them", "–"),
-    Symbol(
-        r"a \in \mathcal{A}",
-        "start, size, set_of",
-        "allocation: layers and a GPU set that fits; A of them",
-        "–",
-    ),
-    Symbol(
-        r"(a, b) \in \mathcal{E}",
-        "tail, head",
-        "connection: b starts where a ends, no GPU in common; E of them",
-        "–",
-    ),
-    Symbol(r"\theta_a", "theta", "rate of allocation a", "tokens/s"),
-    Symbol(r"\nu_{ab}", "nu", "rate of connection (a, b)", "transfers/s or tokens/s"),
-    Symbol(
-        r"M_{\mathrm{stage}}",
-        "big_m_stage",
-        "1.1 · max θ: switches off the row of an allocation not chosen",
-        "tokens/s",
-    ),
-    Symbol(
-        r"M_{\mathrm{link}}",
-        "big_m_link",
-        "max θ (the author's code: 1.1 · max ν): switches off the row of a connection not used",
-        "tokens/s",
-    ),
-    Symbol(r"z_a \in \{0, 1\}", "z", "1 when allocation a is chosen", "–"),
-    Symbol(r"e_{ab} \in \{0, 1\}", "e", "1 when a sends its activations to b", "–"),
-    Symbol(r"\tau_a \ge 0", "tau", "rate of a if chosen, else 0", "tokens/s"),
-    Symbol(r"\rho_{ab} \ge 0", "rho", "rate of (a, b) if used, else 0", "as ν"),
-    Symbol(r"t \ge 0", "t", "rate of the whole pipeline", "tokens/s"),
-)
+def twins(problem: Problem) -> np.ndarray:
+    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    of = gpu_classes(problem.cluster).of
+    first = np.flatnonzero(of[:-1] == of[1:])
+    return np.stack([first, first + 1], axis=1)
 
 
 def _ones(n: int) -> np.ndarray:
     return np.ones((n, 1))
 
 
-LAYER_COVERAGE = Family(
-    "layer_coverage",
-    "Layer ℓ is in exactly one chosen allocation.",
-    r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell",
-    "logic",
-    "L",
-    lambda n: n["layers"],
-    rows=lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
-)
-
-GPU_EXCLUSIVITY = Family(
-    "gpu_exclusivity",
-    "GPU g is in at most one chosen allocation.",
-    r"\sum_{a \ni g} z_a \le 1 \quad \forall g",
-    "logic",
-    "N",
-    lambda n: n["gpus"],
-    rows=lambda i, c: c.rows({"z": i.uses}, upper=1),
-)
-
-WRITTEN = (
-    LAYER_COVERAGE,
-    GPU_EXCLUSIVITY,
+_FAMILIES = (
+    Family(
+        "layer_coverage",
+        "Layer ℓ is in exactly one chosen allocation.",
+        r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell",
+        "logic",
+        "layers",
+        lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
+    ),
+    Family(
+        "gpu_exclusivity",
+        "GPU g is in at most one chosen allocation.",
+        r"\sum_{a \ni g} z_a \le 1 \quad \forall g",
+        "logic",
+        "gpus",
+        lambda i, c: c.rows({"z": i.uses}, upper=1),
+    ),
     Family(
         "pipeline_start",
         "Some chosen allocation starts at the first layer.",
         r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1",
         "logic",
         "1",
-        lambda n: 1,
-        rows=lambda i, c: c.rows({"z": i.first}, lower=1),
+        lambda i, c: c.rows({"z": i.covers[[0]]}, lower=1),
     ),
     Family(
         "pipeline_end",
@@ -274,75 +230,71 @@ WRITTEN = (
         r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1",
         "logic",
         "1",
-        lambda n: 1,
-        rows=lambda i, c: c.rows({"z": i.last}, lower=1),
+        lambda i, c: c.rows({"z": i.covers[[-1]]}, lower=1),
     ),
     Family(
         "successor",
         "A chosen allocation that is not the last is followed by another.",
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
         "logic",
-        "allocations with a successor",
-        lambda n: n["with_successor"],
-        rows=lambda i, c: c.rows({"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0),
+        "with_successor",
+        lambda i, c: c.rows(
+            {"e": i.leaves[i.followed], "z": -i.each_allocation[i.followed]}, lower=0
+        ),
     ),
     Family(
         "predecessor",
         "A chosen allocation that is not the first follows another.",
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
         "logic",
-        "allocations with a predecessor",
-        lambda n: n["with_predecessor"],
-        rows=lambda i, c: c.rows({"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0),
+        "with_predecessor",
+        lambda i, c: c.rows(
+            {"e": i.enters[i.preceded], "z": -i.each_allocation[i.preceded]}, lower=0
+        ),
     ),
     Family(
         "link_needs_sender",
         "A used connection has its sender chosen.",
         r"e_{ab} \le z_a \quad \forall (a, b)",
         "logic",
-        "E",
-        lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.leaves.T}, upper=0),
+        "connections",
+        lambda i, c: c.rows({"e": i.each_connection, "z": -i.leaves.T}, upper=0),
     ),
     Family(
         "link_needs_receiver",
         "A used connection has its receiver chosen.",
         r"e_{ab} \le z_b \quad \forall (a, b)",
         "logic",
-        "E",
-        lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"e": i.each_connection(), "z": -i.enters.T}, upper=0),
+        "connections",
+        lambda i, c: c.rows({"e": i.each_connection, "z": -i.enters.T}, upper=0),
     ),
     Family(
         "stage_rate",
         "τ is the rate of a chosen allocation and 0 otherwise.",
         r"\tau_a = \theta_a z_a \quad \forall a",
         "throughput",
-        "A",
-        lambda n: n["allocations"],
-        rows=lambda i, c: c.rows({"tau": i.each_allocation(), "z": -i.theta}, lower=0, upper=0),
+        "allocations",
+        lambda i, c: c.rows({"tau": i.each_allocation, "z": -i.theta}, lower=0, upper=0),
     ),
     Family(
         "link_rate",
         "ρ is the rate of a used connection and 0 otherwise.",
         r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)",
         "throughput",
-        "E",
-        lambda n: n["connections"],
-        rows=lambda i, c: c.rows({"rho": i.each_connection(), "e": -i.nu}, lower=0, upper=0),
+        "connections",
+        lambda i, c: c.rows({"rho": i.each_connection, "e": -i.nu}, lower=0, upper=0),
     ),
     Family(
         "stage_bottleneck",
         "t is at most the rate of a chosen allocation; M makes any other row vacuous.",
         r"t \le \tau_a + M_{\mathrm{stage}} (1 - z_a) \quad \forall a",
         "throughput",
-        "A",
-        lambda n: n["allocations"],
-        rows=lambda i, c: c.rows(
+        "allocations",
+        lambda i, c: c.rows(
             {
                 "t": _ones(c.sizes["z"]),
-                "tau": -i.each_allocation(),
-                "z": i.big_m_stage * i.each_allocation(),
+                "tau": -i.each_allocation,
+                "z": i.big_m_stage * i.each_allocation,
             },
             upper=i.big_m_stage,
         ),
@@ -352,32 +304,24 @@ WRITTEN = (
         "t is at most the rate of a used connection; a large enough M makes any other row vacuous.",
         r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
         "throughput",
-        "E",
-        lambda n: n["connections"],
-        rows=lambda i, c: c.rows(
+        "connections",
+        lambda i, c: c.rows(
             {
                 "t": _ones(c.sizes["e"]),
-                "rho": -i.each_connection(),
-                "e": i.big_m_link * i.each_connection(),
+                "rho": -i.each_connection,
+                "e": i.big_m_link * i.each_connection,
             },
             upper=i.big_m_link,
         ),
     ),
-)
-
-
-TIGHT = (
-    LAYER_COVERAGE,
-    GPU_EXCLUSIVITY,
     Family(
         "flow_out",
         "A chosen allocation that is not the last has exactly one successor.",
         r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
         "logic",
-        "allocations with a successor",
-        lambda n: n["with_successor"],
-        rows=lambda i, c: c.rows(
-            {"e": i.leaves[i.followed], "z": -i.pick(i.followed)}, lower=0, upper=0
+        "with_successor",
+        lambda i, c: c.rows(
+            {"e": i.leaves[i.followed], "z": -i.each_allocation[i.followed]}, lower=0, upper=0
         ),
     ),
     Family(
@@ -385,10 +329,9 @@ TIGHT = (
         "A chosen allocation that is not the first receives exactly once.",
         r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
         "logic",
-        "allocations with a predecessor",
-        lambda n: n["with_predecessor"],
-        rows=lambda i, c: c.rows(
-            {"e": i.enters[i.preceded], "z": -i.pick(i.preceded)}, lower=0, upper=0
+        "with_predecessor",
+        lambda i, c: c.rows(
+            {"e": i.enters[i.preceded], "z": -i.each_allocation[i.preceded]}, lower=0, upper=0
         ),
     ),
     Family(
@@ -396,11 +339,8 @@ TIGHT = (
         "t is at most the rate of whichever allocation holds layer ℓ.",
         r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell",
         "throughput",
-        "L",
-        lambda n: n["layers"],
-        rows=lambda i, c: c.rows(
-            {"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0
-        ),
+        "layers",
+        lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
     ),
     Family(
         "boundary_rate",
@@ -408,14 +348,49 @@ TIGHT = (
         r"t \le \sum_{(a,b) \text{ across } \ell} \nu_{ab} e_{ab} "
         r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < L",
         "throughput",
-        "L − 1",
-        lambda n: n["boundaries"],
-        rows=lambda i, c: c.rows(
+        "boundaries",
+        lambda i, c: c.rows(
             {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
             upper=i.big_m_link,
         ),
     ),
+    Family(
+        "link_forced",
+        "Two chosen neighbours are linked.",
+        r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)",
+        "logic",
+        "connections",
+        lambda i, c: c.rows({"e": i.each_connection, "z": -i.leaves.T - i.enters.T}, lower=-1),
+    ),
+    Family(
+        "gpu_bottleneck",
+        "t is at most the rate of the segment that GPU g holds, if it holds one.",
+        r"t \le \sum_{a \ni g} \theta_a z_a + M_{\mathrm{stage}} \Big(1 - \sum_{a \ni g} z_a\Big) \quad \forall g",
+        "throughput",
+        "gpus",
+        lambda i, c: c.rows(
+            {"t": _ones(i.candidates.gpus), "z": i.big_m_stage * i.uses - i.uses @ i.theta},
+            upper=i.big_m_stage,
+        ),
+    ),
+    Family(
+        "twins_in_order",
+        "Of two identical GPUs, the first is used first.",
+        r"\sum_{a \ni g} z_a \ge \sum_{a \ni g+1} z_a \quad \forall g \sim g+1",
+        "strengthening",
+        "twins",
+        lambda i, c: c.rows({"z": i.first_twin_less_second}, lower=0),
+    ),
+    Family(
+        "boundary_balance",
+        "As many chosen segments end before a layer as start there.",
+        r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
+        "strengthening",
+        "inner_starts",
+        lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
+    ),
 )
+FAMILIES = {family.name: family for family in _FAMILIES}
 
 
 @dataclass(frozen=True)
@@ -424,17 +399,29 @@ class Form:
 
     Attributes
     ----------
-    families : tuple of Family
+    names : tuple of str
+        Of the families that are switched on.
     groups : tuple of str
         The groups of columns it has: one for every allocation ("z", "tau"), for every connection ("e",
         "rho"), and "t".
+    whole : tuple of str
+        The groups that must be declared whole.
     domains : tuple of str
-        What values the variables may take, as LaTeX.
+        What values the variables may take, as LaTeX, to be shown.
+    margin : float
+        M_stage is so many times the fastest rate.
     """
 
-    families: tuple[Family, ...]
+    names: tuple[str, ...]
     groups: tuple[str, ...]
-    domains: tuple[str, ...]
+    whole: tuple[str, ...]
+    domains: tuple[str, ...] = ()
+    margin: float = 1.0
+
+    @property
+    def families(self) -> tuple[Family, ...]:
+        """The families, in order."""
+        return tuple(FAMILIES[name] for name in self.names)
 
     def size(self, counts: Mapping[str, int]) -> dict[str, int]:
         """Variables and rows from the numbers of `count_candidates`, nothing built."""
@@ -456,13 +443,25 @@ def _in_group(allocations: int, connections: int) -> dict[str, int]:
 
 FORMS = {
     "written": Form(
-        WRITTEN,
+        (
+            *("layer_coverage", "gpu_exclusivity", "pipeline_start", "pipeline_end"),
+            *("successor", "predecessor", "link_needs_sender", "link_needs_receiver"),
+            *("stage_rate", "link_rate", "stage_bottleneck", "link_bottleneck"),
+        ),
         ("z", "e", "tau", "rho", "t"),
+        ("z", "e"),
         (r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0"),
+        MARGIN,
     ),
+    # e need not be declared whole: once z is, nothing flows into a stage that is not chosen, so
+    # what leaves a chosen stage can only enter the one chosen stage that starts where it ends.
     "tight": Form(
-        TIGHT,
+        (
+            *("layer_coverage", "gpu_exclusivity", "flow_out", "flow_in"),
+            *("layer_rate", "boundary_rate"),
+        ),
         ("z", "e", "t"),
+        ("z",),
         (
             r"z_a \in \{0, 1\}",
             r"z_a = 0 \text{ where nothing can follow or precede}",
@@ -471,6 +470,14 @@ FORMS = {
         ),
     ),
 }
+ONE_GPU = Form(
+    (
+        *("layer_coverage", "gpu_exclusivity", "link_forced", "gpu_bottleneck", "boundary_rate"),
+        *("twins_in_order", "boundary_balance"),
+    ),
+    ("z", "e", "t"),
+    ("z",),
+)
 
 
 def joint_form(form: str, big_m: str = "valid") -> Form:
@@ -491,28 +498,49 @@ def joint_form(form: str, big_m: str = "valid") -> Form:
     return FORMS[form]
 
 
-def build(candidates: Candidates, form: str = "written", big_m: str = "valid") -> LinearProgram:
-    """The program of one form as arrays.
+def build(
+    candidates: Candidates, form: Form, big_m: str = "valid", most: float = np.inf
+) -> LinearProgram:
+    """Build the program of one form as arrays: maximise t subject to its families.
 
-    In the tight form e need not be declared whole: once z is, nothing flows into a stage that is not
-    chosen, so what leaves a chosen stage can only enter the one chosen stage that starts where it ends.
+    Parameters
+    ----------
+    candidates : Candidates
+    form : Form
+    big_m : {"valid", "as_written"}
+    most : float
+        A rate that no placement exceeds: connections at least as fast are left out, since they are
+        never the bottleneck.
     """
-    chosen = joint_form(form, big_m)
-    columns = chosen.columns(candidates)
-    whole: tuple[str, ...] = ("z", "e")
-    upper: dict[str, Any] = {"z": 1.0, "e": 1.0}
-    if form == "tight":
-        whole, upper["z"] = ("z",), _can_be_chosen(candidates)
-    return maximise_t(columns, upper, whole, chosen.families, incidence(candidates, big_m))
+    slow = candidates.link_throughput < most
+    if not slow.all():
+        candidates = candidates.connected_by(slow)
+    columns = form.columns(candidates)
+    matrices = incidence_of(candidates, form, big_m)
+    upper, integer, objective = (
+        np.full(columns.total, np.inf),
+        np.zeros(columns.total, dtype=bool),
+        np.zeros(columns.total),
+    )
+    at = columns.slices
+    upper[at["z"]] = _can_be_chosen(candidates) if form is FORMS["tight"] else 1
+    upper[at["e"]], upper[at["t"]], objective[at["t"]] = 1, most, 1
+    for group in form.whole:
+        integer[at[group]] = True
+    blocks = {}
+    for family in form.families:
+        candidates.deadline.check()
+        blocks[family.name] = family.rows(matrices, columns)
+    return LinearProgram(columns, np.zeros(columns.total), upper, integer, objective, blocks)
 
 
-def incidence(candidates: Candidates, big_m: str = "valid") -> Incidence:
+def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> Incidence:
     """The matrices of the formulation, with its two big-Ms.
 
-    The write-up states no value of either. `M_stage` is that of its author's code, 1.1 · max θ. It
-    is valid: no t exceeds max θ.
+    The write-up states no value of either. `M_stage` of its form is that of its author's code,
+    1.1 · max θ. It is valid: no t exceeds max θ.
     """
-    big_m_stage = MARGIN * fastest(candidates.throughput)
+    big_m_stage = form.margin * fastest(candidates.throughput)
     return Incidence(
         candidates, big_m_stage, link_big_m(candidates, big_m), cap_links=big_m == "valid"
     )
@@ -554,88 +582,33 @@ def _can_be_chosen(candidates: Candidates) -> np.ndarray:
     return (follows & precedes).astype(float)
 
 
-def maximise_t(
-    columns: Columns,
-    upper: Mapping[str, Any],
-    whole: Iterable[str],
-    families: Iterable[Family],
-    incidence: Incidence,
-) -> LinearProgram:
-    """The program: maximise t subject to these families.
-
-    Parameters
-    ----------
-    columns : Columns
-    upper : mapping
-        Upper bounds by group of columns, one or one each; groups not named have none. Lower bounds are 0.
-    whole : iterable of str
-        Groups of whole numbers.
-    families : iterable of Family
-    incidence : Incidence
-    """
-    most, integer, objective = (
-        np.empty(columns.total),
-        np.zeros(columns.total, dtype=bool),
-        np.zeros(columns.total),
-    )
-    for group, where in columns.slices.items():
-        most[where], integer[where] = upper.get(group, np.inf), group in whole
-    objective[columns.slices["t"]] = 1
-    blocks = {}
-    for family in families:
-        incidence.candidates.deadline.check()
-        blocks[family.name] = family.rows(incidence, columns)
-    return LinearProgram(columns, np.zeros(columns.total), most, integer, objective, blocks)
-
-
-@dataclass(frozen=True)
-class Symbols:
-    """The symbols of a formulation: what each means, its unit, its name in code."""
-
-    symbols: tuple[Symbol, ...]
-
-    def to_frame(self) -> "DataFrame":
-        """One row per symbol."""
-        import pandas as pd
-
-        rows = [(f"${s.letter}$", s.code, s.meaning, s.unit) for s in self.symbols]
-        return pd.DataFrame(rows, columns=["symbol", "in code", "meaning", "unit"])
-
-    def _repr_html_(self) -> str:
-        return table(self.to_frame(), raw=True)
-
-
 @dataclass(frozen=True)
 class Formulation:
-    """One formulation for one problem.
+    """A form for one problem.
 
     Attributes
     ----------
-    families : tuple of Family
-    domains : tuple of str
-        What values the variables may take, as LaTeX.
+    form : Form
     counts : mapping
         The numbers of `count_candidates`, from which every family counts its rows.
-    symbols : Symbols
     """
 
-    families: tuple[Family, ...]
-    domains: tuple[str, ...]
+    form: Form
     counts: Mapping[str, int]
-    symbols: Symbols
 
     def to_frame(self) -> "DataFrame":
         """One row per family: name, group, sentence, formula, rows."""
         import pandas as pd
 
+        families = self.form.families
         return pd.DataFrame(
             {
-                "family": [f.name for f in self.families],
-                "group": [f.group for f in self.families],
-                "one row says": [f.sentence for f in self.families],
-                "formula": [f"$\\displaystyle {f.formula}$" for f in self.families],
-                "how many rows": [f.counted_as for f in self.families],
-                "rows here": [f.count(self.counts) for f in self.families],
+                "family": [f.name for f in families],
+                "group": [f.group for f in families],
+                "one row says": [f.sentence for f in families],
+                "formula": [f"$\\displaystyle {f.formula}$" for f in families],
+                "how many rows": [_COUNTED[f.counted] for f in families],
+                "rows here": [f.count(self.counts) for f in families],
             }
         )
 
@@ -643,8 +616,9 @@ class Formulation:
         frame = self.to_frame()
         frame["family"] = [f"<code>{breakable(name)}</code>" for name in frame["family"]]
         frame["rows here"] = [f"{n:,}" for n in frame["rows here"]]
-        total = f"<p>maximise <b>t</b> subject to {sum(f.count(self.counts) for f in self.families):,} rows:</p>"
-        domains = ", &nbsp; ".join(f"${d}$" for d in self.domains)
+        rows = self.form.size(self.counts)["rows"]
+        total = f"<p>maximise <b>t</b> subject to {rows:,} rows:</p>"
+        domains = ", &nbsp; ".join(f"${d}$" for d in self.form.domains)
         return f"{total}{table(frame, raw=True, narrow=True)}<p>{domains}</p>"
 
 
@@ -673,5 +647,4 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     ----------
     The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
-    chosen = joint_form(form)
-    return Formulation(chosen.families, chosen.domains, count_candidates(problem), Symbols(SYMBOLS))
+    return Formulation(joint_form(form), count_candidates(problem))

@@ -1,14 +1,15 @@
-"""Try the placements one by one: the truth on small problems, and out of reach soon after."""
+"""Try the placements one by one: exact on small problems, out of reach soon after."""
 
 import threading
 from collections.abc import Sequence
-from math import comb, factorial
+from functools import partial
+from math import comb
 
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
-from pipelab.engine.infeasible import why_no_layer_fits, why_not_all_layers_fit
+from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.objective import status_and_bound
@@ -20,7 +21,7 @@ from pipelab.solving import Result
 
 
 def count_placements(problem: Problem) -> dict[int, int]:
-    """How many placements there are by number of stages, memory aside.
+    """Count the placements by number of stages, memory aside.
 
     A placement of s stages is a choice of s - 1 of the M - 1 boundaries, times s disjoint
     GPU sets in order.
@@ -33,7 +34,7 @@ def count_placements(problem: Problem) -> dict[int, int]:
     Returns
     -------
     dict of int to int
-        Placements by number of stages, exact; numbers of stages that nothing has are left out.
+        Placements by number of stages, exact; numbers of stages without any are left out.
 
     Examples
     --------
@@ -47,39 +48,33 @@ def count_placements(problem: Problem) -> dict[int, int]:
 def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
     layers, largest = problem.model.layers, min(problem.max_gpus_per_stage, len(problem.cluster))
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
-    families = {0: 1}  # number of stages → families of so many disjoint GPU sets, in no order
+    ways = [1]  # of s stages in order on disjoint sets of GPUs
     for name in dict.fromkeys(types):
-        own = _families(types.count(name), largest, layers, deadline)
-        families = _product(families, own, layers)
-    return {
-        s: families[s] * factorial(s) * comb(layers - 1, s - 1)
-        for s in range(1, layers + 1)
-        if families.get(s)
-    }
+        own = _ways(types.count(name), largest, layers, deadline)
+        # t of the s stages have this type
+        most = min(layers, len(ways) + len(own) - 2)
+        ways = [
+            sum(
+                comb(s, t) * ways[s - t] * own[t]
+                for t in range(max(0, s - len(ways) + 1), min(s, len(own) - 1) + 1)
+            )
+            for s in range(most + 1)
+        ]
+    return {s: n * comb(layers - 1, s - 1) for s, n in enumerate(ways) if s and n}
 
 
-def _families(gpus: int, largest: int, most: int, deadline: Deadline) -> dict[int, int]:
-    """Families of s disjoint sets of 1 … `largest` of these GPUs, for s up to `most`."""
-    ways = [1] + [0] * gpus  # of n GPUs into s sets, for one s after the other
-    families = {0: 1}
-    for s in range(1, min(most, gpus) + 1):
-        after = [0] * (gpus + 1)
-        # the first GPU's set takes j - 1 of the others
-        for n in range(s, min(gpus, s * largest) + 1):
-            deadline.check()
-            after[n] = sum(comb(n - 1, j - 1) * ways[n - j] for j in range(1, min(largest, n) + 1))
-        ways = after
-        families[s] = sum(comb(gpus, n) * ways[n] for n in range(s, min(gpus, s * largest) + 1))
-    return families
-
-
-def _product(a: dict[int, int], b: dict[int, int], most: int) -> dict[int, int]:
-    out: dict[int, int] = {}
-    for s, x in a.items():
-        for t, y in b.items():
-            if s + t <= most:
-                out[s + t] = out.get(s + t, 0) + x * y
-    return out
+def _ways(gpus: int, largest: int, most: int, deadline: Deadline) -> list[int]:
+    """Ordered choices of s disjoint sets of 1 … `largest` of these GPUs, for s = 0 … `most`."""
+    left = [1] * (gpus + 1)  # of n GPUs, for one s after the other
+    ways = [1]
+    for _ in range(min(most, gpus)):
+        deadline.check()
+        left = [
+            sum(comb(n, j) * left[n - j] for j in range(1, min(largest, n) + 1))
+            for n in range(gpus + 1)
+        ]
+        ways.append(left[gpus])
+    return ways
 
 
 def solve_exhaustive(
@@ -117,54 +112,40 @@ def solve_exhaustive(
     with deadline_of(time_limit, stop) as deadline:
         try:
             number = made_in_time(lambda until: sum(_count(problem, until).values()), deadline)
-            return _solve(problem, number, limit, stop_at_bound, deadline)
+            if number > limit:
+                raise TooLarge(
+                    f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' "
+                    "proves its answer without trying them",
+                    {"placements": number},
+                )
+            sets, rate, fits, links = made_in_time(partial(_listed, problem), deadline)
         except Ended as end:
             return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")
-
-
-def _solve(
-    problem: Problem, number: int, limit: int, stop_at_bound: bool, deadline: Deadline
-) -> Result:
-    if number > limit:
-        raise TooLarge(
-            f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' proves its "
-            "answer without trying them",
-            {"placements": number},
-        )
-    sets, rate, fits, links = made_in_time(lambda until: _listed(problem, until), deadline)
-    size = {"placements": number}
-    if not fits.any():
-        reason = why_no_layer_fits(problem)
+        size = {"placements": number}
+        search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
+        search.enough = search.top if stop_at_bound else np.inf
+        if fits.any():
+            search.run()
+        if search.best is None and not search.stopped:
+            reason = why_infeasible(problem, sets, fits, "trying them all")
+            return infeasible_result(problem, "exhaustive", reason, size, deadline)
+        throughput = None if search.best is None else evaluate(problem, search.best).rate
+        top = search.top if search.stopped else throughput  # no placement beats its fastest stage
+        status, bound = status_and_bound(throughput, top)
         return Result(
-            problem, "exhaustive", "infeasible", None, None, None, deadline.spent, size, "", reason
+            problem,
+            "exhaustive",
+            status,
+            search.best,
+            throughput,
+            bound,
+            deadline.spent,
+            size,
+            "",
+            _how_many(search, number, status == "optimal"),
+            search.stopped if status != "optimal" else None,
+            {"tried": search.tried},
         )
-    search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
-    search.enough = search.top if stop_at_bound else np.inf
-    for stages in range(1, problem.model.layers + 1):  # few stages first: there are fewest of them
-        search.extend(0, 0, -1, np.inf, (), stages)
-    seconds = deadline.spent
-    if search.best is None and not search.stopped:
-        reason = why_not_all_layers_fit(problem, sets, fits, "trying them all")
-        return Result(
-            problem, "exhaustive", "infeasible", None, None, None, seconds, size, "", reason
-        )
-    throughput = None if search.best is None else evaluate(problem, search.best).rate
-    top = search.top if search.stopped else throughput  # no placement beats its fastest stage
-    status, bound = status_and_bound(throughput, top)
-    return Result(
-        problem,
-        "exhaustive",
-        status,
-        search.best,
-        throughput,
-        bound,
-        seconds,
-        size,
-        "",
-        _how_many(search, number, status == "optimal"),
-        search.stopped if status != "optimal" else None,
-        {"tried": search.tried},
-    )
 
 
 def _listed(problem: Problem, deadline: Deadline) -> tuple:
@@ -173,7 +154,7 @@ def _listed(problem: Problem, deadline: Deadline) -> tuple:
 
 
 def _how_many(search: "_Search", number: int, proven: bool) -> str:
-    """How many placements were tried, of how many; and why not the others."""
+    """Say how many placements were tried, of how many, and why not the others."""
     if search.stopped is None:
         if search.tried == number:
             return f"all {number:,} placements were tried"
@@ -206,6 +187,11 @@ class _Search:
         self.best: Placement | None = None
         self.stopped: str | None = None
         self.best_rate, self.steps, self.tried = -1.0, 0, 0
+
+    def run(self) -> None:
+        """Try all placements, those of few stages first: there are fewest of them."""
+        for stages in range(1, self.layers + 1):
+            self.extend(0, 0, -1, np.inf, (), stages)
 
     def extend(
         self, done: int, used: int, last: int, slowest: float, parts: tuple, stages: int

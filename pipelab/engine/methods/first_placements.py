@@ -1,4 +1,4 @@
-"""First placements of every search: what is simple enough to be evaluated at once, without any table."""
+"""First placements of every search: simple ones that are evaluated at once, without any table."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -31,7 +31,7 @@ def fastest(placement: Placement, evaluation: Evaluation) -> float:
 def incumbents(problem: Problem) -> dict[Placement, Evaluation]:
     """Evaluate rules of thumb, groups of one node as a single stage, and pipelines of equal stages of one type.
 
-    As many as there is a moment for, the simplest first; those that do not fit are left out.
+    The simplest come first; after 0.2 s no more are tried. Those that do not fit are left out.
     """
     within, found = Deadline(_SECONDS), {}
     for placement in chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem)):
@@ -50,7 +50,7 @@ def best_of(
     value: Value = fastest,
     yields: Callable[[Evaluation], float] = lambda evaluation: evaluation.rate,
 ) -> Placement | None:
-    """The one of the least value among those that yield so much; of equal ones that of the fewest GPUs."""
+    """Choose the least value among placements that yield enough; of equal ones, the fewest GPUs."""
     reach = [p for p, e in found.items() if yields(e) >= at_least * (1 - REACHED)]
     return min(reach, key=lambda p: (value(p, found[p]), len(p.gpus)), default=None)
 
@@ -63,7 +63,7 @@ def _by_rules(problem: Problem) -> Iterator[Placement]:
 
 
 def _stages_alone(problem: Problem) -> Iterator[Placement]:
-    """All layers on 1, 2, … GPUs of one kind and node; of nodes with the same GPUs on the first."""
+    """Put all layers on 1, 2, … identical GPUs of one node; of identical nodes, the first is used."""
     seen = set()
     for gpu, own in _by_kind(problem).items():
         for number in range(1, min(len(own), problem.max_gpus_per_stage) + 1):
@@ -73,7 +73,7 @@ def _stages_alone(problem: Problem) -> Iterator[Placement]:
 
 
 def _pipelines(problem: Problem) -> Iterator[Placement]:
-    """Stages of so many GPUs of one type, half as many, …, one; 2, 3, … of them, node after node, of equal layers."""
+    """Build pipelines of 2, 3, … equal stages of one type: all GPUs of a node each, half of them, …, 1."""
     kinds, layers = _by_kind(problem), problem.model.layers
     size = min(max(map(len, kinds.values())), problem.max_gpus_per_stage)
     while size:

@@ -1,7 +1,7 @@
 """Rules of thumb as methods: one stage per GPU, in the order of their ids, cut by a rule of `splits`.
 
-None of them looks at rates, so none proves anything; and a rule may cut where memory does
-not hold. Then there is no placement, and the reason says which GPU is short of what.
+None of them looks at rates, so none proves anything. If a stage does not fit in memory, there is no
+placement, and the reason says which GPU is short of how much.
 """
 
 import time

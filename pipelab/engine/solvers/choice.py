@@ -1,6 +1,5 @@
-"""Which solver solves a program, and with which settings; what it returns is checked before it is read."""
+"""Solve a program with HiGHS or SCIP; what the solver returns is checked before it is read."""
 
-from importlib import import_module
 from threading import Event
 from typing import Annotated, Any
 
@@ -8,6 +7,7 @@ import numpy as np
 from annotated_types import Ge
 from pydantic import InstanceOf
 
+from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.engine.tolerances import NOT_SOLVED
@@ -15,9 +15,9 @@ from pipelab.errors import PipelabError
 from pipelab.fields import NotNegative, Real, described
 from pipelab.problem import Problem
 
-_OF_BOTH = ("time_limit", "gap", "stop", "deadline")  # options that both solvers take
+_SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
 
-# What a method is asked, as `checked_arguments` reads it.
+# Arguments of a method, as `checked_arguments` reads them.
 AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
@@ -25,7 +25,7 @@ Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None
 
 
 def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:
-    """Solve a program, and solve it again with the other solver if what the first returns breaks it.
+    """Solve a program, and check what the solver returns against its rows.
 
     Parameters
     ----------
@@ -33,40 +33,25 @@ def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -
     solver : {"highs", "scip"}
         HiGHS for the small programs, SCIP for the joint ones.
     **options
-        Of the solver's `run`. The deadline notes what was solved again.
+        Of the solver's `run`.
 
     Raises
     ------
     PipelabError
-        What both return breaks the program.
+        What the solver returns breaks the program.
     """
-    run = _module(solver).run(program, **options)
+    run = _SOLVERS[solver].run(program, **options)
     broken = broken_by(program, run.x)
-    if broken is None:
-        return run
-    other = "scip" if solver == "highs" else "highs"
-    again = _module(other).run(program, **{n: options[n] for n in _OF_BOTH if n in options})
-    still = broken_by(program, again.x)
-    names = solver_version(solver), solver_version(other)
-    if still is not None:
-        raise PipelabError(
-            f"what solvers return breaks their program: {names[0]} {broken}, {names[1]} {still}"
-        )
-    if options.get("deadline") is not None:
-        options["deadline"].notes.append(
-            f"{names[0]} returned what breaks {broken} of a program, which {names[1]} solved again"
-        )
-    return again
-
-
-def _module(solver: str) -> Any:
-    return import_module(f"pipelab.engine.solvers.{solver}")
+    if broken is not None:
+        raise PipelabError(f"{solver_version(solver)} returned what breaks {broken} of its program")
+    return run
 
 
 def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
-    """What a solution breaks: its bounds, its whole numbers or a block of rows by name; None if nothing.
+    """Name what a solution breaks: bounds, whole numbers, or a block of rows; None if nothing.
 
-    Whole numbers count as they are read, rounded. What was not reported (`scip.run`) breaks nothing.
+    Whole numbers are rounded, as they are when they are read. What was not reported (`scip.run`)
+    breaks nothing.
     """
     if x is None:
         return None
@@ -93,4 +78,4 @@ def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
 
 def solver_version(solver: str = "highs") -> str:
     """Name and version, as a result states it."""
-    return _module(solver).version()
+    return _SOLVERS[solver].version()

@@ -5,7 +5,7 @@ rows in named blocks, so that a row can be spoken of as `layer_coverage[3]`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -91,6 +91,17 @@ class LinearProgram:
     blocks: Mapping[str, RowBlock]
 
     @property
+    def rows(self) -> RowBlock:
+        """All rows, block after block."""
+        blocks = self.blocks.values()
+        none = sp.csr_array((0, self.columns.total))
+        return RowBlock(
+            sp.vstack([none, *(block.matrix for block in blocks)], format="csr"),
+            np.concatenate([[], *(block.lower for block in blocks)]),
+            np.concatenate([[], *(block.upper for block in blocks)]),
+        )
+
+    @property
     def size(self) -> dict[str, int]:
         """Numbers of variables, whole-number variables, rows and non-zeros."""
         return {
@@ -102,7 +113,4 @@ class LinearProgram:
 
     def relaxed(self) -> "LinearProgram":
         """The same program without the demand for whole numbers."""
-        free = np.zeros_like(self.integer)
-        return LinearProgram(
-            self.columns, self.lower, self.upper, free, self.objective, self.blocks
-        )
+        return replace(self, integer=np.zeros_like(self.integer))

@@ -4,8 +4,8 @@ The solve runs in a thread of its own without Python's lock (`optimizeNogil`), s
 stays alive meanwhile; a stop or an interrupt ends it and keeps the best solution found.
 
 SCIP looks at the clock between two steps only, and one step of presolving a large model takes ten
-seconds. So the thread that waits keeps the time: shortly after the end it goes on with what SCIP
-has reported by then, and leaves SCIP's thread to end by itself.
+seconds. So shortly after the deadline it is not waited for any longer: what it has reported by then
+is the answer.
 """
 
 import gc
@@ -13,30 +13,32 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
-from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock
+from pipelab.engine.deadline import NEVER, Deadline, Ended, waited_for
+from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
-from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import given
+from pipelab.errors import PipelabError
 from pipelab.placement import Placement
 
-_POLL_SECONDS = 0.05  # how soon a stop is noticed
-_GRACE_SECONDS = (
-    0.25  # what SCIP has to end after it was interrupted; then it is not waited for any longer
-)
-# so many columns or entries of rows are handed over between two looks at the clock
-_GIVE_WAY = 10_000
-
+_GRACE_SECONDS = 0.25  # what SCIP has to end after the deadline
+_NOT_NOW = "method cannot be called at this time"
 # columns of a model whose freeing waits until its answer was given
 _LARGE, _FREE_AFTER_SECONDS = 50_000, 0.5
-_FREE_IF_LEFT_SECONDS = 1.0  # what a solve needs for freeing the models before it
-_UNFREED: dict[object, tuple] = {}  # models that wait for it, with their columns
+_ENDS = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasible"}
+_LIMITS = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
+# SCIP 10 takes a row that is parallel to the objective for a bound of the objective, and then loses
+# it: where the price is minimised and limited too, it returned 159 where a row allows 107
+# (`tests/test_nodes.py` has such programs).
+_SOUND = {
+    "constraints/linear/detectcutoffbound": False,
+    "constraints/linear/detectlowerbound": False,
+}
 
 
 @cache  # making a model takes 7 ms
@@ -48,23 +50,12 @@ def version() -> str:
     return f"SCIP {model.getMajorVersion()}.{model.getMinorVersion()}.{model.getTechVersion()}"
 
 
-# SCIP 10 takes a row that is parallel to the objective for a bound of the objective, and then loses
-# it: where the price is minimised and limited too, it returned 159 where a row allows 107
-# (`tests/test_nodes.py` has such programs).
-_SOUND = {
-    "constraints/linear/detectcutoffbound": False,
-    "constraints/linear/detectlowerbound": False,
-}
-
-
 def run(
     program: LinearProgram,
     *,
-    time_limit: float | None = None,
     gap: float = 0.0,
     settings: Mapping[str, object] | None = None,
-    stop: threading.Event | None = None,
-    deadline: Deadline | None = None,
+    deadline: Deadline = NEVER,
     on_progress: Callable[[Progress], None] | None = None,
     reading: tuple[slice, Callable[[np.ndarray], Placement]] | None = None,
 ) -> SolverRun:
@@ -73,61 +64,60 @@ def run(
     Parameters
     ----------
     program : LinearProgram
-    time_limit : float, optional
-        Seconds for building the model and solving it together.
     gap : float
         Stop once (bound - incumbent) / incumbent is at most this.
     settings : mapping, optional
         SCIP parameters by name.
-    stop : threading.Event, optional
-        Set it from anywhere to end the solve; the best solution is kept.
-    deadline : Deadline, optional
-        In place of `stop`; a `time_limit` can only shorten it.
+    deadline : Deadline
+        Of building the model and solving it together; when it has passed, the best solution so
+        far is returned.
     on_progress : function of Progress, optional
         Called in the solver's thread on every new incumbent or bound; it must not touch widgets.
     reading : (slice, function of array), optional
         Columns, and what makes a placement of their values: every new incumbent's progress then has
         it. Where SCIP does not end in time, `x` has these columns only, and no number elsewhere.
+
+    Raises
+    ------
+    PipelabError
+        SCIP cannot compute with these numbers.
     """
     from pyscipopt import SCIP_EVENTTYPE
 
-    if deadline is not None:
-        made: Any = nullcontext(deadline if time_limit is None else deadline.within(time_limit))
-    else:
-        made = deadline_of(time_limit, stop)
-    with made as until:
-        began = time.perf_counter()
-        free_waiting(until)
-        try:
-            with _in_words():
-                model, variables = load(program, deadline=until)
-        except Ended as end:
-            spent = time.perf_counter() - began
-            return SolverRun("stopped", end.reason, None, None, None, None, 0, spent, 0.0, ())
-        built = time.perf_counter()
-        if until.left < 1e19:  # SCIP's infinity begins at 1e20
-            model.setParam("limits/time", until.left)
-        model.setParam("limits/gap", gap)
-        for name, value in (_SOUND | dict(settings or {})).items():
-            _set(model, name, value)
-        recorder = Recorder(built, variables, on_progress, reading)
-        events = [
-            SCIP_EVENTTYPE.BESTSOLFOUND,
-            SCIP_EVENTTYPE.NODESOLVED,
-            SCIP_EVENTTYPE.DUALBOUNDIMPROVED,
-        ]
-        model.attachEventHandlerCallback(recorder.note, events, name="pipelab")
-        solving = _Solving(model)
+    began = time.perf_counter()
+    try:
         with _in_words():
-            reason = solving.wait(until)
+            model, variables = _load(program, deadline)
+    except Ended as end:
+        return SolverRun("stopped", end.reason, build_seconds=time.perf_counter() - began)
+    built = time.perf_counter()
+    if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
+        model.setParam("limits/time", deadline.left)
+    model.setParams({"limits/gap": gap} | _SOUND | dict(settings or {}))
+    recorder = Recorder(built, variables, on_progress, reading)
+    events = [
+        SCIP_EVENTTYPE.BESTSOLFOUND,
+        SCIP_EVENTTYPE.NODESOLVED,
+        SCIP_EVENTTYPE.DUALBOUNDIMPROVED,
+    ]
+    model.attachEventHandlerCallback(recorder.note, events, name="pipelab")
+    try:
+        with _in_words():
+            _optimize(model, deadline)
+    except Ended as end:
+        found = recorder.stopped(end.reason)
+    else:
         recorder.over = True
-        recorder.reraise()
-        if not solving.ended.is_set() or solving.cut_short(reason):
-            return recorder.stopped(given(reason), built - began)
-        solved = time.perf_counter() - built
-        run = _read(model, variables, recorder, reason, built - began, solved)
-        free(model, variables)
-        return run
+        found = _read(model, variables, deadline.reason)
+        _free(model, variables)
+    if recorder.failure is not None:  # in the caller's own `on_progress`
+        raise recorder.failure
+    return replace(
+        found,
+        build_seconds=built - began,
+        solve_seconds=time.perf_counter() - built,
+        progress=tuple(recorder.progress),
+    )
 
 
 @contextmanager
@@ -144,59 +134,42 @@ def _in_words() -> Iterator[None]:
         raise
 
 
-def lp_bound(program: LinearProgram) -> float | None:
-    """Optimum of the LP relaxation: the bound at the root before any cut; None if infeasible."""
-    model, _ = load(program.relaxed())
-    model.optimizeNogil()
-    return model.getObjVal() if model.getStatus() == "optimal" else None
-
-
-def load(
-    program: LinearProgram, *, names: bool = False, deadline: Deadline = NEVER
-) -> tuple[Any, list]:
-    """Hand a program to a new PySCIPOpt model, row by row.
-
-    Parameters
-    ----------
-    names : bool
-        Name columns and rows (`z[3]`, `layer_coverage[0]`), for writing the model out.
-    deadline : Deadline
-        Checked during the work; `Ended` is raised.
-
-    Returns
-    -------
-    model : pyscipopt.Model
-    variables : list of pyscipopt variables, in column order
-    """
+def _load(program: LinearProgram, deadline: Deadline) -> tuple[Any, list]:
+    """Hand a program to a new PySCIPOpt model, and return it with its variables in column order."""
     from pyscipopt import Model
-    from pyscipopt.scip import Term
+    from pyscipopt.scip import Expr, ExprCons, Term
 
+    rows = program.rows
+    ends, where, values = (
+        part.tolist() for part in (rows.matrix.indptr, rows.matrix.indices, rows.matrix.data)
+    )
+    arrays = program.integer, program.lower, program.upper, program.objective
+    variables: list = []
     with _without_garbage_collection():
         model = Model()
         model.hideOutput()
-        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see _Solving
-        variables: list = []
-        terms: list = []
+        model.setParam("misc/catchctrlc", False)  # Python handles Ctrl-C; see `waited_for`
         try:
-            for part in _columns(model, program, names, deadline):
-                variables += part
-                terms += map(Term, part)
-            # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
-            for name, block in program.blocks.items():
-                _add_rows(model, terms, block, name if names else None, deadline)
+            for whole, low, up, cost in zip(*(a.tolist() for a in arrays), strict=True):
+                deadline.check()
+                kind = "C" if not whole else "B" if up <= 1 else "I"
+                variables.append(model.addVar("", kind, low, _side(up), cost))
+            terms = [Term(variable) for variable in variables]
+            sides = zip(rows.lower.tolist(), rows.upper.tolist(), strict=True)
+            for r, (low, up) in enumerate(sides):
+                deadline.check()
+                # Expr(dict) is what operators such as 2*x + y build too, at several times the price.
+                row = Expr({terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])})
+                model.addCons(ExprCons(row, _side(low), _side(up)))
         except Ended:
-            free(model, variables, terms)
+            _free(model, variables)
             raise
         model.setMaximize()
     return model, variables
 
 
-def _set(model: Any, name: str, value: Any) -> None:
-    """Set a SCIP parameter; a name or value that SCIP refuses is named."""
-    try:
-        model.setParam(name, value)
-    except (KeyError, LookupError, TypeError, ValueError) as error:
-        raise InvalidValue("SCIP", [(name, value, f"SCIP refuses it ({error})")]) from None
+def _side(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 @contextmanager
@@ -220,97 +193,31 @@ def _without_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _columns(model: Any, program: LinearProgram, names: bool, deadline: Deadline) -> Iterator[list]:
-    """Adds the columns, part by part."""
-    labels = _labels(program) if names else None
-    for i in range(0, program.columns.total, _GIVE_WAY):
-        deadline.check()
-        part = slice(i, i + _GIVE_WAY)
-        lower, upper = program.lower[part].tolist(), program.upper[part].tolist()
-        columns = zip(
-            program.integer[part].tolist(),
-            lower,
-            upper,
-            program.objective[part].tolist(),
-            strict=True,
-        )
-        variables = []
-        for j, (whole, low, up, cost) in enumerate(columns, start=i):
-            kind = "C" if not whole else "B" if up <= 1 else "I"
-            top = None if up == math.inf else up
-            variables.append(
-                model.addVar(labels[j] if labels else "", vtype=kind, lb=low, ub=top, obj=cost)
-            )
-        yield variables
+def _optimize(model: Any, deadline: Deadline) -> None:
+    """Solve the model.
 
+    Raises
+    ------
+    Ended
+        The deadline was first, and SCIP did not end in order.
+    """
 
-def _labels(program: LinearProgram) -> list[str]:
-    sizes = program.columns.sizes.items()
-    return [f"{g}[{i}]" if n > 1 else g for g, n in sizes for i in range(n)]
-
-
-def _add_rows(
-    model: Any, terms: list, block: RowBlock, name: str | None, deadline: Deadline
-) -> None:
-    from pyscipopt.scip import Expr, ExprCons
-
-    deadline.check()
-    matrix = block.matrix
-    ends, where, values = matrix.indptr.tolist(), matrix.indices.tolist(), matrix.data.tolist()
-    sides = zip(block.lower.tolist(), block.upper.tolist(), strict=True)
-    look = 0
-    for r, (low, up) in enumerate(sides):
-        if ends[r] + r >= look:
-            deadline.check()
-            look = ends[r] + r + _GIVE_WAY
-        row = {terms[where[p]]: values[p] for p in range(ends[r], ends[r + 1])}
-        cons = ExprCons(
-            Expr(row), lhs=None if low == -math.inf else low, rhs=None if up == math.inf else up
-        )
-        model.addCons(cons, name=f"{name}[{r}]" if name else "")
-
-
-_NOT_NOW = "method cannot be called at this time"
-
-
-class _Solving:
-    """A solve in a thread of its own, so that the one that waits can end it, or go on without it."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        self.failure: list[BaseException] = []
-        self.ended = threading.Event()
-        threading.Thread(target=self._work, name="scip", daemon=True).start()
-
-    def _work(self) -> None:
+    def work() -> None:
         try:
-            self.model.optimizeNogil()
-        except BaseException as error:  # carried over to the caller's thread
-            self.failure.append(error)
-        finally:
-            self.ended.set()
+            model.optimizeNogil()
+        except Exception as error:  # interrupted where SCIP cannot end in order
+            if _NOT_NOW in str(error) and (reason := deadline.reason) is not None:
+                raise Ended(reason) from None
+            raise
 
-    def wait(self, deadline: Deadline) -> str | None:
-        """Wait for the end; what brought it about, if not SCIP itself. `ended` is not set where SCIP takes too long."""
-        reason, patience = None, math.inf
-        while not self.ended.wait(_POLL_SECONDS) and time.perf_counter() < patience:
-            if reason is None and (reason := deadline.reason) is not None:
-                patience = time.perf_counter() + _GRACE_SECONDS
-            if reason is not None:
-                # again until SCIP ends: it forgets one that comes before it starts, and refuses one
-                # that comes between two of its stages
-                try:
-                    self.model.interruptSolve()
-                except Exception as error:
-                    if _NOT_NOW not in str(error):
-                        raise
-        if self.failure and not self.cut_short(reason):
-            raise self.failure[0]
-        return reason
+    def interrupt() -> None:
+        try:
+            model.interruptSolve()
+        except Exception as error:  # between two stages SCIP refuses to be interrupted
+            if _NOT_NOW not in str(error):
+                raise
 
-    def cut_short(self, reason: str | None) -> bool:
-        """Whether SCIP was interrupted where it could not end in order: there is nothing to read then."""
-        return reason is not None and any(_NOT_NOW in str(error) for error in self.failure)
+    waited_for(work, deadline, interrupt, _GRACE_SECONDS, "scip")
 
 
 class Recorder:
@@ -321,15 +228,11 @@ class Recorder:
         began: float,
         variables: list,
         on_progress: Callable[[Progress], None] | None,
-        reading: Any = None,
+        reading: tuple[slice, Callable[[np.ndarray], Placement]] | None,
     ) -> None:
-        self.began = began
-        self.on_progress = on_progress
-        self.kept: slice = reading[0] if reading else slice(None)
-        self.placement_of: Callable[[np.ndarray], Placement] | None = (
-            reading[1] if reading else None
-        )
-        self.variables = variables
+        self.began, self.variables, self.on_progress = began, variables, on_progress
+        self.kept = reading[0] if reading else slice(None)
+        self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
         self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
@@ -351,119 +254,68 @@ class Recorder:
         # When a solution is reported, the primal bound is still that of the one before.
         best = model.getBestSol() if model.getNSols() else None
         incumbent = None if best is None else model.getSolObjVal(best)
-        bound = finite(model, model.getDualbound())
-        seconds = time.perf_counter() - self.began
-        last = self.progress[-1] if self.progress else None
-        placement, (values, _) = last.placement if last else None, self.reported
-        if incumbent is not None and (last is None or last.incumbent != incumbent):
-            values = np.array(
-                [model.getSolVal(best, column) for column in self.variables[self.kept]]
-            )
+        bound = _finite(model, model.getDualbound())
+        values, last = self.reported
+        placement = last.placement
+        if incumbent is not None and last.incumbent != incumbent:
+            values = _values(model, best, self.variables[self.kept])
             placement = self.placement_of(values) if self.placement_of else None
+        seconds = time.perf_counter() - self.began
         moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
-        if last is None or (last.incumbent, last.bound) != (incumbent, bound):
+        if not self.progress or (last.incumbent, last.bound) != (incumbent, bound):
             self.reported = values, moment
             self.progress.append(moment)
             if self.on_progress is not None:
                 self.on_progress(moment)
 
-    def stopped(self, reason: str, build_seconds: float) -> SolverRun:
+    def stopped(self, reason: str) -> SolverRun:
         """The end of a run that SCIP itself does not come to: what it has reported so far."""
-        values, last = self.reported
-        x = None
+        self.over = True
+        x, (values, last) = None, self.reported
         if values is not None:
             x = np.full(len(self.variables), np.nan)
             x[self.kept] = values
-        seconds, root = (
-            time.perf_counter() - self.began,
-            self.progress[0].bound if self.progress else None,
-        )
-        return SolverRun(
-            "stopped",
-            reason,
-            x,
-            last.incumbent,
-            last.bound,
-            root,
-            last.nodes,
-            build_seconds,
-            seconds,
-            tuple(self.progress),
-        )
-
-    def reraise(self) -> None:
-        """Pass on what went wrong in the caller's own `on_progress`."""
-        if self.failure is not None:
-            raise self.failure
+        root = self.progress[0].bound if self.progress else None
+        return SolverRun("stopped", reason, x, last.incumbent, last.bound, root, last.nodes)
 
 
-def finite(model: Any, value: float) -> float | None:
+def _values(model: Any, solution: Any, variables: list) -> np.ndarray:
+    return np.array([model.getSolVal(solution, variable) for variable in variables])
+
+
+def _finite(model: Any, value: float) -> float | None:
     return None if model.isInfinity(abs(value)) else value
 
 
-def _read(
-    model: Any,
-    variables: list,
-    recorder: Recorder,
-    reason: str | None,
-    build_seconds: float,
-    solve_seconds: float,
-) -> SolverRun:
-    status = model.getStatus()
-    x = objective = None
-    if model.getNSols() > 0:
-        best = model.getBestSol()
-        x = np.array([model.getSolVal(best, v) for v in variables])
-        objective = model.getSolObjVal(best)
-    ended = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasible"}.get(
-        status, "stopped"
-    )
-    reasons = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
-    stopped_by = None if ended != "stopped" else reasons.get(status) or reason or status
-    solved = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
+def _read(model: Any, variables: list, reason: str | None) -> SolverRun:
+    """What SCIP has found and proven."""
+    said = model.getStatus()
+    status = _ENDS.get(said, "stopped")
+    best = model.getBestSol() if model.getNSols() else None
+    begun = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
     return SolverRun(
-        ended,
-        stopped_by,
-        x,
-        objective,
-        finite(model, model.getDualbound()),
-        finite(model, model.getDualboundRoot()) if solved else None,
-        model.getNTotalNodes() if solved else 0,
-        build_seconds,
-        solve_seconds,
-        tuple(recorder.progress),
+        status,
+        (_LIMITS.get(said) or reason or said) if status == "stopped" else None,
+        None if best is None else _values(model, best, variables),
+        None if best is None else model.getSolObjVal(best),
+        _finite(model, model.getDualbound()),
+        _finite(model, model.getDualboundRoot()) if begun else None,
+        model.getNTotalNodes() if begun else 0,
     )
 
 
-def free(model: Any, variables: list, *parts: Any) -> None:
+def _free(model: Any, variables: list) -> None:
     """Free a model that has been read.
 
-    Freeing a large model takes seconds, with Python's lock held: not before the answer is given.
+    Model and event handler refer to each other: Python itself would free them after gigabytes of
+    others. Freeing a large model takes seconds, with Python's lock held: not before the answer is
+    given.
     """
-    if len(variables) <= _LARGE:
-        _free_now(model)
+    if not hasattr(model, "free"):  # before PySCIPOpt 6.3
         return
-    mark = object()
-    _UNFREED[mark] = (model, variables, *parts)
-    waiting = threading.Timer(_FREE_AFTER_SECONDS, _free_marked, (mark,))
+    if len(variables) <= _LARGE:
+        model.free()
+        return
+    waiting = threading.Timer(_FREE_AFTER_SECONDS, model.free)
     waiting.daemon = True
     waiting.start()
-
-
-def _free_marked(mark: object) -> None:
-    parts = _UNFREED.pop(mark, None)
-    if parts is not None:
-        _free_now(parts[0])
-
-
-def _free_now(model: Any) -> None:
-    """Model and event handler refer to each other: Python itself would free them after gigabytes of others."""
-    if hasattr(model, "free"):  # since PySCIPOpt 6.3, where they do
-        model.free()
-
-
-def free_waiting(deadline: Deadline) -> None:
-    """Free at the beginning of a solve what would otherwise hold it up later, maybe at its end."""
-    while _UNFREED and deadline.left > _FREE_IF_LEFT_SECONDS:
-        for mark in list(_UNFREED):
-            _free_marked(mark)

@@ -19,7 +19,7 @@ from pipelab.engine.sweeps.points import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.csv_cells import Row, path_of, write_to
-from pipelab.io.whole_files import is_folder, is_special, refused
+from pipelab.io.whole_files import is_special, refused
 
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
@@ -52,7 +52,7 @@ class RowsFile:
         self._file: io.BufferedWriter | None = None
         self._begun = False
         self._why_not: InvalidData | None = None
-        for found, kind in ((is_folder, "a folder"), (is_special, "a device or a pipe")):
+        for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
             if found(self.path):
                 raise InvalidValue(
                     "sweep", [("file", str(path), f"is {kind}; expected the name of a CSV file")]

@@ -1,101 +1,91 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
-import functools
-import inspect
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
+from typer.main import get_command
 
 from pipelab.errors import InvalidValue, nearest
-from pipelab.io.streams import say
+from pipelab.io.terminal import say
 
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
     from pipelab.problem import Problem
 
-_MODEL, _LOAD, _RULES = "A model on GPUs, instead of a case", "Workload", "Rules"
 _NODE, _NETWORK_GBIT = 8, 100.0  # where nothing else is said
 # What a model on GPUs has where nothing is said; a case has its own.
 _LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
 
+Text = str | None
+Whole = int | None
+Real = float | None
+
+
+def option(help: str, *names: str, **more: Any) -> Any:
+    """Declare an option of the command line."""
+    return typer.Option(*names, help=help, **more)
+
+
+_model = partial(option, rich_help_panel="A model on GPUs, instead of a case")
+_load = partial(option, rich_help_panel="Workload")
+_rule = partial(option, rich_help_panel="Rules")
+
 Case = Annotated[
-    str | None,
-    typer.Argument(help="A bundled case, or a folder of CSV files; or else give --model."),
+    Text, typer.Argument(help="A bundled case, or a folder of CSV files; or else give --model.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-
-
-def _option(panel: str, *names: str, **more: Any) -> Any:
-    return typer.Option(*names, rich_help_panel=panel, **more)
+Json = Annotated[bool, option("Print JSON for programs.", "--json")]
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The options that describe a problem, as the command line has them; None where not given."""
+    """The options that describe a problem, as given on the command line; None if not given."""
 
-    model: Annotated[
-        str | None, _option(_MODEL, help="A name of pipelab models, or a Hugging Face config.json.")
-    ] = None
-    gpus: Annotated[str | None, _option(_MODEL, help="Types and counts, such as a100=4,l4=8.")] = (
+    model: Annotated[Text, _model("A name of pipelab models, or a Hugging Face config.json.")] = (
         None
     )
+    gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
     cluster: Annotated[
-        str | None,
-        _option(_MODEL, help="Or a known cluster, or a folder with nvidia-smi listings."),
+        Text, _model("Or a known cluster, or a folder with nvidia-smi listings.")
     ] = None
-    precision: Annotated[str | None, _option(_MODEL, help="Of weights: bf16, fp8, int4, …")] = None
-    kv_precision: Annotated[str | None, _option(_MODEL, help="Of keys and values.")] = None
-    per_node: Annotated[
-        int | None, _option(_MODEL, min=1, help=f"GPUs of a type per node; {_NODE} by default.")
-    ] = None
+    precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
+    kv_precision: Annotated[Text, _model("Of keys and values.")] = None
+    per_node: Annotated[Whole, _model(f"GPUs of a type per node; {_NODE} by default.", min=1)] = (
+        None
+    )
     network_gbit: Annotated[
-        float | None,
-        _option(_MODEL, help=f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default."),
+        Real, _model(f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default.")
     ] = None
-    rates: Annotated[
-        str | None,
-        _option(_MODEL, help="The inference engine whose speed counts; vLLM by default."),
-    ] = None
+    rates: Annotated[Text, _model("The inference engine whose speed counts; vLLM by default.")] = (
+        None
+    )
     batch: Annotated[
-        int | None,
-        _option(
-            _LOAD, help=f"Sequences per microbatch (with node: of all); {_BATCH} without a case."
-        ),
+        Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
-    length: Annotated[
-        int | None, _option(_LOAD, help=f"Tokens per sequence; {_LENGTH} without a case.")
-    ] = None
+    length: Annotated[Whole, _load(f"Tokens per sequence; {_LENGTH} without a case.")] = None
     phase: Annotated[
-        str | None,
-        _option(_LOAD, help=f"prefill, decode, mixed or training; {_PHASE} without a case."),
+        Text, _load(f"prefill, decode, mixed or training; {_PHASE} without a case.")
     ] = None
-    output_tokens: Annotated[
-        int | None, _option(_LOAD, help="Written per sequence; needed with --phase mixed.")
-    ] = None
+    output_tokens: Annotated[Whole, _load("Written per sequence; needed with --phase mixed.")] = (
+        None
+    )
     in_flight: Annotated[
-        int | None,
-        _option(
-            _LOAD,
-            help="Microbatches in the pipeline at a time; chosen with the placement by default.",
-        ),
+        Whole,
+        _load("Microbatches in the pipeline at a time; chosen with the placement by default."),
     ] = None
-    microbatches: Annotated[
-        int | None, _option(_LOAD, help="Of a step, with --phase training.")
-    ] = None
+    microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
     max_gpus: Annotated[
-        int | None,
-        _option(_RULES, help="GPUs per stage, at most; without a case those of a node."),
+        Whole, _rule("GPUs per stage, at most; without a case those of a node.")
     ] = None
     same_type: Annotated[
-        bool | None,
-        _option(_RULES, "--same-type/--mixed", help="Only stages of one GPU type, or any."),
+        bool | None, _rule("Only stages of one GPU type, or any.", "--same-type/--mixed")
     ] = None
-    batch_split: Annotated[str | None, _option(_RULES, help="even or balanced.")] = None
-    link_units: Annotated[
-        str | None, _option(_RULES, help="transfers (as the write-up) or tokens.")
-    ] = None
+    batch_split: Annotated[Text, _rule("even or balanced.")] = None
+    link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
     @property
     def own(self) -> bool:
@@ -103,12 +93,12 @@ class Wanted:
         return bool(self.model or self.gpus or self.cluster)
 
     def said(self, case: str | None) -> str:
-        """What was asked, as it is given on the command line."""
+        """Return what was asked, as written on the command line."""
         given = {n: getattr(self, n) for n in _NAMES if getattr(self, n) is not None}
         return " ".join([*([case] if case else []), *(f"{_flag(n)} {v}" for n, v in given.items())])
 
     def problem(self, case: str | None) -> "Problem":
-        """The problem of a case, or of a model on GPUs.
+        """Return the problem of a case, or of a model on GPUs.
 
         Raises
         ------
@@ -124,17 +114,10 @@ class Wanted:
             raise _refused("--output-tokens", None, expected)
         return self._of_case(case) if case is not None else self._of_model()
 
-    @property
-    def _rules(self) -> dict[str, Any]:
-        names = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
-        names |= {n: n for n in ("batch_split", "link_units")}
-        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
-
-    @property
-    def _workload(self) -> dict[str, Any]:
-        names = {"batch": "batch_size", "length": "sequence_length"}
-        names |= {n: n for n in ("phase", "output_tokens", "in_flight", "microbatches")}
-        return {to: getattr(self, n) for n, to in names.items() if getattr(self, n) is not None}
+    def _given(self, names: Mapping[str, str]) -> dict[str, Any]:
+        """Return the given options among these names, by the fields that they set."""
+        values = {field: getattr(self, name) for name, field in names.items()}
+        return {field: value for field, value in values.items() if value is not None}
 
     def _of_case(self, case: str) -> "Problem":
         from pipelab.io.cases_csv import load_case
@@ -143,10 +126,8 @@ class Wanted:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        problem = load_case(case, **self._rules)
-        if not self._workload:
-            return problem
-        return replace(problem, workload=replace(problem.workload, **self._workload))
+        problem = load_case(case, **self._given(_RULE_FIELDS))
+        return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
@@ -155,15 +136,18 @@ class Wanted:
 
         if not self.model:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")
-        kinds = {"precision": self.precision, "kv_precision": self.kv_precision}
-        model = load_model(self.model, **{k: v for k, v in kinds.items() if v is not None})
+        precisions = {name: name for name in ("precision", "kv_precision")}
+        model = load_model(self.model, **self._given(precisions))
         load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH, "phase": _PHASE}
-        load |= self._workload
+        load |= self._given(_LOAD_FIELDS)
         cluster = self._cluster()
         costs = Roofline() if self.rates is None else Roofline(engine=self.rates)
-        pool = ", ".join(f"{n} × {t}" for t, n in _counted(cluster).items())
+        types = Counter(gpu.type for gpu in cluster.gpus)
+        pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
-        return Problem(cluster, model, Workload(**load), costs, name=name, **self._rules)
+        return Problem(
+            cluster, model, Workload(**load), costs, name=name, **self._given(_RULE_FIELDS)
+        )
 
     def _cluster(self) -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
@@ -172,15 +156,39 @@ class Wanted:
             expected = "expected --gpus or --cluster beside --model, and not both"
             raise _refused("--cluster", self.cluster, expected)
         if self.gpus:
-            counts = counts_of(self.gpus)
             network = _NETWORK_GBIT if self.network_gbit is None else self.network_gbit
-            return cluster_of_counts(counts, self.per_node or _NODE, network)
+            return cluster_of_counts(counts_of(self.gpus), self.per_node or _NODE, network)
         if self.per_node is not None:
             raise _refused("--per-node", self.per_node, "expected it beside --gpus")
         return load_cluster(str(self.cluster), network_gbit_per_s=self.network_gbit)
 
 
 _NAMES = [field.name for field in fields(Wanted)]
+# The fields of a problem, and of its workload, that options set.
+_RULE_FIELDS = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
+_RULE_FIELDS |= {name: name for name in ("batch_split", "link_units")}
+_LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
+_LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
+# Those that a sweep varies.
+VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")
+
+
+class ProblemCommand(TyperCommand):
+    """A command that has the options of `Wanted` after its own, and finds them in `context.obj`."""
+
+    def __init__(self, *args: Any, params: list, **kwargs: Any) -> None:
+        super().__init__(*args, params=[*params, *_shared_options()], **kwargs)
+
+    def invoke(self, ctx: Any) -> Any:
+        ctx.obj = Wanted(**{name: ctx.params.pop(name) for name in _NAMES})
+        return super().invoke(ctx)
+
+
+@cache
+def _shared_options() -> list:
+    app = typer.Typer(add_completion=False)
+    app.command()(Wanted)
+    return get_command(app).params
 
 
 def _flag(name: str) -> str:
@@ -189,11 +197,6 @@ def _flag(name: str) -> str:
 
 def _refused(option: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue("options", [(option, value, expected)])
-
-
-def _counted(cluster: "Cluster") -> dict[str, int]:
-    types = [gpu.type for gpu in cluster.gpus]
-    return {kind: types.count(kind) for kind in dict.fromkeys(types)}
 
 
 def counts_of(text: str) -> dict[str, int]:
@@ -211,7 +214,7 @@ def counts_of(text: str) -> dict[str, int]:
 
 
 def gpu_type(name: str) -> str:
-    """A type of `data/gpus.csv` by its name, a driver's, or the beginning that several share; that is said."""
+    """Find a type of `data/gpus.csv` by its name, a driver's name, or a beginning that several share, which is said."""
     from pipelab.hardware.known_gpus import load_gpus, type_of
 
     known, wanted = load_gpus(), name.lower()
@@ -227,43 +230,13 @@ def gpu_type(name: str) -> str:
     return chosen
 
 
-@functools.cache
+@cache
 def _say_once(message: str) -> None:
     say(message)
 
 
-def about_a_problem(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of `Wanted`, after its own; it gets them as `wanted`."""
-    own = inspect.signature(command, eval_str=True).parameters
-    hints = inspect.get_annotations(Wanted, eval_str=True)
-    shared = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name]
-        )
-        for name in _NAMES
-    ]
-
-    @functools.wraps(command)
-    def run(**given: Any) -> None:
-        command(wanted=Wanted(**{name: given.pop(name) for name in _NAMES}), **given)
-
-    kept = [
-        parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
-        for name, parameter in own.items()
-        if name != "wanted"
-    ]
-    set_signature(run, [*kept, *shared])
-    return run
-
-
-def set_signature(run: Any, parameters: list[inspect.Parameter]) -> None:
-    """What typer reads of a function."""
-    run.__signature__ = inspect.Signature(parameters)
-    run.__annotations__ = {p.name: p.annotation for p in parameters}
-
-
 def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
-    """With other values of some options; the name of a GPU type stands for its count.
+    """Change the values of some options; the name of a GPU type stands for its count.
 
     Raises
     ------
@@ -277,6 +250,3 @@ def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
         pool = before | {gpu_type(name): count for name, count in counts.items()}
         options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())
     return replace(wanted, **options)
-
-
-VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")

@@ -34,7 +34,7 @@ def typeset(markdown: str) -> str:
 
 
 def typeset_html(html: str) -> str:
-    """The same for the HTML that an object shows itself by; its formulas are escaped text.
+    """Typeset the HTML that an object shows itself by; its formulas are escaped text.
 
     >>> typeset_html(f"<p class='{NO_FORMULAS}'>between $1-$2</p>")
     "<p class='tex2jax_ignore mathjax_ignore'>between $1-$2</p>"

@@ -29,7 +29,7 @@ if "ipywidgets" in sys.modules:
 
 
 def executed(path: Path) -> "NotebookNode":
-    """The notebook with its outputs.
+    """Run a notebook and return it with its outputs.
 
     Raises
     ------

@@ -4,17 +4,19 @@ import os
 import shutil
 import tempfile
 from collections.abc import Sequence
-from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js
 from pipelab.io.csv_cells import path_of
 from pipelab.io.paths import notebooks_dir
-from pipelab.io.static.formulas import typeset
-from pipelab.io.static.one_page import linked, page, shell, title_of
+from pipelab.io.static.one_page import page, title_of
 from pipelab.io.static.run import executed
 from pipelab.io.whole_files import refused
+
+if TYPE_CHECKING:
+    from nbformat import NotebookNode
 
 _MARK = ".pipelab-static"  # marks a folder that may be replaced
 
@@ -98,14 +100,13 @@ def _write(made: Path, names: list[str], progress: bool) -> list[str]:
     from tqdm import tqdm
 
     pages = ["index.html", *(f"{name}.html" for name in names)]
-    heads: list[tuple[str, str, str]] = []
+    run: dict[str, NotebookNode] = {}
     bar = tqdm(names, disable=not progress, unit="notebook", leave=False)
     for name in bar:
         bar.set_postfix_str(name)
-        notebook = executed(notebooks_dir() / f"{name}.ipynb")
-        heads.append((name, title_of(notebook), notebook.cells[0].source))
-        _put(made / f"{name}.html", page(notebook, f"{name}.html", pages))
-    _put(made / "index.html", shell("pipelab", _index(heads, pages), "index.html", pages))
+        run[name] = executed(notebooks_dir() / f"{name}.ipynb")
+        _put(made / f"{name}.html", page(run[name], f"{name}.html", pages))
+    _put(made / "index.html", page(_index(run), "index.html", pages))
     _put(made / "plotly.min.js", plotly_js())
     _put(made / _MARK, "Made by `pipelab static`, which may replace this folder.\n")
     return pages
@@ -116,26 +117,19 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _index(heads: list[tuple[str, str, str]], pages: list[str]) -> str:
+def _index(run: dict[str, "NotebookNode"]) -> "NotebookNode":
     """Every notebook with its title and first paragraph; below them the solutions."""
-    from nbconvert.filters import markdown2html
+    from nbformat.v4 import new_markdown_cell, new_notebook
 
-    rows = []
-    for name, title, head in heads:
-        if "/" not in name:
-            first = (head.split("\n\n") + [""])[1]
-            about = linked(markdown2html(typeset(first)), "index.html", pages)
-            about = about.replace('href="#', f'href="{name}.html#')  # a place in the notebook
-            rows.append(
-                f'<h3><a href="{name}.html">{escape(_numbered(name, title))}</a></h3>{about}'
-            )
-    solutions = " ".join(
-        f'<a href="{name}.html">{name[10:12]}</a>' for name, *_ in heads if "/" in name
-    )
-    more = f"<h3>Solutions of the exercises</h3><p>{solutions}</p>" if solutions else ""
     note = "A copy of pipelab's notebooks to read. Sliders and buttons work only in the live notebooks."
-    return f"<h1>Which GPUs should hold which layers?</h1><p>{note}</p>{''.join(rows)}{more}"
-
-
-def _numbered(name: str, title: str) -> str:
-    return f"{name[:2]} {title}" if name[:2].isdigit() else title
+    parts = [f"# Which GPUs should hold which layers?\n\n{note}"]
+    for name, notebook in run.items():
+        if "/" not in name:
+            number = f"{name[:2]} " if name[:2].isdigit() else ""
+            first = [*notebook.cells[0].source.split("\n\n"), ""][1]
+            first = first.replace("](#", f"]({name}.ipynb#")  # a place in the notebook
+            parts.append(f"### [{number}{title_of(notebook)}]({name}.ipynb)\n\n{first}")
+    solutions = [f"[{name[10:12]}]({name}.ipynb)" for name in run if "/" in name]
+    if solutions:
+        parts.append(f"### Solutions of the exercises\n\n{' '.join(solutions)}")
+    return new_notebook(cells=[new_markdown_cell(text) for text in parts])

@@ -11,14 +11,14 @@ _PREFIX = "IPY_MODEL_"
 
 
 def still(model: str, models: Mapping[str, Mapping], show: Callable[[Mapping], str]) -> str:
-    """A widget as HTML.
+    """Write a widget as HTML.
 
     Parameters
     ----------
     model : str
         The widget's id.
     models : mapping
-        Every widget of the notebook by its id: `state`, and `buffers` where it has any.
+        Every widget of the notebook by its id, with its `state`.
     show : callable
         How an output inside a widget becomes HTML.
     """
@@ -36,7 +36,7 @@ def _parts(model: str, models: Mapping, show: Callable, seen: set[str]) -> str:
         state.get("layout") or "", models
     ):
         return ""
-    figure = figure_of_state(state, known.get("buffers", []))
+    figure = figure_of_state(state)
     if figure is not None:
         return figure_html(figure)
     if state.get("children"):
@@ -56,7 +56,7 @@ def _hidden(layout: str, models: Mapping) -> bool:
 
 
 def _control(state: Mapping) -> str:
-    """A control as its label and its value; text as it is."""
+    """Write a control as its label and its value; text stays as it is."""
     label, value = state.get("description") or "", state.get("value")
     if state.get("_model_name") in ("HTMLModel", "HTMLMathModel"):
         return f"<div>{value}</div>" if value else ""

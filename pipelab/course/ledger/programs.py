@@ -1,0 +1,996 @@
+"""What three published programs say and get wrong: statement, run, smallest input, and what catches it.
+
+Each statement is a function that is given an input, and says what the program answers there and what is
+right, or None if nothing is wrong. Its docstring names the fault, or quotes the program, or both; no
+input that shows a fault is written here, since the smallest one is searched for. The faults
+(`FAULTS`) and the rows of the ledger (`CLAIMS`) are selections of this one table.
+"""
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import pipelab as pl
+from pipelab.course import published_programs as published
+from pipelab.course.ledger.claims import (
+    DIFFERENT,
+    FAILS,
+    HOLDS,
+    TRIED,
+    Claim,
+    Found,
+    Trial,
+    claim,
+    told,
+    tried,
+)
+from pipelab.course.ledger.writeup import once, tiny
+from pipelab.fields import given
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline import Timeline
+    from pipelab.schedules import Schedule
+
+# What must hold of any program that lays out a pipeline, and would have caught the faults.
+REFUSES = "an input without an answer is refused"
+COMPLETE = "an input with an answer gets one, with nothing left out"
+SLOWER_TRUTH = "a slower, plainer computation agrees"
+RUN = "the steps, run, end in time and hold no more than they should"
+FORMULA = "a formula gives what a run gives"
+PROPERTIES = (REFUSES, COMPLETE, SLOWER_TRUTH, RUN, FORMULA)
+
+
+class Example(NamedTuple):
+    """An input that shows a fault: what the program answers there, and what is right."""
+
+    arguments: tuple
+    answers: str
+    right: str
+
+    @property
+    def written(self) -> str:
+        """The arguments as text, large powers of two as powers."""
+        return re.sub(r"\d{9,}", lambda found: _as_power(int(found[0])), str(self.arguments))
+
+
+def _as_power(number: int) -> str:
+    return f"2**{number.bit_length() - 1}" if number.bit_count() == 1 else str(number)
+
+
+Shown = tuple[str, str] | None
+
+
+@dataclass(frozen=True, eq=False)  # inputs have lists: each fault is a key as itself
+class Fault:
+    """What is wrong, the property that is broken, and where to look for it."""
+
+    program: str
+    name: str
+    caught_by: str  # one of PROPERTIES
+    inputs: tuple[tuple, ...]  # the smallest first
+    # what the program answers on one of them, and what is right; None where nothing is wrong
+    shows: Callable[..., Shown]
+
+    def smallest(self) -> Example | None:
+        """The smallest input that shows it; None where none does. Numbers and lengths of lists count as its size."""
+        for arguments in self.inputs:
+            if shown := self.shows(*arguments):
+                return Example(arguments, *shown)
+        return None
+
+
+CLAIMS: list[Claim] = []
+FAULTS: list[Fault] = []
+
+
+def statement(
+    program: str,
+    inputs: Iterable[tuple],
+    caught_by: str = "",
+    *,
+    at: str = "",
+    recorded: str = "",
+    known: Callable[[], tuple] = tuple,
+) -> Callable[[Callable[..., Shown]], Callable[..., Shown]]:
+    """Enter a function into the table: a fault if a property catches it, a claim if it stands somewhere."""
+
+    def entered(shows: Callable[..., Shown]) -> Callable[..., Shown]:
+        listed, fields = tuple(sorted(inputs, key=size)), told(shows)
+        title = fields.pop("title", "")
+        if caught_by:
+            FAULTS.append(Fault(program, title, caught_by, listed, shows))
+        if at:
+            verdict = recorded or (FAILS if caught_by else TRIED)
+            run = partial(_found, shows, listed, known)
+            CLAIMS.append(Claim(program, at, verdict, run, **fields))
+        return shows
+
+    return entered
+
+
+def _found(shows: Callable[..., Shown], inputs: Iterable[tuple], known: Callable) -> Found:
+    return Found(trial(shows, inputs), known())
+
+
+def trial(shows: Callable[..., Shown], inputs: Iterable[tuple]) -> Trial:
+    """On how many inputs nothing is wrong, and the first on which something is."""
+    names, found = inspect.signature(shows).parameters, []
+    for arguments in inputs:
+        named = ", ".join(map("{} = {}".format, names, arguments))
+        wrong = shows(*arguments)
+        found.append((f"{named}: {wrong[0]} (right: {wrong[1]})" if wrong else "", not wrong))
+    return tried(found)
+
+
+def size(value: Any) -> int:
+    """The sum of all numbers in it and of the lengths of its lists."""
+    return len(value) + sum(map(size, value)) if isinstance(value, list | tuple) else value
+
+
+def lists(length: int, values: Iterable[int]) -> list[list[int]]:
+    """Every list of this length."""
+    return [list(each) for each in product(values, repeat=length)]
+
+
+def panics(function: Callable, *arguments: Any) -> str | None:
+    """The panic that this call ends with; None if it answers."""
+    try:
+        function(*arguments)
+    except published.Panic as panic:
+        return f"panic: {panic}"
+    return None
+
+
+def sizes(split: Iterable[range] | None) -> list[int]:
+    """Layers of every stage."""
+    return [len(part) for part in given(split)]
+
+
+def differ(answer: Any, right: Any) -> Shown:
+    """Both as text if they are not equal; numbers to a part in a million, since Rust's are in 32 bits."""
+    if isinstance(answer, float):
+        same, written = abs(answer - right) < 1e-6, "{:.4g}"
+    else:
+        same, written = answer == right, "{}"
+    return None if same else (written.format(answer), written.format(right))
+
+
+def run(order: "Schedule") -> "Timeline":
+    """A schedule against the clock, F = I = W = 1."""
+    return pl.simulate(order, pl.StageCosts(1, 1, 1).cut_for(order))
+
+
+# pmetal's layer_assignment.rs
+
+pmetal = partial(statement, "pmetal")
+HEAD = "Layer assignment solvers"
+PROPORTIONAL = "Divide num_layers across nodes proportionally to available_ram"
+BANDWIDTH = "Divide layers to minimize bottleneck latency"
+MB = 10**6
+
+
+def identical(nodes: Iterable[int], layers: Iterable[int]) -> list[tuple]:
+    """Numbers of layers on identical nodes."""
+    return [(n, [1] * k, [1] * k) for n, k in product(layers, nodes)]
+
+
+def bandwidths(*nodes: int) -> list[tuple]:
+    """Up to eight layers, on nodes with bandwidths of 1 to 3."""
+    return [each for n in nodes for each in product(range(n, 9), lists(n, range(1, 4)))]
+
+
+def too_few(layers: int, memory: list[int]) -> str:
+    """What its own proportional rule says there."""
+    panic = panics(published.assign_layers_proportional, layers, memory)
+    return str(panic).replace("panic", "refused")
+
+
+@pmetal(
+    [(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k], SLOWER_TRUTH, at=HEAD
+)
+def uneven(layers: int, memory: list[int]) -> Shown:
+    """proportional: the last node pays for the rounding of all others
+
+    Says: “Proportional: layers proportional to available RAM (good default)”
+    Tested: equal nodes differ by one layer at most
+    How: 1 to 5 equal nodes, up to 20 layers, by assign_layers_proportional
+    Remark: The last node takes what rounding leaves over.
+    """
+    held = sizes(published.assign_layers_proportional(layers, memory))
+    right = sizes(pl.split_even(layers, len(memory)))
+    return differ(held, right) if max(held) - min(held) > 1 else None
+
+
+def on_two_and_three_nodes() -> tuple[Trial]:
+    """The next statement there."""
+    return (trial(not_searched, bandwidths(2, 3)),)
+
+
+@pmetal(bandwidths(2, 3, 4), SLOWER_TRUTH, at=HEAD, known=on_two_and_three_nodes)
+def not_searched(layers: int, bandwidth: list[int]) -> Shown:
+    """four nodes: no exhaustive search, which the comment calls feasible, and not its optimum
+
+    Says: “Bandwidth-aware: minimize bottleneck link cost”
+    Tested: the largest n / b is the least possible
+    How: 2 to 4 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
+    Remark: On two and three nodes: {}. From four on it weighs memory × bandwidth instead.
+    """
+    nodes = len(bandwidth)
+    megabytes = [MB] * nodes, [b * MB for b in bandwidth]
+    own = published.assign_layers_bandwidth_aware(layers, *megabytes)
+    best = pl.split_minmax([1] * layers, nodes, speeds=bandwidth)
+    found = [
+        (held := sizes(split), max(n / b for n, b in zip(held, bandwidth, strict=True)))
+        for split in (own, best)
+    ]
+    written = ["{}, layers / bandwidth up to {:g}".format(*each) for each in found]
+    return (written[0], written[1]) if found[0][1] != found[1][1] else None
+
+
+@pmetal([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])], at=HEAD)
+def exhaustive(bandwidth: list[int]) -> Shown:
+    """“With 2-4 nodes (typical Apple Silicon home cluster), exhaustive search over contiguous splits is feasible”
+
+    Tested: every split is tried, and the best is right
+    How: 30 layers, split_exhaustive and split_minmax
+    """
+    rules = pl.split_exhaustive, pl.split_minmax
+    ones, nodes = [1] * 30, len(bandwidth)
+    cuts = [given(rule(ones, nodes, speeds=bandwidth)) for rule in rules]
+    every, quick = (pl.bottleneck(cut, ones, bandwidth) for cut in cuts)
+    return differ(every, quick)
+
+
+@pmetal(
+    [
+        (layers, memory)
+        for nodes in range(1, 6)
+        for memory, layers in product(lists(nodes, (1, 2, 5)), range(nodes, 13))
+    ],
+    at=PROPORTIONAL,
+)
+def covered(layers: int, memory: list[int]) -> Shown:
+    """“Returns contiguous, non-overlapping layer ranges that cover 0..num_layers”
+
+    Tested: every layer once, in order
+    How: 1 to 5 nodes, up to 12 layers, by assign_layers_proportional
+    """
+    split = published.assign_layers_proportional(layers, memory)
+    return differ([layer for part in split for layer in part], list(range(layers)))
+
+
+@pmetal(
+    [(layers, [1] * nodes) for nodes in range(2, 9) for layers in range(1, nodes)],
+    at=PROPORTIONAL,
+    known=lambda: (sizes(published.assign_layers_bandwidth_aware(2, [1] * 3, [1] * 3)),),
+)
+def refused(layers: int, memory: list[int]) -> Shown:
+    """“more nodes ({world_size}) than layers ({num_layers})”
+
+    Tested: refused
+    How: 2 to 8 nodes with fewer layers, by assign_layers_proportional
+    Remark: The bandwidth-aware rule does not assert it: 2 layers on 3 nodes are cut into {}.
+    """
+    answers = not panics(published.assign_layers_proportional, layers, memory)
+    return ("an answer", "a panic") if answers else None
+
+
+@pmetal(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]), SLOWER_TRUTH)
+def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """two or three nodes: available_ram is never used"""
+    first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
+    wrong = (first - second) * (memory[0] - memory[1]) < 0
+    right = pl.split_bandwidth_aware(layers, memory, bandwidth)
+    return differ([first, second], sizes(right)) if wrong else None
+
+
+@pmetal(identical((2, 3), range(1, 4)), REFUSES)
+def left_empty(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """two or three nodes: fewer layers than nodes are not refused"""
+    held = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
+    return (str(held), too_few(layers, memory)) if 0 in held else None
+
+
+@pmetal(identical((2,), range(3)), REFUSES)
+def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """two or three nodes: layers that do not exist are handed out"""
+    split = published.assign_layers_bandwidth_aware(layers, memory, bandwidth)
+    ends, right = [part.stop for part in split], too_few(layers, memory)
+    return (f"ranges that end at {ends}", right) if max(ends) > layers else None
+
+
+@pmetal(identical((2, 3), range(3)), REFUSES)
+def no_layers(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """three nodes: zero layers panic by arithmetic, not by an assertion"""
+    panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
+    return (panic, too_few(layers, memory)) if panic else None
+
+
+@pmetal(product(range(4, 9), lists(4, (1, 2))), SLOWER_TRUTH, at=BANDWIDTH)
+def truncated(layers: int, bandwidth: list[int]) -> Shown:
+    """four nodes or more: memory and bandwidth below a megabyte count as one
+
+    Says: “Divide layers to minimize bottleneck latency, accounting for per-node bandwidth”
+    Tested: identical nodes with different bandwidths get layers in proportion
+    How: 4 nodes of equal memory, bandwidths of 1 and 2 bytes per second, up to 8 layers
+    Remark: From four nodes on, bandwidth is counted in whole megabytes per second, at least 1.
+    """
+    own = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
+    return differ(own, sizes(published.assign_layers_proportional(layers, bandwidth)))
+
+
+@pmetal(
+    [(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)], COMPLETE, at=BANDWIDTH
+)
+def a_link_too_many(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """the last node, which has no link, needs a bandwidth
+
+    Says: “bandwidths[i] is the link bandwidth (bytes/sec) from node i to node i+1”
+    Tested: n - 1 links for n nodes
+    How: 1 to 4 nodes and as many layers, with n - 1 bandwidths and with n
+    Remark: It wants a bandwidth per node, and divides a node's layers by it.
+    """
+    panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
+    return (panic, str([1] * layers)) if panic else None
+
+
+@claim(CLAIMS, "pmetal", BANDWIDTH, FAILS, DIFFERENT)
+def layers_before_a_link() -> object:
+    """“Nodes with higher bandwidth can handle the activation transfer cost of more layers”
+
+    Tested: what crosses a link depends on the layers before it
+    How: transfers/s over one link of tiny, behind one layer and behind three, by evaluate
+    Remark: One activation tensor crosses, however many layers made it.
+    """
+    cuts = [pl.Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
+    return tuple(once(pl.evaluate, tiny(), cut).links[0].throughput for cut in cuts)
+
+
+@pmetal(
+    bandwidths(2),
+    at=BANDWIDTH,
+    known=lambda: (*sizes(published.assign_layers_bandwidth_aware(30, [1, 1000], [200, 100])),),
+)
+def two_nodes(layers: int, bandwidth: list[int]) -> Shown:
+    """“For 2 nodes: exhaustive search over all split points”
+
+    Tested: the largest n / b is the least possible
+    How: 2 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
+    Remark: Memory does not count: nodes with 1 and 1,000 bytes get {} and {} of 30 layers where the first
+    has twice the bandwidth.
+    """
+    return not_searched(layers, bandwidth)
+
+
+@pmetal(product(range(3, 8), lists(3, range(1, 4))), SLOWER_TRUTH, at=BANDWIDTH)
+def not_weighted(layers: int, memory: list[int]) -> Shown:
+    """three nodes: not weighted by bandwidth * ram, as the comment says of 3+ nodes
+
+    Says: “For 3+ nodes: heuristic weighted by bandwidth * ram”
+    Tested: on 3 nodes memory counts
+    How: 3 nodes of equal bandwidth with memory of 1 to 3, up to 7 layers
+    Remark: Three nodes are searched exhaustively, by bandwidth alone. With four nodes it is as the comment
+    says.
+    """
+    megabytes = [m * MB for m in memory], [MB] * 3
+    own = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
+    weighed = sizes(published.assign_layers_proportional(layers, memory))
+    return (str(own), f"{weighed}, as the comment says") if own != weighed else None
+
+
+@pmetal([(4, [2**k] * 4, [2**k] * 4) for k in range(64)], COMPLETE)
+def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """four nodes or more: memory × bandwidth, or its sum, overflows"""
+    return a_link_too_many(layers, memory, bandwidth)
+
+
+@pmetal(
+    product(range(4, 10), [[1, 2, 2, 2]], [[fast, 1, 1, 1] for fast in range(1, 5)]), SLOWER_TRUTH
+)
+def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
+    """four nodes or more: a fast link outweighs a small memory"""
+    megabytes = ([each * MB for each in amounts] for amounts in (memory, bandwidth))
+    held = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
+    right = "no more where there is less memory"
+    return (str(held), right) if held[0] > max(held[1:]) else None
+
+
+@pmetal([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k], REFUSES)
+def no_memory(layers: int, memory: list[int]) -> Shown:
+    """proportional: zero memory on every node is not refused"""
+    held = sizes(published.assign_layers_proportional(layers, memory))
+    return (str(held), "refused: no memory") if max(held) - min(held) > 1 else None
+
+
+@pmetal([(2, [2**k] * 2) for k in range(64)], COMPLETE)
+def sum_overflows(layers: int, memory: list[int]) -> Shown:
+    """proportional: the sum of the memory overflows"""
+    panic = panics(published.assign_layers_proportional, layers, memory)
+    return (panic, str(sizes(pl.split_proportional(layers, memory)))) if panic else None
+
+
+@claim(CLAIMS, "pmetal", "mod tests", HOLDS)
+def tests_of_pmetal() -> object:
+    """“assign_layers_proportional(32, &[16_000, 16_000]) … assign_layers_proportional(32, &[48_000, 16_000]) …
+    assign_layers_proportional(30, &[10_000, 10_000, 10_000]) … Node 0 has 2x bandwidth → should get ~2x layers
+    … All ranges should be contiguous … each node must get at least one layer”
+
+    Tested: each of its six tests
+    How: their inputs, by the restated program
+    """
+    by_memory, aware = (
+        published.assign_layers_proportional,
+        published.assign_layers_bandwidth_aware,
+    )
+    first, second = sizes(aware(30, [16_000] * 2, [200_000, 100_000]))
+    three = [layer for part in aware(30, [16_000] * 3, [100_000] * 3) for layer in part]
+    answers = {
+        "equal": by_memory(32, [16_000, 16_000]) == (range(16), range(16, 32)),
+        "3 to 1": by_memory(32, [48_000, 16_000]) == (range(24), range(24, 32)),
+        "three equal": sizes(by_memory(30, [10_000] * 3)) == [10, 10, 10],
+        "twice the bandwidth": first == 2 * second,
+        "three nodes": three == list(range(30)),
+        "one layer each": sizes(by_memory(4, [100] * 4)) == [1] * 4,
+    }
+    return tried(answers.items(), whole=True)
+
+
+# trustformers' scheduler, gpipe_pp.rs
+
+scheduler = partial(statement, "scheduler")
+STATS, ERRORS = "impl PipelineBubbleStats", "impl fmt::Display for PpError"
+P, M = 4, 8  # ranks and microbatches of its tests
+ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
+
+
+def pipeline(
+    stages: int, rank: int = 0, plan: Any = None, configured: int = 8, layers: int = 1
+) -> published.PipelineScheduler:
+    """Its scheduler of one rank."""
+    config = published.PipelineConfig(stages, configured, rank, plan or published.GPipe())
+    return published.PipelineScheduler(config, layers)
+
+
+def steps_of(steps: list, kind: type) -> int:
+    """Steps of one type."""
+    return sum(isinstance(step, kind) for step in steps)
+
+
+def no_rank(stages: int, rank: int) -> str:
+    """What the program defines for it and never returns."""
+    return f"refused: {published.StageRankOutOfRange(rank, stages)}"
+
+
+def forwards(listed: int, right: int) -> Shown:
+    """How many there are, and how many there should be."""
+    return differ(f"forwards: {listed}", f"forwards: {right}")
+
+
+@scheduler(product(range(1, 3), range(3)), REFUSES)
+def even_without_stages(layers: int, stages: int) -> Shown:
+    """partition_layers_evenly: zero stages are not refused with ZeroStages"""
+    wrong = not published.seed_even(layers, stages)
+    return ("an empty list", f"refused: {published.ZeroStages()}") if wrong else None
+
+
+@scheduler(product(range(1, 4), range(1, 4)), REFUSES)
+def even_left_empty(layers: int, stages: int) -> Shown:
+    """partition_layers_evenly: too few layers are not refused with InsufficientLayers"""
+    held = sizes(published.seed_even(layers, stages))
+    right = f"refused: {published.InsufficientLayers(layers, stages)}"
+    return (str(held), right) if 0 in held else None
+
+
+@scheduler(product(range(1, 4), range(4)), REFUSES)
+def stage_0(stages: int, rank: int) -> Shown:
+    """this_stage: a rank that does not exist gets stage 0"""
+    found = pipeline(stages, rank).this_stage().stage_id
+    return (f"stage {found}", no_rank(stages, rank)) if found != rank else None
+
+
+@claim(CLAIMS, "scheduler", ERRORS, FAILS)
+def refusals() -> object:
+    """“num_stages must be at least 1 … stage_rank {stage_rank} is out of range for num_stages {num_stages} …
+    cannot partition {total_layers} layers into {num_stages} stages”
+
+    Tested: such inputs are refused
+    How: the smallest of each, by the restated program
+    Remark: The texts are there; no function returns a PpError.
+    """
+    faults = [f for f in FAULTS if f.shows in (even_without_stages, stage_0, even_left_empty)]
+    counterexamples = [trial(fault.shows, fault.inputs).counterexample for fault in faults]
+    return tried((example, not example) for example in counterexamples)
+
+
+@scheduler(
+    product(range(1, 3), range(1, 3), range(1, 3)),
+    COMPLETE,
+    at="pub enum PipelineSchedule",
+    known=lambda: (run(pl.schedule("Interleaved1F1B", P, M)).makespan,),
+)
+def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
+    """interleaved: the number of virtual stages is dropped
+
+    Says: “Interleaved { num_virtual_stages: usize }”
+    Tested: the number of virtual stages counts
+    How: forwards of a rank; 1 and 2 stages, microbatches and virtual stages
+    Remark: The number is ignored: the order is its 1F1B. Interleaved 1F1B with 2 virtual stages takes {}.
+    """
+    order = published.scheduler_interleaved(stages, microbatches, chunks)
+    return forwards(kinds(order.actions[0]).count("F"), microbatches * chunks)
+
+
+@scheduler(
+    [each for n in range(1, 4) for each in product(lists(n, (1, 2)), range(1, 4))],
+    COMPLETE,
+    at="pub fn partition_layers_by_flops",
+    known=lambda: tuple(pl.bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
+)
+def indexes(flops: list[int], stages: int) -> Shown:
+    """partition_layers_by_flops: an index out of bounds, though there are layers enough
+
+    Says: “layer_flops: &[u64], num_stages: usize”
+    Tested: every stage gets a layer
+    How: up to 3 layers with costs of 1 and 2 in up to 3 stages
+    Remark: And where it answers, the stages need not be balanced: costs 4, 4, 1 in 2 stages make a stage of
+    {}, where {} is possible.
+    """
+    panic = panics(published.seed_by_flops, flops, stages) if len(flops) >= stages else None
+    return (panic, str(sizes(pl.split_by_flops(flops, stages)))) if panic else None
+
+
+def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
+    """Its cut into two stages, and the one with the least bottleneck."""
+    return published.seed_by_flops(flops, 2), given(pl.split_minmax(flops, 2))
+
+
+@scheduler([(f,) for n in (2, 3) for f in lists(n, range(1, 5))], SLOWER_TRUTH)
+def not_least(flops: list[int]) -> Shown:
+    """partition_layers_by_flops: not the least bottleneck"""
+    if panics(published.seed_by_flops, flops, 2):
+        return None
+    own, best = (pl.bottleneck(cut, flops) for cut in both_cuts(flops))
+    return (f"a stage of {own:g}", f"no stage above {best:g}") if own > best else None
+
+
+@scheduler([([2**k] * 2, 2) for k in range(64)], COMPLETE)
+def flops_overflow(flops: list[int], stages: int) -> Shown:
+    """partition_layers_by_flops: the sum of the FLOPs overflows"""
+    return indexes(flops, stages)
+
+
+@scheduler(product(range(1, 3), range(2)), REFUSES)
+def without_layers(stages: int, layers: int) -> Shown:
+    """this_stage: without layers it says that there are no stages"""
+    panic = panics(pipeline(stages, layers=layers).this_stage)
+    return (panic, f"refused: {published.InsufficientLayers(layers, stages)}") if panic else None
+
+
+@scheduler(ENOUGH, at=STATS)
+def gpipe_formula(ranks: int, microbatches: int) -> Shown:
+    """“bubble_fraction_gpipe … (p - 1.0) / (m + p - 1.0)”
+
+    Tested: the clock's
+    How: the formula, and its GPipe against the clock; 2 to 6 ranks, up to 8 microbatches
+    """
+    stats = published.PipelineBubbleStats(ranks, microbatches)
+    clock = run(published.scheduler_gpipe(ranks, microbatches)).bubble_fraction
+    return differ(stats.bubble_fraction_gpipe(), clock)
+
+
+def with_one_microbatch() -> tuple[Trial]:
+    """The next statement there."""
+    return (trial(formula, product(range(1, 7), [1])),)
+
+
+@scheduler(product(range(1, 5), range(1, 5)), FORMULA, at=STATS, known=with_one_microbatch)
+def formula(stages: int, microbatches: int) -> Shown:
+    """bubble_fraction_1f1b: (p - 1) / (2(m - 1) + p) is not 1F1B's bubble
+
+    Says: “bubble_fraction_1f1b … (p - 1.0) / (2.0 * (m - 1.0) + p)”
+    Tested: the clock's
+    How: the formula, and 1F1B against the clock; up to 4 ranks and microbatches
+    Remark: 1F1B saves memory, no time: its bubble is GPipe's. With one microbatch the formula is right ({}).
+    """
+    clock = run(pl.schedule("1F1B", stages, microbatches)).bubble_fraction
+    return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
+
+
+@scheduler(product(range(1, 4), range(3)), REFUSES)
+def no_fraction(stages: int, microbatches: int) -> Shown:
+    """bubble fractions of zero microbatches are not between 0 and 1"""
+    stats = published.PipelineBubbleStats(stages, microbatches)
+    both = stats.bubble_fraction_gpipe(), stats.bubble_fraction_1f1b()
+    wrong = not all(0 <= fraction <= 1 for fraction in both)
+    return ("{:g} and {:g}".format(*both), "refused: no microbatch") if wrong else None
+
+
+@scheduler(product(range(1, 4), range(1, 4)), FORMULA, at=STATS)
+def memory_ratio(stages: int, microbatches: int) -> Shown:
+    """memory_footprint_ratio: (p + m) / (p m) is not 1F1B's memory over GPipe's
+
+    Says: “memory_footprint_ratio … (p + m) / (p * m)”
+    Tested: 1F1B's microbatches in flight over GPipe's
+    How: the formula, and the most microbatches in flight; up to 3 ranks and microbatches
+    Remark: On one rank it exceeds 1.
+    """
+    orders = (pl.schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
+    one, gpipe = (max(run(order).peak_in_flight) for order in orders)
+    return differ(published.scheduler_memory_ratio(stages, microbatches), one / gpipe)
+
+
+@scheduler(product(range(1, 5)), FORMULA, at=STATS)
+def no_optimum(stages: int) -> Shown:
+    """optimal_num_micro_batches: 4 p minimises none of its figures
+
+    Says: “optimal_num_micro_batches(&self) -> usize { 4 * self.num_stages”
+    Tested: no other number is better
+    How: its own idle share and memory ratio at its optimum and at one microbatch more; up to 4 ranks
+    Remark: By both its figures more is always better: the number optimises nothing. A comment of the
+    published file, which is not taken apart here, calls it a rule of thumb.
+    """
+    best = published.scheduler_microbatches(stages)
+    figures = published.scheduler_bubble_fraction_1f1b, published.scheduler_memory_ratio
+    lower = all(figure(stages, best + 1) < figure(stages, best) for figure in figures)
+    right = f"none: with {best + 1} both of its own figures are lower"
+    return (str(best), right) if lower else None
+
+
+@scheduler(product(range(1, 4), range(1, 3)), COMPLETE, at="pub enum PipelineStep")
+def unsent(stages: int, microbatches: int) -> Shown:
+    """a gradient is waited for and never sent
+
+    Says: “WaitBackward { from_stage: usize }”
+    Tested: what is waited for is sent
+    How: steps of all ranks; up to 3 ranks and 2 microbatches
+    Remark: Run as listed, two ranks or more wait for ever.
+    """
+    orders = (published.scheduler_steps(stages, microbatches, rank) for rank in range(stages))
+    names = [step.partition("(")[0] for order in orders for step in order]
+    waits = names.count("WaitBackward")
+    sends = sum("Send" in name and name != "SendActivations" for name in names)
+    written = f"waits for a gradient: {waits}, sends: {sends}"
+    return (written, f"sends: {waits}") if waits > sends else None
+
+
+@scheduler(ENOUGH, at="fn schedule_gpipe")
+def gpipe_time(ranks: int, microbatches: int) -> Shown:
+    """“for mb in (0..num_micro_batches).rev()”
+
+    Tested: GPipe's makespan
+    How: its order and pipelab's against the clock; 2 to 6 ranks, up to 8 microbatches
+    """
+    own, right = published.scheduler_gpipe, partial(pl.schedule, "GPipe")
+    return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
+
+
+@scheduler(product(range(1, 4), range(1, 4)), RUN, at="fn schedule_1f1b")
+def ahead(stages: int, microbatches: int) -> Shown:
+    """1F1B: one forward too many runs ahead
+
+    Says: “let warmup_steps = (num_stages - rank).min(num_micro_batches)”
+    Tested: 1F1B's memory
+    How: microbatches in flight by rank, its and 1F1B's; up to 3 ranks and microbatches
+    Remark: One forward too many runs ahead.
+    """
+    orders = published.scheduler_1f1b, partial(pl.schedule, "1F1B")
+    held = (run(order(stages, microbatches)).peak_in_flight for order in orders)
+    return differ(*(f"{' '.join(map(str, ranks))} in flight" for ranks in held))
+
+
+@scheduler(product(range(3), range(3)), REFUSES)
+def order_for_nobody(stages: int, rank: int) -> Shown:
+    """GPipe: a rank that does not exist gets an order"""
+    steps = pipeline(stages, rank).schedule_steps(1)
+    return (f"{len(steps)} steps", no_rank(stages, rank)) if rank >= stages else None
+
+
+@scheduler(product(range(1, 3), range(4)), REFUSES)
+def panics_by_arithmetic(stages: int, rank: int) -> Shown:
+    """1F1B: a rank that does not exist panics by arithmetic"""
+    panic = panics(pipeline(stages, rank, published.OneFOneBubble()).schedule_steps, 1)
+    return (panic, no_rank(stages, rank)) if panic else None
+
+
+@scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
+def configured_ignored(configured: int, microbatches: int) -> Shown:
+    """schedule_steps: the configured number of microbatches is ignored"""
+    steps = pipeline(1, configured=configured).schedule_steps(microbatches)
+    return forwards(steps_of(steps, published.Forward), configured)
+
+
+@scheduler(product(range(3), range(3)), REFUSES)
+def shapeless(rows: int, columns: int) -> Shown:
+    """MicroBatch: data and shape need not agree"""
+    made = published.MicroBatch(0, [], (rows, columns), False)
+    written = f"shape {made.shape} with {len(made.data)} numbers"
+    wrong = len(made.data) != rows * columns
+    return (written, "refused: shape and data do not agree") if wrong else None
+
+
+@claim(CLAIMS, "scheduler", "mod tests", HOLDS)
+def tests_of_the_scheduler() -> object:
+    """“partition_layers_evenly(12, 4) … partition_layers_evenly(10, 3) … vec![100u64; 8] …
+    vec![100u64, 100, 100, 100, 400] … vec![100u64, 200, 300, 400] … let expected = 3.0f32 / 11.0 …
+    let expected = 3.0f32 / 18.0 … let expected = 12.0f32 / 32.0 …
+    assert_eq!(stats.optimal_num_micro_batches(), 32) … assert!(sched_first.is_first_stage()) …
+    assert_eq!(fwd_count, 4) … PipelineStep::Forward { .. })).count(), 3 … assert_eq!(stage.stage_id, 2) …
+    assert_eq!(fwd, 8) … MicroBatch::new(3, vec![1.0f32, 2.0, 3.0], (1, 3), true) …
+    assert!(e.to_string().contains("num_stages"))”
+
+    Tested: each of its sixteen tests
+    How: their inputs, by the restated program
+    Remark: Formulas are compared with themselves, and steps are counted and never run: any order would
+    pass, right or wrong.
+    """
+    even, by_flops = published.seed_even, published.seed_by_flops
+    stats = published.PipelineBubbleStats(P, M)
+    first, last = pipeline(P, 0, layers=8), pipeline(P, P - 1, layers=8)
+    ends = first.is_first_stage, last.is_last_stage, first.is_last_stage, last.is_first_stage
+    third = published.PipelineStageInfo(2, 2, 4, 6)
+    short, middle = pipeline(3).schedule_steps(3), published.scheduler_1f1b(P, M).actions[1]
+    made = published.MicroBatch(3, [1.0, 2.0, 3.0], (1, 3), True)
+    texts = published.ZeroStages(), published.StageRankOutOfRange(5, P)
+    answers = {
+        "12 layers in 4 stages": sizes(even(12, 4)) == [3, 3, 3, 3],
+        "10 layers in 3 stages": sizes(even(10, 3)) == [4, 3, 3],
+        "equal FLOPs": sizes(by_flops([100] * 8, 4)) == [2, 2, 2, 2],
+        "an expensive layer": sizes(by_flops([100] * 4 + [400], 2)) == [4, 1],
+        "one stage": sizes(by_flops([100, 200, 300, 400], 1)) == [4],
+        "GPipe's bubble": abs(stats.bubble_fraction_gpipe() - 3 / 11) < 1e-6,
+        "1F1B's bubble": abs(stats.bubble_fraction_1f1b() - 3 / 18) < 1e-6,
+        "memory": abs(stats.memory_footprint_ratio() - 12 / 32) < 1e-6,
+        "microbatches": published.scheduler_microbatches(8) == 32,
+        "first and last": [end() for end in ends] == [True, True, False, False],
+        "GPipe's steps": kinds(published.scheduler_gpipe(2, 4).actions[0]) == "FFFFBBBB",
+        "messages": [
+            steps_of(short, kind) for kind in (published.Forward, published.SendActivations)
+        ]
+        == [3, 3],
+        "the third stage": pipeline(P, 2, layers=8).this_stage() == third,
+        "1F1B's steps": sorted(kinds(middle)) == sorted("FB" * M),
+        "a microbatch": (made.micro_batch_id, made.shape, len(made.data)) == (3, (1, 3), 3),
+        "texts of errors": "num_stages" in str(texts[0]) and "5" in str(texts[1]),
+    }
+    return tried(answers.items(), whole=True)
+
+
+def kinds(row: Iterable) -> str:
+    """The letters of a rank's actions."""
+    return "".join(action.kind for action in row)
+
+
+# boostr's PipelineClock
+
+boostr = partial(statement, "boostr")
+SIZES = list(product(range(1, 7), range(1, 9)))
+ONE, ZERO = "Standard 1F1B schedule", "Zero-bubble schedule that splits"
+INTERLEAVED = "Interleaved 1F1B schedule"
+
+
+def no_stage(stages: int, stage: int) -> str:
+    """What would be right if there is no such stage."""
+    return f"refused: there is no stage {stage} of {stages}"
+
+
+def row(order: "Schedule", rank: int) -> str:
+    """Actions of one rank without their stage."""
+    return " ".join(f"{action.kind}{action.microbatch}" for action in order.actions[rank])
+
+
+@boostr(product(range(1, 4), range(1, 4)), COMPLETE, at="pub enum PipelineAction")
+def unmarked(stages: int, microbatches: int) -> Shown:
+    """Idle is never listed
+
+    Says: “No work this tick (pipeline bubble)”
+    Tested: listed where a rank idles
+    How: idle ticks that its 1F1B lists, and its idle time by the clock; up to 3 stages and micro-batches
+    """
+    order = published.clock_1f1b(stages, microbatches)
+    listed = any("IDLE" in row(order, rank) for rank in range(stages))
+    idle = run(pl.schedule("1F1B", stages, microbatches)).bubble_fraction
+    return ("no Idle", f"{idle:.0%} of the time is Idle") if idle and not listed else None
+
+
+@boostr(product(range(1, 4), range(1, 4)), RUN, at=ONE)
+def drawn(stages: int, microbatches: int) -> Shown:
+    """1F1B: the drawing above it shows another order
+
+    Says: “Stage 0: F0 F1 F2 F3 B3 B2 B1 B0”
+    Tested: what the code below the drawing does
+    How: the drawing and the code, last rank; up to 3 stages and micro-batches
+    Remark: The drawing is GPipe with reversed backwards, which keeps every micro-batch in flight; the code
+    is 1F1B.
+    """
+    batches = range(microbatches)
+    drawing = " ".join([f"F{m}" for m in batches] + [f"B{m}" for m in reversed(batches)])
+    return differ(drawing, row(published.clock_1f1b(stages, microbatches), stages - 1))
+
+
+@boostr(ENOUGH, at=ONE)
+def warm_up(stages: int, microbatches: int) -> Shown:
+    """“Warmup: stage k does num_stages - k - 1 extra forwards before steady state”
+
+    Tested: the code does so
+    How: forwards ahead of the first pair; 2 to 6 stages, from as many to 8 micro-batches
+    """
+    rows = published.clock_1f1b(stages, microbatches).actions
+    return differ([kinds(row).index("B") - 1 for row in rows], [*reversed(range(stages))])
+
+
+@boostr(SIZES, at=ONE)
+def steady_state(stages: int, microbatches: int) -> Shown:
+    """“Steady state: alternate Forward + Backward. - Cooldown: remaining backwards”
+
+    Tested: pipelab's 1F1B
+    How: its order and pl.schedule's; 1 to 6 stages, 1 to 8 micro-batches
+    """
+    own, right = published.clock_1f1b, partial(pl.schedule, "1F1B")
+    return differ(*(order(stages, microbatches).actions for order in (own, right)))
+
+
+@boostr(ENOUGH, at=INTERLEAVED)
+def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
+    """“Bubble ratio reduces from (S-1)/M”
+
+    Tested: the clock's, of its 1F1B
+    How: 2 to 6 stages, from as many to 8 micro-batches
+    """
+    ratio = run(published.clock_1f1b(stages, microbatches)).bubble_ratio
+    return differ(ratio, (stages - 1) / microbatches)
+
+
+@boostr(
+    [(p, m, v) for p, m, v in product(range(1, 4), range(1, 5), range(1, 3)) if m % p == 0],
+    RUN,
+    at=INTERLEAVED,
+    known=lambda: (
+        *(P, M),
+        *(run(published.clock_interleaved(P, M, v)).bubble_ratio for v in (4, 2)),
+        run(pl.schedule("Interleaved1F1B", P, M)).bubble_ratio,
+    ),
+)
+def serial(stages: int, microbatches: int, chunks: int) -> Shown:
+    """interleaved: almost serial, its bubble above the claimed (S-1)/(M*V)
+
+    Says: “to (S-1)/(M*V)”
+    Tested: the clock's, of its own order
+    How: up to 3 stages, 4 micro-batches in whole rounds and 2 chunks
+    Remark: It sends each micro-batch through all chunks, the same on every rank: almost serial. With {}
+    stages, {} micro-batches and 4 chunks its bubble ratio is {}, with 2 chunks {}; Interleaved1F1B as others
+    do it reaches {}, the formula's.
+    """
+    ratio = run(published.clock_interleaved(stages, microbatches, chunks)).bubble_ratio
+    claimed = (stages - 1) / (microbatches * chunks)
+    written = f"bubble ratio {ratio:.4g}", f"bubble ratio {claimed:.4g}, as claimed"
+    return written if ratio > claimed + 1e-9 else None
+
+
+@boostr(ENOUGH, at=INTERLEAVED)
+def chunk_order(stages: int, microbatches: int) -> Shown:
+    """“forwards go v=0→V-1 (low→high logical stage), backwards go v=V-1→0 (high→low”
+
+    Tested: in its order
+    How: three chunks; 2 to 6 stages, from as many to 8 micro-batches
+    """
+    for actions in published.clock_interleaved(stages, microbatches, 3).actions:
+        for kind, mb in product("FB", range(microbatches)):
+            chunks = [a.stage for a in actions if (a.kind, a.microbatch) == (kind, mb)]
+            if chunks != sorted(chunks, reverse=kind == "B"):
+                return f"{kind}{mb} on {chunks}", "in order"
+    return None
+
+
+@boostr(product(range(1, 3), range(3), range(3)), REFUSES)
+def clock_panics(stages: int, microbatches: int, stage: int) -> Shown:
+    """1F1B: a stage that does not exist panics by arithmetic"""
+    panic = panics(published.PipelineClock(stages, microbatches, stage).schedule_1f1b)
+    return (panic, no_stage(stages, stage)) if panic else None
+
+
+@boostr(product(range(1, 3), range(3), range(3)), REFUSES)
+def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
+    """interleaved: a stage that does not exist gets an order"""
+    order = published.PipelineClock(stages, microbatches, stage).schedule_interleaved(1)
+    wrong = stage >= stages and order
+    return (f"{len(order)} actions", no_stage(stages, stage)) if wrong else None
+
+
+@boostr(product(range(1, 3), range(1, 3), range(2)), REFUSES)
+def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
+    """interleaved: zero chunks are not refused"""
+    order = published.PipelineClock(stages, microbatches, 0).schedule_interleaved(chunks)
+    return None if order else ("an empty list", "refused: no chunk")
+
+
+@boostr(
+    ENOUGH,
+    at=ZERO,
+    known=lambda: (
+        *(P, M),
+        run(published.clock_zero_bubble(P, M)).makespan,
+        run(published.clock_1f1b(P, M)).makespan,
+        run(pl.schedule("ZBH1", P, M)).makespan,
+    ),
+)
+def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
+    """“W passes are scheduled into pipeline bubbles”
+
+    Tested: less time than 1F1B with B and W in one
+    How: its zero-bubble order and its 1F1B against the clock; 2 to 6 stages, from as many to 8 micro-batches
+    Remark: Some are: with {} stages and {} micro-batches it takes {}, its 1F1B {}. But every W follows its B
+    at once, so most bubbles stay: ZB-H1, which holds W back, takes {}.
+    """
+    orders = published.clock_zero_bubble, published.clock_1f1b
+    zero, one = (run(order(stages, microbatches)).makespan for order in orders)
+    return None if zero < one else (f"ends at {zero:g}", f"before {one:g}")
+
+
+@boostr(ENOUGH, at=ZERO, recorded=FAILS)
+def near_zero(stages: int, microbatches: int) -> Shown:
+    """“This achieves near-zero bubble ratio when M >= S”
+
+    Tested: below a tenth, by the clock
+    How: 2 to 6 stages, from as many to 8 micro-batches
+    """
+    ratio = run(published.clock_zero_bubble(stages, microbatches)).bubble_ratio
+    return (f"{ratio:.4g}", "below 0.1") if ratio >= 0.1 else None
+
+
+@boostr(ENOUGH, at="pub fn schedule_zero_bubble", recorded=FAILS)
+def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
+    """“Warmup: forwards, interleaved with W passes to fill bubbles”
+
+    Tested: some W before the first B
+    How: weight gradients before the first input gradient; 2 to 6 stages, from as many to 8 micro-batches
+    Remark: The branch that would run them can never be taken.
+    """
+    rows = published.clock_zero_bubble(stages, microbatches).actions
+    early = any("W" in kinds(row).partition("I")[0] for row in rows)
+    return None if early else ("no W", "some W")
+
+
+@boostr(product(range(1, 4), range(1, 4)), RUN)
+def unfilled(stages: int, microbatches: int) -> Shown:
+    """zero bubble: no weight gradient fills a bubble"""
+    orders = published.clock_zero_bubble, partial(pl.schedule, "ZBH1")
+    own, right = (run(order(stages, microbatches)).makespan for order in orders)
+    return (f"ends at {own:g}", f"ends at {right:g}") if own > right else None
+
+
+@claim(CLAIMS, "boostr", "mod tests", HOLDS)
+def tests_of_boostr() -> object:
+    """“Single stage: no warmup, steady = all 4, immediate F+B pairs … Warmup: F0, F1, F2 … Steady: F3, B0 …
+    Cooldown: B1, B2, B3 … Stage 3 (last) warmup = 0, all steady: F+B pairs … Warmup: F0, F1 …
+    Steady (4): F2 B0, F3 B1, F4 B2, F5 B3 … Cooldown: B4, B5 …
+    Every 1F1B schedule produces exactly 2*M actions (M forwards + M backwards) …
+    fn test_zero_bubble_covers_all_mb() { for stages in 1..=4 { for mb in stages..=8 …
+    Each of 2 virtual stages should see 4 forwards and 4 backwards”
+
+    Tested: each of these tests, on all of its sizes
+    How: their inputs, by the restated program
+    """
+    in_pairs = "F0 B0 F1 B1 F2 B2 F3 B3"
+    cases = {
+        (1, 4, 0): in_pairs,
+        (4, 4, 0): "F0 F1 F2 F3 B0 B1 B2 B3",
+        (4, 4, 3): in_pairs,
+        (4, 6, 1): "F0 F1 F2 B0 F3 B1 F4 B2 F5 B3 B4 B5",
+    }
+    found = [
+        (f"1F1B of {p} stages", row(published.clock_1f1b(p, m), k) == steps)
+        for (p, m, k), steps in cases.items()
+    ]
+    few = [(p, m) for p in range(1, 5) for m in range(p, 9)]
+    tested = [("FB", p, m, published.clock_1f1b(p, m)) for p, m in SIZES]
+    tested += [("FIW", p, m, published.clock_zero_bubble(p, m)) for p, m in few]
+    for letters, p, m, order in tested:
+        counted = all(sorted(kinds(r)) == sorted(letters * m) for r in order.actions)
+        found.append((f"{letters} of {p} stages, {m} micro-batches", counted))
+    seen = [(a.stage, a.kind) for a in published.clock_interleaved(2, 4, 2).actions[0]]
+    four = {seen.count(each) for each in product((0, 2), "FB")} == {4}
+    return tried([*found, ("two virtual stages", four and len(seen) == 16)], whole=True)

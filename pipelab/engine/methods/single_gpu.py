@@ -1,0 +1,309 @@
+"""The original MILP, one GPU per stage: which segments there are, how large it was, and solved.
+
+A segment is an allocation of one GPU. With k = 1 four families more hold for every placement, and most
+links can be left out: those at least as fast as a bound on all placements are never the bottleneck.
+
+As its author ran it, segments start on a grid only, have at least some length, and every GPU may hold one
+layer even where that does not fit; the model is then a restriction of the problem, and its optimum no bound
+on it. `SegmentRules` lists both.
+
+Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
+"""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time, waited_for
+from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.engine.formulations.count import starts_and_ends
+from pipelab.engine.formulations.joint import ONE_GPU, build, twins
+from pipelab.engine.infeasible import infeasible_result, why_infeasible
+from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.methods.aggregated import unlisted
+from pipelab.engine.methods.joint import (
+    gigabytes,
+    not_refuted,
+    refuse_beyond_memory,
+    refuse_far_apart,
+    result_of,
+    run_scip,
+)
+from pipelab.engine.objective import status_and_bound
+from pipelab.errors import InvalidPlacement, NotApplicable, UnknownName, nearest
+from pipelab.evaluation import evaluate
+from pipelab.hardware.linear_rates import LinearThroughput
+from pipelab.problem import Problem, require_identical_layers
+from pipelab.solving import Result
+
+_AS_RUN = "single_gpu, segments='as_run'"
+SEGMENTS = ("all", "as_run")
+_BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"
+_NONE_AS_RUN = (
+    "no placement consists of segments of the author's run, which leave out others that fit"
+)
+_MISFIT_AS_RUN = "the author's run allows every GPU one layer, and SCIP's choice does not fit"
+
+
+@dataclass(frozen=True, eq=False)
+class SegmentRules:
+    """Which segments exist: kinds of span per GPU (identical layers: numbers of them), and first layers."""
+
+    problem: Problem  # with one GPU per stage
+    rate: np.ndarray  # (N, U) tokens/s
+    fits: np.ndarray  # (N, U) whether memory holds each kind of span
+    allowed: np.ndarray  # (N, U) whether the model has such segments
+    starts: np.ndarray  # first layers, from 0
+
+    @property
+    def restricted(self) -> bool:
+        """Whether segments that fit are left out of the model."""
+        return len(self.starts) < self.problem.model.layers or bool(
+            (self.fits & ~self.allowed).any()
+        )
+
+
+def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) -> SegmentRules:
+    """List the segments: all that fit, or those of the author's run.
+
+    `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
+    where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
+    least one layer allowed on every GPU, whether it fits or not.
+    """
+    if as_run:
+        require_identical_layers(problem, _AS_RUN)
+        if not isinstance(problem.costs, LinearThroughput):
+            expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
+            raise NotApplicable(_AS_RUN, [("costs", type(problem.costs).__name__, expected)])
+    problem = replace(problem, max_gpus_per_stage=1)
+    rate, fits = stage_rates(problem, _alone(problem), deadline)
+    layers = problem.model.layers
+    if not as_run:
+        return SegmentRules(problem, rate, fits, fits, np.arange(layers))
+    step = max(1, layers // 20) if layers > 40 else 1
+    sizes = np.arange(1, layers + 1)
+    allowed = np.zeros_like(fits)
+    for g, gpu in enumerate(problem.cluster.gpus):
+        least, most = _sizes_as_run(problem, gpu.memory_gb)
+        allowed[g] = (least <= sizes) & (sizes <= most)
+    return SegmentRules(problem, rate, fits, allowed, np.arange(0, layers, step))
+
+
+def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:
+    return tuple((g,) for g in range(len(problem.cluster)))
+
+
+def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
+    weight = problem.model.layer_weight_gb
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
+    half = max(1, int((memory_gb / 2 - activations) / weight))
+    return min(half, most, max(1, most // 3)), most
+
+
+def listed(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
+    """The segments as candidates over single GPUs, with every connection."""
+    return list_candidates(
+        chosen.problem, _alone(chosen.problem), chosen.rate, chosen.allowed, chosen.starts, deadline
+    )
+
+
+def size(chosen: SegmentRules) -> dict[str, int]:
+    """Count segments and connections, and variables and rows of the model as written.
+
+    As written, z and e stand beside u (a GPU is used), τ of every GPU, ρ of every connection, and t. Rows per
+    GPU: at most one segment, u, τ, and t ≤ τ; per connection: needs its sender, needs its receiver, is used
+    between chosen neighbours, ρ, and t ≤ ρ; per segment with a neighbour: has a successor, a predecessor;
+    and the coverage of layers, a start, a bound on t, the order of identical GPUs, and for every first layer
+    as many segments that end before it as start there.
+    """
+    layers, gpus = chosen.problem.model.layers, len(chosen.problem.cluster)
+    starts, ends = starts_and_ends(chosen.problem, chosen.allowed, chosen.starts.tolist())
+    # At a boundary every segment that ends meets every one that starts, but for its own GPU's.
+    met, new = ends[:, :-1], starts[:, 1:]
+    followed = (new.sum(axis=0) - new) > 0
+    preceded = (met.sum(axis=0) - met) > 0
+    number = int(starts.sum())
+    links = int((met.sum(axis=0) * new.sum(axis=0) - (met * new).sum(axis=0)).sum())
+    neighbours = int((met * followed).sum()) + int((new * preceded).sum())
+    inner_starts = int((new.sum(axis=0) > 0).sum())
+    return {
+        "segments": number,
+        "connections": links,
+        "variables": number + 2 * links + 2 * gpus + 1,
+        "rows": layers
+        + 4 * gpus
+        + 5 * links
+        + neighbours
+        + 2
+        + len(twins(chosen.problem))
+        + inner_starts,
+    }
+
+
+def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
+    """Bound the rate of every placement with one GPU per stage; None if no placement exists.
+
+    At a rate t, GPU g holds at most the most layers with which it still reaches t. The
+    fastest t at which these add up to all layers is a bound, whatever the links.
+    """
+    sizes = np.where(chosen.fits, runs_of(chosen.problem.model).layers, 0)
+    rates = np.unique(chosen.rate[chosen.fits])[::-1]
+    for t in rates:
+        deadline.check()
+        if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
+            return float(t)
+    return None
+
+
+def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
+    """Count the variables and rows of the original MILP with every connection, building nothing.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its `max_gpus_per_stage` is taken for 1.
+    segments : {"all", "as_run"}
+        "as_run" counts those of the author's run: first layers on a grid, smallest sizes, one layer
+        on every GPU.
+
+    Returns
+    -------
+    dict of str to int
+        `segments`, `connections`, `variables` and `rows`; exact.
+
+    Raises
+    ------
+    UnknownName
+        The choice of segments is unknown.
+    NotApplicable
+        "as_run" does not apply where layers differ.
+
+    References
+    ----------
+    The write-up, "Original Solver Analysis"; gangmuk/LLM_placement_solver, `solver_constrained.py`
+    at commit 2efc2c6.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> size = single_gpu_size(pl.load_case("medium"), segments="as_run")
+    >>> size["segments"], size["connections"], size["rows"]
+    (5740, 312210, 1568029)
+    """
+    return size(rules(problem, _as_run(segments)))
+
+
+def _as_run(segments: str) -> bool:
+    if segments not in SEGMENTS:
+        raise UnknownName(f"there is no segments={segments!r}; {nearest(segments, SEGMENTS)}")
+    return segments == "as_run"
+
+
+def solve_single_gpu(
+    problem: Problem,
+    *,
+    segments: str = "all",
+    time_limit: float | None = None,
+    gap: float = 0.0,
+    memory_limit_gb: float | None = None,
+    stop: threading.Event | None = None,
+    on_progress: Callable | None = None,
+) -> Result:
+    """Solve the original MILP, one GPU per stage, with SCIP.
+
+    Every connection that is too fast to be the bottleneck is left out, which changes no answer.
+
+    Parameters
+    ----------
+    segments : "all" or "as_run"
+        "as_run" keeps the restrictions of the author's run: starts on a grid, smallest
+        sizes, one layer on every GPU. Its optimum is not the problem's, and is called
+        optimal only where it meets the upper bound.
+    time_limit, gap, memory_limit_gb, stop, on_progress
+        As for `solve_joint`.
+    """
+    as_run = _as_run(segments)
+    with deadline_of(time_limit, stop) as deadline:
+        try:
+            chosen = made_in_time(partial(rules, problem, as_run), deadline)
+            sizes = size(chosen)
+            most = made_in_time(partial(upper_bound, chosen), deadline)
+            if most is None:
+                return _no_segments(problem, chosen, sizes, deadline)
+            refuse_beyond_memory(
+                f"the single-GPU MILP of {problem.name}",
+                sizes,
+                gigabytes({"variables": sizes["segments"], "rows": 0}),
+                memory_limit_gb,
+                lambda _: "Fewer layers or GPUs would",
+            )
+            every = made_in_time(partial(listed, chosen), deadline)
+            refuse_far_apart(every, "single_gpu")
+            # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
+            # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
+            tries = [(every, 1.0)]
+            if not chosen.restricted and (every.link_throughput >= most).all():
+                tries.insert(0, (every.reaching(most), 0.5))
+            for candidates, share in tries:
+                program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
+                until = deadline.within(deadline.left * share)
+                run, placement = run_scip(program, candidates, until, gap, on_progress)
+                if run.x is not None or run.stopped_by in ("stop", "interrupt"):
+                    break
+        except Ended as end:
+            alone = replace(problem, max_gpus_per_stage=1)
+            what = "its segments and connections"
+            return replace(unlisted(alone, "single_gpu", {}, deadline, end, what), problem=problem)
+        if run.status == "infeasible" and not chosen.restricted:
+            return _no_segments(problem, chosen, sizes, deadline)
+        throughput, reason = None, _NONE_AS_RUN if run.status == "infeasible" else ""
+        if placement is not None:
+            try:
+                throughput = evaluate(problem, placement).rate
+            except InvalidPlacement as error:
+                placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
+        proven = most
+        if not chosen.restricted:  # otherwise SCIP's own bound holds for the restricted model only
+            proven = min(most, not_refuted(run.bound, throughput, candidates))
+        status, bound = status_and_bound(throughput, proven)
+        if chosen.restricted and status == "feasible" and run.status == "optimal":
+            reason = _BEST_AS_RUN
+        among = ""
+        if problem.max_gpus_per_stage > 1:  # what was proven of one GPU per stage is no bound here
+            among = "one GPU per stage" if status == "optimal" else ""
+            remarks = f"with one GPU per stage: {status}", reason, "more per stage may be faster"
+            reason = "; ".join(filter(None, remarks))
+            status, bound = "unknown" if throughput is None else "feasible", None
+        if among:
+            run = replace(run, stopped_by=None)
+        return result_of(
+            problem,
+            "single_gpu",
+            run,
+            status,
+            placement,
+            throughput,
+            bound,
+            sizes,
+            deadline,
+            reason,
+            built=program.size,
+            upper_bound=most,
+            proven_among=among,
+        )
+
+
+def _no_segments(
+    problem: Problem, chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline
+) -> Result:
+    """Nothing fits with one GPU per stage; where a stage may have more, nothing is claimed for them."""
+    reason = why_infeasible(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
+    found = infeasible_result(problem, "single_gpu", reason, sizes, deadline)
+    if problem.max_gpus_per_stage == 1:
+        return found
+    return replace(found, status="unknown", reason=f"with one GPU per stage, {reason}")

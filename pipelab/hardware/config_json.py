@@ -1,0 +1,503 @@
+"""A Hugging Face `config.json` as a `Transformer`: exactly, or refused by name.
+
+A model is read only if `Transformer` has every one of its parameters and its whole cache; what it
+cannot hold (layers with a state, an encoder that reads the prompt) is refused with the reason, not
+approximated. Of a model that also sees or hears, the part that reads and writes text is read, and a
+warning says that the rest is left out.
+
+From the fields of a configuration to those of `Transformer` there is one function per family of
+models. What a file leaves out has the default of its class in transformers.
+"""
+
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipelab.errors import InvalidData, InvalidValue, nearest, shown
+from pipelab.fields import is_list
+from pipelab.hardware.transformer import INT4_GROUP, LatentAttention, Transformer
+from pipelab.io.whole_files import named, read_json
+
+
+@dataclass(frozen=True)
+class _Config:
+    """The fields of a configuration; null is the same as absent."""
+
+    path: Path
+    values: Mapping[str, Any]
+
+    def error(self, key: str, expected: str) -> InvalidData:
+        """Make an error that names file, field, value and what was expected."""
+        found = shown(self.values[key]) if key in self.values else "is missing"
+        return InvalidData(f"{named(self.path)}, field {key!r}: {found}: {expected}")
+
+    def refused(self, what: str, reason: str) -> InvalidData:
+        """Make an error for a model that `Transformer` cannot hold."""
+        instead = "describe a similar model with pl.Transformer(…), if an estimate will do"
+        return InvalidData(f"{named(self.path)}: {what} is not supported: {reason}; {instead}")
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Any value; the default where it is absent or null."""
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def whole(self, key: str, default: int | None = None, least: int = 1) -> int:
+        """Return a whole number."""
+        value = self.get(key, default)
+        if type(value) is not int or not least <= value <= 10**9:
+            raise self.error(key, f"expected a whole number from {least} to 10^9")
+        return value
+
+    def flag(self, key: str, default: bool = False) -> bool:
+        """True or false."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.error(key, "expected true or false")
+        return value
+
+
+def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Transformer:
+    """Read the model that a configuration describes.
+
+    Parameters
+    ----------
+    path : Path
+        A `config.json`, or the folder that has one.
+    precision : str, optional
+        By default that of `quantization_config`, without one 16 bits.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there, is torn or strange, or the model is not supported.
+    """
+    if os.path.isdir(path):
+        path = path / "config.json"
+    c = _text_part(_read(path))
+    kind = c.get("model_type")
+    _refuse_unsupported(c, kind)
+    fields = _FAMILIES[kind](c)
+    if "window" not in fields:
+        _refuse_other_attention(c)
+    if precision is None:
+        precision = _precision_of(c)
+    try:
+        return Transformer(_name(c), **fields, precision=precision, kv_precision=kv_precision)
+    except InvalidValue as error:
+        field, _, expected = error.problems[0]
+        raise c.error(_KEYS.get(field, field), expected) from None
+
+
+# The field of a configuration that a field of `Transformer` comes from, where that may not fit.
+_KEYS = {
+    "layers": "num_hidden_layers",
+    "kv_heads": "num_key_value_heads",
+    "experts_per_token": "num_experts_per_tok",
+    "dense_layers": "first_k_dense_replace",
+}
+
+
+def _read(path: Path) -> _Config:
+    values = read_json(path)
+    if not isinstance(values, dict) or not values.get("model_type"):
+        expected = 'expected the config.json of a Hugging Face model, an object with "model_type"'
+        raise InvalidData(f"{named(path)}: {expected}")
+    return _Config(path, values)
+
+
+def _name(c: _Config) -> str:
+    """Return the last part of the model's name; without one, the folder's or the file's."""
+    own = c.get("_name_or_path")
+    stem = c.path.parent.name if c.path.stem == "config" else c.path.stem
+    name = own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else ""
+    return (name or stem or "config.json")[:100]
+
+
+# What the text part of a model that sees or hears may leave to the whole.
+_SHARED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings", "_name_or_path")
+
+
+def _text_part(c: _Config) -> _Config:
+    """Return the text part of a model that also sees or hears, if it can be read; warn of the rest."""
+    text = c.values.get("text_config")
+    if not isinstance(text, dict) or str(text.get("model_type")) not in _FAMILIES:
+        return c
+    kind = shown(c.get("model_type"))
+    left_out = "its encoders of images or sound, their weights and their memory, are left out"
+    warnings.warn(
+        f"{named(c.path)}: of model_type {kind} only text_config is read; {left_out}", stacklevel=4
+    )
+    shared = {key: c.values[key] for key in _SHARED if key in c.values}
+    return _Config(c.path, shared | text)
+
+
+def _refuse_other_attention(c: _Config) -> None:
+    """Refuse windows in a family without them: all layers look back at everything."""
+    kinds = c.get("layer_types")
+    if kinds is not None and (not is_list(kinds) or set(map(str, kinds)) != {"full_attention"}):
+        expected = f"expected full_attention in every layer of a {c.get('model_type')} model"
+        raise c.error("layer_types", expected)
+
+
+_STATE = "its layers keep a state of fixed size instead of, or besides, keys and values"
+_TWO = "its feed-forward block has two matrices, where Transformer counts the three of a gated one"
+_SEQ2SEQ = "an encoder reads the prompt, and every decoder layer attends to it besides"
+_ENCODER = "it is an encoder, which writes no tokens and has no cache"
+_REASONS = {
+    _STATE: "mamba mamba2 falcon_mamba falcon_h1 jamba zamba zamba2 bamba nemotron_h rwkv rwkv7 "
+    "recurrent_gemma granitemoehybrid qwen3_next qwen3_5 qwen3_5_moe kimi_linear minimax lfm2",
+    f"positions are learned, and {_TWO}": "gpt2 gpt_neo gpt_bigcode opt openai-gpt biogpt xglm",
+    _TWO: "gpt_neox gptj bloom falcon phi starcoder2 mpt codegen nemotron persimmon",
+    _SEQ2SEQ: "t5 mt5 umt5 longt5 bart mbart pegasus m2m_100 marian whisper led prophetnet",
+    _ENCODER: "bert roberta xlm-roberta deberta deberta-v2 electra albert distilbert modernbert",
+    "its layers have one norm, where Transformer counts two": "cohere cohere2 stablelm_alpha",
+    "attention is cut into chunks in most of its layers, and is no sliding window": "llama4_text",
+    "its experts have biases, and attention has sinks, that Transformer does not count": "gpt_oss",
+    "its layers have embeddings of their own, and some share keys and values": "gemma3n_text",
+    "an index chooses which keys and values attention reads": "deepseek_v32 glm_moe_dsa",
+}
+_REFUSED = {kind: reason for reason, kinds in _REASONS.items() for kind in kinds.split()}
+
+
+def _refuse_unsupported(c: _Config, kind: Any) -> None:
+    what = f"model_type {shown(kind)}"
+    if c.get("is_encoder_decoder") is True:
+        raise c.refused(what, _SEQ2SEQ)
+    if isinstance(kind, str) and kind in _REFUSED:
+        raise c.refused(what, _REFUSED[kind])
+    if c.get("text_config") is not None or c.get("vision_config") is not None:
+        expected = "it has an encoder for images or sound, and no text_config of a supported family"
+        raise c.refused(what, expected)
+    if not isinstance(kind, str) or kind not in _FAMILIES:
+        raise c.refused(
+            what, f"its parameters are not counted here. {nearest(str(kind), _FAMILIES)}"
+        )
+
+
+# The families
+
+
+def _common(c: _Config, head_dim: int | None = None, tied: bool = False) -> dict[str, Any]:
+    """Read what all families have; `head_dim` and `tied` are the family's defaults."""
+    width, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
+    if c.get("head_dim", head_dim) is None:
+        if width % heads:
+            expected = f"expected a divisor of hidden_size = {width}, or a head_dim"
+            raise c.error("num_attention_heads", expected)
+        head_dim = width // heads
+    return {
+        "layers": c.whole("num_hidden_layers"),
+        "d_model": width,
+        "d_ff": c.whole("intermediate_size"),
+        "heads": heads,
+        "kv_heads": c.whole("num_key_value_heads"),
+        "head_dim": c.whole("head_dim", head_dim),
+        "vocab": c.whole("vocab_size"),
+        "tied_embeddings": c.flag("tie_word_embeddings", tied),
+    }
+
+
+def _biased(c: _Config, fields: dict[str, Any]) -> dict[str, Any]:
+    """Add the biases of queries, keys, values and output if `attention_bias` is set."""
+    if not c.flag("attention_bias"):
+        return fields
+    extra = fields.get("extra_parameters", 0) + fields["d_model"]
+    return fields | {"qkv_bias": True, "extra_parameters": extra}
+
+
+def _windows(c: _Config, default: int | None = None, every: int = 0) -> dict[str, Any]:
+    """Read how far back the layers look: those of `Transformer.full_layers` at everything.
+
+    Parameters
+    ----------
+    default : int, optional
+        Tokens of the window where the file has no `sliding_window`; null is no window.
+    every : int
+        Unless `layer_types` says otherwise, each so-many-th layer looks back at everything; 0: none.
+    """
+    layers = c.whole("num_hidden_layers")
+    size = c.get("sliding_window") if "sliding_window" in c.values else default
+    full = [i for i in range(layers) if every and (i + 1) % every == 0]
+    if c.get("layer_types") is not None:
+        full = _full_by_type(c)
+    elif size is None:
+        full = list(range(layers))
+    if len(full) == layers:
+        return {"window": None}
+    return {"window": c.whole("sliding_window", default), "full_layers": tuple(full)}
+
+
+def _full_by_type(c: _Config) -> list[int]:
+    """List the layers whose entry in `layer_types` is "full_attention"; the others must have a window."""
+    layers, kinds = c.whole("num_hidden_layers"), c.get("layer_types")
+    if not is_list(kinds) or len(kinds) != layers:
+        raise c.error("layer_types", f"expected a list of num_hidden_layers = {layers} kinds")
+    for kind in kinds:
+        if kind not in ("full_attention", "sliding_attention"):
+            expected = (
+                f"expected full_attention or sliding_attention in each layer, not {shown(kind)}"
+            )
+            raise c.error("layer_types", expected)
+    return [i for i, kind in enumerate(kinds) if kind == "full_attention"]
+
+
+def _windows_if_used(c: _Config) -> dict[str, Any]:
+    """Qwen's: of `use_sliding_window`, and in the layers from `max_window_layers` on."""
+    if not c.flag("use_sliding_window"):
+        return {"window": None}
+    found = _windows(c, 4096)
+    if found["window"] is None or c.get("layer_types") is not None:
+        return found
+    layers, full = c.whole("num_hidden_layers"), c.whole("max_window_layers", least=0)
+    return {"window": None} if full >= layers else found | {"full_layers": tuple(range(full))}
+
+
+def _llama(c: _Config) -> dict[str, Any]:
+    c = _with(c, num_key_value_heads=c.get("num_attention_heads"))
+    fields = _common(c)
+    if c.flag("mlp_bias"):
+        fields["extra_parameters"] = 2 * fields["d_ff"] + fields["d_model"]
+    return _biased(c, fields)
+
+
+def _with(c: _Config, **defaults: Any) -> _Config:
+    """Fill in a family's defaults for what is absent or null."""
+    present = {key: value for key, value in c.values.items() if value is not None}
+    return _Config(c.path, defaults | present)
+
+
+def _mistral(c: _Config) -> dict[str, Any]:
+    return _common(c) | _windows(c, 4096)
+
+
+def _phi3(c: _Config) -> dict[str, Any]:
+    return _common(_with(c, num_key_value_heads=c.get("num_attention_heads"))) | _windows(c)
+
+
+def _gemma(c: _Config) -> dict[str, Any]:
+    return _biased(c, _common(c, head_dim=256, tied=True))
+
+
+def _gemma2(c: _Config) -> dict[str, Any]:
+    """Norms before and after both blocks; every other layer has a window, the first one among them."""
+    fields = _common(c, head_dim=256, tied=True) | _windows(c, 4096, every=2)
+    return _biased(c, fields | {"extra_parameters": 2 * fields["d_model"]})
+
+
+def _gemma3(c: _Config) -> dict[str, Any]:
+    """Read Gemma 3: as Gemma 2, with norms of queries and keys, and five windows to a layer without one."""
+    if c.flag("use_bidirectional_attention"):
+        reason = "a token looks ahead, too, and it writes none"
+        raise c.refused("use_bidirectional_attention", reason)
+    older, newer = "sliding_window_pattern", "_sliding_window_pattern"
+    windows = _windows(c, 4096, every=c.whole(newer if newer in c.values else older, 6))
+    c = _with(c, num_attention_heads=8, num_key_value_heads=4, vocab_size=262_208)
+    fields = _common(c, head_dim=256, tied=True) | windows
+    norms = 2 * fields["d_model"] + 2 * fields["head_dim"]
+    return _biased(c, fields | {"extra_parameters": norms})
+
+
+def _qwen2(c: _Config) -> dict[str, Any]:
+    return _common(c) | {"qkv_bias": True} | _windows_if_used(c)
+
+
+def _qwen3(c: _Config, head_dim: int | None = 128) -> dict[str, Any]:
+    fields = _common(c, head_dim) | _windows_if_used(c)
+    return _biased(c, fields | {"extra_parameters": 2 * fields["head_dim"]})  # norms of both
+
+
+def _olmo2(c: _Config) -> dict[str, Any]:
+    fields = _common(_with(c, num_key_value_heads=c.get("num_attention_heads")))
+    wide = (fields["heads"] + fields["kv_heads"]) * fields["head_dim"]
+    return _biased(c, fields | {"extra_parameters": wide})  # norms of all queries, and of all keys
+
+
+def _mixtral(c: _Config) -> dict[str, Any]:
+    return _common(c) | {
+        "experts": c.whole("num_local_experts", least=2),
+        "experts_per_token": c.whole("num_experts_per_tok"),
+        **_windows(c),
+    }
+
+
+def _qwen_experts(c: _Config) -> dict[str, Any]:
+    """Routed experts of every layer but the first few."""
+    if c.whole("decoder_sparse_step", 1) != 1:
+        raise c.error("decoder_sparse_step", "expected 1: experts in every layer but the first few")
+    dense = c.get("mlp_only_layers", [])
+    if not is_list(dense) or list(dense) != list(range(len(dense))):
+        raise c.error("mlp_only_layers", "expected the first layers, such as [] or [0, 1]")
+    return {
+        "experts": c.whole("num_experts", least=2),
+        "experts_per_token": c.whole("num_experts_per_tok"),
+        "expert_ff": c.whole("moe_intermediate_size"),
+        "dense_layers": len(dense),
+    }
+
+
+def _qwen2_moe(c: _Config) -> dict[str, Any]:
+    fields = _common(c) | _qwen_experts(c)
+    if fields["dense_layers"]:  # which have no gate of a shared expert
+        raise c.error("mlp_only_layers", "expected []")
+    shared, width = c.whole("shared_expert_intermediate_size"), fields["expert_ff"]
+    if shared % width:
+        expected = f"expected a multiple of moe_intermediate_size = {width}"
+        raise c.error("shared_expert_intermediate_size", expected)
+    return fields | {
+        "shared_experts": shared // width,
+        "qkv_bias": c.flag("qkv_bias", True),
+        "extra_parameters": fields["d_model"],  # the shared expert's gate
+        **_windows_if_used(c),
+    }
+
+
+def _qwen3_moe(c: _Config) -> dict[str, Any]:
+    return _qwen3(c, head_dim=None) | _qwen_experts(c)
+
+
+def _deepseek(c: _Config, bias: str) -> dict[str, Any]:
+    """Latent attention, and experts in all but the first layers; `bias`: how routing is done by default."""
+    if c.whole("moe_layer_freq", 1) != 1:
+        raise c.error("moe_layer_freq", "expected 1: experts in every layer but the first few")
+    heads, value_dim = c.whole("num_attention_heads"), c.whole("v_head_dim")
+    rank = None if c.get("q_lora_rank") is None else c.whole("q_lora_rank")
+    latent = LatentAttention(rank, c.whole("kv_lora_rank"), c.whole("qk_rope_head_dim"), value_dim)
+    own = c.whole("qk_nope_head_dim")
+    none = 0 if "n_shared_experts" in c.values else None  # null; the classes' defaults differ
+    fields = _common(
+        _with(_Config(c.path, {**c.values, "head_dim": own}), num_key_value_heads=heads)
+    )
+    if c.flag("attention_bias"):  # of what is projected down, and of the output
+        biases = (rank or 0) + latent.kv_rank + latent.rope_dim + fields["d_model"]
+        fields["extra_parameters"] = biases
+    return fields | {
+        "experts": c.whole("n_routed_experts", least=2),
+        "experts_per_token": c.whole("num_experts_per_tok"),
+        "shared_experts": c.whole("n_shared_experts", none, least=0),
+        "expert_ff": c.whole("moe_intermediate_size"),
+        "dense_layers": c.whole("first_k_dense_replace", least=0),
+        "router_bias": c.get("topk_method", bias) == "noaux_tc",
+        "latent": latent,
+    }
+
+
+_FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
+    "llama": _llama,
+    "granite": _llama,
+    "mistral": _mistral,
+    "ministral": _mistral,
+    "phi3": _phi3,
+    "gemma": _gemma,
+    "gemma2": _gemma2,
+    "gemma3_text": _gemma3,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "olmo2": _olmo2,
+    "mixtral": _mixtral,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+    "deepseek_v2": lambda c: _deepseek(c, "greedy"),
+    "deepseek_v3": lambda c: _deepseek(c, "noaux_tc"),
+    "kimi_k2": lambda c: _deepseek(c, "noaux_tc"),
+}
+
+
+# In which precision a checkpoint keeps its weights: `Transformer` has one for all matrices of the layers, and
+# 16 bits for all else. What does it differently is refused; giving `precision` takes the nearest instead.
+
+# Of what a list of modules that are not converted may name: all this has 16 bits anyway.
+_PLAIN = ("lm_head", "embed_tokens", "gate", "shared_expert_gate", "router")
+# Parts of their names that say a module is none of the text's.
+_NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
+# Where the schemes list them.
+_KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+_DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16
+_BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
+
+
+def _precision_of(c: _Config) -> str:
+    """Return the precision of the layers' matrices, from `quantization_config` or else the file's 16-bit type.
+
+    Raises
+    ------
+    InvalidData
+        `Transformer` has no such precision.
+    """
+    q = c.get("quantization_config")
+    if q is None:
+        key = "dtype" if c.get("torch_dtype") is None else "torch_dtype"
+        kind = str(c.get(key, "bfloat16")).removeprefix("torch.")
+        if kind not in _DTYPES:
+            raise c.error(key, f"expected one of {', '.join(_DTYPES)}, or quantization_config")
+        return _DTYPES[kind]
+    if not isinstance(q, Mapping):
+        raise c.error("quantization_config", "expected an object with quant_method")
+    return _Scheme(c, q).precision()
+
+
+class _Scheme:
+    """A `quantization_config` and where it stands."""
+
+    def __init__(self, config: _Config, values: Mapping[str, Any]) -> None:
+        self.config, self.values = config, values
+
+    def error(self, key: str, value: Any, expected: str) -> InvalidData:
+        remedy = 'or give precision="fp8", "int8" or "int4", the nearest, to load_model'
+        place = f"{named(self.config.path)}, field 'quantization_config', {key}"
+        return InvalidData(f"{place}: {shown(value)}: {expected}, {remedy}")
+
+    def precision(self) -> str:
+        method, get = self.values.get("quant_method"), self.values.get
+        self._refuse_other_modules()
+        if method in ("fp8", "fbgemm_fp8"):
+            return "fp8"
+        if method in ("awq", "gptq"):
+            if get("lm_head") is True:
+                raise self.error("lm_head", True, "expected a head of 16 bits")
+            return self._of_bits("bits", "int", get("bits"), get("group_size"))
+        if method == "compressed-tensors":
+            return self._compressed()
+        if method == "bitsandbytes" and get("load_in_8bit") is True:
+            return "int8"
+        if method == "modelopt" and get("quant_algo") == "FP8":
+            return "fp8"
+        known = "expected fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt's FP8, or 8 bits of bitsandbytes"
+        raise self.error("quant_method", method, known)
+
+    def _of_bits(self, key: str, kind: Any, bits: Any, group: Any) -> str:
+        if not isinstance(kind, str) or type(bits) is not int or (kind, bits) not in _BITS:
+            raise self.error(key, bits, "expected 4 or 8 bits as whole numbers, or 8 as float")
+        if bits == 4 and (type(group) is not int or group != INT4_GROUP):
+            raise self.error("group_size", group, f"expected {INT4_GROUP} weights with one scale")
+        return _BITS[kind, bits]
+
+    def _compressed(self) -> str:
+        groups = self.values.get("config_groups")
+        if not isinstance(groups, Mapping) or not groups:
+            raise self.error("config_groups", groups, "expected an object with groups")
+        found = set()
+        for name, group in groups.items():
+            weights = group.get("weights") if isinstance(group, Mapping) else None
+            if not isinstance(weights, Mapping):
+                raise self.error(f"config_groups.{name[:40]}", group, "expected one with weights")
+            get = weights.get
+            found.add(self._of_bits("num_bits", get("type"), get("num_bits"), get("group_size")))
+        if len(found) > 1:
+            raise self.error("config_groups", sorted(found), "expected one precision")
+        return found.pop()
+
+    def _refuse_other_modules(self) -> None:
+        """Refuse matrices of the layers that are not quantised: the weights would be larger than computed."""
+        for key in _KEPT:
+            names = self.values.get(key) or []
+            if not is_list(names):
+                raise self.error(key, names, "expected a list of modules")
+            for name in names:
+                last = name.rpartition(".")[2] if isinstance(name, str) else ""
+                if isinstance(name, str) and any(part in name for part in _NOT_TEXT):
+                    continue
+                if not (last.endswith(_PLAIN) or last.endswith("norm") or last.endswith("norm$")):
+                    raise self.error(key, name, "expected every matrix of the layers in few bits")

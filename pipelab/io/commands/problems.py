@@ -1,0 +1,317 @@
+"""The commands about a problem: one plan (solve, evaluate, settings), or a table (compare, sweep, node, count)."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from pipelab.errors import InvalidValue, nearest
+from pipelab.io.commands.wanted import (
+    VARIED,
+    Case,
+    Json,
+    Real,
+    Text,
+    Wanted,
+    Whole,
+    changed,
+    gpu_type,
+    option,
+)
+from pipelab.io.csv_cells import write_to
+from pipelab.io.terminal import print_evaluation, print_result, say, table_text
+from pipelab.solving import METHODS, OBJECTIVES
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+    from pipelab.placement import Placement
+    from pipelab.problem import Problem
+    from pipelab.solving import Result
+
+_PLAN = ".json"
+CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
+Table = Annotated[Text, option("Write the table to this CSV file, too.")]
+
+
+def solve(
+    context: typer.Context,
+    case: Case = None,
+    method: Annotated[str, option(f"One of {', '.join(METHODS)}.")] = "auto",
+    objective: Annotated[
+        Text,
+        option(f"One of {', '.join(OBJECTIVES)}; throughput by default, in training step_time."),
+    ] = None,
+    at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
+    schedule: Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")] = None,
+    recompute: Annotated[
+        Text, option("In training: none (the default), selective, full or auto.")
+    ] = None,
+    form: Annotated[Text, option("With --method joint: written or tight.")] = None,
+    time_limit: Annotated[
+        Real, option("Seconds; the best placement by then is kept.", min=0)
+    ] = None,
+    gap: Annotated[Real, option("Stop when at most this share below the best.", min=0)] = None,
+    as_json: Json = False,
+    output: Annotated[
+        Text, option("Write the whole plan, rates of stages and links included: .json.")
+    ] = None,
+) -> None:
+    """Find the best placement; exit status 1 where none is found.
+
+    Of a case: pipelab solve tiny. Of a model: pipelab solve --model Llama-3-70B --gpus a100=4,l4=8.
+    Ctrl-C ends the search and prints the best so far.
+    """
+    from pipelab.io.plans import save
+    from pipelab.solving import solve as run
+
+    options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
+    options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
+    options = {name: value for name, value in options.items() if value is not None}
+    problem = context.obj.problem(case)
+    result = run(problem, method, objective or objective_of(problem), **options)
+    if as_json:
+        print(json.dumps(result.to_dict(), allow_nan=False))
+    else:
+        print_result(result)
+    if result.placement is None:
+        raise typer.Exit(1)
+    if output is not None:
+        save(result, output)
+
+
+def objective_of(problem: "Problem") -> str:
+    """Return the default objective of a problem."""
+    return "step_time" if problem.workload.phase == "training" else "throughput"
+
+
+def evaluate(
+    context: typer.Context,
+    plan: Annotated[str, typer.Argument(help="A plan: .json, as of solve --output.")],
+    case: CaseOfPlan = None,
+    as_json: Json = False,
+    output: Annotated[Text, option("Write the whole plan, rates included: .json.")] = None,
+) -> None:
+    """Compute a plan's rate, its stages, its links and what it holds.
+
+    A plan of your own has "stages", each with first_layer, last_layer and gpus (their ids). Its
+    problem is the case that it names, --case, or the same --model and --gpus as before.
+    """
+    from pipelab.hardware.what_fits import capacity
+    from pipelab.io.plans import document_of, save_placement
+
+    problem, placement = _read(plan, context.obj, case)
+    if as_json:
+        print(json.dumps(document_of(problem, placement), allow_nan=False))
+    else:
+        print_evaluation(problem, placement, capacity(problem, placement))
+    if output is not None:
+        save_placement(problem, placement, output)
+
+
+def settings(
+    context: typer.Context,
+    engine: Annotated[
+        str, option("vLLM, llama.cpp, SGLang, Megatron, torchtitan, TensorRT-LLM or transformers.")
+    ],
+    case_or_plan: Annotated[
+        Text, typer.Argument(help="A case to solve, or a plan written by solve --output.")
+    ] = None,
+    case: CaseOfPlan = None,
+    hosts: Annotated[
+        Text, option("Address of all GPUs, or of each by its id, with commas between.")
+    ] = None,
+    output: Annotated[Text, option("Write the script to this file.")] = None,
+) -> None:
+    """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
+    from pipelab.io.engines.launch import settings as translated
+
+    problem, plan = _planned(case_or_plan, context.obj, case)
+    if plan is None:
+        raise typer.Exit(1)
+    addresses = hosts.split(",") if hosts and "," in hosts else hosts
+    found = translated(problem, plan, engine, hosts=addresses)
+    for note in found.notes:
+        say(note)
+    write(output or "-", found.script, "settings")
+
+
+def _planned(
+    given: str | None, wanted: Wanted, case: str | None
+) -> tuple["Problem", "Placement | Result | None"]:
+    """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed."""
+    from pipelab.solving import solve as run
+
+    if given is not None and given.endswith(_PLAN):
+        return _read(given, wanted, case)
+    if case is not None:
+        expected = "expected it beside a plan (.json) only"
+        raise InvalidValue("settings", [("--case", case, expected)])
+    problem = wanted.problem(given)
+    result = run(problem, objective=objective_of(problem))
+    if result.placement is None:
+        print(result.sentence)
+    return problem, result if result.placement else None
+
+
+def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Placement"]:
+    """Return a plan's problem, and the plan, which must be of that problem."""
+    from pipelab.io.plans import load_placement, problem_of
+
+    if wanted.own:
+        if case is not None:
+            raise InvalidValue("options", [("--case", case, "expected none beside --model")])
+        problem = wanted.problem(None)
+    else:
+        problem = problem_of(plan, case)
+        if wanted.max_gpus is not None:
+            problem = replace(problem, max_gpus_per_stage=wanted.max_gpus)
+    return problem, load_placement(plan, problem)
+
+
+def write(target: str, text: str, command: str) -> None:
+    """Write to a file, or to standard output ("-")."""
+    if target == "-":
+        print(text, end="")
+    else:
+        write_to(command, target, text)
+
+
+def compare(
+    context: typer.Context,
+    case: Case = None,
+    methods: Annotated[Text, option("With commas between; all of them by default.")] = None,
+    time_limit: Annotated[float, option("Seconds for each method.", min=0)] = 30.0,
+    as_json: Json = False,
+    output: Table = None,
+) -> None:
+    """Solve with several methods, side by side; exit status 1 where none finds a placement."""
+    from pipelab.engine.comparison import EVERY_METHOD
+    from pipelab.engine.comparison import compare as run
+
+    names = EVERY_METHOD if methods is None else [name.strip() for name in methods.split(",")]
+    found = run(context.obj.problem(case), names, time_limit=time_limit)
+    _show(found.to_frame(), as_json, output, "compare")
+    if not any(result.placement for result in found.results.values()):
+        raise typer.Exit(1)
+
+
+def sweep(
+    context: typer.Context,
+    vary: Annotated[
+        list[str],
+        option(
+            f"NAME=VALUES with commas between, such as batch=8,16: {', '.join(VARIED)}, or with "
+            "--gpus a GPU type for its count. Several are combined."
+        ),
+    ],
+    case: Case = None,
+    method: Annotated[str, option("As of solve.")] = "aggregated",
+    time_limit: Annotated[Real, option("Seconds for each point.", min=0)] = None,
+    jobs: Annotated[Whole, option("Processes; one for each core.", min=1)] = None,
+    as_json: Json = False,
+    output: Annotated[
+        Text, option("Keep rows in this CSV file as they are solved; the same call goes on.")
+    ] = None,
+) -> None:
+    """Solve many problems that differ in some options; exit status 1 where none has a placement.
+
+    Such as: pipelab sweep --model Llama-3-70B --gpus h100=4,l4=0 --vary l4=0,4,8 --vary batch=8,32
+    """
+    from pipelab.engine.sweeps.points import grid
+    from pipelab.engine.sweeps.run import sweep as run
+
+    wanted: Wanted = context.obj
+    axes = dict(_axis(text, wanted) for text in vary)
+    # what does not fit is refused here, and not by every point
+    written = {name: axes[name][0] for name in axes if name == "output_tokens"}
+    changed(wanted, written).problem(case)
+    make = partial(_point, wanted, case)
+    limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
+    # By this column a file is known to be that of another problem, and refused.
+    asked = {} if output is None else {"problem": (wanted.said(case),)}
+    found = run(
+        make, grid(**asked, **axes), method, file=output, jobs=jobs, progress=not as_json, **limit
+    )
+    if not as_json:
+        print(found.sentence)
+    _show(found.to_frame(), as_json, None, "sweep")
+    if not any(row["placement"] for row in found.rows):
+        raise typer.Exit(1)
+
+
+def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
+    """Read a name and its values."""
+    name, equals, values = (part.strip() for part in text.partition("="))
+    plain = name.replace("-", "_")
+    if plain not in VARIED:
+        if not wanted.gpus:
+            expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
+            raise InvalidValue("sweep", [("--vary", name, expected)])
+        plain = gpu_type(name)
+    try:
+        numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
+    except ValueError:
+        numbers = []
+    if not equals or not numbers:
+        raise InvalidValue("sweep", [("--vary", text, "expected NAME=NUMBER,NUMBER,…")])
+    return plain, numbers
+
+
+def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) -> "Problem":
+    return changed(wanted, point).problem(case)
+
+
+def node(
+    context: typer.Context,
+    as_json: Json = False,
+    output: Table = None,
+) -> None:
+    """Every mix of tensor parallelism, stages and replicas on one node, such as --gpus h100=8.
+
+    Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
+    the node has at a time; for solve it counts those of one microbatch.
+    """
+    from pipelab.hardware.expected_rates import doubt_of
+
+    wanted: Wanted = context.obj
+    problem = wanted.problem(None)
+    kinds = set(problem.cluster.gpus)
+    if len(kinds) > 1 or not problem.cluster.gpus[0].node:
+        expected = "expected one type of GPU, at least two of them, all on one node (--per-node)"
+        raise InvalidValue("node", [("--gpus", wanted.gpus or wanted.cluster, expected)])
+    gpu, count = problem.cluster.gpus[0], len(problem.cluster)
+    mixes = problem.costs.node_mixes(problem.model, problem.workload, gpu, count)
+    _show(mixes, as_json, output, "node")
+    if not as_json and (doubt := doubt_of(problem)):
+        print(doubt)
+    if not mixes["fits"].any():
+        raise typer.Exit(1)
+
+
+def count(
+    context: typer.Context,
+    case: Case = None,
+    form: Annotated[str, option("written or tight.")] = "written",
+    as_json: Json = False,
+) -> None:
+    """Count the joint ILP's variables and rows, without building it."""
+    from pipelab.engine.methods.joint import joint_size
+
+    size = joint_size(context.obj.problem(case), form)
+    if as_json:
+        print(json.dumps(size))
+        return
+    for name, number in size.items():
+        print(f"{name:<12} {number:>20,}")
+
+
+def _show(frame: "DataFrame", as_json: bool, output: str | None, command: str) -> None:
+    print(frame.to_json(orient="records", force_ascii=False) if as_json else table_text(frame))
+    if output is not None:
+        write_to(command, output, frame.to_csv(index=False))
+
+
+COMMANDS = (solve, evaluate, settings, compare, sweep, node, count)

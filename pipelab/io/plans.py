@@ -1,0 +1,362 @@
+"""Plans as JSON: a placement or a deployment with all that is needed to carry it out, and a placement back.
+
+A plan that is loaded for a problem is compared with it: first the conditions under which it was made, then
+every rate and every GPU's share of the batch.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidData, InvalidValue, nearest, shown
+from pipelab.evaluation import evaluate
+from pipelab.fields import instance, is_real
+from pipelab.io.cases_csv import load_case
+from pipelab.io.csv_cells import path_of, plain, write_to
+from pipelab.io.schedule_files import to_csv
+from pipelab.io.trace_files import save_chrome_trace
+from pipelab.io.whole_files import read_json
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem
+from pipelab.schedules import Schedule
+from pipelab.solving import Result, placement_in
+
+_FIELDS = ("first_layer", "last_layer", "gpus")
+_RATE, _SHARES = "throughput_tokens_per_s", "sequences_per_gpu"
+# Rates of a whole plan, by their attribute in an evaluation; no number in flight if links have no time.
+_PLAN = {
+    "rate_tokens_per_s": "rate",
+    "attainable_tokens_per_s": "attainable",
+    "in_flight": "in_flight",
+}
+# The conditions of a plan, by the field of the problem and of its workload that each comes from.
+_RULES = {
+    name: name for name in ("batch_split", "link_units", "max_gpus_per_stage", "same_type_stages")
+}
+_WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
+_WORKLOAD |= {"in_flight_given": "in_flight"}  # null if it was chosen with the placement
+
+
+def save(x: Result | Deployment | Schedule | Timeline, path: str | Path) -> Path:
+    """Write a result's plan, a deployment, a schedule or a timeline, replacing the file whole.
+
+    Parameters
+    ----------
+    x : Result, Deployment, Schedule or Timeline
+        A result or a deployment is written as its plan (JSON), a schedule as CSV as torch writes
+        it, a timeline as a Chrome trace (JSON).
+    path : str or Path
+        Of a plan, it ends in `.json`. Pipelines, stages and layers are counted from 1.
+
+    Returns
+    -------
+    Path
+        Where it was written.
+
+    Raises
+    ------
+    InvalidValue
+        `x` cannot be saved, has no placement, or the suffix does not fit.
+    InvalidPlacement
+        A pipeline of a deployment is not valid for its problem.
+    InvalidData
+        Nothing can be written there.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "plan.json"
+    >>> pl.save(pl.solve(pl.load_case("tiny")), path) == path
+    True
+    """
+    if isinstance(x, Result):
+        return save_placement(x.problem, x, path)
+    if isinstance(x, Deployment):
+        if not x.pipelines:
+            expected = f"expected a deployment with a pipeline. {x.sentence}"
+            raise InvalidValue("save", [("x", x.status, expected)])
+        evaluate(x.problem, x)
+        return _write(path, x.to_dict() | {"conditions": _conditions(x.problem)})
+    if isinstance(x, Schedule):
+        to_csv(x, path)
+    elif isinstance(x, Timeline):
+        save_chrome_trace(x, path)
+    else:
+        expected = "expected a Result, a Deployment, a Schedule or a Timeline; tables: x.to_frame().to_csv(path)"
+        raise InvalidValue("save", [("x", type(x).__name__, expected)])
+    return path_of("save", path)
+
+
+def save_placement(problem: Problem, placement: Placement | Result, path: str | Path) -> Path:
+    """Write a valid placement, and all that is needed to carry it out, as JSON, replacing the file whole.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its rules and rates count.
+    placement : Placement or Result
+        Of a result, the file also holds status and bound.
+    path : str or Path
+        Ends in `.json`.
+
+    Returns
+    -------
+    Path
+        Where it was written.
+
+    Raises
+    ------
+    InvalidPlacement
+        The placement is not valid for this problem.
+    InvalidValue
+        There is no placement, or the path does not end in `.json`.
+    InvalidData
+        Nothing can be written there.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    >>> path = save_placement(tiny, pl.solve(tiny), pathlib.Path(tempfile.mkdtemp()) / "plan.json")
+    >>> print(pl.load_placement(path, tiny))
+    layers 1–4 on [0, 1]
+    """
+    document = document_of(problem, placement_in(placement, "save_placement"))
+    if isinstance(placement, Result):
+        document |= {
+            "method": placement.method,
+            "status": placement.status,
+            "bound_tokens_per_s": placement.bound,
+        }
+        document |= placement.objective.to_dict() if placement.objective else {}
+    return _write(path, document)
+
+
+def _write(path: str | Path, document: Mapping[str, Any]) -> Path:
+    path = _json_path("save", path)
+    write_to("save", path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
+    return path
+
+
+def _json_path(what: str, path: str | Path) -> Path:
+    path = path_of(what, path)
+    if path.suffix != ".json":
+        raise InvalidValue(what, [("path", str(path), "expected a name that ends in .json")])
+    return path
+
+
+def document_of(problem: Problem, placement: Placement) -> dict[str, Any]:
+    """Return all that a plan's file holds: rates, conditions, every stage and every link; units are in the names."""
+    found = evaluate(problem, placement)
+    rates = {name: getattr(found, field) for name, field in _PLAN.items()}
+    conditions = _conditions(problem)
+    if found.in_flight is not None:
+        conditions["microbatches_that_fill_the_pipeline"] = found.in_flight_needed
+    stages = [
+        {
+            "stage": i,
+            "first_layer": report.stage.layers.start + 1,
+            "last_layer": report.stage.layers.stop,
+            "gpus": list(report.stage.gpus),
+            "gpu_types": list(report.gpu_types),
+            _SHARES: [float(share) for share in report.batch],
+            "gpus_per_layer": report.degree,
+            _RATE: float(report.throughput),
+            "memory_needed_gb": [float(need) for need in report.memory_gb],
+            "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
+        }
+        for i, report in enumerate(found.stages, start=1)
+    ]
+    links = [
+        {
+            "link": f"{i}→{i + 1}",
+            "slowest_pair_of_gpus": [link.sender, link.receiver],
+            "bandwidth_gb_per_s": float(link.bandwidth_gb_per_s),
+            f"throughput_{found.link_unit}_per_s": float(link.throughput),
+        }
+        for i, link in enumerate(found.links, start=1)
+    ]
+    return {
+        "problem": problem.name,
+        "model": problem.model.name,
+        "layers": problem.model.layers,
+        **{name: value for name, value in rates.items() if value is not None},
+        "bottlenecks": list(found.bottlenecks),
+        "conditions": conditions,
+        "stages": stages,
+        "links": links,
+    }
+
+
+def _conditions(problem: Problem) -> dict[str, Any]:
+    """Under which rules, and for which workload, a plan has its rates and fits."""
+    return {
+        **{name: getattr(problem, field) for name, field in _RULES.items()},
+        **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
+        "cost_model": type(problem.costs).__name__,
+    }
+
+
+def load_placement(path: str | Path, problem: Problem | None = None) -> Placement:
+    """Read a placement from JSON; `pl.evaluate` says whether it is valid for a problem.
+
+    Parameters
+    ----------
+    path : str or Path
+        As `pl.save` writes it, or by hand: an object with "stages", of which `first_layer`,
+        `last_layer` (counted from 1) and `gpus` are read.
+    problem : Problem, optional
+        What the plan is to be carried out for. Then all else that the file says is compared with
+        it: the rules (how a batch is shared, what links count), the workload, every rate and every
+        GPU's share of the batch. So what is returned has the rate that was saved.
+
+    Returns
+    -------
+    Placement
+        First stage to last, in the order of the file.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, or a value does not fit; names stage, field
+        and value. Or the plan was made for another problem than the one given; names what differs
+        and how to set it.
+    InvalidPlacement
+        The placement is not valid for the problem given.
+    InvalidValue
+        The path is not a path that ends in `.json`, or the problem is not a problem.
+
+    Examples
+    --------
+    >>> import pipelab as pl, tempfile, pathlib
+    >>> path = pathlib.Path(tempfile.mkdtemp()) / "mine.json"
+    >>> first, second = '"first_layer": 1, "last_layer": 2', '"first_layer": 3, "last_layer": 4'
+    >>> _ = path.write_text(f'{{"stages": [{{{first}, "gpus": [0, 1]}}, {{{second}, "gpus": [2]}}]}}')
+    >>> print(pl.load_placement(path))
+    layers 1–2 on [0, 1] → layers 3–4 on [2]
+    """
+    path = _json_path("load_placement", path)
+    if problem is not None:
+        remedy = "a Problem, or nothing to have the stages alone"
+        instance("load_placement", "problem", problem, Problem, remedy)
+    document = _read(path)
+    stages = (_stage(path, i, stage) for i, stage in enumerate(document["stages"], 1))
+    placement = Placement(tuple(stages))
+    if problem is not None:
+        _refuse_other_conditions(path, document["conditions"], problem)
+        _refuse_other_rates(path, document, document_of(problem, placement))
+    return placement
+
+
+def problem_of(path: str | Path, case: str | None = None) -> Problem:
+    """Return the problem that a saved plan was made for, as far as its file says: a case, under the plan's rules.
+
+    `case` is its name or folder if the file does not say it, or says another.
+
+    Raises
+    ------
+    InvalidData
+        The file cannot be read, or names no case and none is given.
+    """
+    path = _json_path("load_placement", path)
+    document = _read(path)
+    name = case or document.get("problem")
+    if not isinstance(name, str) or not name:
+        raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
+    said = document["conditions"]
+    return load_case(name, **{rule: said[rule] for rule in _RULES if said.get(rule) is not None})
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
+    document = read_json(path)
+    if not isinstance(document, dict) or not document.get("stages"):
+        if isinstance(document, dict) and "pipelines" in document:
+            expected = (
+                "expected a plan of one pipeline, and this is a deployment; "
+                "load one of its replicas from a file of its own"
+            )
+            raise InvalidData(f"{path}: {expected}")
+        raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
+    if not isinstance(document["stages"], list):
+        raise InvalidData(f'{path}: expected "stages" to be a list of at least one stage')
+    said = document.setdefault("conditions", {})
+    if not isinstance(said, dict):
+        expected = "expected an object with names and values"
+        raise InvalidData(f"{path}, field 'conditions': {shown(said)}: {expected}")
+    return document
+
+
+def _stage(path: Path, number: int, said: Any) -> Stage:
+    """Check one stage of a file."""
+    place = f"{path}, stage {number}"
+    if not isinstance(said, dict):
+        raise InvalidData(f"{place}: {shown(said)}: expected an object with {', '.join(_FIELDS)}")
+    for field in _FIELDS:
+        if field not in said:
+            raise InvalidData(f"{place}: field {field!r} is missing; {nearest(field, said)}")
+
+    def whole(field: str, value: Any, least: int) -> int:
+        if type(value) is not int or not least <= value < 10**9:
+            expected = f"expected a whole number of at least {least}"
+            raise InvalidData(f"{place}, field {field!r}: {shown(value)}: {expected}")
+        return value
+
+    first, gpus = whole("first_layer", said["first_layer"], 1), said["gpus"]
+    last = whole("last_layer", said["last_layer"], first)
+    if not isinstance(gpus, list) or not gpus:
+        raise InvalidData(f"{place}, field 'gpus': {shown(gpus)}: expected at least one GPU id")
+    return Stage(range(first - 1, last), tuple(whole("gpus", gpu, 0) for gpu in gpus))
+
+
+def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
+    """Refuse a plan made under other conditions; the message has the call that sets them."""
+    own = _conditions(problem)
+    read = {*_WORKLOAD, "batch_split", "link_units"}
+    if not problem.workload.written:  # read in the phase "mixed" alone
+        read.remove("output_tokens")
+    other = {
+        name: said[name] for name in own if name in read & set(said) and said[name] != own[name]
+    }
+    if not other:
+        return
+    theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
+    ours = ", ".join(f"{name} = {own[name]!r}" for name in other)
+    parts, load = (
+        [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
+        for fields in (_RULES, _WORKLOAD)
+    )
+    if load:
+        parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
+    raise InvalidData(
+        f"{path}: this plan was made with {theirs}; the problem has {ours}. "
+        f"Give it the plan's: dataclasses.replace(problem, {', '.join(parts)})"
+    )
+
+
+def _refuse_other_rates(path: Path, said: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Refuse a plan whose rates or shares of the batch this problem does not have."""
+    parts = [("the plan", said, own, _PLAN)]
+    for i, (theirs, mine) in enumerate(zip(said["stages"], own["stages"], strict=True), 1):
+        parts.append((f"stage {i}", theirs, mine, {_RATE: "", _SHARES: ""}))
+    for where, theirs, mine, names in parts:
+        for name in names:
+            if theirs.get(name) is not None and name in mine:
+                _compare(f"{path}, {where}: {name}", theirs[name], mine[name])
+
+
+def _compare(place: str, said: Any, own: float | list[float]) -> None:
+    """Refuse a number, or one for each GPU, that differs from the problem's."""
+    numbers = own if isinstance(own, list) else [own]
+    found = said if isinstance(said, list) else [said]
+    expected = " ".join(plain(float(number)) for number in numbers)
+    if len(found) != len(numbers) or not all(map(is_real, found)):
+        count = f"{len(numbers)} number{'s' if len(numbers) > 1 else ''}"
+        raise InvalidData(f"{place} {shown(said)}: expected {count}, for this problem {expected}")
+    if not all(map(lambda x, y: math.isclose(x, y, rel_tol=1e-9), found, numbers)):
+        remedy = "the cluster, model or cost model differs from the plan's. Omit problem= to read only the stages"
+        raise InvalidData(f"{place} {shown(said)}, but for this problem {expected}: {remedy}")
