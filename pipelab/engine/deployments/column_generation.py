@@ -25,12 +25,13 @@ is the distance from the bound: what is below cannot make up for it. So if a gap
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline, Ended, Watched
+from pipelab.engine.deadline import Deadline, Watched
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.pricing import Least, Offer, StageOf
 from pipelab.engine.deployments.tables import MixTables, smallest
@@ -39,6 +40,7 @@ from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.fields import given
 
 _MOST_ROUNDS = 300
 _AT_ONCE = 2_000  # columns of a linear program that takes a moment
@@ -51,6 +53,8 @@ _SILENT_SECONDS = 1.0
 _HALVED_FROM = 3  # rounds: before, prices say little
 _FIRST_SHARE = 0.003  # of the bound: as if no more were open
 _WIDER = 3.0
+_FIRST_LABELS, _MORE_LABELS = 150, 5  # kept at each boundary, and times as many
+_MOST_STEPS = 200_000_000  # of listings: some ten seconds
 _SMALL_SHARE = 0.05
 _FEW_MIXES = 5_000
 _MARGIN = 1e-9  # of the price of all GPUs: the arithmetic of prices
@@ -254,6 +258,8 @@ class Generation:
         Those of the best bound so far.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
+    steps : int
+        Of all listings.
     """
 
     offers: list[Offer]
@@ -267,6 +273,7 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
+    steps: int = 0
     progress: list[Progress] = field(default_factory=list)
     _seen: set[Column] = field(default_factory=set)
     _best_rate: dict[tuple[int, ...], float] = field(default_factory=dict)
@@ -494,24 +501,44 @@ class Generation:
             The deadline was first; what was found until then is kept.
         """
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
-        few = np.prod(self.demand.counts + 1.0) <= _FEW_MIXES
-        share, complete, solved = _FIRST_SHARE, True, True
-        while self.prices is not None and complete and solved and not self.finished:
-            slack = min(share * self.prices.bound / self.prices.per_rate, self.slack)
-            wide = few and max(share, self.open) > _SMALL_SHARE
-            slack = self.slack if wide else slack
-            listed, complete = self.listed(self.prices.per_gpu, slack, wide, deadline)
-            if listed:
-                seconds = np.inf if complete else _ROUNDING_SECONDS
-                solved = self._solve(listed, deadline.within(seconds))
-                deadline.check()
-            if complete and solved and slack >= self.slack:
-                self.settled = True
+        few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
+        share, labels = _FIRST_SHARE, _FIRST_LABELS
+        while self.prices is not None and not self.finished:
+            timed = any(offer.tokens < np.inf for offer in self.offers)
+            wide = few and timed and max(share, self.open) > _SMALL_SHARE
+            near = share * self.prices.bound / self.prices.per_rate
+            slack, before = self.slack if wide else min(near, self.slack), self.value
+            complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
+            if complete and slack >= self.slack:
+                self.settled = solved
                 return
-            share *= _WIDER
+            if complete:
+                share, labels = _WIDER * share, _FIRST_LABELS
+            elif few or labels >= MOST_LABELS or (self.value == before and labels > _FIRST_LABELS):
+                break
+            elif self.steps > _MOST_STEPS:
+                return
+            else:
+                labels = _MORE_LABELS * labels
+        if not self.finished and not few and self.prices is not None:
+            self._choose(self.slack, False, _FIRST_LABELS, deadline)
+
+    def _choose(self, slack: float, wide: bool, most: int, deadline: Deadline) -> tuple[bool, bool]:
+        """Solve the whole program over what is listed; whether the list is complete, and the program solved."""
+        listed, complete = self.listed(given(self.prices).per_gpu, slack, wide, deadline, most)
+        seconds, solved = np.inf if complete else _ROUNDING_SECONDS, True
+        if listed:
+            solved = self._solve(listed, deadline.within(seconds))
+            deadline.check()
+        return complete, solved
 
     def listed(
-        self, prices: np.ndarray, slack: float, wide: bool, deadline: Deadline
+        self,
+        prices: np.ndarray,
+        slack: float,
+        wide: bool,
+        deadline: Deadline,
+        most: int = MOST_LABELS,
     ) -> tuple[list[Column], bool]:
         """Every pipeline within a slack of the price of its GPUs as a column, and whether none is missing.
 
@@ -519,29 +546,39 @@ class Generation:
         ----------
         wide : bool
             Where time limits pipelines, look at all mixes at once, whatever the slack.
+        most : int
+            Labels kept at each boundary.
         """
-        complete, waiting = True, self.offers[::-1]
+        complete, waiting = True, self._worth(self.offers, prices, slack, deadline)
         while waiting:
-            offer = waiting.pop()
-            least = offer.least(prices, deadline)
-            if not (least.price <= offer.asked[1] + slack).any():
-                continue
-            if wide and np.isfinite(offer.tokens):
+            if self.steps > _MOST_STEPS:
+                complete = False
+                break
+            offer = max(waiting, key=waiting.__getitem__)
+            del waiting[offer]
+            if wide and offer.tokens < np.inf:
                 sure, loose = self._by_tables(MixTables(offer, deadline), prices, slack)
             else:
-                most = _FEW_MIXES if wide else MOST_LABELS
                 sure, loose = self._by_labels(Listing(offer, prices, slack, deadline, most))
             if loose and not offer.numbers.single:
-                waiting += self._halve(offer)[::-1]
+                waiting |= self._worth(self._halve(offer), prices, slack, deadline)
             else:
                 complete = complete and sure and not loose
         worth = [c for c in self.pipelines if c.rate >= prices @ c.gpus - slack]
         return [c for c in worth if c.rate >= self._best_rate[c.gpus]], complete
 
+    def _worth(
+        self, offers: Sequence[Offer], prices: np.ndarray, slack: float, deadline: Deadline
+    ) -> dict[Offer, float]:
+        """The offers of which some pipeline may be within the slack, and how much more it may yield than it costs."""
+        most = {o: float((o.asked[1] - o.least(prices, deadline).price).max()) for o in offers}
+        return {offer: profit for offer, profit in most.items() if profit >= -slack}
+
     def _by_labels(self, listing: Listing) -> tuple[bool, bool]:
         """Take the pipelines of a listing; whether all are there, and whether one attains less than it counts with."""
-        loose = False
-        for rate, gpus, stages in listing.pipelines():
+        loose, found = False, listing.pipelines()
+        self.steps += listing.steps
+        for rate, gpus, stages in found:
             listing.deadline.check()
             if self._best_rate.get(gpus, 0.0) < rate * (1 - ONE_ANSWER):
                 attained = listing.offer.attained(stages)
@@ -550,7 +587,7 @@ class Generation:
         return listing.complete, loose
 
     def _by_tables(self, tables: MixTables, prices: np.ndarray, slack: float) -> tuple[bool, bool]:
-        """The same from tables over all mixes; of several numbers in flight whether they may yield more than is known."""
+        """The same from tables over all mixes; several numbers in flight lose if they may yield more than is known."""
         offer = tables.offer
         if not tables.fit():
             return False, False

@@ -1,9 +1,9 @@
 """The trade-off of deployments: throughput against GPUs or dollars per hour.
 
 Where every pipeline of every mix can be listed, one whole program after the other has the points: the
-most tokens/s within a budget, then the least cost of that many, then a lower budget (the ε-constraint method). Where there
-are too many mixes for that, the cheapest deployments for loads in even steps are points of the curve, each with its own proof or
-gap, and there may be others between them.
+most tokens/s within a budget, then the least cost of that many, then a lower budget (the ε-constraint
+method). Where there are too many mixes for that, the cheapest deployments for loads in even steps are
+points of the curve, each with its own proof or gap, and there may be others between them.
 """
 
 from collections.abc import Callable
@@ -60,7 +60,9 @@ def deployments_against(
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
             each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
             most = Generation(offers, Demand(classes.count, 0.0, each), deadline)
-            columns, complete = most.listed(np.zeros(len(classes)), np.inf, True, deadline)
+            columns, complete = most.listed(
+                np.zeros(len(classes)), np.inf, True, deadline, _MOST_MIXES
+            )
             if columns or complete:
                 complete &= _whole_curve(most, columns, complete, tell)
                 return tuple(points), complete
@@ -90,14 +92,15 @@ def _whole_curve(
         value = sum_of(pipelines)
         bound = max(rate, value)
         near = complete and bound <= value * (1 + ONE_ANSWER)
-        status, bound = status_and_bound(value, value if near else bound if complete else None)
+        above = value if near else bound if complete else None
+        status, above = status_and_bound(value, above)
         tell(
             Deployment(
                 problem=columns[0].offer.problem,
                 status=status,
                 pipelines=pipelines,
                 throughput=value,
-                bound=bound,
+                bound=above,
                 at_least=0.0,
                 seconds=most.deadline.spent,
                 size={"classes": len(demand.counts), "columns": len(columns)},

@@ -31,7 +31,6 @@ from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
@@ -40,6 +39,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import solve
 
+_FAR = 0.2  # open: what is known is no good deployment yet
 _SECONDS_ALONE = 10.0  # for the best single pipeline
 
 _Batches = Annotated[
@@ -185,6 +185,9 @@ class _Deploying:
         least = Generation(most.offers, demand, self.deadline, self.on_progress, self.gap)
         for column in most.columns:
             least.take(column)
+        for chosen in ([column] for column in least.pipelines):
+            least.keep(chosen)
+        least.round_off()
         least.keep(given(most.best))
         return self._answer(least, ended or self._search(least))
 
@@ -192,6 +195,8 @@ class _Deploying:
         """Generate columns and close the gap; what ended it before that."""
         try:
             generation.generate()
+            if generation.open > _FAR:
+                self._add_best_alone(generation)
             generation.close()
             if not generation.settled and not generation.finished:
                 self._add_best_alone(generation)

@@ -1,16 +1,18 @@
 """Every pipeline that a better deployment could have, by labels from the last layer to the first.
 
-At prices p of GPUs, a pipeline of rate r on n GPUs is of interest if r ≥ p · n - slack (`column_generation`). A *label* is the
-end of a pipeline, from some boundary between layers on: its GPUs, its price, its rate so far, its time
-so far and how it may be entered. It is extended by every stage that may come before it (a label-setting
-algorithm for the shortest path with limited resources; R. Baldacci, N. Christofides and A. Mingozzi, 2008, list the columns of
-their master program so). Two rules keep labels few:
+At prices p of GPUs, a pipeline of rate r on n GPUs is of interest if r ≥ p · n - slack
+(`column_generation`). A *label* is the end of a pipeline, from some boundary between layers on: its GPUs,
+their price, its rate so far, its time so far and how it may be entered. It is extended by every stage that
+may come before it (a label-setting algorithm for the shortest path with limited resources; R. Baldacci,
+N. Christofides and A. Mingozzi, 2008, list the columns of their master program so). Two rules keep
+labels few:
 
 - What the layers before a boundary cost at least at every rate is known (`pricing`, links and numbers of GPUs aside). A
   label whose rate cannot make up for its price and that is dropped.
 - Of labels with the same GPUs, entered alike, one that is neither faster nor sooner than another is dropped.
 """
 
+from collections.abc import Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -24,6 +26,7 @@ from pipelab.engine.tolerances import LAST_BITS
 MOST_LABELS = 3_000  # at one boundary
 _MANY = 10  # times as many, before some are dropped
 _MOST_SETS = 1_500  # of classes that a stage has
+_MOST_ROWS = 1_000  # compositions
 _CELLS_AT_ONCE = 1_000_000
 _COMPARED = 4_000  # pipelines, each with each
 
@@ -62,7 +65,7 @@ class _Labels(NamedTuple):
     row: np.ndarray
     rest: np.ndarray
 
-    def part(self, which: np.ndarray) -> "_Labels":
+    def part(self, which: np.ndarray | slice) -> "_Labels":
         return _Labels(*(own[which] for own in self))
 
 
@@ -95,6 +98,8 @@ class Listing:
     ----------
     complete : bool
         No label was left out: every pipeline of interest is found, or one that beats it.
+    steps : int
+        Extensions of labels that were looked at.
     """
 
     def __init__(
@@ -106,7 +111,9 @@ class Listing:
         most: int = MOST_LABELS,
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
-        self.slack, self.complete = slack, True
+        few = len(self.table.composition) <= _MOST_ROWS
+        self.rows = np.arange(len(self.table.composition)) if few else offer.rows
+        self.slack, self.complete = slack, few
         self.price = self.table.composition @ prices
         to_go = offer.paid(prices, deadline=deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
@@ -114,6 +121,7 @@ class Listing:
         soonest = np.where(self.table.rate > 0, self.table.seconds, np.inf).min(axis=0) + offer.hop
         self.soonest = offer.shortest(soonest)
         self.index = self._reached(self.table.rate)
+        self.steps = 0
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
         self._rest: list[np.ndarray] = []  # and the label that it was put before
 
@@ -176,19 +184,22 @@ class Listing:
             labels = labels.part(np.argpartition(cost, self.most)[: self.most])
         return labels
 
-    def _extended(self, labels: _Labels, number: int, at: int, ways: _Ways):
+    def _extended(
+        self, labels: _Labels, number: int, at: int, ways: _Ways
+    ) -> Iterator[tuple[int, _Labels]]:
         """All labels with one stage more, by the boundary at which it begins."""
         offer, table = self.offer, self.table
         begins = np.arange(at)
         spans = offer.span[begins, at - begins - 1]
         rate, seconds, index = table.rate[:, spans], table.seconds[:, spans], self.index[:, spans]
         useful = self.short[:at].min(axis=0)
-        step = max(1, _CELLS_AT_ONCE // (len(rate) * (at + table.composition.shape[1])))
+        step = max(1, _CELLS_AT_ONCE // (len(self.rows) * (at + table.composition.shape[1])))
         for first in range(0, len(labels.row), step):
             self.deadline.check()
             own = labels.part(slice(first, first + step))
-            room = own.gpus[:, None, :] + table.composition <= table.classes.count
+            room = own.gpus[:, None, :] + table.composition[self.rows] <= table.classes.count
             i, c = np.nonzero(room.all(axis=2))
+            c = self.rows[c]
             link = ways.rate[ways.left[c], own.entered[i]]
             slower = link < own.rate[i]
             reached = own.reached[i]
@@ -197,6 +208,7 @@ class Listing:
             worth = price + useful[reached] <= self.slack
             i, c, price, reached, link = (v[worth] for v in (i, c, price, reached, link))
             k = np.minimum(reached[:, None], index[c])
+            self.steps += k.size
             good = (price[:, None] + self.short[begins, k] <= self.slack) & (rate[c] > 0)
             pair, begin = np.nonzero(good)
             i, c, price, link, k = i[pair], c[pair], price[pair], link[pair], k[pair, begin]

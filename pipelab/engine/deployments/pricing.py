@@ -266,7 +266,7 @@ class Offer:
         return reached.reshape(len(reached), -1)
 
     def shortest(self, seconds: np.ndarray) -> np.ndarray:
-        """The least of such sums for the first 0, 1, … M layers, where every kind of span has a number; shape (M + 1,)."""
+        """The least sum over the first 0, 1, … M layers of what a stage of each kind of span has; shape (M + 1,)."""
         return self._paths(seconds[:, None], NEVER)[:, 0]
 
     def counted(self, stages: Sequence[StageOf]) -> float:

@@ -1,4 +1,4 @@
-"""GPU ids of stages that are known by their classes: no GPU in two, and each stage within one node where there is room."""
+"""GPU ids of stages that are known by their classes: no GPU in two, each stage in one node where there is room."""
 
 from collections import defaultdict
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
 """The attainable rates of the pipelines of one offer, for every mix of GPUs at once.
 
 With n in flight a full pipeline yields min(r, n·w / L) tokens/s: r is the rate of its slowest stage
-or link, w the tokens of a microbatch, L the time of a traversal. A *mix* says how many GPUs of each class there are. Let L(t, mix)
-be the least time of a traversal among pipelines on GPUs of the mix, or fewer, whose stages and links all reach t. Then the
-best rate of a mix is
+or link, w the tokens of a microbatch, L the time of a traversal. A *mix* says how many GPUs of each class
+there are. Let L(t, mix) be the least time of a traversal among pipelines on GPUs of the mix, or fewer,
+whose stages and links all reach t. Then the best rate of a mix is
 
     max over t of min(t, n·w / L(t, mix))
 
@@ -46,6 +46,8 @@ class BestRates(NamedTuple):
 
 class MixTables:
     """The tables of one offer over all mixes of its GPUs.
+
+    For few mixes and wide gaps, where labels would be as many as mixes and sorting them takes longer.
 
     Parameters
     ----------

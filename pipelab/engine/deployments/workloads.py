@@ -116,25 +116,25 @@ def _table(problem: Problem, merged: bool, deadline: Deadline) -> Instance:
         return _of_one_class(problem, deadline)
 
 
-def _of_merged_nodes(cluster: Cluster) -> list[GPU]:
+def _of_merged_nodes(cluster: Cluster) -> tuple[GPU, ...]:
     """The GPUs of a cluster with one name for all identical nodes."""
     inside: dict[str, Counter] = {}
     for gpu in cluster.gpus:
         inside.setdefault(gpu.node, Counter())[replace(gpu, node=gpu.node and "node")] += 1
     names: dict[frozenset, str] = {}
     name = {node: names.setdefault(frozenset(own.items()), node) for node, own in inside.items()}
-    return [replace(gpu, node=name[gpu.node]) if gpu.node else gpu for gpu in cluster.gpus]
+    return tuple(replace(gpu, node=name[gpu.node]) if gpu.node else gpu for gpu in cluster.gpus)
 
 
-def _of_large_nodes(problem: Problem, gpus: list[GPU], deadline: Deadline) -> Instance:
+def _of_large_nodes(problem: Problem, gpus: tuple[GPU, ...], deadline: Deadline) -> Instance:
     """The instance of these GPUs; what does not fit into one node is as fast as over several."""
     cluster = problem.cluster
     fast, soon = cluster.bandwidth_gb_per_s, cluster.latency_ms
-    there = np.isfinite(fast)
-    fast, soon = [[fast[there].max()]], [[soon[there].min()]]
+    there: np.ndarray = np.isfinite(fast)
+    fast, soon = fast[there].max().reshape(1, 1), soon[there].min().reshape(1, 1)
     one = np.zeros(len(gpus), dtype=int)
     table = instance_of(replace(problem, cluster=Cluster(gpus, fast, one, soon)), deadline)
-    bare = [replace(gpu, node="", node_gb_per_s=None) for gpu in gpus]
+    bare = tuple(replace(gpu, node="", node_gb_per_s=None) for gpu in gpus)
     over = instance_of(replace(problem, cluster=Cluster(bare, fast, one, soon)), deadline)
     classes = table.classes
     sizes = Counter(gpu for gpu in cluster.gpus)  # of the kind in one node
@@ -147,7 +147,7 @@ def _of_large_nodes(problem: Problem, gpus: list[GPU], deadline: Deadline) -> In
     none = ((0, 1), (0, 0))  # a last row for what does not fit
     rate = np.pad(over.rate, none)[rows]
     seconds = np.pad(over.seconds, none, constant_values=np.inf)[rows]
-    fits = (table.composition <= inside).all(axis=1)[:, None]
+    fits = np.all(table.composition <= np.array(inside), axis=1, keepdims=True)
     better = fits & (table.rate >= rate)
     return replace(
         table,
@@ -163,7 +163,7 @@ def _of_one_class(problem: Problem, deadline: Deadline) -> Instance:
     parts = []
     for a in range(len(classes)):
         number = min(int(classes.count[a]), most)
-        alone = Cluster([classes.gpu(a)] * number, [[1.0]], [0] * number)
+        alone = Cluster((classes.gpu(a),) * number, np.ones((1, 1)), np.zeros(number, dtype=int))
         parts.append(instance_of(replace(problem, cluster=alone), deadline))
     rows = [len(part.composition) for part in parts]
     composition = np.zeros((sum(rows), len(classes)), dtype=int)
