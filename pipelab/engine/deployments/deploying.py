@@ -229,7 +229,9 @@ class _Deploying:
     def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
         """A load that no deployment serves, or of which none was found that does."""
         greatest = most.value or 0.0
-        bound = greatest if most.settled else math.inf if most.bound is None else most.bound
+        bound = greatest
+        if not most.settled and (ended or most.bound is not None):  # without a bound nothing fits
+            bound = math.inf if most.bound is None else most.bound
         if bound >= self.at_least * (1 - REACHED):
             return self._simple(ended or "list limit")
         return self._none(_too_much(self.at_least, greatest, bound))

@@ -9,7 +9,7 @@ labels few:
 
 - What the layers before a boundary cost at least at every rate is known (`pricing`, links and numbers of GPUs aside). A
   label whose rate cannot make up for its price and that is dropped.
-- Of labels with the same GPUs, entered alike, one that is neither faster nor sooner than another is dropped.
+- Of labels with the same GPUs, entered in the same way, one that is neither faster nor sooner than another is dropped.
 """
 
 from collections.abc import Iterator
@@ -272,7 +272,7 @@ def _joined(parts: list[_Labels]) -> _Labels:
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
-    """Of labels with the same GPUs that are entered alike, those that no other beats in rate and seconds."""
+    """Of labels with the same GPUs that are entered in the same way, those that no other beats in rate and seconds."""
     size = labels.gpus.max(axis=0, initial=0) + 1.0
     strides = np.append(1.0, np.cumprod(size))
     if strides[-1] * (1 + labels.entered.max()) < 2**53:  # one number says all

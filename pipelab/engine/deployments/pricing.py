@@ -299,7 +299,7 @@ class Offer:
         return self._rates[stages]
 
     def in_order(self, stages: Sequence[StageOf]) -> tuple[StageOf, ...]:
-        """The stages as they are, or class by class where inner layers are alike and that is faster."""
+        """The stages as they are, or class by class where inner layers are identical and that is faster."""
         given = tuple(stages)
         if not runs_of(self.problem.model).alike_inside or len(given) < 4:
             return given
