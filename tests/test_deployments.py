@@ -14,12 +14,9 @@ import oracle
 import pipelab as pl
 from pipelab.column_generation import deploy_by_column_generation
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import column_generation, deploying, listing
-from pipelab.engine.deployments.listing import ReachableMixes
-from pipelab.engine.deployments.mixes import Mixes
-from pipelab.engine.deployments.pricing import CapacityPrices, Pricing
-from pipelab.engine.deployments.workloads import offers_of
-from pipelab.engine.rates import stage_rates
+from pipelab.engine.deployments import column_generation, deploying, workloads
+from pipelab.engine.deployments.listing import Listing
+from pipelab.engine.deployments.workloads import first_offers
 
 
 def best_by_gpus(problem, batches):
@@ -115,8 +112,15 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted():
     assert "2 such clusters would serve it" in more.reason
 
 
-def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_mixes_are_many(monkeypatch):
-    monkeypatch.setattr(deploying, "_MOST_APART", 0)
+def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_nodes_cannot_be_kept_apart(
+    monkeypatch,
+):
+    def together(problems, deadline, apart=False):
+        if apart:
+            raise pl.TooLarge("too many compositions", {})
+        return workloads.first_offers(problems, deadline)
+
+    monkeypatch.setattr(deploying, "first_offers", together)
     problem = three_nodes_of_three()
     pair = pl.evaluate(problem, pl.Placement.of([(1, (0, 1))])).throughput
     found = pl.deploy(problem)
@@ -139,12 +143,16 @@ def test_equal_to_every_division_over_families(seed):
     check(problem, pl.deploy(problem), every_division(problem)[-1])
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_equal_to_every_division_by_a_solver(seed, monkeypatch):
-    """The same where the last step is an integer program."""
-    monkeypatch.setattr(listing, "MOST_STEPS", 0)
-    problem = small(1000 + seed)
-    check(problem, pl.deploy(problem), every_division(problem)[-1])
+@pytest.mark.parametrize("few", [0, 10**9])
+@pytest.mark.parametrize("seed", range(16))
+def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
+    """Each alone; every bound on the way is valid."""
+    monkeypatch.setattr(column_generation, "_FEW_MIXES", few)
+    monkeypatch.setattr(column_generation, "_SMALL_SHARE", -1.0)
+    problem, seen = small(5000 + seed) if seed % 2 else unbound(seed), []
+    truth = every_division(problem)[-1]
+    check(problem, pl.deploy(problem, on_progress=seen.append), truth)
+    assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -186,18 +194,15 @@ def test_the_cheapest_deployment_for_a_load(seed):
 
 @pytest.mark.parametrize("seed", range(30))
 def test_dual_prices_bound_every_pipeline(seed):
-    """At any prices, zero and tiny ones included, no placement of a rate costs less than `Pricing.least` says."""
+    """At any prices, zero and tiny ones included, no placement of a rate costs less than `Offer.least` says."""
     problem = small(3000 + seed)
-    (offer,) = offers_of(problem, [problem.workload], NEVER) or [None]
-    if offer is None:
+    (offer,) = first_offers([problem], NEVER) or [None]
+    if offer is None or offer.merged or not len(offer.stage_rates):
         return
-    pricing, classes = Pricing(offer), stage_rates(problem).classes
-    rng = np.random.default_rng(seed)
+    classes, rng = offer.table.classes, np.random.default_rng(seed)
     price = rng.choice([0.0, 1e-9, 0.3, 1 / 3, 7.0], len(classes))
-    asked, least = pricing.asked[0], None
-    if len(offer.rates.classes) == len(classes):
-        least = pricing.least(price).price
-    for rate, used, _ in oracle.placements(problem) if least is not None else ():
+    asked, least = offer.asked[0], offer.least(price).price
+    for rate, used, _ in oracle.placements(problem):
         paid = sum(price[classes.of[g]] for g in used)
         reached = least[asked <= rate * (1 + 1e-9)]
         assert paid >= reached.max(initial=0.0) - 1e-9
@@ -222,19 +227,21 @@ def unbound(seed):
     return dataclasses.replace(problem, cluster=cluster, costs=costs, max_gpus_per_stage=most)
 
 
+@pytest.mark.parametrize("tables", [False, True])
 @pytest.mark.parametrize("seed", range(22))
-def test_every_pipeline_is_listed_or_one_that_beats_it(seed):
+def test_every_pipeline_is_listed_or_one_that_beats_it(seed, tables):
     """Where what a stage can hold it can hold in part, and where it cannot."""
     problem = unbound(seed)
-    offers = offers_of(problem, [problem.workload], NEVER)
+    offers = [offer for offer in first_offers([problem], NEVER) if len(offer.stage_rates)]
     every = list(oracle.placements(problem))
     if not offers:
         assert every == []
         return
-    classes, listed = offers[0].rates.classes, listing.list_all(offers, NEVER)
-    reachable = ReachableMixes(offers[0].rates, Mixes(classes.count.tolist()))
-    assert listed.complete
-    assert reachable.longest_is_best or seed % 2
+    classes = offers[0].table.classes
+    demand = column_generation.Demand(classes.count, 0.0, np.zeros(len(classes)))
+    most = column_generation.Generation(offers, demand, NEVER)
+    listed, complete = most.listed(np.zeros(len(classes)), np.inf, tables, NEVER)
+    assert complete
     of = {
         (rate, tuple(np.bincount(classes.of[list(used)], minlength=len(classes))))
         for rate, used, _ in every
@@ -242,10 +249,33 @@ def test_every_pipeline_is_listed_or_one_that_beats_it(seed):
     for rate, mix in of:
         assert any(
             c.rate >= rate * (1 - 1e-9) and all(n <= m for n, m in zip(c.gpus, mix, strict=True))
-            for c in listed.columns
+            for c in listed
         )
-    for column in listed.columns:
+    for column in listed:
         assert any(mix == column.gpus and rate >= column.rate * (1 - 1e-9) for rate, mix in of)
+
+
+@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
+def test_what_is_listed_within_a_slack_is_all_that_is_within(seed):
+    """At prices of GPUs, links and the GPUs there are counted; the shortest path, which leaves both out, is cheaper."""
+    problem = unbound(seed)
+    (offer,) = first_offers([problem], NEVER)
+    classes = offer.table.classes
+    cost = np.random.default_rng(seed).uniform(10.0, 200.0, len(classes))
+    profit = {
+        (rate, used): rate - sum(cost[classes.of[g]] for g in used)
+        for rate, used, _ in oracle.placements(problem)
+    }
+    for slack in (-0.5 * max(profit.values()), 0.0, 30.0, 100.0):
+        listing = Listing(offer, cost, slack, NEVER)
+        found = max((c.rate - cost @ c.gpus for c in listing.pipelines()), default=-np.inf)
+        assert listing.complete
+        if max(profit.values()) >= -slack:
+            assert found == pytest.approx(max(profit.values()), rel=1e-9)
+        else:
+            assert found == -np.inf
+    relaxed = (offer.asked[1] - offer.least(cost).price).max()
+    assert relaxed >= max(profit.values()) * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -259,51 +289,6 @@ def test_no_round_has_a_bound_below_the_truth(seed):
         assert moment.bound >= truth * (1 - 1e-9)
         assert (moment.incumbent or 0.0) <= truth * (1 + 1e-9)
     assert found.details["progress"] == tuple(seen)
-
-
-@pytest.mark.parametrize("seed", range(16))
-def test_exact_prices_leave_answers_and_bounds_valid(seed, monkeypatch):
-    """What is done first where there are many mixes: bounds stay valid, and the answer is the same."""
-    monkeypatch.setattr(listing, "_FEW_MIXES", 0)
-    problem, seen = small(5000 + seed) if seed % 2 else unbound(seed), []
-    truth = every_division(problem)[-1]
-    check(problem, pl.deploy(problem, on_progress=seen.append), truth)
-    assert all(moment.bound >= truth * (1 - 1e-9) for moment in seen)
-
-
-@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
-def test_exact_prices_are_those_of_the_cheapest_pipeline(seed):
-    """With links and the GPUs there are; the shortest path, which leaves both out, is cheaper here."""
-    problem = unbound(seed)
-    (offer,) = offers_of(problem, [problem.workload], NEVER)
-    pricing, classes = Pricing(offer), offer.rates.classes
-    cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
-    paid = [
-        (rate, sum(cost[classes.of[g]] for g in used))
-        for rate, used, _ in oracle.placements(problem)
-    ]
-    exact, relaxed = [], pricing.least(cost).price
-    for which, asked in enumerate(pricing.asked[0]):
-        least = min((p for rate, p in paid if rate >= asked * (1 - 1e-9)), default=np.inf)
-        exact.append(pricing.exact(cost, which, NEVER).bound)
-        assert exact[-1] == pytest.approx(least, rel=1e-6)
-    assert (np.array(exact) > relaxed * (1 + 1e-6)).any()
-
-
-@pytest.mark.parametrize("seed", [15, 19, 26, 43, 50, 71, 83, 87])
-def test_capacity_prices_are_no_more_than_any_pipeline_costs(seed):
-    """Prices of one pipeline's own GPUs raise what rates cost at least; no pipeline of the rate costs less."""
-    problem = unbound(seed)
-    (offer,) = offers_of(problem, [problem.workload], NEVER)
-    pricing, classes = Pricing(offer), offer.rates.classes
-    cost = np.random.default_rng(seed).uniform(0.1, 2.0, len(classes))
-    before = pricing.least(cost)
-    least = CapacityPrices(pricing, classes.count).raised(cost, before, NEVER).price
-    assert (least >= before.price).all()
-    assert (least > before.price * (1 + 1e-9)).any()
-    for rate, used, _ in oracle.placements(problem):
-        paid = sum(cost[classes.of[g]] for g in used)
-        assert paid >= least[pricing.asked[0] <= rate * (1 + 1e-9)].max(initial=0.0) * (1 - 1e-9)
 
 
 def test_small_classes_leave_little_open_without_a_list():
@@ -336,42 +321,25 @@ def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
 
 
 def test_what_was_listed_at_an_early_end_counts(monkeypatch):
-    """Without any column from the rounds, an end in the middle of the list still has pipelines."""
+    """An end in the middle of the list: its pipelines are better than those of the rounds."""
     problem, stop = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode"), threading.Event()
-    listed, at = [], ReachableMixes.at
+    before, taken, take = [], [], column_generation.Generation.take
 
-    def ends_after_some(self, index):
-        listed.append(index)
-        if len(listed) == 30:
+    def taken_until(self, column):
+        taken.append(column)
+        if column.at >= 0 and not before:
+            before.append(self.value)
+        if sum(c.at >= 0 for c in taken) == 300:
             stop.set()
-        return at(self, index)
+        return take(self, column)
 
-    monkeypatch.setattr(ReachableMixes, "at", ends_after_some)
-    monkeypatch.setattr(
-        column_generation.Generation,
-        "run",
-        lambda self: self._price(self.demand.counts * 0 + 1.0, 1.0),
-    )
-    monkeypatch.setattr(
-        column_generation.Generation,
-        "round_off",
-        _only_listed(column_generation.Generation.round_off),
-    )
+    monkeypatch.setattr(column_generation.Generation, "take", taken_until)
+    monkeypatch.setattr(deploying, "_FAR", np.inf)  # without the best single pipeline
     found = pl.deploy(problem, stop=stop)
     assert found.stopped_by == "stop"
-    assert found.pipelines
-    assert (
-        found.bound is not None
-    )  # not the pipeline that a moment finds, of which nothing is known
+    assert found.throughput > before[0] * (1 + 1e-9)
+    assert found.bound is not None
     check_valid(problem, found)
-
-
-def _only_listed(round_off):
-    def of_those(self):
-        self.columns = [c for c in self.columns if c.index >= 0]
-        return round_off(self)
-
-    return of_those
 
 
 def identical_by_type(seed):
@@ -400,12 +368,14 @@ def test_equal_to_the_definition(seed):
     assert found.status == "optimal"
     assert total * (1 - 1e-9) <= found.throughput <= defined.bound * (1 + 1e-7)
     assert found.throughput == pytest.approx(every_division(problem)[-1], rel=1e-9)
-    (offer,) = offers_of(problem, [problem.workload], NEVER)
-    demand = column_generation.Demand(offer.rates.classes.count, 0.0, np.zeros(2))
-    generated = column_generation.Generation([Pricing(offer)], demand, NEVER)
-    generated.run()
+    (offer,) = first_offers([problem], NEVER)
+    demand = column_generation.Demand(offer.table.classes.count, 0.0, np.zeros(2))
+    generated = column_generation.Generation([offer], demand, NEVER)
+    generated.generate()
     assert generated.bound >= found.throughput * (1 - 1e-9)
-    if not generated.beyond and generated.open > 0:  # its pipelines kept to the GPUs there are
+    if (
+        len(generated.pipelines) == len(generated.columns) and generated.open > 0
+    ):  # its pipelines kept to the GPUs there are
         assert generated.bound == pytest.approx(defined.bound, rel=1e-7)
 
 

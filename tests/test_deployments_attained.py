@@ -11,11 +11,9 @@ from test_deployments import check, check_valid, divided, dollars, heterogeneous
 from test_objectives import late, priced, small
 
 import pipelab as pl
-from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
-from pipelab.engine.deployments.pricing import AttainablePricing
-from pipelab.engine.deployments.workloads import offers_attaining
+from pipelab.engine.deployments.workloads import first_offers
 
 RANDOM = {
     "memory for a few": lambda seed: tight(seed, late=seed % 2 == 0),
@@ -95,12 +93,12 @@ def test_no_pipeline_yields_more_per_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
     monkeypatch.setattr(pricing, "_RATES", 3)
     problem = with_load(late(small(seed, link_units="tokens"), seed), 2, 4)
-    offers = offers_attaining(problem, [Range(2, 2)], NEVER)
-    if not offers:
+    offers = first_offers([problem], NEVER, apart=True)
+    if not offers or not len(offers[0].stage_rates):
         return
-    priced, classes = AttainablePricing(offers[0]), offers[0].rates.classes
+    classes = offers[0].table.classes
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
-    least, (low, high) = priced.least(price).price, priced.asked
+    least, (low, high) = offers[0].least(price).price, offers[0].asked
     for rate, used in every_pipeline(problem, [4], 2):
         paid = sum(price[classes.of[g]] for g in used)
         ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))

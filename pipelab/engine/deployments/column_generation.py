@@ -7,31 +7,35 @@ column c of rate r_c that uses n_ca GPUs of class a, and x_c pipelines of it:
     least price        min Σ (q · n_c) x_c            Σ n_ca x_c ≤ N_a,  Σ r_c x_c ≥ load
 
 Its linear relaxation has dual prices u. The pricing problem asks for pipelines that yield more than
-their GPUs cost at these prices; they become columns (`Generation.run`). Every round has a bound, too. With
+their GPUs cost at these prices; they become columns (`Generation.generate`). Every round has a bound, too. With
 prices p_a per GPU (in tokens/s) such that no pipeline has a rate above the price of its GPUs, r ≤ p · n, no
 deployment has more than p · N tokens/s: its pipelines together use at most N. The dual prices become such
 prices when multiplied by the greatest ratio of a rate to a price,
 
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
-(Farley's bound), and `Pricing` gives that at all rates at once. It leaves out links and the number of
+(Farley's bound), and `pricing` gives that at all rates at once. It leaves out links and the number of
 GPUs in one pipeline, so the bound holds all the more. Where a load is to be served at the least price,
 the same is done with the rent added to the dual price.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
-is the distance from the bound: what is below cannot make up for it. So if a gap remains, only such
-pipelines need to be listed (`listing`).
+is the distance from the bound: what is below cannot make up for it. So if a gap remains, such pipelines are listed
+(`listing`), and the whole program over these has the best (`Generation.close`).
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline, Ended, Watched
-from pipelab.engine.deployments.pricing import CapacityPrices, Least, Pricing, StageOf, repaired
+from pipelab.engine.deadline import Deadline, Watched
+from pipelab.engine.deployments.listing import MOST_LABELS, Listing
+from pipelab.engine.deployments.pricing import Least, Offer, StageOf
+from pipelab.engine.deployments.tables import MixTables, smallest
+from pipelab.engine.deployments.workloads import ALL_NUMBERS, halves
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
@@ -39,39 +43,51 @@ from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
-_TIGHTER_ROUNDS = 60
+_AT_ONCE = 2_000  # columns of a linear program that takes a moment
 _PER_ROUND = 24  # columns of each offer
-_LEAST_PRICE = 1e-9  # as a share of the highest: a price of 0 would make the ratio infinite
+_LEAST_PRICE = 1e-12  # as a share of the highest: a price of 0 would make the ratio infinite
 _CONVERGED = 1e-7
+_NEARLY = 1e-6  # open: one list of all numbers in flight together settles it
 _ROUNDING_SECONDS = 5.0
 _SILENT_SECONDS = 1.0
-_MOST_EXACT = 30  # rates priced exactly in one round
 _HALVED_FROM = 3  # rounds: before, prices say little
+_FIRST_SHARE = 0.003  # of the bound: as if no more were open
+_WIDER = 3.0
+_FIRST_LABELS, _MORE_LABELS = 150, 5  # kept at each boundary, and times as many
+_MOST_STEPS = 200_000_000  # of listings: some ten seconds
+_SMALL_SHARE = 0.05
+_FEW_MIXES = 5_000
+_MARGIN = 1e-9  # of the price of all GPUs: the arithmetic of prices
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A pipeline as the master program sees it.
 
     Attributes
     ----------
     rate : float
-        In tokens/s.
+        What it attains, in tokens/s; without stages, no pipeline of its GPUs attains more.
     gpus : tuple of int
         Of each class.
-    offer : int
-        Which of the offers (workloads) it is for.
-    index : int
-        The number of its rate in that offer's table; -1 where `stages` are known.
+    offer : Offer
+        The workload that it is for.
     stages : tuple of (int, tuple of int)
-        Layers and GPUs by class of each stage, where these are known.
+        Layers and GPUs by class of each; empty for a path that counts for the bound only, as it has more GPUs of a
+        class than there are, and where `at` says which they are.
+    at : int
+        Number of the rate in the offer's `MixTables` at which such a pipeline was found; -1 if none.
     """
 
     rate: float
     gpus: tuple[int, ...]
-    offer: int = 0
-    index: int = -1
-    stages: tuple[StageOf, ...] = ()
+    offer: Offer
+    stages: tuple[StageOf, ...]
+    at: int = -1
+
+    @property
+    def exists(self) -> bool:
+        """Whether it is a pipeline."""
+        return bool(self.stages) or self.at >= 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,12 +101,15 @@ class Demand:
     load : float
         Tokens/s to be served at the least price; 0: as many as possible, whatever the price.
     price : float array, shape (A,)
-        Dollars per hour of a GPU of each class; read with a load only.
+        Dollars per hour of a GPU of each class; read with a load or a budget only.
+    budget : float
+        The most that all GPUs together may cost.
     """
 
     counts: np.ndarray
     load: float
     price: np.ndarray
+    budget: float = np.inf
 
     def value(self, columns: Sequence[Column]) -> float:
         """Tokens/s, or dollars per hour, of these pipelines."""
@@ -146,12 +165,7 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
     return Relaxed(found.fun, found.x, duals[:-1], float(duals[-1]) / unit)
 
 
-def whole(
-    demand: Demand,
-    columns: Sequence[Column],
-    deadline: Deadline,
-    gap: float = 0.0,
-) -> SolverRun:
+def whole(demand: Demand, columns: Sequence[Column], deadline: Deadline) -> SolverRun:
     """The whole program over some columns."""
     number = len(columns)
     used = np.array([c.gpus for c in columns], dtype=float).T.reshape(-1, number)
@@ -163,13 +177,16 @@ def whole(
     unit = demand.load or rate.max()  # so that a solver's tolerance is a share of it
     if demand.load:
         blocks["load"] = names.rows({"x": sp.csr_array(rate[None] / unit)}, lower=1.0)
-    with np.errstate(divide="ignore"):
-        most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
+    if demand.budget < np.inf:
+        cost = demand.price @ used / max(demand.budget, demand.price.max())
+        most = demand.budget / max(demand.budget, demand.price.max())
+        blocks["budget"] = names.rows({"x": sp.csr_array(cost[None])}, upper=most)
+    most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
     objective = -(demand.price @ used) if demand.load else rate / unit
     program = LinearProgram(
         names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
     )
-    return run_program(program, deadline=deadline, gap=gap)
+    return run_program(program, deadline=deadline)
 
 
 def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:
@@ -227,53 +244,41 @@ class Generation:
 
     Attributes
     ----------
-    pricings : sequence of Pricing
-        One for each offer, all about the same classes.
+    offers : list of Offer
+        That pipelines can have, all about the same classes; those whose numbers in flight were halved are replaced.
     demand : Demand
+    gap : float
+        Stop where this much is open, as a share.
+    enough : float
+        Stop once a deployment has this value.
     columns : list of Column
-        That are pipelines.
-    beyond : list of Column
-        That have more GPUs of a class than there are: they count for the bound only.
     best : list of Column
         The pipelines of the best deployment so far, repeated.
     prices : Prices or None
         Those of the best bound so far.
-    capacity : dict or None
-        The `CapacityPrices` of one pipeline of each offer, where these are counted; then the rate that
-        decides the bound is also priced by the stage-flow program.
-    halve : function of an offer's index
-        The indices of the offers that its halves became, whose pricings were added; None if it has
-        no halves.
-    live : list of int
-        Offers that were not halved.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
-    repairs : bool
-        Whether a path with more GPUs of a class than there are is `repaired`. That takes most of the time, and
-        brings little where every mix is listed soon.
+    steps : int
+        Of all listings.
     """
 
-    pricings: Sequence[Pricing]
+    offers: list[Offer]
     demand: Demand
     deadline: Deadline
     on_progress: Callable | None = None
     gap: float = 0.0
+    enough: float = np.inf
     columns: list[Column] = field(default_factory=list)
-    beyond: list[Column] = field(default_factory=list)
     best: list[Column] | None = None
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
-    repairs: bool = True
-    capacity: dict[int, CapacityPrices] | None = None
-    halve: Callable[[int], list[int] | None] = lambda offer: None
-    live: list[int] = field(default_factory=list)
+    steps: int = 0
     progress: list[Progress] = field(default_factory=list)
-    _seen: set[tuple] = field(default_factory=set)
-    _ratios: dict[int, tuple[np.ndarray, float]] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.live = self.live or list(range(len(self.pricings)))
+    _seen: set[Column] = field(default_factory=set)
+    _best_rate: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _loose: set[Offer] = field(default_factory=set)
+    _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
 
     @property
     def value(self) -> float | None:
@@ -294,64 +299,58 @@ class Generation:
         return max(0.0, -far if self.demand.load else far)
 
     @property
+    def finished(self) -> bool:
+        """Whether what is open is no more than was asked for."""
+        return self.open <= max(self.gap, ONE_ANSWER) or (self.value or 0.0) >= self.enough
+
+    @property
     def slack(self) -> float:
         """How far below the price of its GPUs the rate of a pipeline of a better deployment may be."""
-        if self.best is None or self.prices is None:
+        if self.prices is None or self.value is None:
             return np.inf
-        return abs(self.prices.bound - self.demand.value(self.best)) / self.prices.per_rate
+        margin = _MARGIN * float(self.prices.per_gpu @ self.demand.counts)
+        return abs(self.prices.bound - self.value) / self.prices.per_rate + margin
 
-    def run(self) -> None:
-        """Generate columns until nothing is open, then solve the whole program over all of them.
+    @property
+    def pipelines(self) -> list[Column]:
+        """The columns that are pipelines."""
+        return [column for column in self.columns if column.exists]
 
-        Raises
-        ------
-        Ended
-            The deadline was first; what was found until then is kept.
-        """
-        if not self._generate(_MOST_ROUNDS):
-            self.improve(_ROUNDING_SECONDS)
-
-    def tighten(self) -> None:
-        """Generate columns with exact prices: pipelines that keep to the GPUs there are, and a better bound.
+    def generate(self) -> None:
+        """Master program, dual prices, pricing problem, until they agree; then whole numbers for a while.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
         """
-        if not self.beyond or self.open <= max(self.gap, ONE_ANSWER):
-            return
-        self.capacity, self.beyond, self._ratios = {}, [], {}
-        if not self._generate(_TIGHTER_ROUNDS):
-            self.improve(_ROUNDING_SECONDS)
-
-    def _generate(self, most: int) -> bool:
-        """Master program, dual prices, pricing problem, until they agree; whether nothing is left to find."""
-        master = None
-        if self.capacity is not None and self.columns:
-            master = relaxed(self.demand, self.columns)
+        master, new = (relaxed(self.demand, self.columns) if self.columns else None), 1
         smoothed = False
-        for _ in range(most):
+        for _ in range(_MOST_ROUNDS):
             self.rounds += 1
             new = self._price(*self._dual_prices(master, smoothed))
-            if not self.columns and not self.beyond:
-                return True
-            master = relaxed(self.demand, self.columns + self.beyond)
+            if not self.columns:
+                return
+            master = relaxed(self.demand, self.columns)
             if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_off()
             self._report()
-            if master is not None and self._agrees(master):
-                return False
-            if self.open <= max(self.gap, ONE_ANSWER):
-                return True
-            if not new and not smoothed:
-                return False
+            if self.finished:
+                break
+            if self._agrees(master) or not (new or smoothed):
+                self.improve(_ROUNDING_SECONDS)
+                wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
+                if not wide or self.open <= _NEARLY:
+                    break
+                for offer in wide:
+                    self._halve(offer)
             smoothed = new > 0 and self.rounds > 3 and master is not None
-        return False
+        self.improve(_ROUNDING_SECONDS)
 
-    def _agrees(self, master: Relaxed) -> bool:
-        far = abs(self.prices.bound - master.value) if self.prices is not None else np.inf
-        return far <= _CONVERGED * abs(master.value)
+    def _agrees(self, master: Relaxed | None) -> bool:
+        if master is None or self.prices is None:
+            return False
+        return abs(self.prices.bound - master.value) <= _CONVERGED * abs(master.value)
 
     def _dual_prices(self, master: Relaxed | None, smoothed: bool) -> tuple[np.ndarray, float]:
         """Prices of GPUs and of a token/s to ask with: half-way to those of the best bound if smoothed."""
@@ -370,77 +369,56 @@ class Generation:
         demand = self.demand
         cost = capacity + (demand.price if demand.load else 0.0)
         cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
-        known = len(self.columns)
         least, ratio = self._greatest_ratio(cost)
         if not ratio:  # no pipeline, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
-        new = len(self.columns) - known
-        for i, found in least.items():
-            rates = self.pricings[i].asked[0]
+        new = 0
+        for offer, found in least.items():
+            rates = offer.asked[0]
             with np.errstate(divide="ignore", invalid="ignore"):
                 profit = per_rate * rates - found.price if per_rate else rates / found.price
             profitable = profit > (1e-9 * per_rate * rates)
-            new += self._add(i, _spread_out(rates, profit, profitable), found.per_second, cost)
+            for i in _spread_out(rates, profit, profitable):
+                self.deadline.check()
+                new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
         return new
 
-    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[int, Least], float]:
+    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[Offer, Least], float]:
         """The least prices of the offers that decide, and the greatest ratio of a rate to its price.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
-        are left out. A range of numbers in flight that decides is halved.
+        are left out. Numbers in flight that decide, and are not attained together, are halved.
         """
-        least: dict[int, Least] = {}
-        ratio: dict[int, float] = {}
+        least: dict[Offer, Least] = {}
+        ratio: dict[Offer, float] = {}
 
-        def may(i: int) -> float:
-            if i in ratio or i not in self._ratios:
-                return ratio.get(i, np.inf)
-            before, known = self._ratios[i]
+        def may(offer: Offer) -> float:
+            if offer in ratio or offer not in self._ratios:
+                return ratio.get(offer, np.inf)
+            before, known = self._ratios[offer]
             return known * float((before / cost).max())
 
-        while self.live:
-            i = max(self.live, key=may)
-            if i in ratio:
-                near = self.rounds >= _HALVED_FROM and self.open > max(self.gap, ONE_ANSWER)
-                halves = self.halve(i) if near else None
-                if halves is None:
-                    return least, ratio[i]
-                self.live = [j for j in self.live if j != i] + halves
-                for j in halves:
-                    self._ratios[j] = cost, ratio[i]
+        while self.offers:
+            offer = max(self.offers, key=may)
+            if offer in ratio:
+                near = self.rounds >= _HALVED_FROM and not self.finished
+                if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
+                    return least, ratio[offer]
+                for half in self._halve(offer):
+                    self._ratios[half] = cost, ratio[offer]
                 continue
-            pricing = self.pricings[i]
-            least[i] = pricing.least(cost, self.deadline)
-            if self.capacity is not None:
-                own = self.capacity.setdefault(i, CapacityPrices(pricing, self.demand.counts))
-                least[i] = self._exactly(i, cost, own.raised(cost, least[i], self.deadline))
-            ratio[i] = float((pricing.asked[1] / least[i].price).max(initial=0.0))
-            self._ratios[i] = cost, ratio[i]
+            least[offer] = offer.least(cost, self.deadline)
+            ratio[offer] = float((offer.asked[1] / least[offer].price).max(initial=0.0))
+            self._ratios[offer] = cost, ratio[offer]
         return least, 0.0
 
-    def _exactly(self, offer: int, cost: np.ndarray, least: Least) -> Least:
-        """Price the rate that decides exactly, then the one that decides instead, until one does again."""
-        pricing, price, priced = self.pricings[offer], least.price.copy(), set[int]()
-        while pricing.counts_gpus and price.size and len(priced) < _MOST_EXACT:
-            which = int((pricing.asked[1] / price).argmax())
-            if which in priced:
-                break
-            priced.add(which)
-            found = pricing.exact(cost, which, self.deadline)
-            if found is None:
-                break
-            price[which:] = np.maximum(
-                price[which:], found.bound
-            )  # of higher rates at least as high
-            if found.placement is not None:
-                stages = pricing.stages_of(found.placement)
-                gpus = tuple(np.sum([g for _, g in stages], axis=0).tolist())
-                rate = pricing.rate_placed(found.placement, which)
-                self._take(self.columns, Column(rate, gpus, offer, stages=stages))
-            self.deadline.check()
-        return Least(price, least.per_second)
+    def _halve(self, offer: Offer) -> list[Offer]:
+        """Put the halves of an offer in its place."""
+        parts = halves(offer, self.deadline)
+        self.offers = [other for other in self.offers if other is not offer] + parts
+        return parts
 
     def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: float) -> None:
         """Keep the prices if their bound is better."""
@@ -456,39 +434,26 @@ class Generation:
         if self.prices is None or bound > self.prices.bound:
             self.prices = Prices(cost * ratio, bound, 1 / ratio)
 
-    def _add(self, offer: int, which: list[int], per_second: np.ndarray, cost: np.ndarray) -> int:
-        """New columns from the cheapest pipelines at some rates."""
-        new, pricing = 0, self.pricings[offer]
-        if self.capacity is not None:
-            cost = cost + self.capacity[offer].prices
-        found = pricing.pipelines(cost, which, per_second, self.deadline) if which else []
-        for stages, asked in zip(found, which, strict=True):
-            rows = [row for _, row in stages]
-            by_class = pricing.by_class(stages, cost)
-            if by_class is None:
-                if self.capacity is None:
-                    rate = pricing.rate_of([(layers, ()) for layers, _ in stages], rows)
-                    beyond = Column(rate, pricing.without_limits(rows, cost), offer)
-                    new += self._take(self.beyond, beyond)
-                other = None
-                if self.repairs:
-                    other = repaired(pricing, cost, asked, per_second, self.deadline)
-                if other is None:
-                    continue
-                by_class, rows = pricing.by_class(other, cost), [row for _, row in other]
-            by_class, rows = pricing.ordered(given(by_class), rows)
-            gpus = tuple(np.sum([g for _, g in by_class], axis=0).tolist())
-            rate = pricing.rate_of(by_class, rows)
-            new += self._take(self.columns, Column(rate, gpus, offer, stages=tuple(by_class)))
-        return new
+    def _add(self, offer: Offer, path: Sequence[StageOf]) -> int:
+        """A path as a column, a pipeline if there are the GPUs; how many were added."""
+        gpus = tuple(np.sum([own for _, own in path], axis=0).tolist())
+        if (np.array(gpus) > self.demand.counts).any():
+            return self.take(Column(offer.counted(path), gpus, offer, ()))
+        stages = offer.in_order(path)
+        if offer.loses(stages):
+            self._loose.add(offer)
+        return self.take(Column(offer.attained(stages), gpus, offer, stages))
 
-    def _take(self, columns: list[Column], column: Column) -> int:
-        """Add a column unless it is known; how many were added."""
-        key = column.rate, column.gpus, column.offer
-        if key in self._seen:
+    def take(self, column: Column) -> int:
+        """Add a column unless it is known, or no pipeline; how many were added."""
+        key = column._replace(stages=(), at=-1)
+        if key in self._seen or not column.rate:
             return 0
         self._seen.add(key)
-        columns.append(column)
+        self.columns.append(column)
+        if column.exists:
+            best = self._best_rate.get(column.gpus, 0.0)
+            self._best_rate[column.gpus] = max(best, column.rate)
         return 1
 
     def keep(self, chosen: list[Column]) -> None:
@@ -501,26 +466,150 @@ class Generation:
 
     def round_off(self) -> None:
         """A deployment from the relaxation over the columns that are pipelines."""
-        answer = relaxed(self.demand, self.columns) if self.columns else None
+        columns = self.pipelines
+        if len(columns) > _AT_ONCE and self.prices is not None:
+            profit = [column.rate - self.prices.per_gpu @ column.gpus for column in columns]
+            columns = [columns[i] for i in np.argsort(profit)[-_AT_ONCE:]]
+        answer = relaxed(self.demand, columns) if columns else None
         if answer is not None:
-            self.keep(filled_up(self.demand, self.columns, answer.number))
+            self.keep(filled_up(self.demand, columns, answer.number))
 
     def improve(self, seconds: float) -> None:
         """The whole program over all columns, for a while."""
         self.round_off()
-        if not self.columns or self.open <= max(self.gap, ONE_ANSWER):
-            return
-        run = whole(self.demand, self.columns, self.deadline.within(seconds))
-        if run.x is not None:
-            self.keep(repeated(self.columns, run.x))
-        self._report()
-        if self.deadline.reason is not None:
-            raise Ended(self.deadline.reason)
+        if self.best is not None and not self.finished:
+            self._solve(self.pipelines, self.deadline.within(seconds))
+            self._report()
+        self.deadline.check()
 
-    @property
-    def watched(self) -> Deadline:
-        """The deadline for what takes long without a round: progress goes on being reported."""
-        return Watched(self.deadline, self._report, _SILENT_SECONDS)
+    def _solve(self, columns: list[Column], deadline: Deadline) -> bool:
+        """The whole program over some columns; whether it was solved."""
+        run = whole(self.demand, columns, deadline)
+        if run.x is not None:
+            self.keep(repeated(columns, run.x))
+        return run.status in ("optimal", "infeasible")
+
+    def close(self) -> None:
+        """List what a better deployment could have, and choose among it.
+
+        First as if the gap were small: few pipelines are that near to the price of their GPUs, and if the best
+        deployment of these leaves no wider gap, it is the best of all.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
+        few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
+        share, labels = _FIRST_SHARE, _FIRST_LABELS
+        while self.prices is not None and not self.finished:
+            timed = any(offer.tokens < np.inf for offer in self.offers)
+            wide = few and timed and max(share, self.open) > _SMALL_SHARE
+            near = share * self.prices.bound / self.prices.per_rate
+            slack, before = self.slack if wide else min(near, self.slack), self.value
+            complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
+            if complete and slack >= self.slack:
+                self.settled = solved
+                return
+            if complete:
+                share, labels = _WIDER * share, _FIRST_LABELS
+            elif few or labels >= MOST_LABELS or (self.value == before and labels > _FIRST_LABELS):
+                break
+            elif self.steps > _MOST_STEPS:
+                return
+            else:
+                labels = _MORE_LABELS * labels
+        if not self.finished and not few and self.prices is not None:
+            self._choose(self.slack, False, _FIRST_LABELS, deadline)
+
+    def _choose(self, slack: float, wide: bool, most: int, deadline: Deadline) -> tuple[bool, bool]:
+        """Solve the whole program over what is listed; whether the list is complete, and the program solved."""
+        listed, complete = self.listed(given(self.prices).per_gpu, slack, wide, deadline, most)
+        seconds, solved = np.inf if complete else _ROUNDING_SECONDS, True
+        if listed:
+            solved = self._solve(listed, deadline.within(seconds))
+            deadline.check()
+        return complete, solved
+
+    def listed(
+        self,
+        prices: np.ndarray,
+        slack: float,
+        wide: bool,
+        deadline: Deadline,
+        most: int = MOST_LABELS,
+    ) -> tuple[list[Column], bool]:
+        """Every pipeline within a slack of the price of its GPUs as a column, and whether none is missing.
+
+        Parameters
+        ----------
+        wide : bool
+            Where time limits pipelines, look at all mixes at once, whatever the slack.
+        most : int
+            Labels kept at each boundary.
+        """
+        complete, waiting = True, self._worth(self.offers, prices, slack, deadline)
+        while waiting:
+            if self.steps > _MOST_STEPS:
+                complete = False
+                break
+            offer = max(waiting, key=waiting.__getitem__)
+            del waiting[offer]
+            if wide and offer.tokens < np.inf:
+                sure, loose = self._by_tables(MixTables(offer, deadline), prices, slack)
+            else:
+                sure, loose = self._by_labels(Listing(offer, prices, slack, deadline, most))
+            if loose and not offer.numbers.single:
+                waiting |= self._worth(self._halve(offer), prices, slack, deadline)
+            else:
+                complete = complete and sure and not loose
+        worth = [c for c in self.pipelines if c.rate >= prices @ c.gpus - slack]
+        return [c for c in worth if c.rate >= self._best_rate[c.gpus]], complete
+
+    def _worth(
+        self, offers: Sequence[Offer], prices: np.ndarray, slack: float, deadline: Deadline
+    ) -> dict[Offer, float]:
+        """The offers of which some pipeline may be within the slack, and how much more it may yield than it costs."""
+        most = {o: float((o.asked[1] - o.least(prices, deadline).price).max()) for o in offers}
+        return {offer: profit for offer, profit in most.items() if profit >= -slack}
+
+    def _by_labels(self, listing: Listing) -> tuple[bool, bool]:
+        """Take the pipelines of a listing; whether all are there, and whether one attains less than it counts with."""
+        loose, found = False, listing.pipelines()
+        self.steps += listing.steps
+        for rate, gpus, stages in found:
+            listing.deadline.check()
+            if self._best_rate.get(gpus, 0.0) < rate * (1 - ONE_ANSWER):
+                attained = listing.offer.attained(stages)
+                self.take(Column(attained, gpus, listing.offer, stages))
+                loose = loose or attained < rate * (1 - ONE_ANSWER)
+        return listing.complete, loose
+
+    def _by_tables(self, tables: MixTables, prices: np.ndarray, slack: float) -> tuple[bool, bool]:
+        """The same from tables over all mixes; several numbers in flight lose if they may yield more than is known."""
+        offer = tables.offer
+        if not tables.fit():
+            return False, False
+        known = np.zeros(tables.shape)
+        for gpus, rate in self._best_rate.items():
+            known[gpus] = rate
+        for axis in range(known.ndim):
+            np.maximum.accumulate(known, axis=axis, out=known)
+        enough = np.tensordot(prices, np.indices(known.shape), 1) - slack
+        if not offer.numbers.single:
+            return True, tables.exceed(np.maximum(known, enough))
+        best, loose = tables.best(known, enough), False
+        for mix in map(tuple, smallest(best.rate).tolist()):
+            rate, at = float(best.rate[mix]), int(best.at[mix])
+            if at >= 0:
+                column = Column(rate, mix, offer, (), at)
+                if offer.merged:
+                    stages = tables.stages(at, mix)
+                    column = Column(offer.attained(stages), mix, offer, stages)
+                self.take(column)
+                loose = loose or column.rate < rate * (1 - ONE_ANSWER)
+        return True, loose
 
     def _report(self) -> None:
         moment = Progress(self.deadline.spent, self.value, self.bound, self.rounds)

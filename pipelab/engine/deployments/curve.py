@@ -1,36 +1,25 @@
-"""The trade-off of deployments: throughput against GPUs or dollars per hour, from one table over all mixes.
+"""The trade-off of deployments: throughput against GPUs or dollars per hour.
 
-`best_sums` says of every mix of GPUs what its best deployment yields. Sorted by what a mix costs, those that
-yield more than every cheaper one are the curve, all proven at once. Where there are too many mixes for
-that, the cheapest deployments for loads in even steps are points of the curve, each with its own proof or
-gap, and there may be others between them.
+Where every pipeline of every mix can be listed, one whole program after the other has the points: the
+most tokens/s within a budget, then the least cost of that many, then a lower budget (the ε-constraint
+method). Where there are too many mixes for that, the cheapest deployments for loads in even steps are
+points of the curve, each with its own proof or gap, and there may be others between them.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from threading import Event
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.deployments.deploying import attains, deploy, pipelines_of
-from pipelab.engine.deployments.listing import Listed, list_all, list_attaining
-from pipelab.engine.deployments.mixes import (
-    MOST_STEPS,
-    Mixes,
-    best_sums,
-    chosen,
-    number_of_steps,
-)
+from pipelab.engine.deployments.column_generation import Column, Demand, Generation, repeated, whole
+from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.workloads import (
-    Offer,
-    first_ranges,
-    offers_attaining,
-    offers_of,
-)
+from pipelab.engine.deployments.workloads import first_offers
 from pipelab.engine.objective import status_and_bound
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -54,97 +43,95 @@ def deployments_against(
     TooLarge
         Against GPUs there are too many mixes.
     """
+    points: list[Deployment] = []
+
+    def tell(point: Deployment) -> None:
+        points.append(point)
+        if on_point is not None:
+            on_point(point)
+
     try:
-        offers = offers_of(problem, [problem.workload], deadline)
+        offers = first_offers([problem], deadline, apart=True)
         if not offers:
             return (), True
-        mixes = Mixes(offers[0].rates.classes.count.tolist())
-        if mixes.total <= _MOST_MIXES:
-            listed = list_all(offers, deadline)
-            if number_of_steps(mixes, listed.columns) <= MOST_STEPS:
-                found = _whole_curve(offers, mixes, listed, against, deadline)
-                if not all(attains(problem, p) for point in found[0] for p in point.pipelines):
-                    found = _attained_curve(problem, against, deadline)
-                for point in found[0] if on_point is not None else ():
-                    given(on_point)(point)
-                return found
+        classes = offers[0].table.classes
+        mixes = prod((classes.count + 1).tolist())
+        if mixes <= _MOST_MIXES:
+            price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
+            each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
+            most = Generation(offers, Demand(classes.count, 0.0, each), deadline)
+            columns, complete = most.listed(
+                np.zeros(len(classes)), np.inf, True, deadline, _MOST_MIXES
+            )
+            if columns or complete:
+                complete &= _whole_curve(most, columns, complete, tell)
+                return tuple(points), complete
     except Ended:
-        return (), False
+        return tuple(points), False
     if against == "gpus":
-        text = f"{problem.name} has {mixes.total:,} mixes of GPUs, more than {_MOST_MIXES:,}"
-        raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes.total})
-    return _in_steps(problem, deadline, stop, on_point)
-
-
-def _attained_curve(
-    problem: Problem, against: str, deadline: Deadline
-) -> tuple[tuple[Deployment, ...], bool]:
-    """The same where pipelines count with their attainable rates."""
-    offers = offers_attaining(problem, first_ranges(problem), deadline)
-    mixes = Mixes(offers[0].rates.classes.count.tolist())
-    listed = list_attaining(offers, deadline)
-    return _whole_curve(offers, mixes, listed, against, deadline)
+        text = f"{problem.name} has {mixes:,} mixes of GPUs, more than {_MOST_MIXES:,}"
+        raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes})
+    _in_steps(problem, deadline, stop, tell)
+    return tuple(points), False
 
 
 def _whole_curve(
-    offers: list[Offer], mixes: Mixes, listed: Listed, against: str, deadline: Deadline
-) -> tuple[tuple[Deployment, ...], bool]:
-    """From the best throughput of every mix."""
-    best = best_sums(mixes, listed.columns, deadline)
-    classes = offers[0].rates.classes
-    price = np.array([classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))])
-    each = price if against == "usd_per_hour" else np.ones(len(classes))
-    cost = np.tensordot(each, np.indices(mixes.shape), 1).round(9).ravel()
-    order, known = np.lexsort((-best.ravel(), cost)), 0.0
-    kept = []
-    for i in order.tolist():
-        if best.flat[i] > known * (1 + ONE_ANSWER):
-            known = best.flat[i]
-            kept.append(i)
-    points: list[Deployment] = []
-    for i in kept[::-1]:
-        if deadline.reason is not None:
-            return tuple(points), False
-        mix = tuple(int(n) for n in np.unravel_index(i, mixes.shape))
-        points.append(_point(offers, chosen(mixes, listed.columns, best, mix), listed, deadline))
-    proven = all(point.status == "optimal" for point in points)
-    return tuple(points), listed.complete and proven
+    most: Generation, columns: list[Column], complete: bool, tell: Callable[[Deployment], None]
+) -> bool:
+    """From all columns; whether every point is proven."""
+    demand, proven = most.demand, True
+    while columns:
+        best = _chosen(demand, columns, most.deadline)
+        if not best:
+            break
+        rate = sum(column.rate for column in best)
+        cheapest = (
+            _chosen(replace(demand, load=rate, budget=np.inf), columns, most.deadline) or best
+        )
+        pipelines = pipelines_of(columns[0].offer.problem, cheapest)
+        value = sum_of(pipelines)
+        bound = max(rate, value)
+        near = complete and bound <= value * (1 + ONE_ANSWER)
+        above = value if near else bound if complete else None
+        status, above = status_and_bound(value, above)
+        tell(
+            Deployment(
+                problem=columns[0].offer.problem,
+                status=status,
+                pipelines=pipelines,
+                throughput=value,
+                bound=above,
+                at_least=0.0,
+                seconds=most.deadline.spent,
+                size={"classes": len(demand.counts), "columns": len(columns)},
+                reason="the fastest deployment that costs no more",
+                again=deploy,
+            )
+        )
+        proven = proven and status == "optimal"
+        cost = sum(demand.price @ column.gpus for column in cheapest)
+        step = 100 * SOLVER * max(demand.price[demand.price > 0].min(), cost)
+        demand = replace(demand, budget=float(cost - step))
+    return proven
 
 
-def _point(offers: list[Offer], columns: list, listed: Listed, deadline: Deadline) -> Deployment:
-    pipelines = pipelines_of(offers, columns)
-    value, bound = sum(p.throughput * p.count for p in pipelines), sum(c.rate for c in columns)
-    near = listed.complete and value < bound <= value * (1 + ONE_ANSWER)
-    status, bound = status_and_bound(
-        value, None if not listed.complete else value if near else bound
-    )
-    return Deployment(
-        problem=offers[0].problem,
-        status=status,
-        pipelines=pipelines,
-        throughput=value,
-        bound=bound,
-        at_least=0.0,
-        seconds=deadline.spent,
-        size={"classes": len(offers[0].rates.classes), "columns": len(listed.columns)},
-        reason="the fastest deployment that costs no more",
-        again=deploy,
-    )
+def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[Column]:
+    """The best deployment of these columns; empty if there is none."""
+    run = whole(demand, columns, deadline)
+    deadline.check()
+    return [] if run.x is None else repeated(columns, run.x)
 
 
 def _in_steps(
-    problem: Problem,
-    deadline: Deadline,
-    stop: Event | None,
-    on_point: Callable | None,
-) -> tuple[tuple[Deployment, ...], bool]:
+    problem: Problem, deadline: Deadline, stop: Event | None, tell: Callable[[Deployment], None]
+) -> None:
     """The cheapest deployments for loads in even steps; never known to be all."""
 
     def left(parts: int) -> float | None:
         return deadline.left / parts if deadline.limited else None
 
     most = deploy(problem, time_limit=left(_STEPS + 1), stop=stop)
-    points: list[Deployment] = []
+    least = np.inf
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
@@ -152,9 +139,6 @@ def _in_steps(
         found = deploy(problem, load, time_limit=left(step), stop=stop)
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
-        cheaper = not points or given(found.value) < given(points[-1].value) * (1 - ONE_ANSWER)
-        if found.pipelines and cheaper:
-            points.append(found)
-            if on_point is not None:
-                on_point(found)
-    return tuple(points), False
+        if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
+            least = given(found.value)
+            tell(found)

@@ -1,262 +1,177 @@
-"""What can be offered to the GPUs: the problem with each workload, and its table of rates over common classes.
+"""Offers of a problem: a workload with a range of numbers in flight, over GPUs of identical nodes taken together.
 
-Where attainable rates count, an offer is a workload with a range of numbers in flight. Its table has memory for
-the first of them, and its pipelines count with what the last of them would yield: no pipeline with a number of
-the range attains more (`engine.attainable`). Ranges that matter are halved until one number is left.
-
-GPUs of identical nodes are counted together: a *family* holds the GPUs that are equal but for the name of their
-node. GPUs of two nodes are of two kinds, since a stage may cut its layers within a node only, but in a
-deployment such nodes are interchangeable where no link binds. A stage of so many GPUs of a family is taken to
-be as fast as it is on the best choice of nodes. That leaves out whether the nodes can be filled just so, so
-what is found over families is a bound, and an answer if its stages can be packed into nodes: always where
-stages have 1, 2, 4, … GPUs and nodes a multiple of these. `deploying` finds out, and the evaluator has the
-last word.
+GPUs of two nodes are of two classes, since a stage may cut its layers within a node only; but where no
+link binds, identical nodes can be exchanged. There they count as one large node, as fast inside, whose stages have no
+more GPUs than a node has. That leaves out whether the nodes can be filled just so: what is found is a bound, and an
+answer if its stages can be packed into nodes, always where stages have 1, 2, 4, … GPUs and nodes a multiple of these.
+`deploying` finds out, and the evaluator has the last word.
 """
 
 import math
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
-from pipelab.cluster import Cluster
+from pipelab.cluster import GPU, Cluster
 from pipelab.engine.attainable import Range
 from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import Deadline, made_in_time
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.instance import Instance, at_best, instance_of
-from pipelab.engine.methods.aggregated import rates_in_time
-from pipelab.engine.nodes import NodeRates
-from pipelab.engine.rates import (
-    StageRates,
-    _attained,
-    _fastest,
-    _mixtures,
-    _pure,
-    _without_one,
-    distinct,
-    stage_rates,
-)
-from pipelab.engine.search import Subproblems
-from pipelab.problem import Problem, Workload
+from pipelab.engine.stage_arrays import mixes_as_slowest, nodes_matter_alone
+from pipelab.errors import TooLarge
+from pipelab.evaluation import MOST_IN_FLIGHT
+from pipelab.problem import Problem
 
+ALL_NUMBERS = Range(1, math.inf)
 _POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on
 
 
-@dataclass(frozen=True, eq=False)
-class Offer:
-    """One workload that a pipeline can have.
-
-    Attributes
-    ----------
-    problem : Problem
-        As the user has it, with this workload.
-    rates : StageRates
-        The table of its rates; over families of GPUs where these are fewer.
-    numbers : Range or None
-        Microbatches in flight of its pipelines, which count with what they attain; None: with
-        their rates.
-    """
-
-    problem: Problem
-    rates: StageRates
-    numbers: Range | None = None
-
-    @property
-    def last(self) -> float:
-        """The most in flight; infinite where rates count."""
-        return math.inf if self.numbers is None else self.numbers.last
-
-    @cached_property
-    def instance(self) -> Instance:
-        """The arrays of the same problem, with memory for the first of its numbers in flight."""
-        return instance_of(self.rates.problem)
-
-    def halves(self, deadline: Deadline) -> list["Offer"]:
-        """The offers of the two halves of its numbers, without those with which nothing fits."""
-        if self.numbers is None or self.numbers.single:
-            return []
-        both = self.numbers.halves(2 * self.numbers.first)
-        return [o for half in both for o in offers_attaining(self.problem, [half], deadline)]
-
-
-def offers_attaining(problem: Problem, numbers: Sequence[Range], deadline: Deadline) -> list[Offer]:
-    """One for each range of numbers in flight with which some stage fits.
-
-    Raises
-    ------
-    Ended
-        The deadline was first.
-    """
-    found = []
-    for own in numbers:
-        counted = problem.with_in_flight(own.first)
-        counted = counted if own.single else at_best(counted)
-        rates = made_in_time(partial(stage_rates, counted), deadline)
-        if len(rates.thresholds) and Subproblems(rates).highest() >= 0:
-            found.append(Offer(problem, rates, own))
-    return found
-
-
-def first_ranges(problem: Problem) -> list[Range]:
-    """The workload's own number in flight, or all numbers: 1, 2 to 3, 4 to 7, … and the last without end."""
-    own = problem.workload.in_flight
-    if own is not None:
-        return [Range(own, own)]
-    powers = [2**i for i in range(_POWERS)]
-    ends = [*(p - 1 for p in powers[1:]), math.inf]
-    return [Range(first, last) for first, last in zip(powers, ends, strict=True)]
-
-
-def offers_of(
-    problem: Problem,
-    workloads: Sequence[Workload],
-    deadline: Deadline,
-    apart: bool = False,
+def first_offers(
+    problems: Sequence[Problem], deadline: Deadline, apart: bool = False
 ) -> list[Offer]:
-    """One for each workload with which some stage fits; all have the same classes, and rates count.
+    """One for each workload with which some stage fits, over all numbers in flight.
 
-    GPUs of different nodes are kept apart if `apart`, and where links bind for one workload only.
+    Parameters
+    ----------
+    problems : sequence of Problem
+        The same with different workloads.
+    apart : bool
+        Whether identical nodes are kept apart.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    TooLarge
+        There are too many compositions of a stage.
+    """
+    own = problems[0].workload.in_flight
+    numbers = ALL_NUMBERS if own is None else Range(own, own)
+    if not apart:
+        merged = _offers(problems, numbers, deadline, True)
+        if merged and not any(map(_link_binds, merged)):
+            return merged
+    return _offers(problems, numbers, deadline, False)
+
+
+def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
+    """The same workload with each half of the numbers in flight; all numbers become 1, 2 to 3, 4 to 7, …
+
+    Without those with which nothing fits; empty for a single number.
 
     Raises
     ------
     Ended
         The deadline was first.
     """
-    problems = [replace(problem, workload=load) for load in workloads]
-    if apart:
-        tables = [made_in_time(partial(stage_rates, p), deadline) for p in problems]
-    else:
-        tables = [rates_in_time(p, deadline) for p in problems]
-    offers = [
-        Offer(p, rates) for p, rates in zip(problems, tables, strict=True) if len(rates.thresholds)
-    ]
-    if apart:
-        return offers
-    counted = [Offer(o.problem, by_family(o.rates, deadline)) for o in offers]
-    number = {len(offer.rates.classes) for offer in counted}
-    same = len(number) == 1 and all(
-        (o.rates.classes.of == counted[0].rates.classes.of).all() for o in counted
+    numbers = offer.numbers
+    if numbers.single:
+        return []
+    parts: Sequence[Range] = numbers.halves(2 * numbers.first)
+    if numbers == ALL_NUMBERS:
+        powers = [2**i for i in range(_POWERS)]
+        ends = [*(p - 1 for p in powers[1:]), MOST_IN_FLIGHT]
+        parts = [Range(first, last) for first, last in zip(powers, ends, strict=True)]
+    made = [o for part in parts for o in _offers([offer.problem], part, deadline, offer.merged)]
+    return [own for own in made if len(own.stage_rates)]
+
+
+def _offers(
+    problems: Sequence[Problem], numbers: Range, deadline: Deadline, merged: bool
+) -> list[Offer]:
+    offers = []
+    for problem in problems:
+        counted = problem.with_in_flight(numbers.first)
+        counted = counted if numbers.single else at_best(counted)
+        table = made_in_time(partial(_table, counted, merged), deadline)
+        offer = Offer(problem, numbers, table)
+        if len(table.composition):
+            offers.append(offer)
+    return offers
+
+
+def _link_binds(offer: Offer) -> bool:
+    """Whether a link may be slower than the fastest pipeline."""
+    problem = offer.problem
+    links = problem.link_throughput(problem.cluster.bandwidth_gb_per_s)
+    return bool(np.min(links) < offer.stage_rates.max(initial=0.0))
+
+
+def _table(problem: Problem, merged: bool, deadline: Deadline) -> Instance:
+    """The arrays of a problem; over identical nodes taken together where that leaves fewer classes."""
+    if merged and nodes_matter_alone(problem.costs):
+        cluster = problem.cluster
+        gpus = _of_merged_nodes(cluster)
+        if len(set(gpus)) < len(cluster.kinds):
+            return _of_large_nodes(problem, gpus, deadline)
+    try:
+        return instance_of(problem, deadline)
+    except TooLarge:
+        if not mixes_as_slowest(problem):
+            raise
+        return _of_one_class(problem, deadline)
+
+
+def _of_merged_nodes(cluster: Cluster) -> tuple[GPU, ...]:
+    """The GPUs of a cluster with one name for all identical nodes."""
+    inside: dict[str, Counter] = {}
+    for gpu in cluster.gpus:
+        inside.setdefault(gpu.node, Counter())[replace(gpu, node=gpu.node and "node")] += 1
+    names: dict[frozenset, str] = {}
+    name = {node: names.setdefault(frozenset(own.items()), node) for node, own in inside.items()}
+    return tuple(replace(gpu, node=name[gpu.node]) if gpu.node else gpu for gpu in cluster.gpus)
+
+
+def _of_large_nodes(problem: Problem, gpus: tuple[GPU, ...], deadline: Deadline) -> Instance:
+    """The instance of these GPUs; what does not fit into one node is as fast as over several."""
+    cluster = problem.cluster
+    fast, soon = cluster.bandwidth_gb_per_s, cluster.latency_ms
+    there: np.ndarray = np.isfinite(fast)
+    fast, soon = fast[there].max().reshape(1, 1), soon[there].min().reshape(1, 1)
+    one = np.zeros(len(gpus), dtype=int)
+    table = instance_of(replace(problem, cluster=Cluster(gpus, fast, one, soon)), deadline)
+    bare = tuple(replace(gpu, node="", node_gb_per_s=None) for gpu in gpus)
+    over = instance_of(replace(problem, cluster=Cluster(bare, fast, one, soon)), deadline)
+    classes = table.classes
+    sizes = Counter(gpu for gpu in cluster.gpus)  # of the kind in one node
+    first = [members[0] for members in classes.members]
+    inside = [sizes[cluster.gpus[g]] if gpus[g].node else len(gpus) for g in first]
+    belongs = np.zeros((len(classes), len(over.classes)), dtype=int)
+    belongs[np.arange(len(classes)), over.classes.of[first]] = 1
+    row = {tuple(own): i for i, own in enumerate(over.composition.tolist())}
+    rows = [row.get(tuple(own), -1) for own in (table.composition @ belongs).tolist()]
+    none = ((0, 1), (0, 0))  # a last row for what does not fit
+    rate = np.pad(over.rate, none)[rows]
+    seconds = np.pad(over.seconds, none, constant_values=np.inf)[rows]
+    fits = np.all(table.composition <= np.array(inside), axis=1, keepdims=True)
+    better = fits & (table.rate >= rate)
+    return replace(
+        table,
+        rate=np.where(better, table.rate, rate),
+        seconds=np.where(better, table.seconds, seconds),
     )
-    return counted if same or not counted else offers_of(problem, workloads, deadline, apart=True)
 
 
-def fastest_pipeline(rates: StageRates) -> float:
-    """No pipeline is faster: at a higher rate the GPUs cannot hold all layers, links aside."""
-    possible = rates.stages[rates.holdable(rates.stages) >= rates.problem.model.layers * (1 - 1e-9)]
-    return float(possible[-1]) if len(possible) else 0.0
-
-
-def by_family(rates: StageRates, deadline: Deadline) -> StageRates:
-    """The same table over families; one over classes where that would not make them fewer, or links may bind.
-
-    Raises
-    ------
-    TooLarge
-        Too many mixtures of too many kinds, where mixtures must be listed.
-    """
-    nodes = rates if isinstance(rates, NodeRates) and rates.of_nodes.local else None
-    if rates.link.min(initial=np.inf) < fastest_pipeline(rates):
-        return stage_rates(rates.problem, deadline) if isinstance(rates, NodeRates) else rates
-    family_of = _families_of_nodes(nodes) if nodes else _families(rates)
-    families = max(family_of) + 1
-    if families == len(rates.classes) and not nodes:
-        return rates
-    cluster = rates.problem.cluster
-    first = [family_of.index(f) for f in range(families)]
-    names = [f"family {f}" if cluster.kinds[k].node else "" for f, k in enumerate(first)]
-    kinds = [replace(cluster.kinds[k], node=names[f]) for f, k in enumerate(first)]
-    gpus = tuple(kinds[family_of[k]] for k in cluster.kind_of.tolist())
-    links = cluster.bandwidth_gb_per_s
-    fast = np.array([[float(links[np.isfinite(links)].max())]])  # none binds
-    plain = Cluster(gpus, fast, np.zeros(len(gpus), dtype=int))
-    problem = replace(rates.problem, cluster=plain)
-    pure = rates.pure and not nodes
-    if pure:
-        rate = _best_of_sizes(rates, family_of)
-        mixtures = _pure(problem)
-        stages = np.unique(rate[(rate > 0) & _attained(problem, rate, deadline)])
-        fastest, parents = rate.reshape(families, -1, rate.shape[1]), mixtures[:0]
-    else:
-        mixtures, rate = (
-            _mixtures_of_nodes(nodes, problem, first, deadline)
-            if nodes
-            else _mixtures_of_families(rates, family_of)
-        )
-        stages = distinct(rate, deadline)
-        fastest = _fastest(mixtures, rate, rates.largest, deadline)
-        parents = _without_one(mixtures, deadline)
-    classes = find_classes(plain, deadline)
-    link = problem.link_throughput(classes.bandwidth_gb_per_s)
-    return StageRates(problem, classes, mixtures, rate, link, pure, stages, fastest, parents)
-
-
-def _best_of_sizes(rates: StageRates, family_of: list[int]) -> np.ndarray:
-    """The best rate of so many GPUs of each family, where only pure mixtures have rows."""
-    table = rates.rate.reshape(len(family_of), -1, rates.rate.shape[1])
-    by_size = np.zeros((max(family_of) + 1, *table.shape[1:]))
-    np.maximum.at(by_size, np.array(family_of), table)
-    return by_size.reshape(-1, rates.rate.shape[1])
-
-
-def _mixtures_of_families(rates: StageRates, family_of: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Mixtures of families, and the best rate of the mixtures of kinds that each stands for."""
-    belongs = np.zeros((len(family_of), max(family_of) + 1), dtype=int)
-    belongs[np.arange(len(family_of)), family_of] = 1
-    mixtures, which = np.unique(rates.composition @ belongs, axis=0, return_inverse=True)
-    rate = np.zeros((len(mixtures), rates.rate.shape[1]))
-    np.maximum.at(rate, which.reshape(-1), rates.rate)
-    order = np.argsort(mixtures.sum(axis=1), kind="stable")
-    return mixtures[order], rate[order]
-
-
-def _mixtures_of_nodes(
-    rates: NodeRates, problem: Problem, first: list[int], deadline: Deadline
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mixtures of families, at the rate of their plain kinds; of one family also at that inside a node."""
-    plain_of, local_of = rates.of_nodes.plain_of[first], rates.of_nodes.local_of[first]
-    in_node = rates.problem.cluster.kind_count[first]
-    mixtures = _mixtures(problem, deadline)
-    size = mixtures.sum(axis=1)
-    by_plain = np.zeros((len(mixtures), len(rates.of_nodes.plain)), dtype=int)
-    np.add.at(by_plain.T, plain_of, mixtures.T)
-    if rates.pure:  # as fast as the slowest of its kinds
-        alone = np.where(
-            (by_plain > 0)[:, :, None], rates.alone[:, size - 1].swapaxes(0, 1), np.inf
-        )
-        rate = alone.min(axis=1)
-    else:
-        row = {tuple(plain): i for i, plain in enumerate(rates.composition.tolist())}
-        rate = rates.rate[[row[tuple(plain)] for plain in by_plain.tolist()]]
-    for f, local in enumerate(local_of.tolist()):
-        own = (mixtures[:, f] == size) & (size <= in_node[f])
-        if local >= 0:
-            rate[own] = np.maximum(rate[own], rates.local[local, size[own] - 1])
-    return mixtures, rate
-
-
-def _families_of_nodes(rates: NodeRates) -> list[int]:
-    """The same where nodes repeat: GPUs of a plain and a local kind, as many of them in every node."""
-    count, of = rates.problem.cluster.kind_count.tolist(), rates.of_nodes
-    numbers: dict[tuple, int] = {}
-    family_of = []
-    for k, (plain, local) in enumerate(zip(of.plain_of, of.local_of, strict=True)):
-        key = plain, local, count[k] if local >= 0 else 0
-        family_of.append(numbers.setdefault(key, len(numbers)))
-    return family_of
-
-
-def _families(rates: StageRates) -> list[int]:
-    """The family of each kind of GPU, numbered from 0 in the order of kinds."""
-    cluster, sizes = rates.problem.cluster, Counter(gpu.node for gpu in rates.problem.cluster.gpus)
-    numbers: dict[tuple, int] = {}
-    family_of = []
-    single = rates.size == 1
-    for k, kind in enumerate(cluster.kinds):
-        alone = rates.rate[single & (rates.composition[:, k] == 1)].tobytes()
-        size = sizes[kind.node] if kind.node and rates.largest > 1 else 1
-        speed = kind.node_gb_per_s if rates.largest > 1 else None
-        key = (kind.type, kind.memory_gb, kind.usd_per_hour, speed, size, alone)
-        family_of.append(numbers.setdefault(key, len(numbers)))
-    return family_of
+def _of_one_class(problem: Problem, deadline: Deadline) -> Instance:
+    """The instance of stages of one class each, where there are too many others."""
+    classes = find_classes(problem.cluster, deadline)
+    most = problem.max_gpus_per_stage
+    parts = []
+    for a in range(len(classes)):
+        number = min(int(classes.count[a]), most)
+        alone = Cluster((classes.gpu(a),) * number, np.ones((1, 1)), np.zeros(number, dtype=int))
+        parts.append(instance_of(replace(problem, cluster=alone), deadline))
+    rows = [len(part.composition) for part in parts]
+    composition = np.zeros((sum(rows), len(classes)), dtype=int)
+    at = np.repeat(np.arange(len(classes)), rows)
+    composition[np.arange(len(at)), at] = np.concatenate([p.composition[:, 0] for p in parts])
+    link = np.array(problem.link_throughput(classes.bandwidth_gb_per_s))
+    hop = np.zeros_like(link)
+    if problem.link_units == "tokens":
+        hop[:] = problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
+    rate, seconds = (np.concatenate([getattr(p, n) for p in parts]) for n in ("rate", "seconds"))
+    return Instance(problem, classes, composition, rate, seconds, link, hop)

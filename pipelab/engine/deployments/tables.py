@@ -1,0 +1,215 @@
+"""The attainable rates of the pipelines of one offer, for every mix of GPUs at once.
+
+With n in flight a full pipeline yields min(r, n·w / L) tokens/s: r is the rate of its slowest stage
+or link, w the tokens of a microbatch, L the time of a traversal. A *mix* says how many GPUs of each class
+there are. Let L(t, mix) be the least time of a traversal among pipelines on GPUs of the mix, or fewer,
+whose stages and links all reach t. Then the best rate of a mix is
+
+    max over t of min(t, n·w / L(t, mix))
+
+where t runs over the rates of stages and links: the best pipeline has r = t for one of them, and a
+pipeline that has L(t, mix) yields min(t, n·w / L(t, mix)) or more. L(t, ·) is a table over mixes,
+filled layer by layer.
+
+As t rises L(t, mix) rises. So between two rates a < b whose tables are known no mix yields more than
+min(b, n·w / L(a, mix)), and ranges in which that is no more than what is known are left out.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.deployments.pricing import Offer, StageOf
+from pipelab.engine.stages import Stages, stages_of
+from pipelab.engine.tolerances import LAST_BITS
+
+_MOST_STEPS = 300_000_000  # of one table: a second
+
+
+class BestRates(NamedTuple):
+    """The best rate of every mix of an offer, and at which rate of stages and links it was found.
+
+    Attributes
+    ----------
+    rate : float array over mixes
+        In tokens/s; 0 where no pipeline fits.
+    at : int array over mixes
+        The number of the rate; -1 where none fits.
+    """
+
+    rate: np.ndarray
+    at: np.ndarray
+
+
+class MixTables:
+    """The tables of one offer over all mixes of its GPUs.
+
+    For few mixes and wide gaps, where labels would be as many as mixes and sorting them takes longer.
+
+    Parameters
+    ----------
+    offer : Offer
+    """
+
+    def __init__(self, offer: Offer, deadline: Deadline) -> None:
+        self.offer, self.deadline = offer, deadline
+        self._last: tuple[int, Stages, list[np.ndarray]] | None = None
+        self.shape = tuple((offer.table.classes.count + 1).tolist())
+        link = offer.table.link
+        rates = np.unique(np.concatenate([offer.stage_rates, link[link < offer.stage_rates[-1]]]))
+        self.thresholds = rates[np.append(True, np.diff(rates) > LAST_BITS * rates[:-1])]
+
+    def fit(self) -> bool:
+        """Whether a table takes a moment: numbers of it times the stages that may end at each."""
+        layers = len(self.offer.span)
+        steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
+        return steps <= _MOST_STEPS
+
+    def best(self, known: np.ndarray, enough: np.ndarray) -> BestRates:
+        """The best rate of every mix, where it is more than what is known, and than what is enough.
+
+        Raises
+        ------
+        Ended
+        """
+        best = BestRates(known.copy(), np.full(self.shape, -1))
+
+        def look(at: int) -> np.ndarray:
+            least = self._least(at)
+            rate = self._rates(at, least)
+            better = rate > best.rate * (1 + LAST_BITS)
+            best.rate[better], best.at[better] = rate[better], at
+            return least
+
+        for _ in self._halved(look, lambda: np.maximum(best.rate, enough)):
+            pass
+        return best
+
+    def exceed(self, known: np.ndarray) -> bool:
+        """Whether a mix may yield more than what is known of it."""
+        above = False
+
+        def look(at: int) -> np.ndarray:
+            nonlocal above
+            least = self._least(at)
+            above |= bool((self._rates(at, least) > known * (1 + LAST_BITS)).any())
+            return least
+
+        return any(above for _ in self._halved(look, lambda: known)) or above
+
+    def _halved(
+        self, look: Callable[[int], np.ndarray], known: Callable[[], np.ndarray]
+    ) -> Iterator[None]:
+        """Look at rates until no range between two of them may hold more than what is known."""
+        ranges = [(0, len(self.thresholds), look(0))]
+        while ranges:
+            yield
+            first, end, least = ranges.pop()
+            if end - first < 2:
+                continue
+            most = self._rates(end - 1, least)
+            if (most > known() * (1 + LAST_BITS)).any():
+                middle = (first + end) // 2
+                ranges += [(first, middle, least), (middle, end, look(middle))]
+
+    def _least(self, index: int) -> np.ndarray:
+        """The least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
+        _, tables = self._filled(index)
+        least = tables[-1].min(axis=0, initial=np.inf)
+        for axis in range(least.ndim):
+            np.minimum.accumulate(least, axis=axis, out=least)
+        return least
+
+    def _rates(self, index: int, least: np.ndarray) -> np.ndarray:
+        """What pipelines yield that have these least times at rate number `index`; 0 where there is none."""
+        most = np.where(np.isfinite(least), np.inf, 0.0)
+        if np.isfinite(self.offer.tokens):
+            most = self.offer.tokens / least
+        return np.minimum(self.thresholds[index], most)
+
+    def stages(self, index: int, mix: tuple[int, ...]) -> tuple[StageOf, ...]:
+        """The stages of a pipeline of the least time that uses just this mix."""
+        found, tables = self._filled(index)
+        at = len(tables) - 1
+        way = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
+        stages: list[StageOf] = []
+        while at:
+            begin, before, gpus = self._step_back(found, tables, at, way, mix)
+            stages.append((at - begin, gpus))
+            mix = tuple(n - m for n, m in zip(mix, gpus, strict=True))
+            at, way = begin, before
+        return tuple(stages[::-1])
+
+    def _step_back(
+        self, stages: Stages, tables: list[np.ndarray], at: int, way: int, mix: tuple[int, ...]
+    ) -> tuple[int, int, tuple[int, ...]]:
+        """Where the last stage begins, how the stage before it is left, and its GPUs."""
+        whole, best, links = tables[at][(way, *mix)], (np.inf, 0, 0, ()), stages.links
+        for c in np.flatnonzero(links.leave[stages.kind] == way):
+            left = np.array(mix) - stages.gpus[c]
+            if (left < 0).any():
+                continue
+            for begin in range(at):
+                span = self.offer.span[begin, at - begin - 1]
+                took = stages.seconds[c, span] if stages.possible[c, span] else np.inf
+                if begin:
+                    hop = links.seconds[:, links.enter[stages.kind[c]]]
+                    entries = tables[begin][(slice(None), *left)] + hop
+                    before, so_far = int(entries.argmin()), float(entries.min(initial=np.inf))
+                else:
+                    before, so_far = 0, np.inf if left.any() else 0.0
+                off = abs(so_far + took - whole)
+                if off < best[0]:
+                    best = off, begin, before, tuple(stages.gpus[c].tolist())
+        return best[1:]
+
+    def _filled(self, index: int) -> tuple[Stages, list[np.ndarray]]:
+        """The least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
+        if self._last is not None and self._last[0] == index:
+            return self._last[1:]
+        self.deadline.check()
+        floor, table = float(self.thresholds[index]), self.offer.table
+        possible = table.useful(table.rate >= floor)
+        stages = stages_of(table, possible, table.link >= floor, timed=True)
+        links, enter = stages.links, stages.links.enter[stages.kind].tolist()
+        layers = len(self.offer.span)
+        tables = [np.full((len(links.seconds), *self.shape), np.inf) for _ in range(layers + 1)]
+        started = np.full(self.shape, np.inf)
+        started[(0,) * len(self.shape)] = 0.0
+        room = [_room(gpus, self.shape) for gpus in stages.gpus.tolist()]
+        for at in range(layers):
+            entry: dict[int, np.ndarray] = {}
+            for c, entered in enumerate(enter):
+                self.deadline.check()
+                if entered not in entry:
+                    hop = links.seconds[:, entered].reshape(-1, *(1,) * len(self.shape))
+                    entry[entered] = (tables[at] + hop).min(axis=0) if at else started
+                to, of = room[c]
+                span = self.offer.span[at, : layers - at]
+                left = links.leave[stages.kind[c]]
+                for size in np.flatnonzero(stages.possible[c, span]):
+                    here = tables[at + size + 1][left][to]
+                    took = stages.seconds[c, span[size]]
+                    np.minimum(here, entry[entered][of] + took, out=here)
+        self._last = index, stages, tables
+        return stages, tables
+
+
+def _room(gpus: Sequence[int], shape: tuple[int, ...]) -> tuple[tuple, tuple]:
+    """Where mixes with these GPUs more are, and those without them."""
+    to = tuple(slice(n, None) for n in gpus)
+    return to, tuple(slice(None, size - n) for n, size in zip(gpus, shape, strict=True))
+
+
+def smallest(rate: np.ndarray) -> np.ndarray:
+    """The mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
+    fewer = np.zeros_like(rate)
+    for axis in range(fewer.ndim):
+        to = [slice(None)] * fewer.ndim
+        of = list(to)
+        to[axis], of[axis] = slice(1, None), slice(None, -1)
+        np.maximum(fewer[tuple(to)], rate[tuple(of)], out=fewer[tuple(to)])
+    return np.argwhere(rate > fewer * (1 + LAST_BITS))
