@@ -79,7 +79,9 @@ class Instance:
     types : tuple of K GPUs
         What stages are made of; without their nodes where `inside` says what those change.
     classes : Classes
-        A classes of interchangeable GPUs; `classes.kind` is an index into `types`.
+        A classes of interchangeable GPUs.
+    kind : int array, shape (A,)
+        The type of each class.
     composition : int array, shape (C, K)
         GPUs of each type in a stage; those of few GPUs first.
     pure : bool
@@ -97,6 +99,7 @@ class Instance:
     problem: Problem
     types: tuple[GPU, ...]
     classes: Classes
+    kind: np.ndarray
     composition: np.ndarray
     pure: bool
     rate: np.ndarray
@@ -118,7 +121,7 @@ class Instance:
     @cached_property
     def count(self) -> np.ndarray:
         """Number of GPUs of each type; shape (K,)."""
-        return np.bincount(self.classes.kind, self.classes.count, len(self.types)).astype(int)
+        return np.bincount(self.kind, self.classes.count, len(self.types)).astype(int)
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -216,6 +219,22 @@ class Instance:
             ]
         same = self.pure == other.pure and (self.inside is None) == (other.inside is None)
         return same and all(np.array_equal(a, b) for a, b in pairs)
+
+    def rates_of(self, compositions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Rates and seconds of any compositions with every kind of span, nodes aside; shape (N, U) each.
+
+        Parameters
+        ----------
+        compositions : int array, shape (N, K)
+        """
+        if not self.pure:
+            row = {own: i for i, own in enumerate(map(tuple, self.composition.tolist()))}
+            rows = [row[own] for own in map(tuple, compositions.tolist())]
+            return self.rate[rows], self.seconds[rows]
+        shape = self.largest, len(self.types), -1
+        used, size = (compositions > 0)[:, :, None], compositions.sum(axis=1) - 1
+        rate = np.where(used, self.rate.reshape(shape)[size], np.inf).min(axis=1)
+        return rate, np.where(used, self.seconds.reshape(shape)[size], -np.inf).max(axis=1)
 
     @cached_property
     def without_one(self) -> np.ndarray:
@@ -330,18 +349,17 @@ def _of_types(
 def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
     """All that does not depend on the number in flight, without rates and seconds."""
     bare = not any(gpu.node for gpu in types)
-    asked = without_nodes(problem) if bare else problem
     classes = find_classes(problem.cluster, deadline)
     type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
-    classes = replace(classes, cluster=asked.cluster, kind=np.array(type_of)[classes.kind])
-    pure = bool(mixes_as_slowest(asked))
+    kind = np.array(type_of)[classes.kind]
+    pure = bool(mixes_as_slowest(without_nodes(problem) if bare else problem))
     if pure:
         units = np.eye(len(types), dtype=int)
         rows = units * np.arange(1, _largest(problem) + 1)[:, None, None]
         composition = rows.reshape(-1, len(types))
     else:
-        count = np.bincount(classes.kind, classes.count, len(types)).astype(int)
-        _refuse_many(problem, types)
+        count = np.bincount(kind, classes.count, len(types)).astype(int)
+        refuse_many(problem, types)
         composition = compositions(problem, types, count.tolist(), deadline)
     bandwidth = classes.bandwidth_gb_per_s
     link = np.broadcast_to(problem.link_throughput(bandwidth), bandwidth.shape).copy()
@@ -353,7 +371,7 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
         link[a, a] = max(link[a, others].max(), link[others, a].max())
         hop[a, a] = min(hop[a, others].min(), hop[others, a].min())
     none = np.zeros((len(composition), 0))
-    return Instance(problem, types, classes, composition, pure, none, none, link, hop)
+    return Instance(problem, types, classes, kind, composition, pure, none, none, link, hop)
 
 
 def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) -> Instance | None:
@@ -367,7 +385,7 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
     in_nodes = [k for k, kind in enumerate(cluster.kinds) if kind.node]
     key_of = {k: (without_node(cluster.kinds[k]), cluster.kinds[k].node_gb_per_s) for k in in_nodes}
     keys = list(dict.fromkeys(key_of.values()))
-    kind_of = np.array([cluster.kind_of[m[0]] for m in base.classes.members])
+    kind_of = base.classes.kind
     nodes = []
     for k in in_nodes:
         own = np.flatnonzero(kind_of == k)
@@ -443,7 +461,7 @@ def number_of_compositions(problem: Problem, types: Sequence[GPU]) -> int:
     return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
 
 
-def _refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
+def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
     """Raise `TooLarge` where there are more compositions of a stage than can be listed."""
     number = number_of_compositions(problem, types)
     if number * max(len(runs_of(problem.model).layers), len(types)) > _MOST_CELLS:

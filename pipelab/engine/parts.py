@@ -33,6 +33,8 @@ class Part(NamedTuple):
     ----------
     classes : Classes
         Of the GPUs that are there and of use.
+    kind : int array, shape (A,)
+        Their types, as `Instance.kind`.
     hop : float array, shape (A, A)
         Seconds from class to class; infinite where there is no hop.
     one_stage : bool
@@ -42,6 +44,7 @@ class Part(NamedTuple):
     """
 
     classes: Classes
+    kind: np.ndarray
     hop: np.ndarray
     one_stage: bool
     nodes: list[Node]
@@ -82,6 +85,11 @@ def parts_of(
         yield _merged(instance, np.zeros_like(hop), usable)._replace(one_stage=True)
 
 
+def whole(instance: Instance, hop: np.ndarray) -> Part:
+    """All of the cluster, with its own classes."""
+    return Part(instance.classes, instance.kind, hop, False, list(instance.nodes))
+
+
 def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
     """Which hops between these classes there are: none of a single GPU to itself; bool."""
     return ~np.eye(len(part), dtype=bool) | (instance.classes.count[part] > 1)
@@ -109,7 +117,7 @@ def _components(hop: np.ndarray, usable: np.ndarray) -> list[np.ndarray]:
 
 def _contents(instance: Instance, part: np.ndarray) -> Counter:
     """How many GPUs of each type, and nodes of each sort and size, are in some classes."""
-    kind, count = instance.classes.kind[part], instance.classes.count[part]
+    kind, count = instance.kind[part], instance.classes.count[part]
     found: Counter = Counter()
     for k in np.unique(kind):
         found["GPUs", int(k), 0] = int(count[kind == k].sum())
@@ -138,7 +146,7 @@ def _largest_contents(
 
 def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
     """One class for every type."""
-    kinds = instance.classes.kind[part]
+    kinds = instance.kind[part]
     groups = [part[kinds == k] for k in np.unique(kinds)]
     seconds = _hop_of(instance, hop, part)
     free = seconds if np.isfinite(seconds) else 0.0  # a single GPU: there are no hops
@@ -149,7 +157,7 @@ def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: De
     """Classes whose hops agree are one; but of a node that would be in several, none is merged."""
     classes = instance.classes
     inside = hop[np.ix_(part, part)]
-    merged = exchangeable((inside,), classes.kind[part], classes.count[part] > 1, deadline)
+    merged = exchangeable((inside,), instance.kind[part], classes.count[part] > 1, deadline)
     merged.sort(key=lambda own: part[own[0]])
     place = {int(part[i]): g for g, own in enumerate(merged) for i in own}
     apart = set()
@@ -168,7 +176,7 @@ def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: De
 def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part:
     classes = instance.classes
     members = tuple(np.sort(np.concatenate([classes.members[a] for a in own])) for own in groups)
-    kind = classes.kind[[own[0] for own in groups]] if groups else np.zeros(0, dtype=int)
+    first = np.array([own[0] for own in groups], dtype=int)
     place = np.full(len(classes), -1)
     for g, own in enumerate(groups):
         place[own] = g
@@ -181,8 +189,8 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part
     merged = replace(
         classes,
         members=members,
-        kind=kind,
+        kind=classes.kind[first],
         bandwidth_gb_per_s=np.full_like(hop, np.nan),
         latency_ms=np.full_like(hop, np.nan),
     )
-    return Part(merged, hop, False, nodes)
+    return Part(merged, instance.kind[first], hop, False, nodes)

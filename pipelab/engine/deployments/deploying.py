@@ -24,12 +24,10 @@ from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.tables import MixTables
 from pipelab.engine.deployments.workloads import first_offers
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
-from pipelab.engine.methods.aggregated import stand_in
-from pipelab.engine.methods.cost import refuse_unpriced
-from pipelab.engine.methods.first_placements import incumbents
+from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
-from pipelab.engine.prices import price_per_hour
+from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidPlacement, TooLarge
@@ -266,7 +264,9 @@ class _Deploying:
     def _simple(self, ended: str) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
         value = self._dollars if self.at_least else _most_attaining
-        placement = stand_in(self.problem, self.at_least, value, lambda found: found.attainable)
+        placement = best_of(
+            incumbents(self.problem), self.at_least, value, lambda found: found.attainable
+        )
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
             pipeline = pipeline_of(self.problem, (placement,))

@@ -30,7 +30,6 @@ from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import mixes_as_slowest
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
@@ -64,18 +63,19 @@ class Offer:
         As the user has it, with this workload.
     numbers : Range
     table : Instance
-        With memory for the first of the numbers.
+        With memory for the first of the numbers, and classes as types.
+    merged : bool
+        Whether identical nodes count as one.
+    mixed_as_slowest : bool
+        Whether a mixed stage is as fast as its slowest GPUs would be alone.
     """
 
     problem: Problem
     numbers: Range
     table: Instance
+    merged: bool
+    mixed_as_slowest: bool
     _rates: dict[tuple[StageOf, ...], tuple[float, float]] = field(default_factory=dict)
-
-    @property
-    def merged(self) -> bool:
-        """Whether identical nodes count as one."""
-        return self.table.problem.cluster is not self.problem.cluster
 
     @property
     def tokens(self) -> float:
@@ -97,7 +97,7 @@ class Offer:
         used = self.table.composition > 0
         size = self.table.composition.sum(axis=1)[:, None]
         spare = ((self.table.classes.count >= size) | ~used).all(axis=1) & (used.sum(axis=1) > 1)
-        return np.flatnonzero(~(spare & mixes_as_slowest(self.table.problem)))
+        return np.flatnonzero(~(spare & self.mixed_as_slowest))
 
     @cached_property
     def rate(self) -> np.ndarray:

@@ -23,7 +23,9 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.pricing import Offer, StageOf
-from pipelab.engine.stages import Stages, stages_of
+from pipelab.engine.parts import whole
+from pipelab.engine.reach import Reach
+from pipelab.engine.stages import Stages
 from pipelab.engine.tolerances import LAST_BITS
 
 _MOST_STEPS = 300_000_000  # of one table: a second
@@ -154,7 +156,7 @@ class MixTables:
                 continue
             for begin in range(at):
                 span = self.offer.span[begin, at - begin - 1]
-                took = stages.seconds[c, span] if stages.possible[c, span] else np.inf
+                took = stages.seconds[c, span]
                 if begin:
                     hop = links.seconds[:, links.enter[stages.kind[c]]]
                     entries = tables[begin][(slice(None), *left)] + hop
@@ -171,9 +173,8 @@ class MixTables:
         if self._last is not None and self._last[0] == index:
             return self._last[1:]
         self.deadline.check()
-        floor, table = float(self.thresholds[index]), self.offer.table
-        possible = table.useful(table.rate >= floor)
-        stages = stages_of(table, possible, table.link >= floor, timed=True)
+        reach = Reach(self.offer.table, float(self.thresholds[index]), timed=True)
+        stages = reach.stages(whole(reach.instance, reach.hop))
         links, enter = stages.links, stages.links.enter[stages.kind].tolist()
         layers = len(self.offer.span)
         tables = [np.full((len(links.seconds), *self.shape), np.inf) for _ in range(layers + 1)]
@@ -190,7 +191,7 @@ class MixTables:
                 to, of = room[c]
                 span = self.offer.span[at, : layers - at]
                 left = links.leave[stages.kind[c]]
-                for size in np.flatnonzero(stages.possible[c, span]):
+                for size in np.flatnonzero(np.isfinite(stages.seconds[c, span])):
                     here = tables[at + size + 1][left][to]
                     took = stages.seconds[c, span[size]]
                     np.minimum(here, entry[entered][of] + took, out=here)

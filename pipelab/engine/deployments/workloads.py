@@ -15,13 +15,13 @@ from functools import partial
 
 import numpy as np
 
-from pipelab.cluster import GPU, Cluster
+from pipelab.cluster import Cluster
 from pipelab.engine.attainable import Range
-from pipelab.engine.classes import find_classes
+from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.instance import Instance, at_best, instance_of
-from pipelab.engine.stage_arrays import mixes_as_slowest, nodes_matter_alone
+from pipelab.engine.formulations.count import compositions
+from pipelab.engine.instance import Instance, instance_of, refuse_many, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -85,10 +85,10 @@ def _offers(
 ) -> list[Offer]:
     offers = []
     for problem in problems:
-        counted = problem.with_in_flight(numbers.first)
-        counted = counted if numbers.single else at_best(counted)
-        table = made_in_time(partial(_table, counted, merged), deadline)
-        offer = Offer(problem, numbers, table)
+        counted = with_memory_for(problem, numbers.first, or_more=not numbers.single)
+        instance = made_in_time(partial(instance_of, counted), deadline)
+        table = made_in_time(partial(_table, instance, merged), deadline)
+        offer = Offer(problem, numbers, table, merged, instance.pure)
         if len(table.composition):
             offers.append(offer)
     return offers
@@ -101,77 +101,90 @@ def _link_binds(offer: Offer) -> bool:
     return bool(np.min(links) < offer.stage_rates.max(initial=0.0))
 
 
-def _table(problem: Problem, merged: bool, deadline: Deadline) -> Instance:
-    """The arrays of a problem; over identical nodes taken together where that leaves fewer classes."""
-    if merged and nodes_matter_alone(problem.costs):
-        cluster = problem.cluster
-        gpus = _of_merged_nodes(cluster)
-        if len(set(gpus)) < len(cluster.kinds):
-            return _of_large_nodes(problem, gpus, deadline)
+def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
+    """The arrays of an instance with its classes as types, as each class has a price of its own.
+
+    `merged`: identical nodes are one, whose links are as fast as any. Where mixed stages are too many to list and are no
+    faster than their slowest GPUs, they are left out.
+    """
+    problem, classes, inside = instance.problem, instance.classes, instance.inside
+    label = _nodes_of(problem.cluster, merged)
+    link, hop, kind = instance.link, instance.hop, instance.kind
+    if merged:
+        classes, kind, link, hop = _merged(instance, label)
+    own = label[[members[0] for members in classes.members]]
+    types = tuple(instance.types[k] for k in kind)
     try:
-        return instance_of(problem, deadline)
+        refuse_many(problem, types)
+        composition = compositions(problem, types, classes.count.tolist(), deadline)
     except TooLarge:
-        if not mixes_as_slowest(problem):
+        if not instance.pure:
             raise
-        return _of_one_class(problem, deadline)
-
-
-def _of_merged_nodes(cluster: Cluster) -> tuple[GPU, ...]:
-    """The GPUs of a cluster with one name for all identical nodes."""
-    inside: dict[str, Counter] = {}
-    for gpu in cluster.gpus:
-        inside.setdefault(gpu.node, Counter())[replace(gpu, node=gpu.node and "node")] += 1
-    names: dict[frozenset, str] = {}
-    name = {node: names.setdefault(frozenset(own.items()), node) for node, own in inside.items()}
-    return tuple(replace(gpu, node=name[gpu.node]) if gpu.node else gpu for gpu in cluster.gpus)
-
-
-def _of_large_nodes(problem: Problem, gpus: tuple[GPU, ...], deadline: Deadline) -> Instance:
-    """The instance of these GPUs; what does not fit into one node is as fast as over several."""
-    cluster = problem.cluster
-    fast, soon = cluster.bandwidth_gb_per_s, cluster.latency_ms
-    there: np.ndarray = np.isfinite(fast)
-    fast, soon = fast[there].max().reshape(1, 1), soon[there].min().reshape(1, 1)
-    one = np.zeros(len(gpus), dtype=int)
-    table = instance_of(replace(problem, cluster=Cluster(gpus, fast, one, soon)), deadline)
-    bare = tuple(replace(gpu, node="", node_gb_per_s=None) for gpu in gpus)
-    over = instance_of(replace(problem, cluster=Cluster(bare, fast, one, soon)), deadline)
-    classes = table.classes
-    sizes = Counter(gpu for gpu in cluster.gpus)  # of the kind in one node
-    first = [members[0] for members in classes.members]
-    inside = [sizes[cluster.gpus[g]] if gpus[g].node else len(gpus) for g in first]
-    belongs = np.zeros((len(classes), len(over.classes)), dtype=int)
-    belongs[np.arange(len(classes)), over.classes.of[first]] = 1
-    row = {tuple(own): i for i, own in enumerate(over.composition.tolist())}
-    rows = [row.get(tuple(own), -1) for own in (table.composition @ belongs).tolist()]
-    none = ((0, 1), (0, 0))  # a last row for what does not fit
-    rate = np.pad(over.rate, none)[rows]
-    seconds = np.pad(over.seconds, none, constant_values=np.inf)[rows]
-    fits = np.all(table.composition <= np.array(inside), axis=1, keepdims=True)
-    better = fits & (table.rate >= rate)
+        composition = np.concatenate(
+            [np.eye(len(types), dtype=int) * n for n in range(1, instance.largest + 1)]
+        )
+        composition = composition[(composition <= classes.count).all(axis=1)]
+    by_type = composition @ (kind[:, None] == np.arange(len(instance.types)))
+    rate, seconds = instance.rates_of(by_type)
+    size = composition.sum(axis=1)
+    for sort, _, gpus in () if inside is None else inside.nodes:
+        here = (own == label[gpus[0]]) & (kind == inside.type_of[sort])
+        rows = np.flatnonzero((composition[:, ~here] == 0).all(axis=1) & (size <= len(gpus)))
+        rate[rows] = inside.rate[sort, size[rows] - 1]
+        seconds[rows] = inside.seconds[sort, size[rows] - 1]
     return replace(
-        table,
-        rate=np.where(better, table.rate, rate),
-        seconds=np.where(better, table.seconds, seconds),
+        instance,
+        types=types,
+        classes=classes,
+        kind=np.arange(len(types)),
+        composition=composition,
+        pure=False,
+        rate=rate,
+        seconds=seconds,
+        link=link,
+        hop=hop,
+        inside=None,
     )
 
 
-def _of_one_class(problem: Problem, deadline: Deadline) -> Instance:
-    """The instance of stages of one class each, where there are too many others."""
-    classes = find_classes(problem.cluster, deadline)
-    most = problem.max_gpus_per_stage
-    parts = []
-    for a in range(len(classes)):
-        number = min(int(classes.count[a]), most)
-        alone = Cluster((classes.gpu(a),) * number, np.ones((1, 1)), np.zeros(number, dtype=int))
-        parts.append(instance_of(replace(problem, cluster=alone), deadline))
-    rows = [len(part.composition) for part in parts]
-    composition = np.zeros((sum(rows), len(classes)), dtype=int)
-    at = np.repeat(np.arange(len(classes)), rows)
-    composition[np.arange(len(at)), at] = np.concatenate([p.composition[:, 0] for p in parts])
-    link = np.array(problem.link_throughput(classes.bandwidth_gb_per_s))
-    hop = np.zeros_like(link)
-    if problem.link_units == "tokens":
-        hop[:] = problem.message_seconds(classes.bandwidth_gb_per_s, classes.latency_ms)
-    rate, seconds = (np.concatenate([getattr(p, n) for p in parts]) for n in ("rate", "seconds"))
-    return Instance(problem, classes, composition, rate, seconds, link, hop)
+def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
+    """The node of each GPU, -1 where it is in none; of nodes with the same contents that of the first, if `merged`."""
+    contents: dict[str, Counter] = {}
+    for gpu in cluster.gpus:
+        contents.setdefault(gpu.node, Counter())[replace(gpu, node=gpu.node and "node")] += 1
+    names = list(contents)
+    first: dict[frozenset, int] = {}
+    number = {
+        name: first.setdefault(frozenset(own.items()), names.index(name))
+        for name, own in contents.items()
+    }
+    numbers = number if merged else {name: i for i, name in enumerate(names)}
+    return np.array([numbers[gpu.node] if gpu.node else -1 for gpu in cluster.gpus])
+
+
+def _merged(
+    instance: Instance, label: np.ndarray
+) -> tuple[Classes, np.ndarray, np.ndarray, np.ndarray]:
+    """Classes, their types and links where GPUs of one type and label can be exchanged and links are as fast as any."""
+    classes, problem = instance.classes, instance.problem
+    keys: dict[tuple, list[int]] = {}
+    for a, members in enumerate(classes.members):
+        keys.setdefault((int(instance.kind[a]), int(label[members[0]])), []).append(a)
+    members = tuple(
+        np.sort(np.concatenate([classes.members[a] for a in own])) for own in keys.values()
+    )
+    first = [own[0] for own in keys.values()]
+    shape = len(members), len(members)
+    bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
+    there = np.isfinite(bandwidth)
+    fast, soon = bandwidth[there].max(), latency[there].min()
+    hop = problem.message_seconds(fast, soon) if problem.link_units == "tokens" else 0.0
+    merged = replace(
+        classes,
+        members=members,
+        kind=classes.kind[first],
+        bandwidth_gb_per_s=np.full(shape, fast),
+        latency_ms=np.full(shape, soon),
+    )
+    link = np.full(shape, problem.link_throughput(fast))
+    return merged, instance.kind[first], link, np.full(shape, hop)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pipelab.display import table
 from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
@@ -183,8 +184,6 @@ def trade_off(
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
         if deployments:
-            from pipelab.engine.deployments.curve import deployments_against
-
             several, complete = deployments_against(problem, against, deadline, stop, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
         pairs = Pairs(problem, deadline)
