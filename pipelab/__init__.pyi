@@ -51,7 +51,7 @@ from .engine.timeline.timeline import Timeline as Timeline
 
 # Figures and widgets
 from .plotting import plot as plot
-from .figures.gantt_chart import gantt as gantt
+from .figures.gantts import gantt as gantt
 from .widgets.mix_explorer import explore_mix as explore_mix
 from .widgets.pipeline_explorer import explore_pipeline as explore_pipeline
 from .widgets.schedule_explorer import explore_schedules as explore_schedules

@@ -19,25 +19,22 @@ FIGURES = {
     "Problem": {"placement": "placements:plot_placement"},
     "Result": {
         "placement": "placements:plot_result",
-        "progress": "solves:plot_progress",
-        "search": "aggregated:plot_search",
+        "progress": "progress:plot_progress",
     },
     "Deployment": {"pipelines": "deployments:plot_deployment"},
-    "Cluster": {"classes": "aggregated:plot_classes"},
-    "Certificate": {"proof": "aggregated:plot_proof"},
-    "Comparison": {"bars": "comparing:plot_comparison"},
+    "Cluster": {"classes": "classes:plot_classes"},
+    "Comparison": {"bars": "baselines:plot_comparison"},
     "TradeOff": {"curve": "trade_off_chart:plot_trade_off"},
     "Sweep": {"points": "sweep_charts:plot_sweep"},
-    "Timeline": {"gantt": "gantt_chart:gantt", "live": "gantt_resample:gantt_widget"},
+    "Timeline": {"gantt": "gantts:gantt", "live": "gantts:gantt_widget"},
     "PlacedTimeline": {
         "gantt": "placed:placed_gantt",
         "in_flight": "in_flight_chart:plot_in_flight",
     },
     "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
-    "BestSchedule": {"gantt": "best_schedule_chart:plot_best_schedule"},
-    "several Timeline": {"timelines": "makespans:plot_timelines"},
-    "several Comparison": {"shares": "comparing:plot_shares"},
+    "BestSchedule": {"gantt": "gantts:plot_best_schedule"},
+    "several Timeline": {"timelines": "gantts:plot_timelines"},
 }
 
 

@@ -6,15 +6,15 @@ import threading
 import pytest
 
 import pipelab as pl
-from pipelab.widgets import mix_deployment
+from pipelab.widgets import mix_answers
 from pipelab.widgets.background import at_rest
-from pipelab.widgets.mix_answer import answer
-from pipelab.widgets.mix_deployment import deployed_parts, deployments
+from pipelab.widgets.mix_answers import answer, deployments
+from pipelab.widgets.mix_sentences import deployment_title
 from pipelab.widgets.mix_values import beginning
 
 
 def test_the_deployment_follows_the_single_pipeline(monkeypatch):
-    mix_deployment._kept.clear()
+    mix_answers._kept.clear()
 
     async def moved():
         shown = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2}, batch=16)
@@ -36,16 +36,16 @@ def test_the_deployment_follows_the_single_pipeline(monkeypatch):
 
 
 def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be(monkeypatch):
-    mix_deployment._kept.clear()
+    mix_answers._kept.clear()
     found = answer(beginning("Llama-3-8B", batch=16))
     exact = pl.deploy(found.problem)
     far = pl.deploy(found.problem, gap=0.5)
     titles = []
     for best in (far, exact):
-        monkeypatch.setattr(mix_deployment, "deploy", lambda *_, best=best, **__: best)
+        monkeypatch.setattr(mix_answers, "deploy", lambda *_, best=best, **__: best)
         (shown, *_) = deployments(found, threading.Event(), 1.0)
         assert shown is best
-        titles.append(deployed_parts(shown, found)["layout"]["title"]["text"])
+        titles.append(deployment_title(shown, found))
     if far.status != "optimal":
         assert "being proven" in titles[0]
         assert f"{far.gap:.1%} more" in titles[0]
@@ -53,7 +53,7 @@ def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be(monkeypatc
 
 
 def test_a_stop_yields_nothing_more():
-    mix_deployment._kept.clear()
+    mix_answers._kept.clear()
     found, stop = answer(beginning("Llama-3-8B", batch=16)), threading.Event()
     stop.set()
     assert list(deployments(found, stop, 1.0)) == []
@@ -62,4 +62,4 @@ def test_a_stop_yields_nothing_more():
 @pytest.mark.parametrize("word", ["not known yet", "being solved"])
 def test_a_chart_without_a_deployment_says_so(word):
     found = None if word == "not known yet" else answer(beginning("tiny"))
-    assert word in deployed_parts(None, found)["layout"]["title"]["text"]
+    assert word in deployment_title(None, found)

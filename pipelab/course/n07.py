@@ -18,7 +18,7 @@ from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
-from pipelab.figures.gantt_chart import gantt
+from pipelab.figures.gantts import gantt
 from pipelab.schedules import Schedule, one_rank
 
 if TYPE_CHECKING:

@@ -4,7 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, plain, template
+from pipelab.display import duration
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, plain, rate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
-    """The steady rate against microbatches in flight: simulated points, the rate, and the bound; hollow: no memory.
+    """Draw the steady rate against microbatches in flight: simulated points, the rate, the bound.
 
     Parameters
     ----------
@@ -23,74 +24,84 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        Tokens/s against numbers in flight.
+        Tokens/s against numbers in flight; hollow points do not fit in memory.
     """
-    import plotly.graph_objects as go
-
     frame, needed = placed.sweep(), placed.in_flight_needed
-    counts = frame["in_flight"]
-    beyond = counts[~frame["fits"]]
+    full, counts = placed.predicted_rate, frame["in_flight"]
     # The bound as a curve: it bends where the latency is filled, between two whole numbers.
-    bend = placed.predicted_rate * placed.latency_s / placed.problem.workload.tokens
+    bend = full * placed.latency_s / placed.problem.workload.tokens
     last = max(float(counts.max()), bend) + 0.5
-    figure = go.Figure()
-    figure.add_trace(
-        go.Scatter(
-            name="upper bound: the rate, or number in flight / latency", mode="lines", x=[0, bend, last],
-            y=[0, placed.predicted_rate, placed.predicted_rate], hoverinfo="skip",
-            line={"color": TYPE_COLOURS[1], "width": 7},
-        )
-    )  # fmt: skip
-    figure.add_trace(
-        go.Scatter(
-            name="rate of the slowest lane", mode="lines", x=[0, last], y=[placed.predicted_rate] * 2, hoverinfo="skip",
-            line={"color": BOTTLENECK, "dash": "dash", "width": 2},
-        )
-    )  # fmt: skip
+    data: list[dict] = [
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "upper bound: the rate, or number in flight / latency",
+            "x": [0, bend, last],
+            "y": [0, full, full],
+            "hoverinfo": "skip",
+            "line": {"color": TYPE_COLOURS[1], "width": 7},
+        },
+        {
+            "type": "scatter",
+            "mode": "lines",
+            "name": "rate of the slowest lane",
+            "x": [0, last],
+            "y": [full, full],
+            "hoverinfo": "skip",
+            "line": {"color": BOTTLENECK, "dash": "dash", "width": 2},
+        },
+    ]
     for fits, name in ((True, "simulated"), (False, "simulated, but memory does not hold so many")):
         here = frame[frame["fits"] == fits]
-        pairs = list(zip(here["in_flight"], here["steady_rate_tokens_per_s"], strict=True))
-        colour = TYPE_COLOURS[0] if fits else "white"
-        outline = {"color": "white", "width": 1} if fits else {"color": TYPE_COLOURS[0], "width": 2}
-        figure.add_trace(
-            go.Scatter(
-                name=name, mode="markers", x=[n for n, _ in pairs], y=[rate for _, rate in pairs],
-                marker={"color": colour, "size": 10, "line": outline}, showlegend=bool(pairs),
-                hovertext=[f"{n} in flight: {rate:,.7g} tokens/s, {rate / placed.predicted_rate:.1%} of the rate"
-                           for n, rate in pairs], hoverinfo="text",
-            )
-        )  # fmt: skip
-    figure.add_annotation(
-        x=needed, y=placed.predicted_rate, text=f"{needed} needed", ay=46, ax=0, font={"size": 14},
-        showarrow=True, arrowhead=2, standoff=8,
-    )  # fmt: skip
-    several = needed > 1
-    verb, rate = "reach" if several else "reaches", f"{placed.predicted_rate:,.6g} tokens/s"
-    title = f"{_microbatches(needed)} in flight {verb} {rate}"
-    note = f"one takes {_seconds(placed.latency_s)} from end to end; "
-    note += "more of them would only wait" if several else "a second one would only wait"
-    if len(beyond) and beyond.min() <= needed:
-        title = f"{_microbatches(placed.in_flight)} in flight: {placed.steady_rate:,.6g} tokens/s"
-        note = f"memory does not hold the {needed} that would reach {rate}"
-    figure.update_layout(
-        template=template(), height=420, title=f"{plain(placed.problem.name)}: {title}<br><sup>{note}</sup>",
-        xaxis={
-            "title": {"text": "microbatches in flight"}, "range": [0, last], "gridcolor": GRID, "zeroline": False,
-            "dtick": max(1, int(np.ceil(last / 16))), "tick0": 0,
-        },
-        yaxis={
-            "title": {"text": "steady rate (tokens/s)"}, "range": [0, 1.1 * placed.predicted_rate], "gridcolor": GRID,
-            "zeroline": False, "ticklabelstandoff": 6,
-        },
-    )  # fmt: skip
-    return figure
+        n, reached = here["in_flight"].tolist(), here["steady_rate_tokens_per_s"].tolist()
+        colours = (TYPE_COLOURS[0], "white") if fits else ("white", TYPE_COLOURS[0])
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "markers",
+                "name": name,
+                "x": n,
+                "y": reached,
+                "showlegend": bool(n),
+                "marker": {
+                    "color": colours[0],
+                    "size": 10,
+                    "line": {"color": colours[1], "width": 1 if fits else 2},
+                },
+                "hovertemplate": f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s"
+                "<extra></extra>",
+            }
+        )
+    arrow = {
+        "x": needed,
+        "y": full,
+        "text": f"{needed} needed",
+        "ax": 0,
+        "ay": 46,
+        "font": {"size": 14},
+        "showarrow": True,
+        "arrowhead": 2,
+        "standoff": 8,
+    }
+    title, note = _finding(placed, counts[~frame["fits"]].min() <= needed)
+    across = {"title": "microbatches in flight", "range": [0, last], "tick0": 0}
+    across["dtick"] = max(1, int(np.ceil(last / 16)))
+    down = {"title": "steady rate (tokens/s)", "range": [0, 1.1 * full]}
+    return figure_of(finish(data, title, note, x=across, y=down, height=420, annotations=[arrow]))
+
+
+def _finding(placed: "PlacedTimeline", too_few: bool) -> tuple[str, str]:
+    """Title and note; `too_few` if memory does not hold as many as are needed."""
+    name, needed = plain(placed.problem.name), placed.in_flight_needed
+    full = rate(placed.predicted_rate)
+    if too_few:
+        title = f"{name}: {_microbatches(placed.in_flight)} in flight: {rate(placed.steady_rate)}"
+        return title, f"memory does not hold the {needed} that would reach {full}"
+    verb, more = ("reach", "more of them") if needed > 1 else ("reaches", "a second one")
+    title = f"{name}: {_microbatches(needed)} in flight {verb} {full}"
+    latency = duration(placed.latency_s)
+    return title, f"one takes {latency} from end to end; {more} would only wait"
 
 
 def _microbatches(number: int) -> str:
     return f"{number} microbatch{'es' * (number > 1)}"
-
-
-def _seconds(value: float) -> str:
-    if value >= 600:
-        return f"{value / 60:.3g} min"
-    return f"{value:.3g} s" if value >= 1 else f"{value * 1000:.3g} ms"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import STOPPED, ended_row, outcome_of_row
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.figures.theme import TYPE_COLOURS, plain, template
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from pipelab.engine.sweeps.run import Sweep
 
 _REST = "#999999"
+_BEST = (TYPE_COLOURS[0], 10)
 _UNITS = {
     "throughput_tokens_per_s": "tokens/s",
     "bound_tokens_per_s": "tokens/s at most",
@@ -30,7 +31,7 @@ _EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for
 def plot_sweep(
     sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens_per_s"
 ) -> "Figure":
-    """One column of a sweep against another.
+    """Draw one column of a sweep against another.
 
     Parameters
     ----------
@@ -55,35 +56,38 @@ def plot_sweep(
     InvalidValue
         A column does not hold numbers.
     """
-    import plotly.graph_objects as go
-
     frame = sweep.to_frame()
     x = x or ("usd_per_hour" if "usd_per_hour" in frame else "gpus_used")
     _check_columns(frame, x, y)
     known = frame.dropna(subset=[x, y])
     rows = known.to_dict("records")
     best = _best(rows, x, y)
-    figure = go.Figure()
-    for part, colour, size, name in (
-        (rows, _REST, 6, "all points"),
-        (best, TYPE_COLOURS[0], 10, _best_name(x)),
-    ):
-        figure.add_trace(
-            go.Scatter(
-                x=[row[x] for row in part], y=[row[y] for row in part], name=name,
-                mode="markers" if part is rows else "lines+markers",
-                marker={"color": colour, "size": size, "symbol": [outcome_of_row(row).marker for row in part]},
-                line={"color": colour, "width": 2}, line_shape="hv" if x in _EFFORT else "linear",
-                text=[f"{_told(sweep, row)}, {ended_row(row)}" for row in part],
-                hovertemplate=f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>",
-            )
-        )  # fmt: skip
-    figure.update_layout(
-        template=template(), height=420, title=f"{_title(sweep, best, y)}<br><sup>{_note(sweep, rows, best, x)}</sup>",
-        xaxis={"title": {"text": _unit(x)}, "rangemode": "tozero"},
-        yaxis={"title": {"text": _unit(y)}, "rangemode": "tozero"},
-    )  # fmt: skip
-    return figure
+    looks = (
+        (rows, "markers", _REST, 6, "all points"),
+        (best, "lines+markers", *_BEST, _best_name(x)),
+    )
+    data = [
+        {
+            "type": "scatter",
+            "mode": mode,
+            "name": name,
+            "x": [row[x] for row in part],
+            "y": [row[y] for row in part],
+            "marker": {
+                "color": colour,
+                "size": size,
+                "symbol": [outcome_of_row(row).marker for row in part],
+            },
+            "line": {"color": colour, "width": 2, "shape": "hv" if x in _EFFORT else "linear"},
+            "text": [f"{_point(sweep, row)}, {ended_row(row)}" for row in part],
+            "hovertemplate": f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}"
+            "<extra></extra>",
+        }
+        for part, mode, colour, size, name in looks
+    ]
+    across, down = ({"title": _unit(name), "rangemode": "tozero"} for name in (x, y))
+    title, note = _title(sweep, best, y), _note(sweep, rows, best, x)
+    return figure_of(finish(data, title, note, x=across, y=down, height=420))
 
 
 def _check_columns(frame: "DataFrame", *names: str) -> None:
@@ -121,7 +125,7 @@ def _unit(name: str) -> str:
     return plain(_UNITS.get(name, name.replace("_", " ")))
 
 
-def _told(sweep: "Sweep", row: dict) -> str:
+def _point(sweep: "Sweep", row: dict) -> str:
     """The values of a point; numbers of GPUs that are 0 are left out."""
     return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
 
@@ -131,7 +135,7 @@ def _title(sweep: "Sweep", best: list[dict], y: str) -> str:
         return f"None of {sweep.requested:,} points has a placement"
     top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
     least = "at least" if y in _LESS_IS_BETTER else "at most"
-    return f"{top[y]:,.4g} {_unit(y)} {least}, with {_told(sweep, top)}"
+    return f"{top[y]:,.4g} {_unit(y)} {least}, with {_point(sweep, top)}"
 
 
 def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
@@ -140,16 +144,16 @@ def _note(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
         if x in _EFFORT
         else f"the best at each of {len(best)} values joined"
     )
-    told = [
+    parts = [
         f"{len(rows):,} points, {joined}",
         *["all proven"] * all(row["status"] == "optimal" for row in rows),
     ]
-    told += [
+    parts += [
         f"{how}: {number:,}"
         for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()
     ]
-    told += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
-    return "; ".join(told)
+    parts += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
+    return "; ".join(parts)
 
 
 def _short_of_proof(row: Mapping[str, Any]) -> str:

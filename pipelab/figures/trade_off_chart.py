@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from pipelab.display import STOPPED
-from pipelab.figures.theme import TYPE_COLOURS, plain, template
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, plain, rate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -21,7 +21,7 @@ _ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
 
 
 def plot_trade_off(curve: "TradeOff") -> "Figure":
-    """Throughput against GPUs, dollars or seconds, as steps: between two points nothing better exists.
+    """Draw throughput against GPUs, dollars or seconds, as steps: nothing better exists between.
 
     Parameters
     ----------
@@ -33,48 +33,52 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     plotly.graph_objects.Figure
         Tokens/s against what `curve.against` names; hover gives the placement.
     """
-    import plotly.graph_objects as go
-
     frame = curve.to_frame().sort_values(curve.against) if curve.points else curve.to_frame()
     unit = _UNITS[curve.against]
     x, y = (
         frame[c].tolist() if len(frame) else [] for c in (curve.against, "throughput_tokens_per_s")
     )
-    figure = go.Figure()
-    if x:
-        figure.add_trace(
-            go.Scatter(
-                x=[*x, _end(curve, x)], y=[*y, y[-1]], mode="lines",
-                line={"color": TYPE_COLOURS[0], "width": 2}, line_shape="hv", hoverinfo="skip", showlegend=False,
-            )
-        )  # fmt: skip
-        figure.add_trace(
-            go.Scatter(
-                x=x, y=y, mode="markers+text", showlegend=False,
-                marker={"color": TYPE_COLOURS[0], "size": 11, "symbol": [
-                    "circle" if proven else "circle-open" for proven in frame["proven"]]},
-                text=_labels(curve.against, x, y), textposition="top center",
-                customdata=[p.replace(" → ", "<br>") for p in frame["placement"]],
-                hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
-            )
-        )  # fmt: skip
-    proven = sum(point.status == "optimal" for point in curve.points)
-    all_proven = proven == len(x)
-    note = (
-        "every point proven, " if all_proven else f"{proven} of {len(x)} points proven (filled), "
-    )
-    note += f"{len(x)} in {curve.seconds:.2g} s" if all_proven else f"in {curve.seconds:.2g} s"
+    steps = {
+        "type": "scatter",
+        "mode": "lines",
+        "x": [*x, _end(curve, x)] if x else [],
+        "y": [*y, *y[-1:]],
+        "line": {"color": TYPE_COLOURS[0], "width": 2, "shape": "hv"},
+        "hoverinfo": "skip",
+    }
+    points = {
+        "type": "scatter",
+        "mode": "markers+text",
+        "x": x,
+        "y": y,
+        "marker": {
+            "color": TYPE_COLOURS[0],
+            "size": 11,
+            "symbol": ["circle" if proven else "circle-open" for proven in frame["proven"]]
+            if x
+            else [],
+        },
+        "text": _labels(curve.against, x, y),
+        "textposition": "top center",
+        "customdata": [p.replace(" → ", "<br>") for p in frame["placement"]] if x else [],
+        "hovertemplate": f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+    }
+    across = {"title": unit} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {})
+    down = {"title": "tokens/s", "tickformat": ",", "range": [0, 1.15 * max(y, default=1)]}
+    title, note = _finding(curve, unit, x, y), _note(curve)
+    return figure_of(finish([steps, points], title, note, x=across, y=down, showlegend=False))
+
+
+def _note(curve: "TradeOff") -> str:
+    """How much is proven, and in what time."""
+    proven, points = sum(p.status == "optimal" for p in curve.points), len(curve.points)
+    if proven == points:
+        note = f"every point proven, {points} in {curve.seconds:.2g} s"
+    else:
+        note = f"{proven} of {points} points proven (filled), in {curve.seconds:.2g} s"
     if not curve.complete:
-        note += f"; {STOPPED}, points may be missing"
-    elif x:
-        note += "; between two points nothing better exists"
-    figure.update_layout(
-        template=template(), height=400, title=f"{_finding(curve, unit, x, y)}<br><sup>{note}</sup>",
-        xaxis={"title": {"text": unit}} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {}),
-        yaxis={"title": {"text": "tokens/s"}, "tickformat": ",", "rangemode": "tozero",
-               "range": [0, 1.15 * max(y, default=1)]},
-    )  # fmt: skip
-    return figure
+        return f"{note}; {STOPPED}, points may be missing"
+    return f"{note}; between two points nothing better exists" if points else note
 
 
 def _end(curve: "TradeOff", x: list[float]) -> float:
@@ -97,27 +101,16 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         )
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
-        return f"{name}: {_rate(y[-1])} tokens/s at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+        return f"{name}: {rate(y[-1])} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
     if len(x) == 1 and not curve.complete:
-        return (
-            f"{name}: stopped early with one placement, {_rate(y[0])} tokens/s at {x[0]:.4g} {unit}"
-        )
+        return f"{name}: stopped early with one placement, {rate(y[0])} at {x[0]:.4g} {unit}"
     if len(x) == 1:
-        return f"{name}: one placement is best in both, {_rate(y[0])} tokens/s at {x[0]:.4g} {unit}"
+        return f"{name}: one placement is best in both, {rate(y[0])} at {x[0]:.4g} {unit}"
     least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[
         curve.against
     ]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
     return f"{name}: up to {more} more tokens/s than the {least} plan, at {dearer} more {unit}"
-
-
-def _rate(tokens_per_s: float) -> str:
-    """Four digits or more, and thousands set apart.
-
-    >>> _rate(82.56289), _rate(6320.98), _rate(1234567.8)
-    ('82.56', '6,321', '1,234,568')
-    """
-    return f"{tokens_per_s:,.0f}" if tokens_per_s >= 1e4 else f"{tokens_per_s:,.4g}"
 
 
 def _percent(share: float) -> str:
@@ -135,6 +128,6 @@ def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
     >>> _labels("usd_per_hour", [1.0, 1.1, 4.0], [10.0, 11.0, 30.0])
     ['', '11', '30']
     """
-    labels = [_rate(v) for v in y]
+    labels = [rate(v).split()[0] for v in y]
     room = 0.05 * x[-1] if against in _ADDING_UP else 0.07 * (x[-1] - x[0])
     return [t if i == len(x) - 1 or x[i + 1] - x[i] > room else "" for i, t in enumerate(labels)]

@@ -4,10 +4,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.display import DOES_NOT_FIT
+from pipelab.display import DOES_NOT_FIT, counted
 from pipelab.evaluation import tally
-from pipelab.figures.gantt_chart import GanttView, gantt, gantt_parts
-from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, plain, room_for
+from pipelab.figures.gantts import checked, gantt_parts
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    colour_of_types,
+    figure_of,
+    finish,
+    plain,
+    room_for,
+)
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -20,7 +27,7 @@ _OTHERS = "#C8C8C8"
 
 
 def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
-    """`pl.gantt` of a placement's training step, its ranks named by what they hold.
+    """Draw `pl.gantt` of a placement's training step, its ranks named by what they hold.
 
     Parameters
     ----------
@@ -41,28 +48,26 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     TypeError
         The option is unknown.
     """
-    figure = gantt(
-        training.timeline,
-        **{"finding": f"{plain(training.problem.name)}: {training.sentence}", **options},
+    own = {"finding": f"{plain(training.problem.name)}: {training.sentence}", **options}
+    parts = gantt_parts(
+        training.timeline, **checked(training.timeline, **own), names=_names(training)
     )
-    axis = figure.layout.yaxis
-    axis.update(ticktext=[plain(training.labels[rank]) for rank in axis.tickvals], automargin=True)
     if options.get("memory") and training.stages is not None:
-        figure.layout.yaxis2.title.text = "activations (GB)"
-    return figure
+        parts["layout"]["yaxis2"]["title"]["text"] = "activations (GB)"
+    return figure_of(parts)
 
 
 def training_gantt_parts(training: "TrainingTimeline", finding: str) -> dict:
-    """The same as plain dicts, for a chart that is redrawn often; `finding` is its title."""
-    parts = gantt_parts(training.timeline, GanttView(finding=finding))
-    axis = parts["layout"]["yaxis"]
-    axis["ticktext"] = [plain(training.labels[rank]) for rank in axis["tickvals"]]
-    parts["layout"]["margin"] = {"l": _left(training)}
-    return parts
+    """Return the same for a chart that stays on the page; `finding` is its title."""
+    return gantt_parts(training.timeline, finding=finding, names=_names(training))
+
+
+def _names(training: "TrainingTimeline") -> list[str]:
+    return [plain(label) for label in training.labels]
 
 
 def training_memory_parts(training: "TrainingTimeline") -> dict:
-    """What the fullest GPU of every rank holds during a step, as a share of its memory.
+    """Return what the fullest GPU of every rank holds during a step, as a share of its memory.
 
     Parameters
     ----------
@@ -87,35 +92,51 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     """
     needs, limits = training.memory_gb, memory_limits(training)
     if needs is None:
-        title = "The cost model does not say what training keeps in memory"
-        return {"data": [], "layout": _memory_layout(training, 1.0, title, "")}
+        return finish([], "The cost model does not say what training keeps in memory", height=120)
     shares = np.array(needs) / limits
     order = np.argsort(-shares, kind="stable")
     named = set(order[:_MOST_LINES].tolist())
     colours = colour_of_types(gpu.type for gpu in training.problem.cluster.gpus)
     # the grey ones first, so that none covers a coloured line; then in the order of the legend
     ranks = [r for r in range(len(needs)) if r not in named] + sorted(named)
-    traces = [_held(training, rank, float(limits[rank]), rank in named, colours) for rank in ranks]
     end = training.timeline.makespan
-    traces.append({
-        "type": "scatter", "name": "the GPU's memory", "mode": "lines", "x": [0, end], "y": [100, 100],
-        "line": {"color": BOTTLENECK, "width": 2, "dash": "dash"}, "hoverinfo": "skip",
-    })  # fmt: skip
+    limit = {
+        "type": "scatter",
+        "mode": "lines",
+        "name": "the GPU's memory",
+        "x": [0, end],
+        "y": [100, 100],
+        "line": {"color": BOTTLENECK, "width": 2, "dash": "dash"},
+        "hoverinfo": "skip",
+    }
     fullest = int(order[0])
-    title = f"The fullest GPU is in stage {fullest + 1}: {needs[fullest]:.3g} of {limits[fullest]:.3g} GB"
+    held = f"{needs[fullest]:.3g} of {limits[fullest]:.3g} GB"
+    title = f"The fullest GPU is in stage {fullest + 1}: {held}"
     over = int((shares > 1).sum())
     if over:
-        several = "stages do" if over > 1 else "stage does"
-        title = f"{DOES_NOT_FIT.symbol} {over} {several} not fit. {title}"
-    note = "weights, gradients and optimizer state are always there; activations come and go"
-    return {
-        "data": traces,
-        "layout": _memory_layout(training, float(shares.max()), title, note),
-    }
+        verb = "do" if over > 1 else "does"
+        title = f"{DOES_NOT_FIT.symbol} {counted(over, 'stage')} {verb} not fit. {title}"
+    # below, where its lines do not come between title and chart
+    legend = {"x": 0, "xanchor": "left", "y": -0.25, "yanchor": "top"}
+    return finish(
+        [*(_held(training, r, float(limits[r]), r in named, colours) for r in ranks), limit],
+        title,
+        "weights, gradients and optimizer state are always there; activations come and go",
+        x={"title": "time (s)", "range": [0, end]},
+        y={
+            "title": "memory in use",
+            "range": [0, 105 * max(1.0, float(shares.max()))],
+            "ticksuffix": " %",
+        },
+        height=430,
+        # below the Gantt chart, on the same time axis
+        margin={"l": room_for(training.labels, 13), "t": 66, "b": 100},
+        legend=legend,
+    )
 
 
 def memory_limits(training: "TrainingTimeline") -> np.ndarray:
-    """Memory of each rank's smallest GPU, in GB, shape (ranks,)."""
+    """Return the memory of each rank's smallest GPU, in GB, shape (ranks,)."""
     return np.array([min(report.memory_limit_gb) for report in training.evaluation.stages])
 
 
@@ -125,40 +146,22 @@ def _held(
     """State and activations of one rank over time, in percent of its GPU's memory."""
     timeline, report = training.timeline, training.evaluation.stages[rank]
     steps = timeline.memory(rank)
-    whole = (training.memory_gb or ())[rank]
-    always = whole - float(steps.amount.max(initial=0.0))
+    always = (training.memory_gb or ())[rank] - float(steps.amount.max(initial=0.0))
     amount = always + np.append(steps.amount, steps.amount[-1:])
     types = report.gpu_types[0] if len(report.gpu_types) == 1 else tally(report.gpu_types)
+    line: dict[str, Any] = {"shape": "hv", "width": 1, "dash": "solid", "color": _OTHERS}
+    if named:
+        line |= {"width": 2, "dash": _DASHES[rank % 5], "color": colours[report.gpu_types[0]]}
     return {
-        "type": "scatter", "mode": "lines", "name": f"stage {rank + 1} · {plain(types)}",
-        "x": np.append(steps.time, timeline.makespan), "y": 100 * amount / limit,
-        "customdata": amount, "showlegend": named,
-        "line": {
-            "shape": "hv", "width": 2 if named else 1, "dash": _DASHES[rank % 5] if named else "solid",
-            "color": colours[report.gpu_types[0]] if named else _OTHERS,
-        },
-        "hovertemplate": f"{plain(training.labels[rank])}<br>%{{customdata:.4g}} of {limit:.4g} GB at %{{x:.4g}} s"
-                         f"<br>{always:.4g} GB of them always<extra></extra>",
-    }  # fmt: skip
-
-
-def _memory_layout(training: "TrainingTimeline", most: float, title: str, note: str) -> dict:
-    return {
-        "title": {"text": f"{title}<br><sup>{note}</sup>"}, "height": 430, "hovermode": "closest",
-        "margin": {"l": _left(training), "t": 66},  # below the Gantt chart, on the same time axis
-        # below, where its lines do not come between title and chart
-        "legend": {"x": 0, "xanchor": "left", "y": -0.25, "yanchor": "top"},
-        "xaxis": {
-            "range": [0, training.timeline.makespan], "title": {"text": "time (s)"}, "gridcolor": GRID,
-            "zeroline": False,
-        },
-        "yaxis": {
-            "range": [0, 105 * max(1.0, most)], "title": {"text": "memory in use"}, "ticksuffix": " %",
-            "gridcolor": GRID, "zeroline": False, "ticklabelstandoff": 8,
-        },
-    }  # fmt: skip
-
-
-def _left(training: "TrainingTimeline") -> int:
-    """Pixels of the left margin."""
-    return room_for(training.labels, 12)
+        "type": "scatter",
+        "mode": "lines",
+        "name": f"stage {rank + 1} · {plain(types)}",
+        "x": np.append(steps.time, timeline.makespan),
+        "y": 100 * amount / limit,
+        "customdata": amount,
+        "showlegend": named,
+        "line": line,
+        "hovertemplate": f"{plain(training.labels[rank])}"
+        f"<br>%{{customdata:.4g}} of {limit:.4g} GB at %{{x:.4g}} s"
+        f"<br>{always:.4g} GB of them always<extra></extra>",
+    }

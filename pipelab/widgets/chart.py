@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from pipelab.figures.live import as_json, figure_of, template_json
+from pipelab.figures.live import as_json, template_json
+from pipelab.figures.theme import figure_of
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -12,9 +12,9 @@ from pipelab.engine.background import solve_in_background
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.plan import limited_by, plan_parts
+from pipelab.figures.placements import limited_by, placement_parts
 from pipelab.figures.progress import progress_parts
-from pipelab.figures.theme import plain
+from pipelab.figures.theme import plain, rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -56,7 +56,7 @@ class WatchedSolve(widgets.VBox):
         self.status = Words()
         self.solving = solve_in_background(problem, method, **options)
         self.progress = LiveChart(progress_parts((), 0.0, *self._title()))
-        self.chart = LiveChart(plan_parts(problem, None, "No placement yet"))
+        self.chart = LiveChart(placement_parts(problem, None, "No placement yet"))
         self.refresh()
         parts = [
             widgets.HBox([self.stop_button, self.used]),
@@ -120,7 +120,7 @@ class WatchedSolve(widgets.VBox):
                 progress_parts((), 0.0, f"{self._name}: {REFUSED}", "see the reason above")
             )
             self.chart.put(
-                plan_parts(None, None, "There was nothing to solve", "see the reason above")
+                placement_parts(None, None, "There was nothing to solve", "see the reason above")
             )
             return
         moments = result.details.get("progress") or moments
@@ -137,7 +137,7 @@ class WatchedSolve(widgets.VBox):
             self._draw(result.placement, given(result.throughput), proof)
         else:
             self.chart.put(
-                plan_parts(self.problem, None, "No placement", plain(result.reason[:110]))
+                placement_parts(self.problem, None, "No placement", plain(result.reason[:110]))
             )
 
     def _title(self, moments: "Sequence[Progress]" = ()) -> tuple[str, str]:
@@ -180,8 +180,8 @@ class WatchedSolve(widgets.VBox):
             return
         self._drawn = (placement, proof)
         slow = evaluate(self.problem, placement).bottlenecks
-        title = f"{throughput:,.6g} tokens/s in {counted(len(placement), 'stage')}, {proof}"
-        self.chart.put(plan_parts(self.problem, placement, title, limited_by(slow)))
+        title = f"{rate(throughput)} in {counted(len(placement), 'stage')}, {proof}"
+        self.chart.put(placement_parts(self.problem, placement, title, limited_by(slow)))
 
 
 def watch_solve(
@@ -223,7 +223,7 @@ def watch_solve(
     301.784
     >>> watched.refresh()
     >>> watched.chart.layout.title.text.split("<br>")[0]
-    '301.784 tokens/s in 1 stage, proven optimal'
+    '301.8 tokens/s in 1 stage, proven optimal'
     """
     if not isinstance(problem, Problem):
         raise InvalidValue(

@@ -1,28 +1,47 @@
-"""From a state of the mix explorer to what it shows: optimum, baselines, prices, and one more GPU of each type."""
+"""From a state of the mix explorer to what it shows: optimum, baselines, deployment, one more GPU."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipelab.display import outcome_of
+from pipelab.engine.deployments.deploying import deploy
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.speed_scenarios import sensitivity
+from pipelab.errors import PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
-from pipelab.figures.baselines import Row
+from pipelab.figures.baselines import Row, row_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, solve
 from pipelab.widgets.mix_values import Mix, problem_of
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
-_MOST_KEPT = 300  # answers; each holds its tables of stages
+FIRST_S = 0.4  # for a first deployment with its bound
+_MOST_KEPT = 500
+
+# What is proven is kept: the optimum with one more GPU, solved in advance, is the next press of a
+# key. Each answer holds its tables of stages.
+_kept: dict[Hashable, Any] = {}
 
 
-@dataclass(frozen=True)
-class Money:
+def kept(key: Hashable) -> Any:
+    """Return what was kept under this key, or None."""
+    return _kept.get(key)
+
+
+def keep(key: Hashable, found: Any, status: str) -> None:
+    """Keep what is proven; what was stopped early is computed again."""
+    if status in ("optimal", "infeasible"):
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = found
+
+
+class Money(NamedTuple):
     """What the GPUs in use cost; None where one of them has no price."""
 
     usd_per_hour: float | None
@@ -31,21 +50,12 @@ class Money:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The proven optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
+    """The optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
 
     mix: Mix
     problem: Problem
     result: Result
     baselines: tuple[Row, ...]
-
-
-# Answers are kept: the optimum with one more GPU, solved in advance, is the next press of a key.
-_kept: dict[Mix, Answer] = {}
-
-
-def answered(mix: Mix) -> Answer | None:
-    """The answer, if it is known already."""
-    return _kept.get(mix)
 
 
 def answer(
@@ -65,24 +75,37 @@ def answer(
     >>> round(found.result.throughput, 3), [r.name for r in found.baselines if r.throughput]
     (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
     """
-    if mix in _kept:
-        return _kept[mix]
-    asked = problem_of(mix)
-    result = solve(asked, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
+    if (known := kept(mix)) is not None:
+        return known
+    begun = problem_of(mix)
+    result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
     problem = result.problem
-    found = Answer(
-        mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES)
-    )
-    if result.status in ("optimal", "infeasible"):  # a solve that was stopped early is repeated
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[mix] = found
+    rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
+    found = Answer(mix, problem, result, rules)
+    keep(mix, found, result.status)
     return found
 
 
-def row_of(name: str, result: Result) -> Row:
-    """A result as a row of the baselines' chart."""
-    return Row(name, result.throughput, outcome_of(result), result.reason)
+def deployments(
+    found: Answer, stop: threading.Event, limit_s: float
+) -> Iterator[Deployment | PipelabError]:
+    """Yield the best deployment of an answer's problem: a first one, then what is proven in time."""
+    key = "deployment", found.mix
+    if (known := kept(key)) is not None:
+        yield known
+        return
+    for seconds in (FIRST_S, limit_s):
+        try:
+            best = deploy(found.problem, batches=found.mix.batches, time_limit=seconds, stop=stop)
+        except PipelabError as error:
+            yield error
+            return
+        if stop.is_set():
+            return
+        keep(key, best, best.status)
+        yield best
+        if best.status in ("optimal", "infeasible"):
+            return
 
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:

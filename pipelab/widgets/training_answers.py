@@ -10,10 +10,13 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import given, whole_number
+from pipelab.figures.theme import rate
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Problem
 from pipelab.solving import solve
-from pipelab.widgets.mix_values import Mix, code_of_problem, problem_of
+from pipelab.widgets.mix_answers import keep, kept
+from pipelab.widgets.mix_values import Mix, problem_of, recipe_of, trained_by
+from pipelab.widgets.recipe import Recipe, Term
 
 if TYPE_CHECKING:
     from pipelab.engine.training import TrainingResult
@@ -22,8 +25,6 @@ BEST = "best"  # of the published rules, for each placement
 SCHEDULES = (*(name for name in RULES if name != "Inference"), BEST)
 RECOMPUTE = (*KINDS, "auto")
 _MOST = {"microbatches": 1024, "sequences": 256}
-_MOST_KEPT = 100
-_kept: dict[tuple[Mix, "TrainingValues"], "TrainingResult"] = {}
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,14 @@ def training_problem(mix: Mix, values: TrainingValues) -> Problem:
     InvalidValue
         The values contradict each other.
     """
-    load = Workload(mix.context, values.sequences, "training", microbatches=values.microbatches)
-    return replace(problem_of(for_training(mix, values)), workload=load)
+    problem_of(for_training(mix, values))  # raises what is wrong with the mix
+    return _recipe(mix, values)[1].value
+
+
+def _recipe(mix: Mix, values: TrainingValues) -> tuple[Recipe, Term]:
+    recipe, problem = recipe_of(for_training(mix, values))
+    load = mix.context, values.sequences
+    return recipe, trained_by(recipe, problem, *load, microbatches=values.microbatches)
 
 
 def trained(
@@ -105,8 +112,8 @@ def trained(
         The values contradict each other.
     """
     key = for_training(mix, values), values
-    if key in _kept:
-        return _kept[key]
+    if (known := kept(key)) is not None:
+        return known
     found = solve(
         training_problem(mix, values),
         objective="step_time",
@@ -114,10 +121,7 @@ def trained(
         stop=stop,
         time_limit=time_limit,
     )
-    if found.status in ("optimal", "infeasible"):
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = found
+    keep(key, found, found.status)
     return found
 
 
@@ -168,7 +172,7 @@ def facts(found: "TrainingResult", at_work: bool) -> list[str]:
     if step is None:
         return [] if at_work else [found.reason or found.sentence]
     lines = [
-        f"{found.throughput:,.6g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
+        f"{rate(given(found.throughput))}; {found.bubble:.1%} of the stages' time is idle (the bubble)."
     ]
     kinds = found.recompute or ()
     if len(set(kinds)) > 1:
@@ -179,17 +183,11 @@ def facts(found: "TrainingResult", at_work: bool) -> list[str]:
 
 def code_of_training(mix: Mix, values: TrainingValues) -> str:
     """The few lines that make the same problem and the same answer."""
-    lines = code_of_problem(for_training(mix, values))
+    recipe, _ = _recipe(mix, values)
     options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
-    load = f'pl.Workload({mix.context}, {values.sequences}, "training", microbatches={values.microbatches})'
-    lines += [
-        f"problem = dataclasses.replace(problem, workload={load})",
-        f'result = pl.solve(problem, objective="step_time", {options})',
-        "step = result.step",
-    ]
-    if "import dataclasses" not in lines:
-        lines = ["import dataclasses", "", *lines]
-    return "\n".join(lines) + "\n"
+    recipe.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')
+    recipe.lines.append("step = result.step")
+    return recipe.code
 
 
 def _time(seconds: float) -> str:
