@@ -57,17 +57,17 @@ RETURNED = {
     "plot_against_measured": "pipelab.figures.predictions",
     "plot_classes": "pipelab.figures.classes",
     "plot_comparison": "pipelab.figures.baselines",
-    "plot_in_flight": "pipelab.figures.in_flight_chart",
+    "plot_in_flight": "pipelab.figures.in_flight",
     "plot_placement": "pipelab.figures.placements",
     "plot_progress": "pipelab.figures.progress",
-    "plot_sweep": "pipelab.figures.sweep_charts",
+    "plot_sweep": "pipelab.figures.curves",
     "plot_timelines": "pipelab.figures.gantts",
-    "plot_trade_off": "pipelab.figures.trade_off_chart",
+    "plot_trade_off": "pipelab.figures.curves",
     "solve_for_latency": "pipelab.engine.methods.latency",
     "save_chrome_trace": "pipelab.io.trace_files",
     "save_placement": "pipelab.io.plans",
     "training_timeline": "pipelab.engine.timeline.training",
-    "training_gantt": "pipelab.figures.training_charts",
+    "training_gantt": "pipelab.figures.training",
 }
 
 # Functions that raise what no argument of a caller can bring about: a mistake in pipelab itself.

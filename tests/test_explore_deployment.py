@@ -1,12 +1,13 @@
 """The mix explorer's best deployment: it follows the single pipeline, first with a bound, then proven."""
 
 import asyncio
+import dataclasses
 import threading
 
 import pytest
 
 import pipelab as pl
-from pipelab.widgets import mix_answers
+from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import at_rest
 from pipelab.widgets.mix_answers import answer, deployments
 from pipelab.widgets.mix_sentences import deployment_title
@@ -63,3 +64,18 @@ def test_a_stop_yields_nothing_more():
 def test_a_chart_without_a_deployment_says_so(word):
     found = None if word == "not known yet" else answer(beginning("tiny"))
     assert word in deployment_title(None, found)
+
+
+def test_a_deployment_of_one_pipeline_is_the_placement_drawn_below():
+    """Two optimal placements side by side would look as if one of them were wrong."""
+    found = answer(beginning("tiny", {"A100": 1, "V100": 0}))
+    best = pl.deploy(found.problem)
+    assert (best.count, best.throughput) == (1, found.result.throughput)
+    halves = pl.Placement.of([(2, (0,)), (2, (1,))])
+    (pipeline,) = best.pipelines
+    other = dataclasses.replace(
+        best, pipelines=(dataclasses.replace(pipeline, replicas=(halves,)),)
+    )
+    for shown in (best, other):
+        bars = mix_explorer._deployed(shown, found)["data"][0]
+        assert list(zip(bars["base"], bars["x"], strict=True)) == [(0.5, 4)]

@@ -595,7 +595,7 @@ def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
         "Cluster": ["A100", "V100", "H100"],
         "Model and workload": [
             "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
-            "batches in flight (0: chosen)",
+            "in flight (0: chosen)",
         ],
         "Network and stages": ["network, any to any",
             "nodes of … GPUs", "GPUs per stage, up to", "batch is split"],

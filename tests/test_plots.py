@@ -12,9 +12,9 @@ from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.joint import joint_formulation
 from pipelab.engine.methods.joint import joint_size
 from pipelab.figures.growth import plot_growth
-from pipelab.figures.placements import limited_by, plot_placement
+from pipelab.figures.placements import limited_by, placement_parts, plot_placement
 from pipelab.figures.progress import plot_progress
-from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, ink_on
+from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, finish, ink_on, template
 
 
 def _bars(figure):
@@ -300,3 +300,49 @@ def test_lines_with_ranges_have_a_bar_from_the_least_to_the_most():
 def test_whole_numbers_have_no_ticks_between_them(x, dtick):
     figure = plot_lines(x, {"a": [1.0] * len(x)}, "a stays as it is", ("n", "s"))
     assert figure.layout.xaxis.dtick == dtick
+
+
+def test_a_title_is_never_wider_than_its_figure_which_grows_instead():
+    long = ", ".join(["what is to be seen in this figure is this"] * 4)
+    short, tall = (finish([], title, "a note")["layout"] for title in ("short", long))
+    *lines, note = tall["title"]["text"].split("<br>")
+    assert " ".join(lines) == long
+    assert max(map(len, lines)) <= 100
+    assert note == "<sup>a note</sup>"
+    more = 20 * (len(lines) - 1)
+    assert (
+        tall["height"] - short["height"] == tall["margin"]["t"] - short["margin"]["t"] == more > 0
+    )
+    # the toolbar stands beside the drawing, in the margin
+    assert template().layout.modebar.orientation == "v"
+    assert template().layout.margin.r >= 40
+
+
+def test_a_lane_of_a_gantt_chart_has_all_of_its_numbers_or_none():
+    """Numbers that stop after 9 would look as if work stopped there."""
+    timeline = pl.simulate(pl.schedule("1F1B", 4, 12), pl.StageCosts([1, 1, 6, 6], 1, 3))
+    for trace in pl.gantt(timeline).data[1:]:
+        for lane in set(trace.y):
+            texts = {t for t, y in zip(trace.text, trace.y, strict=True) if y == lane}
+            assert texts in ({""}, {str(i) for i in range(12)})
+    assert {"", "11"} <= set(pl.gantt(timeline).data[1].text)
+
+
+def test_a_column_of_a_sweep_can_be_named(tiny):
+    def make(batch):
+        return dataclasses.replace(
+            tiny, workload=dataclasses.replace(tiny.workload, batch_size=batch)
+        )
+
+    swept = pl.sweep(make, pl.grid(batch=(16, 32)), jobs=1, progress=False)
+    assert pl.plot(swept, x="batch").layout.xaxis.title.text == "batch"
+
+
+def test_where_nothing_fits_the_gpus_are_drawn_idle(tiny):
+    parts = placement_parts(tiny, None, "no placement exists")
+    assert parts["layout"]["yaxis"]["ticktext"] == [
+        "GPU 0 · A100 (idle)",
+        "GPU 1 · A100 (idle)",
+        "GPU 2 · V100 (idle)",
+        "GPU 3 · V100 (idle)",
+    ]

@@ -21,6 +21,7 @@ from pipelab.figures.theme import (
     finish,
     folded,
     ink_on,
+    line,
     plain,
     rate,
     rows,
@@ -95,19 +96,11 @@ def baseline_parts(
         "hoverinfo": "text",
         "cliponaxis": False,
     }
-    line = {
-        "type": "scatter",
-        "name": "proven optimum",
-        "mode": "lines",
-        "x": [optimum, optimum],
-        "y": [-0.5, len(rows_of) - 0.5],
-        "hoverinfo": "skip",
-        "line": {"color": BOTTLENECK, "width": 2, "dash": "dot"},
-        "showlegend": False,
-    }
+    x, y, dots = [optimum, optimum], [-0.5, len(rows_of) - 0.5], {"dash": "dot"}
+    best = line("proven optimum", x, y, BOTTLENECK, look=dots, showlegend=False)
     most = max([optimum or 0.0, *(row.throughput or 0.0 for row in rows_of)])
     return finish(
-        [*(_bars(rows_of, optimum, outcome) for outcome in OUTCOMES), notes, line],
+        [*(_bars(rows_of, optimum, outcome) for outcome in OUTCOMES), notes, best],
         title or _closest(rows_of, optimum),
         note,
         # without a rate, an axis would count nothing

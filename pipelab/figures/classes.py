@@ -25,7 +25,8 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        A heat map in Gb/s, with colours by powers of ten; rows send, columns receive.
+        A heat map in Gb/s; rows send, columns receive. Of more than six speeds, a colour stands for
+        a power of ten.
     """
     classes = gpu_classes(cluster)
     order = np.concatenate(classes.members)
@@ -34,14 +35,18 @@ def plot_classes(cluster: "Cluster") -> "Figure":
     speeds = np.unique(matrix[~np.isnan(matrix)])
     if len(speeds) > 6:
         speeds = 10.0 ** np.arange(math.floor(np.log10(speeds[0])), np.log10(speeds[-1]) + 1)
+        level, ticks = np.log10(matrix), np.log10(speeds)
+    else:  # as far apart as colours can be
+        level, ticks = np.searchsorted(speeds, matrix).astype(float), np.arange(len(speeds))
+        np.fill_diagonal(level, np.nan)
     names = [f"GPU {g} ({plain(cluster.gpus[g].type)})" for g in order]
     cells = {
         "type": "heatmap",
-        "z": np.log10(matrix),
+        "z": level,
         "colorscale": "Cividis",
         "colorbar": {
             "title": {"text": "Gb/s"},
-            "tickvals": np.log10(speeds),
+            "tickvals": ticks,
             "ticktext": [f"{v:g}" for v in speeds],
         },
         "customdata": [

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _BAND = 44  # pixels
-_LETTER = 0.011  # of the width of all layers, for each letter of a name
+_LETTER = 0.014  # of the width of all layers, for each letter of a name
 _Stages = Sequence[tuple[Stage, tuple[str, ...]]]  # each with the types of its GPUs
 
 

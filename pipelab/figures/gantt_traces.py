@@ -7,7 +7,7 @@ import numpy as np
 
 from pipelab.display import KIND_COLOURS
 from pipelab.engine.schedules.columns import B, F, I, W
-from pipelab.figures.theme import BOTTLENECK, WRONG, ink_on
+from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
@@ -21,21 +21,9 @@ _TRACES = (
 )
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
 _IDLE = {"color": "#F2F2F2", "line": {"width": 0}}
-_WIDTH = 800  # pixels of the time axis
+_WIDTH = 700  # pixels of the time axis
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
-
-
-def bar(name: str, lane: Any, start: Any, end: Any, **more: Any) -> dict:
-    """Return bars from `start` to `end` in their lanes."""
-    place = {"y": lane, "base": start, "x": end - start}
-    return {"type": "bar", "name": name, "orientation": "h", **place, **more}
-
-
-def line(name: str, x: Any, y: Any, colour: str, width: float, **more: Any) -> dict:
-    """Return a line over the lanes, about which hovering says nothing."""
-    look = {"mode": "lines", "hoverinfo": "skip", "line": {"color": colour, "width": width}}
-    return {"type": "scatter", "name": name, "x": x, "y": y, **look, **more}
 
 
 def idle(lane: Any, start: Any, end: Any, **more: Any) -> dict:
@@ -55,7 +43,7 @@ def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, share: np.ndarray
     """
     narrowest = np.full(int(lane.max()) + 1, np.inf)
     np.minimum.at(narrowest, lane, share)
-    wide = _WIDTH * narrowest[lane] >= 1 + 5.5 * len(str(batch.max()))
+    wide = _WIDTH * narrowest[lane] >= 6 + 5.5 * len(str(batch.max()))
     return {
         "text": np.where(wide, batch.astype(str), ""),
         "textposition": "inside",
@@ -204,9 +192,9 @@ def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
         f"{columns.action(i)}: {begin:.6g} to {until:.6g}"
         for i, begin, until in zip(mine.tolist(), start, end, strict=True)
     ]
-    name, marks = f"microbatch {microbatch}", {"mode": "lines+markers", "marker": {"size": 6}}
-    shown = {"hovertext": text, "hoverinfo": "text"}
-    return line(name, (start + end) / 2, columns.rank[mine], WRONG, 2, **marks, **shown)
+    path = line(f"microbatch {microbatch}", (start + end) / 2, columns.rank[mine], WRONG)
+    marks = {"mode": "lines+markers", "marker": {"size": 6}}
+    return path | marks | {"hovertext": text, "hoverinfo": "text"}
 
 
 def memory_traces(timeline: "Timeline") -> list[dict]:
@@ -219,18 +207,17 @@ def memory_traces(timeline: "Timeline") -> list[dict]:
     for rank in shown:
         steps = timeline.memory(rank)
         shade = int(150 * rank / max(ranks - 1, 1))
-        look = {"shape": "hv", "width": 2, "dash": dashes[rank % 4]}
         traces.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "name": f"memory of rank {rank}",
-                "x": np.append(steps.time, timeline.makespan),
-                "y": np.append(steps.amount, steps.amount[-1]),
-                "yaxis": "y2",
-                "line": {**look, "color": f"rgb({shade},{shade},{shade})"},
-                "hovertemplate": f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>",
-                "showlegend": len(shown) <= 4,
-            }
+            line(
+                f"memory of rank {rank}",
+                np.append(steps.time, timeline.makespan),
+                np.append(steps.amount, steps.amount[-1]),
+                f"rgb({shade},{shade},{shade})",
+                look={"shape": "hv", "dash": dashes[rank % 4]},
+                yaxis="y2",
+                legend="legend2",
+                showlegend=len(shown) <= 4,
+                hovertemplate=f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>",
+            )
         )
     return traces

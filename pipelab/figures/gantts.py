@@ -10,7 +10,7 @@ from pipelab.errors import InvalidValue, needed_by
 from pipelab.fields import instance, is_list, numbered, real_number, true_or_false
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.raster import lane_lines, raster_trace
-from pipelab.figures.theme import figure_of, finish, plain, rows
+from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure, FigureWidget
@@ -182,10 +182,10 @@ def gantt_parts(
         x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
         y=_lanes(names or [f"rank {rank}" for rank in range(schedule.ranks)])
         | {"domain": [0.38 if memory else 0, 1]},
-        height=min(30 * max(schedule.ranks, 3), 640) + (410 if memory else 150),
+        height=min(30 * max(schedule.ranks, 3), 640) + (420 if memory else 150),
         barmode="overlay",
         showlegend=True,
-        **({"yaxis2": below} if memory else {}),
+        **({"yaxis2": below, "legend2": {"y": 0.31, **LEGEND}} if memory else {}),
         **({"shapes": [lane_lines(schedule.ranks)]} if overview else {}),
     )
 

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import PROVEN, STOPPED
 from pipelab.errors import InvalidValue
-from pipelab.figures.theme import GRID, TYPE_COLOURS, WRONG, figure_of, finish, plain, template
+from pipelab.figures.theme import (
+    GRID,
+    TYPE_COLOURS,
+    WRONG,
+    figure_of,
+    finish,
+    line,
+    plain,
+    template,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -99,17 +108,16 @@ def _growing(
 ) -> "Figure":
     """Draw numbers against sizes on a logarithmic axis, with limits as dashed lines."""
     data = [
-        {
-            "type": "scatter",
-            "mode": mode,
-            "name": name,
-            "x": list(sizes),
-            "y": [float(number) for number in numbers],
-            "line": {"color": colour},
-            "marker": {"symbol": symbol, "size": 11, "color": colour},
-            "customdata": [f"{number:,}" for number in numbers],
-            "hovertemplate": f"%{{x}}<br>%{{customdata}}<extra>{name}</extra>",
-        }
+        line(
+            name,
+            list(sizes),
+            [float(number) for number in numbers],
+            colour,
+            mode=mode,
+            marker={"symbol": symbol, "size": 11, "color": colour},
+            customdata=[f"{number:,}" for number in numbers],
+            hovertemplate=f"%{{x}}<br>%{{customdata}}<extra>{name}</extra>",
+        )
         for (name, numbers), colour, symbol in zip(
             counts.items(),
             cycle(TYPE_COLOURS),
@@ -190,14 +198,7 @@ def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
 
 
 def _run_time_traces(part: "DataFrame", median: Any) -> list[dict]:
-    joined = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": median.index,
-        "y": median,
-        "line": {"color": TYPE_COLOURS[0]},
-        "hoverinfo": "skip",
-    }
+    joined = line("", median.index, median, TYPE_COLOURS[0])
     proven = _is_proven(part)
     return [joined] + [
         {

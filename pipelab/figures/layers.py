@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, plain, template
+from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, line, plain, template
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -97,16 +97,16 @@ def _lines(times: list[dict[str, float]]) -> dict[str, np.ndarray]:
 
 def _traces(times: dict[str, np.ndarray], tokens: np.ndarray) -> list[dict]:
     return [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": tokens,
-            "y": times[name],
-            "name": name,
-            "legendgroup": name,
-            "line": {"color": colour, "dash": dash, "width": width},
-            "hovertemplate": f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
-        }
+        line(
+            name,
+            tokens,
+            times[name],
+            colour,
+            width,
+            {"dash": dash},
+            legendgroup=name,
+            hovertemplate=f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
+        )
         for name, (colour, dash, width) in _LINES.items()
         if times[name].max() >= _NEXT_TO_NOTHING * times["reading"].max()
     ]

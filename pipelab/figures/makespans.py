@@ -7,7 +7,7 @@ from pipelab.display import listed
 from pipelab.engine.schedules import RULES
 from pipelab.errors import InvalidValue
 from pipelab.fields import instance, is_list, real_number
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, plain
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -79,26 +79,21 @@ def plot_makespans(
         covered = sum(runners[other] == runners[name] for other in ordered[i + 1 :])
         colour, symbol = looks[name]
         data.append(
-            {
-                "mode": "lines+markers",
-                "name": name,
-                "line": {"color": colour, "width": 2 + 6 * covered},
-                "marker": {"symbol": symbol, "size": 9 + 7 * covered},
-                "hovertemplate": f"{name}: %{{y:.6g}} at {axis} %{{x}}<extra></extra>",
-            }
+            line(
+                name,
+                values,
+                runners[name],
+                colour,
+                2 + 6 * covered,
+                mode="lines+markers",
+                marker={"symbol": symbol, "size": 9 + 7 * covered},
+                hovertemplate=f"{name}: %{{y:.6g}} at {axis} %{{x}}<extra></extra>",
+            )
         )
-    data += [
-        {
-            "mode": "lines",
-            "name": name,
-            "line": {"color": "#111111", "width": 2, "dash": "dot"},
-            "hovertemplate": f"{name}: %{{y:.6g}}<extra></extra>",
-        }
-        for name in lines
-        if name not in runners
-    ]
-    for trace in data:
-        trace |= {"type": "scatter", "x": values, "y": lines[trace["name"]]}
+    for name in [name for name in lines if name not in runners]:
+        hover = f"{name}: %{{y:.6g}}<extra></extra>"
+        dots = line(name, values, lines[name], BOTTLENECK, look={"dash": "dot"})
+        data.append(dots | {"hovertemplate": hover, "hoverinfo": "all"})
     parts = finish(
         data,
         finding or _who_changes(values, runners, axis),

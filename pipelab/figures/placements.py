@@ -3,16 +3,20 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, counted
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
     BOTTLENECK,
+    bar,
     colour_of_types,
     figure_of,
     finish,
     ink_on,
+    line,
     plain,
     rate,
     rows,
@@ -262,15 +266,9 @@ def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[
 
 
 def _bars(name: str, blocks: Sequence[_Block]) -> dict:
-    return {
-        "type": "bar",
-        "name": name,
-        "orientation": "h",
-        "width": 0.85,
-        "y": [b.row for b in blocks],
-        "x": [len(b.stage.layers) for b in blocks],
-        "base": [b.stage.layers.start + 0.5 for b in blocks],
-    }
+    start = np.array([b.stage.layers.start + 0.5 for b in blocks])
+    end = np.array([b.stage.layers.stop + 0.5 for b in blocks])
+    return bar(name, [b.row for b in blocks], start, end, width=0.85)
 
 
 def _frames(blocks: Sequence[_Block], slow: Sequence[str]) -> dict:
@@ -294,14 +292,6 @@ def _links(evaluation: Evaluation | None, blocks: Sequence[_Block]) -> dict:
                 xs += [edge, edge, None]
                 ys += [row[link.sender], row[link.receiver], None]
                 texts += [f"slowest link {i + 1}→{i + 2}: {speed}"] * 2 + [""]
-    return {
-        "type": "scatter",
-        "name": "slowest link",
-        "mode": "lines+markers",
-        "x": xs,
-        "y": ys,
-        "hovertext": texts,
-        "hoverinfo": "text",
-        "line": {"color": BOTTLENECK, "width": 4, "dash": "dot"},
-        "marker": {"size": 10, "color": BOTTLENECK},
-    }
+    said = {"hovertext": texts, "hoverinfo": "text"}
+    marks = {"mode": "lines+markers", "marker": {"size": 10, "color": BOTTLENECK}}
+    return line("slowest link", xs, ys, BOTTLENECK, 4, {"dash": "dot"}, **said, **marks)

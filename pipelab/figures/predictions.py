@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
-from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, plain
+from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain
 from pipelab.hardware.expected_rates import error_bands
 
 if TYPE_CHECKING:
@@ -43,15 +43,7 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     bands = error_bands(table)
     groups = [key for key in bands.index if key[1] != "all" and key[2] == "all"][::-1]
     data: list[dict] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "x": bands.loc[key, ["low", "high"]].tolist(),
-            "y": [at, at],
-            "line": {"color": GRID, "width": 26},
-            "hoverinfo": "skip",
-            "showlegend": False,
-        }
+        line("", bands.loc[key, ["low", "high"]].tolist(), [at, at], GRID, 26, showlegend=False)
         for at, key in enumerate(groups)
     ]
     engines = list(dict.fromkeys(_engine_of(table)))

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.display import ended
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, plain, rate
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain, rate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -64,19 +64,9 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
     data = []
     for field, fill in (("bound", "none"), ("incumbent", "tonexty")):
         values = [getattr(m, field) for m in both]
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "lines",
-                "x": shade,
-                "y": values + values[-1:],
-                "line": {"width": 0, "shape": "hv"},
-                "fill": fill,
-                "fillcolor": "rgba(86,180,233,0.3)",
-                "hoverinfo": "skip",
-                "showlegend": False,
-            }
-        )
+        filled = {"fill": fill, "fillcolor": "rgba(86,180,233,0.3)", "showlegend": False}
+        ends = values + values[-1:]
+        data.append(line("gap", shade, ends, _BOUND, 0, {"shape": "hv"}, **filled))
     for name, field, colour, dash in (
         ("proven bound", "bound", _BOUND, "dash"),
         ("best placement so far", "incumbent", _BEST, "solid"),
@@ -85,16 +75,17 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
         known = [step for i, step in enumerate(known) if i == 0 or step[1] != known[i - 1][1]]
         known += [(end, known[-1][1])] if known else []
         data.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers" if field == "incumbent" else "lines",
-                "name": name,
-                "x": [x for x, _ in known],
-                "y": [y for _, y in known],
-                "marker": {"size": 9},
-                "line": {"color": colour, "dash": dash, "width": 3, "shape": "hv"},
-                "hovertemplate": f"%{{x:.2f}} s: %{{y:,.6g}} tokens/s<extra>{name}</extra>",
-            }
+            line(
+                name,
+                [x for x, _ in known],
+                [y for _, y in known],
+                colour,
+                3,
+                {"dash": dash, "shape": "hv"},
+                mode="lines+markers" if field == "incumbent" else "lines",
+                marker={"size": 9},
+                hovertemplate=f"%{{x:.2f}} s: %{{y:,.6g}} tokens/s<extra>{name}</extra>",
+            )
         )
     return finish(
         data,

@@ -102,6 +102,17 @@ def plain(text: object) -> str:
     return escape(str(text), quote=False)
 
 
+# A line of entries that ends at the right edge, above its `y`.
+LEGEND = {
+    "orientation": "h",
+    "yanchor": "bottom",
+    "x": 1,
+    "xanchor": "right",
+    "traceorder": "normal",
+}
+_PLAIN: Mapping[str, str] = {}  # neither dashed nor in steps
+
+
 def rate(per_second: float, unit: str = "tokens") -> str:
     """Return a rate with as many digits as a reader can use: four, or whole numbers.
 
@@ -130,6 +141,30 @@ def rows(labels: Sequence[str], **axis: Any) -> dict:
         "range": [max(len(labels), 1) - 0.5, -0.5],
         "showgrid": False,
         **axis,
+    }
+
+
+def bar(name: str, lane: Any, start: Any, end: Any, **more: Any) -> dict:
+    """Return a trace of bars from `start` to `end` in their rows."""
+    place = {"y": lane, "base": start, "x": end - start}
+    return {"type": "bar", "name": name, "orientation": "h", **place, **more}
+
+
+def line(
+    name: str, x: Any, y: Any, colour: str, width: float = 2, look: Mapping = _PLAIN, **more: Any
+) -> dict:
+    """Return a trace of a line, about which hovering says nothing unless `more` has what."""
+    quiet = {} if any(key.startswith("hover") for key in more) else {"hoverinfo": "skip"}
+    drawn = {"color": colour, "width": width, **look}
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": name,
+        "x": x,
+        "y": y,
+        "line": drawn,
+        **quiet,
+        **more,
     }
 
 
@@ -210,6 +245,8 @@ def folded(text: str, most: int) -> list[str]:
 def _axis(axis: "str | Mapping") -> dict:
     own = {"title": axis} if isinstance(axis, str) else dict(axis)
     title = own.pop("title", "")
+    if own.get("type") != "log":
+        own = {"exponentformat": "none", **own}  # 20,000 and not 20k
     return own | ({"title": {"text": title}} if title else {})
 
 
@@ -261,14 +298,7 @@ def template() -> Any:
             "font": {"size": 16},
         },
         margin={"l": 90, "r": 40, "t": 78, "b": 56},
-        legend={
-            "orientation": "h",
-            "y": 1.02,
-            "yanchor": "bottom",
-            "x": 1,
-            "xanchor": "right",
-            "traceorder": "normal",
-        },
+        legend={"y": 1.02, **LEGEND},
         # beside the drawing, so that it covers neither the title nor the legend
         modebar={
             "orientation": "v",

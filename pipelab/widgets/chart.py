@@ -42,6 +42,26 @@ class LiveChart(anywidget.AnyWidget):
     const pause = (ms) => new Promise(go => setTimeout(go, ms));
     const buttons = ["toImage", "zoom2d", "pan2d", "autoScale2d", "resetScale2d"];  // each a stop for the Tab key
     const config = {displaylogo: false, responsive: false, modeBarButtons: [buttons]};
+    const fold = (text, most) => text.split("<br>").flatMap((line) => {
+      const small = line.startsWith("<sup>"), parts = [];
+      for (const word of line.replace(/<\\/?sup>/g, "").split(" ")) {
+        const longer = [...parts.slice(-1), word].join(" ");
+        if (parts.length && longer.length <= (small ? 1.4 : 1) * most) parts.splice(-1, 1, longer);
+        else parts.push(word); }
+      return parts.map((part) => small ? `<sup>${part}</sup>` : part); });
+    // On a phone, titles and labels get more lines, labels a third of the width, and the legend stands below.
+    const narrow = (layout, width) => {
+      if (width >= 620) return layout;
+      const lines = fold(layout.title?.text ?? "", width / 9.5), before = layout.title?.text?.split("<br>").length ?? 0;
+      const more = 19 * (lines.length - before), left = Math.min(layout.margin?.l ?? 80, Math.round(0.36 * width));
+      const label = (text) => fold(text, (left - 12) / 6.4).join("<br>"), axes = {};
+      for (const name of Object.keys(layout).filter((key) => key.startsWith("yaxis") && layout[key].ticktext))
+        axes[name] = {...layout[name], ticktext: layout[name].ticktext.map(label), tickfont: {size: 10}};
+      const title = {...layout.title, text: lines.join("<br>")}, height = (layout.height ?? 400) + more;
+      const margin = {...layout.margin, l: left, t: (layout.margin?.t ?? 78) + more};
+      const xaxis = {...layout.xaxis, ...(layout.xaxis?.dtick && {dtick: null, nticks: 6})};
+      const legend = {...layout.legend, x: 0, xanchor: "left", y: -0.4, yanchor: "top"};
+      return {...layout, ...axes, title, height, margin, xaxis, legend}; };
     async function render({ model, el }) {
       const box = document.createElement("div");
       box.className = "pipelab-chart"; box.dataset.drawn = "no";
@@ -61,7 +81,8 @@ class LiveChart(anywidget.AnyWidget):
             .replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
           box.setAttribute("aria-label", title);
           if (!started) { box.textContent = ""; box.style.color = ""; }
-          await Plotly.react(box, data, {...layout, template, width: el.clientWidth}, config);
+          const shown = narrow(layout, el.clientWidth);
+          await Plotly.react(box, data, {...shown, template, width: el.clientWidth}, config);
           if (!started) {
             started = true; box.dataset.drawn = "yes";
             box.on("plotly_relayout", (change) => {
@@ -80,7 +101,9 @@ class LiveChart(anywidget.AnyWidget):
       const fit = () => {
         if (gone || !el.clientWidth) return;
         if (!started) draw();
-        else if (Math.abs(box._fullLayout.width - el.clientWidth) > 1) Plotly.relayout(box, {width: el.clientWidth}); };
+        else if (Math.abs(box._fullLayout.width - el.clientWidth) > 1) {
+          if (Math.min(box._fullLayout.width, el.clientWidth) < 620) draw();
+          else Plotly.relayout(box, {width: el.clientWidth}); } };
       const watch = new ResizeObserver(() => requestAnimationFrame(fit)); watch.observe(el);
       const change = () => { box.style.minHeight = ""; if (el.clientWidth) draw(); };
       model.on("change:drawing", change);

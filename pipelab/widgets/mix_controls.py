@@ -63,7 +63,7 @@ class MixControls:
         self.context = choice("context (tokens)", _CONTEXTS)
         self.network = choice("network, any to any", _networks(mix))
         self.gpus_per_node = choice("nodes of … GPUs", _nodes(mix))
-        self.in_flight = integer("batches in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
+        self.in_flight = integer("in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
         self.gpus_per_stage = integer("GPUs per stage, up to", 1, 8)
         self.counts: dict[str, widgets.IntSlider] = {}
         self._gpus = widgets.VBox(layout={"margin": "0"})

@@ -29,7 +29,7 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
-from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
+from pipelab.widgets.parts import Busy, CopyCode, Words, reload_note, shared
 
 if TYPE_CHECKING:
     import threading
@@ -62,7 +62,7 @@ class MixExplorer(widgets.VBox):
         self._gains: dict[str, float | None] = {}
         self._single: Row | None = None
         self._within = ""
-        self.busy = widgets.HTML()
+        self.busy = Busy()
         self.controls = MixControls(mix, self._changed, simple, self.busy)
         self.panel = self.controls.panel
         self.own = OwnPlan(self._own_changed)
@@ -71,7 +71,7 @@ class MixExplorer(widgets.VBox):
         self.deployed = LiveChart(_deployed(None, None))
         self.chart = LiveChart(placement_parts(None, None, "No placement yet"))
         self.baselines = LiveChart(baseline_parts([], None))
-        self._beside = Beside(self._show_busy)
+        self._beside = Beside(self.busy.show)
         if at_work:
             self._draw_first(mix)
         self._answers = [
@@ -102,7 +102,7 @@ class MixExplorer(widgets.VBox):
         """From now on `other` answers the controls and these charts are hidden; with None, they are back."""
         self._other = other
         self._beside.cancel()
-        self._show_busy(False)
+        self.busy.show(False)
         self.children = [self.panel, *(self._answers if other is None else ()), shared()]
         self._changed()
 
@@ -120,7 +120,7 @@ class MixExplorer(widgets.VBox):
         known = kept(mix)
         if known is not None:
             self._beside.cancel()
-            self._show_busy(False)
+            self.busy.show(False)
             self._show(known)
         else:
             limit = self._first_limit(mix)
@@ -240,10 +240,6 @@ class MixExplorer(widgets.VBox):
             expected.sentence if expected else "",
             self._within if own is None else "",
         )
-
-    def _show_busy(self, on: bool) -> None:
-        text = "<span role='status'>… Still solving; the picture shows the previous values.</span>"
-        self.busy.value = text if on else ""
 
     def _notify(self) -> None:
         for listener in self._listeners:

@@ -17,7 +17,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import cases, load_case, load_coefficients
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-from pipelab.widgets.recipe import Recipe, Term, public
+from pipelab.widgets.recipe import Recipe, Term, literal, public
 
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -288,7 +288,7 @@ def _cluster(recipe: Recipe, mix: Mix) -> Term:
         gbit = 8 * (mix.network_gb_per_s or 0.0)
         joined = Term("cluster_of_counts", lambda: cluster_of_counts)
         return recipe.let("cluster", joined(some, mix.gpus_per_node, gbit))
-    named = recipe.let("counts", Term(repr(counts), lambda: counts))
+    named = recipe.let("counts", literal(counts))
     facts = recipe.let("facts", public(load_gpus)())
 
     def of_each(name: str, field: str) -> Term:

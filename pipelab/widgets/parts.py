@@ -82,6 +82,15 @@ class Words(widgets.HTML):
         self.value = f"<div role='alert' style='line-height:1.6'>{sign}{escape(str(error))}</div>"
 
 
+class Busy(widgets.HTML):
+    """Says that an answer is not there yet."""
+
+    def show(self, on: bool) -> None:
+        """Show the words, or nothing."""
+        words = "… Still solving; the charts show the previous values."
+        self.value = f"<span role='status'>{words}</span>" if on else ""
+
+
 def reload_note() -> widgets.HTML:
     """What to do when the page was loaded anew."""
     text = "If controls or charts are missing after a reload of the page: Run ▸ Run All Cells."
@@ -91,11 +100,11 @@ def reload_note() -> widgets.HTML:
 
 # As many columns as the page has room for; a group or a control fills its column.
 COLUMNS = {
-    "grid_template_columns": "repeat(auto-fit, minmax(345px, 1fr))",
+    "grid_template_columns": "repeat(auto-fit, minmax(330px, 1fr))",
     "grid_gap": "0 28px",
     "width": "100%",
 }
-LOOK: dict[str, Any] = {"style": {"description_width": "150px"}, "layout": {"width": "auto"}}
+LOOK: dict[str, Any] = {"style": {"description_width": "145px"}, "layout": {"width": "auto"}}
 RELEASED = {**LOOK, "continuous_update": False}
 
 

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 from pipelab.engine.timeline import PlacedTimeline, timeline_of
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.in_flight_chart import plot_in_flight
+from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.placed import placed_gantt
 from pipelab.figures.placements import placement_parts
 from pipelab.widgets.chart import LiveChart

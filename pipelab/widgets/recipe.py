@@ -80,13 +80,22 @@ class Recipe:
 _IMPORTS = {"cluster_of_counts": "pipelab.hardware.known_clusters"}
 
 
+def literal(value: Any) -> Term:
+    """Return a plain value as a term."""
+    return Term(_text(value), lambda: value)
+
+
 def public(function: Callable) -> Term:
     """Return a name of `pl` as a term."""
     return Term(f"pl.{function.__name__}", lambda: function)
 
 
 def _text(x: Any) -> str:
-    return x.text if isinstance(x, Term) else repr(x)
+    """Code of a term or a plain value, with double quotes as the formatter has them."""
+    if isinstance(x, Term):
+        return x.text
+    text = repr(x)
+    return text if '"' in text else text.replace("'", '"')
 
 
 def _value(x: Any) -> Any:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import ending
+from pipelab.display import duration, ending
 from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
@@ -144,21 +144,19 @@ def carried_on(
 
 
 def passing_headline(step: TrainingTimeline) -> str:
-    """The title until there is an answer."""
-    name, seconds = step.timeline.schedule.name, step.timeline.iteration_time
+    """Return the title until there is an answer."""
+    name, seconds = step.timeline.schedule.name, duration(step.timeline.iteration_time)
     fits = ", which does not fit" if step.shortfall else ""
-    return (
-        f"{name}: a step takes {_time(seconds)} with this placement{fits}; "
-        "the best is being solved …"
-    )
+    placed = f"{name}: a step takes {seconds} with this placement{fits}"
+    return f"{placed}; the best is being solved …"
 
 
 def headline(found: "TrainingResult", at_work: bool) -> str:
-    """What was found, and how far it is proven, in one line."""
+    """Return in one line what was found, and how far it is proven."""
     if found.placement is None:
         return ""
-    stages = len(found.placement)
-    head = f"{found.schedule}: a step takes {_time(given(given(found.objective).value))} on {stages} stages, "
+    stages, step = len(found.placement), duration(given(given(found.objective).value))
+    head = f"{found.schedule}: a step takes {step} on {stages} stages, "
     if found.status == "optimal":
         return f"{head}proven least"
     far = f"up to {found.gap:.1%} less may be possible" if found.gap is not None else "no bound yet"
@@ -167,17 +165,15 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
 
 
 def facts(found: "TrainingResult", at_work: bool) -> list[str]:
-    """Tokens/s, idle share, what is recomputed; each a line for a reader."""
-    step = found.step
-    if step is None:
+    """Return lines for a reader: tokens/s, idle share, what is recomputed."""
+    if found.step is None:
         return [] if at_work else [found.reason or found.sentence]
-    lines = [
-        f"{rate(given(found.throughput))}; {found.bubble:.1%} of the stages' time is idle (the bubble)."
-    ]
-    kinds = found.recompute or ()
-    if len(set(kinds)) > 1:
-        again = [i for i, kind in enumerate(kinds, 1) if kind != "none"]
-        lines.append(f"Recomputed in stages {', '.join(map(str, again))} only.")
+    idle = f"{found.bubble:.1%} of the stages' time is idle (the bubble)."
+    lines = [f"{rate(given(found.throughput))}; {idle}"]
+    modes = found.recompute or ()
+    if len(set(modes)) > 1:
+        again = [str(i) for i, mode in enumerate(modes, 1) if mode != "none"]
+        lines.append(f"Recomputed in stages {', '.join(again)} only.")
     return lines
 
 
@@ -188,7 +184,3 @@ def code_of_training(mix: Mix, values: TrainingValues) -> str:
     recipe.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')
     recipe.lines.append("step = result.step")
     return recipe.code
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.4g} s" if seconds >= 1 else f"{seconds * 1000:.4g} ms"

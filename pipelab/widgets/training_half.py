@@ -9,10 +9,10 @@ import ipywidgets as widgets
 from pipelab.errors import PipelabError
 from pipelab.figures.placements import placement_parts
 from pipelab.figures.theme import plain
-from pipelab.figures.training_charts import training_gantt_parts, training_memory_parts
+from pipelab.figures.training import training_gantt_parts, training_memory_parts
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import COLUMNS, CopyCode, Words, choice, menu, reload_note
+from pipelab.widgets.parts import COLUMNS, Busy, CopyCode, Words, choice, menu, reload_note
 from pipelab.widgets.training_answers import (
     BEST,
     SCHEDULES,
@@ -71,10 +71,10 @@ class TrainingHalf(widgets.VBox):
         names = [(label, kind) for kind, label in _RECOMPUTE.items()]
         self.recompute = menu("recomputed", names, value=values.recompute)
         own = [self.schedule, self.microbatches, self.sequences, self.recompute]
-        self.busy, self.words, self.code = widgets.HTML(), Words(), CopyCode()
+        self.busy, self.words, self.code = Busy(), Words(), CopyCode()
         empty = placement_parts(None, None, "The training step is being solved …")
         self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
-        self._beside = Beside(self._show_busy)
+        self._beside = Beside(self.busy.show)
         for control in own:
             control.observe(lambda _change: self.follow(), "value")
         head = widgets.HTML(
@@ -100,7 +100,7 @@ class TrainingHalf(widgets.VBox):
         """Answer no more."""
         self._at_work = False
         self._beside.cancel()
-        self._show_busy(False)
+        self.busy.show(False)
 
     def follow(self) -> None:
         """The controls have changed: a placement at once, the proof later."""
@@ -155,7 +155,3 @@ class TrainingHalf(widgets.VBox):
         self.memory.put(
             placement_parts(None, None, "Nothing is held in memory without a placement")
         )
-
-    def _show_busy(self, on: bool) -> None:
-        text = "<span role='status'>… Still solving; the charts show the previous values.</span>"
-        self.busy.value = text if on else ""

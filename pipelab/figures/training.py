@@ -12,6 +12,7 @@ from pipelab.figures.theme import (
     colour_of_types,
     figure_of,
     finish,
+    line,
     plain,
     room_for,
 )
@@ -100,15 +101,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
     # the grey ones first, so that none covers a coloured line; then in the order of the legend
     ranks = [r for r in range(len(needs)) if r not in named] + sorted(named)
     end = training.timeline.makespan
-    limit = {
-        "type": "scatter",
-        "mode": "lines",
-        "name": "the GPU's memory",
-        "x": [0, end],
-        "y": [100, 100],
-        "line": {"color": BOTTLENECK, "width": 2, "dash": "dash"},
-        "hoverinfo": "skip",
-    }
+    limit = line("the GPU's memory", [0, end], [100, 100], BOTTLENECK, look={"dash": "dash"})
     fullest = int(order[0])
     held = f"{needs[fullest]:.3g} of {limits[fullest]:.3g} GB"
     title = f"The fullest GPU is in stage {fullest + 1}: {held}"
@@ -149,19 +142,16 @@ def _held(
     always = (training.memory_gb or ())[rank] - float(steps.amount.max(initial=0.0))
     amount = always + np.append(steps.amount, steps.amount[-1:])
     types = report.gpu_types[0] if len(report.gpu_types) == 1 else tally(report.gpu_types)
-    line: dict[str, Any] = {"shape": "hv", "width": 1, "dash": "solid", "color": _OTHERS}
-    if named:
-        line |= {"width": 2, "dash": _DASHES[rank % 5], "color": colours[report.gpu_types[0]]}
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": f"stage {rank + 1} · {plain(types)}",
-        "x": np.append(steps.time, timeline.makespan),
-        "y": 100 * amount / limit,
-        "customdata": amount,
-        "showlegend": named,
-        "line": line,
-        "hovertemplate": f"{plain(training.labels[rank])}"
+    return line(
+        f"stage {rank + 1} · {plain(types)}",
+        np.append(steps.time, timeline.makespan),
+        100 * amount / limit,
+        colours[report.gpu_types[0]] if named else _OTHERS,
+        2 if named else 1,
+        {"shape": "hv", "dash": _DASHES[rank % 5] if named else "solid"},
+        customdata=amount,
+        showlegend=named,
+        hovertemplate=f"{plain(training.labels[rank])}"
         f"<br>%{{customdata:.4g}} of {limit:.4g} GB at %{{x:.4g}} s"
         f"<br>{always:.4g} GB of them always<extra></extra>",
-    }
+    )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.display import duration
-from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, plain, rate
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, rate
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -31,25 +31,10 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
     # The bound as a curve: it bends where the latency is filled, between two whole numbers.
     bend = full * placed.latency_s / placed.problem.workload.tokens
     last = max(float(counts.max()), bend) + 0.5
+    bound = "upper bound: the rate, or number in flight / latency"
     data: list[dict] = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "upper bound: the rate, or number in flight / latency",
-            "x": [0, bend, last],
-            "y": [0, full, full],
-            "hoverinfo": "skip",
-            "line": {"color": TYPE_COLOURS[1], "width": 7},
-        },
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": "rate of the slowest lane",
-            "x": [0, last],
-            "y": [full, full],
-            "hoverinfo": "skip",
-            "line": {"color": BOTTLENECK, "dash": "dash", "width": 2},
-        },
+        line(bound, [0, bend, last], [0, full, full], TYPE_COLOURS[1], 7),
+        line("rate of the slowest lane", [0, last], [full] * 2, BOTTLENECK, look={"dash": "dash"}),
     ]
     for fits, name in ((True, "simulated"), (False, "simulated, but memory does not hold so many")):
         here = frame[frame["fits"] == fits]
