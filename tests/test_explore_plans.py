@@ -1,4 +1,4 @@
-"""The mix explorer's own and pinned plans, and for how many batches in flight it calls an answer proven."""
+"""The mix explorer's own plans, and for how many batches in flight it calls an answer proven."""
 
 import re
 
@@ -8,25 +8,6 @@ import pipelab as pl
 from pipelab.figures.theme import rate as tokens_per_s
 from pipelab.widgets.mix_answers import answer
 from pipelab.widgets.mix_values import beginning
-
-
-def row(mix, name):
-    """What the lower chart shows of a row: the length of its bar, or the words in its place."""
-    y = mix.baselines.layout.yaxis.ticktext.index(name)
-    (shown,) = [
-        trace.x[list(trace.y).index(y)]
-        if trace.type == "bar"
-        else trace.text[list(trace.y).index(y)]
-        for trace in mix.baselines.data
-        if trace.name != "proven optimum" and y in trace.y
-    ]
-    return shown
-
-
-def table(mix):
-    """The cells of the pinned plans' table by row."""
-    rows = re.findall("<tr><th scope='row'[^>]*>(.*?)</th>(.*?)</tr>", mix.own.table.value)
-    return {name: re.findall("<td[^>]*>(.*?)</td>", cells) for name, cells in rows}
 
 
 def test_any_list_of_layers_that_can_be_placed_is_taken_and_others_are_refused_with_a_way_back():

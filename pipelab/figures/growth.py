@@ -60,8 +60,10 @@ def plot_growth(sizes: Mapping[str, Mapping[str, int]], limit: int | None = None
     title += f"{share:,.0f} for each allocation of {labels[-1]}"
     note = f"{labels[0]}: {first['variables']:,} variables · "
     note += f"{labels[-1]}: {last['variables']:,} variables"
-    built = f"{float(f'{limit:.1e}'):,.0f} variables: about what this machine can build"
-    limits = {built: limit} if limit else {}
+    limits = {}
+    if limit:
+        most = f"{float(f'{limit:.1e}'):,.0f} variables"
+        limits[f"{most}: about what this machine can build"] = limit
     return _growing(labels, counts, limits, title, note, "problem", "markers")
 
 

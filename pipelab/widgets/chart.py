@@ -50,17 +50,19 @@ class LiveChart(anywidget.AnyWidget):
         else parts.push(word); }
       return parts.map((part) => small ? `<sup>${part}</sup>` : part); });
     // On a phone, titles and labels get more lines, labels a third of the width, and the legend stands below.
-    const narrow = (layout, width) => {
+    const narrow = (layout, data, width) => {
       if (width >= 620) return layout;
       const lines = fold(layout.title?.text ?? "", width / 9.5), before = layout.title?.text?.split("<br>").length ?? 0;
       const more = 19 * (lines.length - before), left = Math.min(layout.margin?.l ?? 80, Math.round(0.36 * width));
       const label = (text) => fold(text, (left - 12) / 6.4).join("<br>"), axes = {};
       for (const name of Object.keys(layout).filter((key) => key.startsWith("yaxis") && layout[key].ticktext))
         axes[name] = {...layout[name], ticktext: layout[name].ticktext.map(label), tickfont: {size: 10}};
-      const title = {...layout.title, text: lines.join("<br>")}, height = (layout.height ?? 400) + more;
-      const margin = {...layout.margin, l: left, t: (layout.margin?.t ?? 78) + more};
+      const named = layout.showlegend === false ? [] : data.filter((trace) => trace.name && trace.showlegend !== false);
+      const title = {...layout.title, text: lines.join("<br>")}, below = 22 * named.length;
+      const height = (layout.height ?? 400) + more + below;
+      const margin = {l: left, r: 20, t: (layout.margin?.t ?? 78) + more, b: (layout.margin?.b ?? 56) + below};
       const xaxis = {...layout.xaxis, ...(layout.xaxis?.dtick && {dtick: null, nticks: 6})};
-      const legend = {...layout.legend, x: 0, xanchor: "left", y: -0.4, yanchor: "top"};
+      const legend = {orientation: "v", x: 0, xanchor: "left", yref: "container", y: 0, yanchor: "bottom"};
       return {...layout, ...axes, title, height, margin, xaxis, legend}; };
     async function render({ model, el }) {
       const box = document.createElement("div");
@@ -81,7 +83,7 @@ class LiveChart(anywidget.AnyWidget):
             .replace(/&lt;/g, "<").replace(/&gt;/g, ">").replace(/&amp;/g, "&");
           box.setAttribute("aria-label", title);
           if (!started) { box.textContent = ""; box.style.color = ""; }
-          const shown = narrow(layout, el.clientWidth);
+          const shown = narrow(layout, data, el.clientWidth);
           await Plotly.react(box, data, {...shown, template, width: el.clientWidth}, config);
           if (!started) {
             started = true; box.dataset.drawn = "yes";

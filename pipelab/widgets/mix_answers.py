@@ -109,14 +109,14 @@ def deployments(
 
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
-    """The optimum with one GPU per stage, as the original MILP has it."""
+    """Return the optimum with one GPU per stage, as in the original MILP."""
     return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
 
 
 def one_more(
     mix: Mix, stop: threading.Event, budget_s: float
 ) -> Iterator[tuple[str, float | None]]:
-    """The optimum with one more GPU of each type, one by one; None where the time ran out.
+    """Yield the optimum with one more GPU of each type, one by one; None if the time ran out.
 
     Parameters
     ----------
@@ -157,14 +157,14 @@ def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterat
 
 
 def expected_of(problem: Problem, evaluation: Evaluation | None) -> Any:
-    """How far the rate may be off, if the cost model knows; else None."""
+    """Return how far the rate may be off, or None if the cost model does not know."""
     if evaluation is None or not hasattr(problem.costs, "expected_rate"):
         return None
     return problem.costs.expected_rate(problem, evaluation)
 
 
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
-    """Price per hour of the GPUs in use, and per million tokens."""
+    """Return the price per hour of the GPUs in use, and per million tokens."""
     per_hour = None if placement is None else price_per_hour(problem, placement)
     if per_hour is None or not throughput:
         return Money(per_hour, None)
@@ -172,7 +172,7 @@ def money(problem: Problem, placement: Placement | None, throughput: float | Non
 
 
 def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
-    """The GPUs of the optimum's stages, and after them those without a stage, one by one.
+    """Return the GPUs of the optimum's stages, and after them those without a stage, one by one.
 
     Parameters
     ----------
@@ -192,7 +192,7 @@ def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
-    """Layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
+    """Score layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
 
     If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
     then GPUs of the stages, one by one.
@@ -214,7 +214,7 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
 
 
 def tightest(problem: Problem, placement: Placement) -> tuple[float, float, int]:
-    """Memory needed and offered, in GB, on the GPU that has least to spare, and its stage, counted from 1."""
+    """Return needed and available memory (GB) of the GPU with the least to spare, and its stage (from 1)."""
     rows = [
         (limit - need, need, limit, i + 1)
         for i, stage in enumerate(evaluate(problem, placement).stages)

@@ -168,24 +168,24 @@ class MixControls:
 
 
 def _costs(mix: Mix) -> list[tuple[str, str]]:
-    """Cost models to choose from, each with its label."""
+    """Return the cost models to choose from, each with its label."""
     return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 
 def _batches(mix: Mix) -> list[tuple[str, int]]:
-    """Batch sizes to choose from; that it is chosen comes first."""
+    """Return the batch sizes to choose from; "chosen" comes first."""
     sizes = sorted({*_BATCHES, *([] if mix.batch is None else [mix.batch])})
     return [("chosen", _CHOSEN)] + [(str(size), size) for size in sizes]
 
 
 def _networks(mix: Mix) -> list[tuple[str, float]]:
-    """Bandwidths to choose from, in GB/s; a case's own links come first."""
+    """Return the bandwidths to choose from, in GB/s; a case's own links come first."""
     own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
     numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
     return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers
 
 
 def _nodes(mix: Mix) -> list[tuple[str, int]]:
-    """Sizes of nodes to choose from."""
+    """Return the sizes of nodes to choose from."""
     sizes = sorted({*_NODE_SIZES, mix.gpus_per_node})
     return [("no nodes" if size == 1 else str(size), size) for size in sizes]

@@ -89,7 +89,7 @@ class MixExplorer(widgets.VBox):
 
     @property
     def placement(self) -> Placement | None:
-        """What is drawn: the reader's own plan, if there is one, and else the optimum; None where it is not valid."""
+        """The placement drawn: the reader's own plan or the optimum; None if it is not valid."""
         if self.found is None or (self.own.score and not self.own.score.valid):
             return None
         return self.own.score.placement if self.own.score else self.found.result.placement
@@ -99,7 +99,7 @@ class MixExplorer(widgets.VBox):
         self._listeners.append(listener)
 
     def hand_over(self, other: Callable[[], None] | None) -> None:
-        """From now on `other` answers the controls and these charts are hidden; with None, they are back."""
+        """Let `other` answer the controls and hide these charts; with None, show them again."""
         self._other = other
         self._beside.cancel()
         self.busy.show(False)
@@ -127,7 +127,7 @@ class MixExplorer(widgets.VBox):
             self._beside.run(lambda stop: answer(mix, stop, limit), self._arrived)
 
     def _first_limit(self, mix: Mix) -> float:
-        """Seconds for what is shown first: of several batches the best so far, if the proof can follow."""
+        """Return the seconds for the first answer: few if the batch is chosen and the proof can follow."""
         return _FIRST_S if mix.batches and self._beside.follows else _LIMIT_S
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
@@ -164,7 +164,7 @@ class MixExplorer(widgets.VBox):
         self._notify()
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """While no control changes: the proof, deployments, one GPU per stage, one more GPU, other speeds."""
+        """Yield the proof, deployments, one GPU per stage, one more GPU, while no control changes."""
         found = given(self.found)
         if found.mix.batches and found.result.status == "feasible":
             found = answer(found.mix, stop, _LIMIT_S)
@@ -247,7 +247,7 @@ class MixExplorer(widgets.VBox):
 
 
 def _deployed(best: "Deployment | PipelabError | None", found: Answer | None) -> dict:
-    """The chart of the best deployment; if it is one pipeline, as good as the one below, that one."""
+    """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
     shown = best if isinstance(best, Deployment) else None
     if shown is not None and found is not None and shown.count == 1:
         same = shown.throughput == found.result.throughput

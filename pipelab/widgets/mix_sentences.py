@@ -21,7 +21,7 @@ from pipelab.widgets.mix_values import LINEAR, Mix
 
 
 def headline(found: Answer) -> tuple[str, str]:
-    """Title of the optimum's chart and the line below it."""
+    """Return the title of the optimum's chart and the line below it."""
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
@@ -38,7 +38,7 @@ def headline(found: Answer) -> tuple[str, str]:
 
 
 def own_headline(own: Score, found: Answer) -> tuple[str, str]:
-    """Title of the chart of a plan made by hand in this answer's problem, and the line below it."""
+    """Return the title of the chart of a plan made by hand, and the line below it."""
     if not own.valid:
         return "Your plan is not valid", ""
     best = "the proven optimum" if found.result.status == "optimal" else "the optimum"
@@ -51,7 +51,7 @@ def own_headline(own: Score, found: Answer) -> tuple[str, str]:
 
 
 def limit_of(problem: Problem, evaluation: Evaluation) -> str:
-    """The line below a title: what limits the attainable rate, and how the chart marks it.
+    """Return the line below a title: what limits the attainable rate, and how the chart marks it.
 
     Examples
     --------
@@ -72,14 +72,14 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
 
 
 def costs_line(mix: Mix) -> str:
-    """A caution for a model with the write-up's cost model; else empty."""
+    """Return a caution if a model has the write-up's cost model; otherwise nothing."""
     if mix.is_case or mix.costs not in LINEAR:
         return ""
     return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
 
 
 def batch_line(result: Result) -> str:
-    """Of which batches the one in the title is the best; empty where it is given."""
+    """Say among which batches the one in the title is the best; nothing if it is given."""
     if not result.batches:
         return ""
     own, far = result.problem.workload.batch_size, "" if result.status == "optimal" else " so far"
@@ -87,7 +87,7 @@ def batch_line(result: Result) -> str:
 
 
 def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
-    """Unused GPUs, the tightest memory, and prices where every GPU in use has one."""
+    """Return unused GPUs, the tightest memory, and prices if every GPU in use has one."""
     gpus, used = problem.cluster.gpus, set(placement.gpus)
     idle = Counter(gpu.type for g, gpu in enumerate(gpus) if g not in used)
     unused = ", ".join(f"{n} × {gpu_type}" for gpu_type, n in idle.items())
@@ -105,7 +105,7 @@ def facts_line(problem: Problem, placement: Placement, throughput: float) -> str
 
 
 def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterable[str]) -> str:
-    """Which one more GPU would help most, and which types are not solved yet.
+    """Say which additional GPU would help most, and which types are not solved yet.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ def _gain(more: float, now: float) -> str:
 
 
 def deployment_title(best: Deployment | PipelabError | None, found: Answer | None) -> str:
-    """The title of the best deployment: by how much it is better than one pipeline.
+    """Return the title of the best deployment: by how much it is better than one pipeline.
 
     Parameters
     ----------
@@ -176,7 +176,7 @@ def deployment_title(best: Deployment | PipelabError | None, found: Answer | Non
 
 
 def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:
-    """The numbers that a reader typed: layers of each stage, separated by commas or spaces.
+    """Read the layers of each stage that a reader typed, separated by commas or spaces.
 
     Raises
     ------

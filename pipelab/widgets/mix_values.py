@@ -17,7 +17,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.io.cases_csv import cases, load_case, load_coefficients
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-from pipelab.widgets.recipe import Recipe, Term, literal, public
+from pipelab.widgets.script import Script, Term, literal, public
 
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -104,13 +104,13 @@ class Mix:
         return BATCHES if self.batch is None else None
 
     def with_one_more(self, gpu_type: str) -> "Mix":
-        """The same with one more GPU of this type."""
+        """Return the same mix with one more GPU of this type."""
         return replace(self, counts=tuple((t, n + (t == gpu_type)) for t, n in self.counts))
 
 
 @cache
 def sources() -> tuple[str, ...]:
-    """Everything a mix can be about: the bundled cases, smallest first, then the models."""
+    """Return everything a mix can be about: the bundled cases, smallest first, then the models."""
     return (*_cases(), *models().index)
 
 
@@ -124,7 +124,7 @@ def _case(source: str) -> Problem:
 
 
 def types_of(source: str) -> tuple[str, ...]:
-    """The GPU types that can be mixed: a case's own, or all bundled ones.
+    """Return the GPU types that can be mixed: a case's own, or all bundled ones.
 
     >>> types_of("tiny")
     ('A100', 'V100')
@@ -135,7 +135,7 @@ def types_of(source: str) -> tuple[str, ...]:
 
 
 def cost_models(source: str) -> tuple[str, ...]:
-    """Names of the cost models that a case or model can be seen by; its own comes first.
+    """Return the names of the cost models for a case or model; its own comes first.
 
     >>> cost_models("tiny")
     ('linear', 'linear, no loss')
@@ -145,7 +145,7 @@ def cost_models(source: str) -> tuple[str, ...]:
 
 
 def beginning(source: str, counts: Mapping[str, int] | None = None, **values: Any) -> Mix:
-    """The state to begin with: a case as it is, or a model with a small mix of GPUs.
+    """Return the state to begin with: a case as it is, or a model with a small mix of GPUs.
 
     Raises
     ------
@@ -217,7 +217,7 @@ def problem_of(mix: Mix) -> Problem:
         own = ", ".join(_cases())
         expected = f"expected a number of GB/s: only the cases {own} have links of their own"
         raise InvalidValue("explore_mix", [("network", "as in the case", expected)])
-    return recipe_of(mix)[1].value
+    return script_of(mix)[1].value
 
 
 def code_of(mix: Mix, placement: Placement | None = None) -> str:
@@ -230,90 +230,90 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     >>> round(space["result"].throughput, 3)
     301.784
     """
-    recipe, _ = recipe_of(mix)
+    script, _ = script_of(mix)
     chosen = "" if mix.batches is None else f", batches={mix.batches}"
-    recipe.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
+    script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
     if placement is not None:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
         problem = "problem" if mix.batches is None else "result.problem"
-        recipe.lines.append(f"placement = pl.Placement.of({parts!r})")
-        recipe.lines.append(f"score = pl.score({problem}, placement, result)")
-    return recipe.code
+        script.lines.append(f"placement = pl.Placement.of({parts!r})")
+        script.lines.append(f"score = pl.score({problem}, placement, result)")
+    return script.code
 
 
-def recipe_of(mix: Mix) -> tuple[Recipe, Term]:
-    """Return the recipe of a mix's problem, and the problem as its last term."""
-    recipe, rules = (
-        Recipe(),
+def script_of(mix: Mix) -> tuple[Script, Term]:
+    """Return the script of a mix's problem, and the problem as its last term."""
+    script, rules = (
+        Script(),
         {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split},
     )
     written = (mix.output_tokens,) if mix.phase == "mixed" else ()
     flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}
     load = public(Workload)(mix.context, mix.batch or _BATCH, mix.phase, *written, **flight)
     if not mix.is_case:
-        cluster, costs = _cluster(recipe, mix), _costs(recipe, mix)
-        model = recipe.let("model", public(load_model)(mix.source))
-        load = recipe.let("load", load)
+        cluster, costs = _cluster(script, mix), _costs(script, mix)
+        model = script.let("model", public(load_model)(mix.source))
+        load = script.let("load", load)
         names = {"link_units": "tokens", "name": mix.source}
         problem = public(Problem)(cluster, model, load, costs, **rules, **names)
-        return recipe, recipe.let("problem", problem)
+        return script, script.let("problem", problem)
     case = Term("pl.load_case", lambda: _load_case)(mix.source, link_units="tokens")
-    case = recipe.let("case", case)
+    case = script.let("case", case)
     changed: dict[str, Any] = {"workload": load, **rules}
-    cluster = recipe.let("cluster", case.cluster.with_counts(dict(mix.counts)))
+    cluster = script.let("cluster", case.cluster.with_counts(dict(mix.counts)))
     if mix.network_gb_per_s is not None:
         together = Term("[0] * len(cluster)", lambda: [0] * len(cluster.value))
         whole = public(Cluster)(cluster.gpus, [[mix.network_gb_per_s]], together)
-        changed["cluster"] = recipe.let("cluster", whole)
+        changed["cluster"] = script.let("cluster", whole)
     changed.setdefault("cluster", cluster)
     if LINEAR[mix.costs]:
         changed["costs"] = _replaced(case.costs, **LINEAR[mix.costs])
-    return recipe, recipe.let("problem", _replaced(case, **changed))
+    return script, script.let("problem", _replaced(case, **changed))
 
 
 def _replaced(term: Term, **changes: Any) -> Term:
     return Term("dataclasses.replace", lambda: replace)(term, **changes)
 
 
-def trained_by(recipe: Recipe, problem: Term, *load: Any, **more: Any) -> Term:
+def trained_by(script: Script, problem: Term, *load: Any, **more: Any) -> Term:
     """Add the line that gives a problem the workload of training."""
     workload = public(Workload)(*load, "training", **more)
-    return recipe.let("problem", _replaced(problem, workload=workload))
+    return script.let("problem", _replaced(problem, workload=workload))
 
 
-def _cluster(recipe: Recipe, mix: Mix) -> Term:
+def _cluster(script: Script, mix: Mix) -> Term:
     counts = dict(mix.counts)
     if mix.gpus_per_node > 1:
         some = {t: n for t, n in counts.items() if n}
         gbit = 8 * (mix.network_gb_per_s or 0.0)
         joined = Term("cluster_of_counts", lambda: cluster_of_counts)
-        return recipe.let("cluster", joined(some, mix.gpus_per_node, gbit))
-    named = recipe.let("counts", literal(counts))
-    facts = recipe.let("facts", public(load_gpus)())
+        return script.let("cluster", joined(some, mix.gpus_per_node, gbit))
+    named = script.let("counts", literal(counts))
+    facts = script.let("facts", public(load_gpus)())
 
     def of_each(name: str, field: str) -> Term:
         text = f"{{t: facts[t].{field} for t in counts}}"
         each = Term(text, lambda: {t: getattr(facts.value[t], field) for t in counts})
-        return recipe.let(name, each)
+        return script.let(name, each)
 
     memory, price = of_each("memory", "memory_gb"), of_each("price", "usd_per_hour")
     made = public(Cluster).from_counts(named, memory, mix.network_gb_per_s, price)
-    return recipe.let("cluster", made)
+    return script.let("cluster", made)
 
 
-def _costs(recipe: Recipe, mix: Mix) -> Term:
+def _costs(script: Script, mix: Mix) -> Term:
     types = [t for t, n in mix.counts if n]
     if mix.costs in ROOFLINE:
-        return recipe.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
-    recipe.let("known", public(load_coefficients)().coefficients)
+        return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
+    script.let("known", public(load_coefficients)().coefficients)
     generation = 't.split("-")[0]'
     text = f"{{t: known[{generation}] for t in {types} if {generation} in known}}"
     known = Term(text, lambda: _coefficients(mix.costs, types))
-    return recipe.let("costs", public(LinearThroughput)(known, **LINEAR[mix.costs]))
+    return script.let("costs", public(LinearThroughput)(known, **LINEAR[mix.costs]))
 
 
 def _coefficients(name: str, types: Sequence[str]) -> dict:
-    """The write-up's coefficients of these types; it has one set for all A100, one for all V100, …"""
+    """Return the write-up's coefficients; it has one set for all A100, one for all V100, …"""
     strange = [t for t in types if not knows(name, t)]
     if strange:
         expected = f"the write-up has no coefficients for {listed(strange)}"

@@ -42,7 +42,7 @@ _shared: list[Shared] = []
 
 
 def shared() -> Shared:
-    """The one of this kernel; every explorer shows it."""
+    """Return the one of this kernel; every explorer shows it."""
     if not _shared:
         _shared.append(Shared(bundle=plotly_js()))
     return _shared[0]
@@ -71,13 +71,13 @@ class Words(widgets.HTML):
     """Text in place: what a title does not say, or why a value is refused."""
 
     def say(self, *lines: str) -> None:
-        """Plain lines, escaped; empty ones are left out."""
+        """Show plain lines, escaped; empty ones are left out."""
         self.value = "".join(
             f"<div style='line-height:1.6'>{escape(line)}</div>" for line in lines if line
         )
 
     def explain(self, error: BaseException) -> None:
-        """Why there is nothing to show, marked as refused."""
+        """Say why there is nothing to show, marked as refused."""
         sign = f"<b style='color:{REFUSED.ink}'>{REFUSED.symbol}</b> "
         self.value = f"<div role='alert' style='line-height:1.6'>{sign}{escape(str(error))}</div>"
 
@@ -92,7 +92,7 @@ class Busy(widgets.HTML):
 
 
 def reload_note() -> widgets.HTML:
-    """What to do when the page was loaded anew."""
+    """Return what to do after a reload of the page."""
     text = "If controls or charts are missing after a reload of the page: Run ▸ Run All Cells."
     note = widgets.HTML(f"<div style='color:#555;font-size:12px'>{text}</div>")
     return note.add_class("pipelab-live-only")  # a static copy leaves it out

@@ -24,8 +24,8 @@ from pipelab.widgets.parts import (
     reload_note,
     shared,
 )
-from pipelab.widgets.recipe import Recipe, Term, public
 from pipelab.widgets.schedule_sentences import measures_html
+from pipelab.widgets.script import Script, Term, public
 
 _NONE = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.
@@ -73,7 +73,7 @@ class ScheduleValues:
     @property
     def code(self) -> str:
         """The few lines that make the same timelines."""
-        return _recipe(self, self.names)[0].code
+        return _script(self, self.names)[0].code
 
 
 def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
@@ -89,29 +89,29 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     >>> timeline_for(ScheduleValues("1F1B", microbatches=4, slow_rank=3, slowness=2)).makespan
     33.0
     """
-    return _recipe(values, [name or values.name])[1][0].value
+    return _script(values, [name or values.name])[1][0].value
 
 
-def _recipe(values: ScheduleValues, names: Sequence[str]) -> tuple[Recipe, list[Term]]:
-    """The recipe of the timelines of these schedules, and a term for each."""
+def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[Term]]:
+    """The script of the timelines of these schedules, and a term for each."""
     slow = [values.slowness if r == values.slow_rank else 1.0 for r in range(values.ranks)]
     work = []
     for each in (values.forward, values.backward, values.weight):
         ranks = [each * factor for factor in slow]
         work.append(ranks if any(one != each for one in ranks) else each)
     kept = Term("32 / 34", lambda: 32 / 34) if values.kept == 32 / 34 else values.kept
-    recipe = Recipe()
+    script = Script()
     costs = public(StageCosts)(*work, comm=values.message, weight_activation=kept)
-    costs, timelines = recipe.let("costs", costs), []
+    costs, timelines = script.let("costs", costs), []
     for name in names:
         chunks = (values.chunks,) if RULES[name].chunked else ()
         order = public(schedule)(name, values.ranks, values.microbatches, *chunks)
-        order = recipe.let("order", order)
+        order = script.let("order", order)
         timelines.append(public(simulate)(order, costs.cut_for(order)))
-        recipe.lines.append(
+        script.lines.append(
             f"{'timelines += ' if timelines[1:] else 'timelines = '}[{timelines[-1].text}]"
         )
-    return recipe, timelines
+    return script, timelines
 
 
 class ScheduleExplorer(widgets.VBox):

@@ -15,8 +15,8 @@ from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem
 from pipelab.solving import solve
 from pipelab.widgets.mix_answers import keep, kept
-from pipelab.widgets.mix_values import Mix, problem_of, recipe_of, trained_by
-from pipelab.widgets.recipe import Recipe, Term
+from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
+from pipelab.widgets.script import Script, Term
 
 if TYPE_CHECKING:
     from pipelab.engine.training import TrainingResult
@@ -89,13 +89,13 @@ def training_problem(mix: Mix, values: TrainingValues) -> Problem:
         The values contradict each other.
     """
     problem_of(for_training(mix, values))  # raises what is wrong with the mix
-    return _recipe(mix, values)[1].value
+    return _script(mix, values)[1].value
 
 
-def _recipe(mix: Mix, values: TrainingValues) -> tuple[Recipe, Term]:
-    recipe, problem = recipe_of(for_training(mix, values))
+def _script(mix: Mix, values: TrainingValues) -> tuple[Script, Term]:
+    script, problem = script_of(for_training(mix, values))
     load = mix.context, values.sequences
-    return recipe, trained_by(recipe, problem, *load, microbatches=values.microbatches)
+    return script, trained_by(script, problem, *load, microbatches=values.microbatches)
 
 
 def trained(
@@ -179,8 +179,8 @@ def facts(found: "TrainingResult", at_work: bool) -> list[str]:
 
 def code_of_training(mix: Mix, values: TrainingValues) -> str:
     """The few lines that make the same problem and the same answer."""
-    recipe, _ = _recipe(mix, values)
+    script, _ = _script(mix, values)
     options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
-    recipe.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')
-    recipe.lines.append("step = result.step")
-    return recipe.code
+    script.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')
+    script.lines.append("step = result.step")
+    return script.code

@@ -1,4 +1,4 @@
-"""Recipes: a few calls, written once, that make a value and are shown to a reader as code."""
+"""Scripts: a few calls, written once, that make a value and are shown to a reader as code."""
 
 from collections.abc import Callable
 from functools import cached_property
@@ -10,7 +10,7 @@ _WIDE = 88  # letters of a line of code
 class Term:
     """An expression: its text, and its value, which is made when it is first asked for.
 
-    Attributes and calls of a term are terms, so that a recipe reads like the code it shows.
+    Attributes and calls of a term are terms, so that a script reads like the code it shows.
 
     Examples
     --------
@@ -46,14 +46,14 @@ class Term:
         return Term(text, make)
 
 
-class Recipe:
+class Script:
     """The lines that name terms, one after the other.
 
     Examples
     --------
-    >>> recipe = Recipe()
-    >>> four = recipe.let("four", Term("max", lambda: max)(4, 1))
-    >>> recipe.lines, four.text, four.value
+    >>> script = Script()
+    >>> four = script.let("four", Term("max", lambda: max)(4, 1))
+    >>> script.lines, four.text, four.value
     (['four = max(4, 1)'], 'four', 4)
     """
 
@@ -76,7 +76,7 @@ class Recipe:
         return f"{head}\n{body}"
 
 
-# What a recipe may use besides `pl` and dataclasses.
+# What a script may use besides `pl` and dataclasses.
 _IMPORTS = {"cluster_of_counts": "pipelab.hardware.known_clusters"}
 
 
