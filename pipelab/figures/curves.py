@@ -189,7 +189,7 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
         TYPE_COLOURS[0],
         mode="markers+text",
         marker={"color": TYPE_COLOURS[0], "size": 11, "symbol": symbols},
-        text=_labels(curve.against, x, y),
+        text=_labels(curve.against, x, y) if x else [],
         textposition="top center",
         customdata=[p.replace(" → ", "<br>") for p in frame["placement"]] if x else [],
         hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
