@@ -170,7 +170,7 @@ def gantt_parts(
     spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
     size = f"{counted(schedule.ranks, 'rank')}, {_microbatches(schedule.microbatches)}"
     below = {
-        "domain": [0, 0.3],
+        "domain": [0, 0.28],
         "rangemode": "tozero",
         "title": {"text": "activations held"},
         "anchor": "x",
@@ -181,11 +181,11 @@ def gantt_parts(
         f"{size}; {spans}; {how}",
         x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
         y=_lanes(names or [f"rank {rank}" for rank in range(schedule.ranks)])
-        | {"domain": [0.38 if memory else 0, 1]},
-        height=min(30 * max(schedule.ranks, 3), 640) + (420 if memory else 150),
+        | {"domain": [0.42 if memory else 0, 1]},
+        height=min(30 * max(schedule.ranks, 3), 640) + (460 if memory else 150),
         barmode="overlay",
         showlegend=True,
-        **({"yaxis2": below, "legend2": {"y": 0.31, **LEGEND}} if memory else {}),
+        **({"yaxis2": below, "legend2": {"y": 0.29, **LEGEND}} if memory else {}),
         **({"shapes": [lane_lines(schedule.ranks)]} if overview else {}),
     )
 
