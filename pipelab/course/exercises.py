@@ -233,10 +233,7 @@ class Given(SimpleNamespace):
 
 
 def drawn(
-    seed: int,
-    number: int,
-    draw: Callable[[random.Random], Any],
-    size: Callable[[Any], Any],
+    seed: int, number: int, draw: Callable[[random.Random], Any], size: Callable[[Any], Any]
 ) -> Callable[[], tuple[Any, ...]]:
     """Distinct random inputs, the smallest first, so that the first failure is the smallest.
 

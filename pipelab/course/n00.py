@@ -3,9 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import (
-    accumulate,
-)
+from itertools import accumulate
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -14,14 +12,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course import WAYS, Notebook, notebooks_of_the_course
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.display import counted, listed
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placed import PlacedTimeline
@@ -60,14 +51,7 @@ A100, L4, T4 = "A100-SXM-40", "L4", "T4"
 GPUS = {A100: 3, L4: 4, T4: 4}
 
 # Gb/s. Each type is one site; a company's own network joins two of them, and the third is far away.
-LINKS = {
-    (A100, A100): 10,
-    (L4, L4): 10,
-    (T4, T4): 10,
-    (A100, L4): 10,
-    (A100, T4): 1,
-    (L4, T4): 0.1,
-}
+LINKS = {(A100, A100): 10, (L4, L4): 10, (T4, T4): 10, (A100, L4): 10, (A100, T4): 1, (L4, T4): 0.1}
 
 PROMPT = Workload(sequence_length=2048, batch_size=1)
 

@@ -2,23 +2,12 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from itertools import (
-    accumulate,
-    combinations_with_replacement,
-    pairwise,
-)
+from itertools import accumulate, combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100S, L4S, T4S, three_sites
 from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
 from pipelab.display import listed
@@ -328,10 +317,7 @@ def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -
         )
         note = "the path: how many layers the first s GPUs hold together in the best split"
     elif np.isfinite(last[-1]):
-        says, note = (
-            f"{layers} layers on the {who} take {last[-1]:,.0f} ms",
-            _WHITE,
-        )
+        says, note = (f"{layers} layers on the {who} take {last[-1]:,.0f} ms", _WHITE)
     else:
         holds = int(np.flatnonzero(np.isfinite(last)).max(initial=0))
         says, note = (

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
 from pipelab.display import counted, listed

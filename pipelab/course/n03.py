@@ -11,15 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import (
-    Claim,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import Block, Row, colour_of, plot_rows
 from pipelab.display import counted

@@ -7,15 +7,7 @@ from functools import cache
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import (
-    Construction,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import Block, Row, colour_of, plot_rows
 from pipelab.course.type_count import average_link, list_options

@@ -11,23 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pipelab.candidates import Allocation, Connection, list_allocations, list_connections
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import (
-    Claim,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.display import counted
 from pipelab.engine.tolerances import NOT_SOLVED
-from pipelab.errors import (
-    InvalidPlacement,
-    InvalidValue,
-    UnknownName,
-    nearest,
-)
+from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (

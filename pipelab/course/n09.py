@@ -8,13 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity

@@ -6,13 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placed import PlacedTimeline

@@ -10,14 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-    gives,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
 from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
 from pipelab.display import counted
 from pipelab.engine.best_schedules.search import best_schedule
@@ -392,12 +385,7 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Fig
     limits = step.to_frame()["memory_offered_gb"].tolist()
     rows, lacking, widest = [], 0, max(*limits, *step.memory_gb)
     for name, cost, need, held, limit in zip(
-        step.labels,
-        step.stages,
-        step.memory_gb,
-        step.timeline.peak_in_flight,
-        limits,
-        strict=True,
+        step.labels, step.stages, step.memory_gb, step.timeline.peak_in_flight, limits, strict=True
     ):
         kept = need - cost.state_gb
         blocks = [

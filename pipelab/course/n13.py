@@ -7,13 +7,7 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import (
-    Construction,
-    Exercise,
-    Function,
-    Given,
-    Number,
-)
+from pipelab.course.exercises import Construction, Exercise, Function, Given, Number
 from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
 from pipelab.engine.formulations.count import count_candidates

@@ -4,20 +4,10 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import (
-    accumulate,
-    permutations,
-    product,
-)
+from itertools import accumulate, permutations, product
 from typing import TYPE_CHECKING, Any
 
-from pipelab.course.exercises import (
-    Exercise,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.programs import PROPERTIES, Fault
 from pipelab.errors import InvalidValue, shown
 from pipelab.figures.theme import TYPE_COLOURS, ink_on, template
