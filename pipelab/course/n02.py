@@ -18,7 +18,6 @@ from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain, temp
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -57,7 +56,7 @@ _SAME = 1 + 1e-9  # rates this close to one another are one
 _BARS = 60
 
 
-def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure":
+def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
     """How many placements reach which rate, and where the marked ones stand among them.
 
     Parameters

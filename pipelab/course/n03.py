@@ -31,7 +31,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -46,7 +45,7 @@ def plot_staircase(
     most: Callable[[GPU, float], int],
     rate: float,
     span: tuple[float, float] = (3000, 9000),
-) -> "go.Figure":
+) -> "Figure":
     """The layers that fit at every rate, stacked by GPU type, with one rate marked.
 
     Parameters
@@ -140,7 +139,7 @@ _NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second
 _SAME = 1 + 1e-9
 
 
-def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "go.Figure":
+def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "Figure":
     """What a solver answered, and the first thing that is wrong with it.
 
     Parameters
@@ -247,7 +246,7 @@ def _positions(
 
 
 def _draw_arrow(
-    figure: "go.Figure", a: tuple[float, float], b: tuple[float, float], colour: str
+    figure: "Figure", a: tuple[float, float], b: tuple[float, float], colour: str
 ) -> None:
     """Straight to the right; back to the left, in an arc below."""
     tip = {

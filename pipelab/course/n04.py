@@ -18,7 +18,6 @@ from pipelab.problem import Model, Problem
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -72,7 +71,7 @@ def outcome_of_prediction(predicted: float | None, possible: float | None) -> st
 
 def plot_predictions(
     mixes: Sequence[str], predicted: Sequence[float | None], possible: Sequence[float | None]
-) -> "go.Figure":
+) -> "Figure":
     """A point per GPU mix: what is possible to the right, what is predicted upwards, and the diagonal.
 
     Parameters
@@ -155,7 +154,7 @@ def plot_predictions(
     return figure
 
 
-def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
+def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
     """A bar per version of the heuristic: for how many mixes it is right, and how it errs elsewhere.
 
     Parameters
@@ -212,7 +211,7 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
 
 def plot_against_prediction(
     predicted: float, rates: Mapping[str, float], optimum: float | None = None
-) -> "go.Figure":
+) -> "Figure":
     """A bar for every rate that a choice yields, a line where the prediction is, and the optimum.
 
     Parameters
@@ -295,7 +294,7 @@ def _possible(optimum: float | None) -> str:
     return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
 
 
-def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "go.Figure":
+def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "Figure":
     """How many times as fast as one GPU k of them are predicted to be, beside k.
 
     Parameters

@@ -33,7 +33,6 @@ from pipelab.problem import Model, Problem, Workload
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -196,7 +195,7 @@ def plot_choice(
     claim: float,
     connections: Sequence[Connection] = (),
     e: Any = (),
-) -> "go.Figure":
+) -> "Figure":
     """Chosen allocations as boxes, one row per GPU; chosen connections as arrows.
 
     Also of a choice that is no placement: the title says what is wrong.
@@ -284,7 +283,7 @@ def _links(
     return {sender: receiver for sender, receiver in ends if sender in chosen}
 
 
-def _box(figure: "go.Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
+def _box(figure: "Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
     """A box per run of neighbouring GPUs, so that none covers a GPU that the stage does not have."""
     for first, last in _runs(a.gpus):
         figure.add_shape(
@@ -315,7 +314,7 @@ def _height(a: Allocation) -> float:
     return (first + last) / 2
 
 
-def _arrow(figure: "go.Figure", sender: Allocation, receiver: Allocation) -> None:
+def _arrow(figure: "Figure", sender: Allocation, receiver: Allocation) -> None:
     """From the right edge of one box to the left edge of the other."""
     figure.add_annotation(
         x=receiver.layers.start + 0.56,
@@ -370,7 +369,7 @@ _FATES = {
 }
 
 
-def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
+def plot_tree(nodes: Sequence[Node]) -> "Figure":
     """Every node with its bound below its parent, and why nothing is below it.
 
     Parameters
@@ -482,7 +481,7 @@ def _lay_out(
         x[n] = float(sum(not children[m] for m in x))
 
 
-def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "go.Figure":
+def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
     """Bound and incumbent of several searches, node by node.
 
     Parameters

@@ -30,7 +30,6 @@ from pipelab.problem import Problem
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -88,7 +87,7 @@ def plot_mixes(
     rate: float,
     most: Mapping[tuple[int, ...], int],
     stages: list[tuple[int, ...]] | None,
-) -> "go.Figure":
+) -> "Figure":
     """A bar per mix of GPUs: how many layers such a stage can hold at a rate.
 
     Parameters
@@ -150,7 +149,7 @@ def plot_mixes(
     return figure
 
 
-def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.Figure":
+def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figure":
     """What bisection knows before each step, and what it finds.
 
     Parameters
@@ -232,7 +231,7 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
 
 def plot_prices(
     problem: Problem, prices: Mapping[float, Sequence[float]], best: float
-) -> "go.Figure":
+) -> "Figure":
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
     Parameters

@@ -27,7 +27,6 @@ from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -176,7 +175,7 @@ def plot_roofline(
 # A plan where GPUs are faster or slower than predicted
 
 
-def plot_sensitivity(found: "Sensitivity") -> "go.Figure":
+def plot_sensitivity(found: "Sensitivity") -> "Figure":
     """A row per scenario: the plan's rate, the proven best, and what lies between.
 
     Parameters

@@ -15,7 +15,6 @@ from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, pl
 from pipelab.io.paths import data_dir
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -127,7 +126,7 @@ def helix_cluster(name: str) -> HelixCluster:
 _SAME = 1 - 1e-9
 
 
-def plot_stage_groups(placed: "PlacedTimeline") -> "go.Figure":
+def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
     """A bar for every kind of stage: GPU type, number of layers, and what a microbatch takes there.
 
     Parameters

@@ -31,7 +31,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from pandas import DataFrame, Series
     from plotly.graph_objects import Figure
 
@@ -348,7 +347,7 @@ ACTIVATIONS = TYPE_COLOURS[0]
 _NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Figure":
+def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure":
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters
