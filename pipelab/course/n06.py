@@ -229,9 +229,7 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figu
     return figure
 
 
-def plot_prices(
-    problem: Problem, prices: Mapping[float, Sequence[float]], best: float
-) -> "Figure":
+def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> "Figure":
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
     Parameters
