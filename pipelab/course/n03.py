@@ -14,7 +14,16 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
-from pipelab.course.pictures import SAME, Block, Row, add_legend, colour_of, finish, plot_rows
+from pipelab.course.pictures import (
+    ARROW,
+    SAME,
+    Block,
+    Row,
+    add_legend,
+    colour_of,
+    finish,
+    plot_rows,
+)
 from pipelab.display import counted
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
@@ -226,8 +235,7 @@ def _draw_arrow(
 ) -> None:
     """Straight to the right; back to the left, in an arc below."""
     (x, y), (to, height) = a, b
-    head = {"arrowhead": 2, "arrowsize": 1.1, "arrowwidth": 2, "arrowcolor": colour}
-    tip = {"axref": "x", "ayref": "y", "showarrow": True, "text": "", **head}
+    tip = {**ARROW, "arrowsize": 1.1, "arrowwidth": 2, "arrowcolor": colour}
     if to > x:
         figure.add_annotation(ax=x + _NODE, ay=y, x=to - _NODE, y=height, **tip)
         return

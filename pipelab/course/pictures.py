@@ -36,6 +36,8 @@ INSIDE: dict[str, Any] = {
     "constraintext": "none",
 }
 BARE: dict[str, Any] = {"showgrid": False, "zeroline": False}  # an axis without lines
+# From one place to another; `x` and `y` are its head, `ax` and `ay` its foot.
+ARROW: dict[str, Any] = {"axref": "x", "ayref": "y", "showarrow": True, "text": "", "arrowhead": 2}
 NAMES: dict[str, Any] = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}
 
 
