@@ -618,16 +618,18 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _by_speed((*T4S, *A100S, *L4S)),
         unit="tokens/s",
         hint="how fast is a GPU that takes so many milliseconds per layer? Is each part on its GPU, in that order?",
-        mistakes={
+        half={
             "that sends over the link from the L4s to the T4s; put the A100s between them": (
                 lambda: _by_speed((*A100S, *L4S, *T4S))
             ),
             "that is by memory; the weights asked for are speeds": (
                 lambda: _solved("proportional", (*T4S, *A100S, *L4S))
             ),
+        },
+        mistakes={
             "that is the proven optimum; the rule comes near, but not to it": (
                 lambda: _solved("auto")
-            ),
+            )
         },
     ),
     "00.2": Function(

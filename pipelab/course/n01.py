@@ -378,18 +378,20 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _exact((*A100S, *T4S)),
         unit="tokens/s",
         hint="seven speeds, seven limits; the slowest stage's time turns into a rate",
-        mistakes={
+        half={
             "that does not fit: were the limits left out, or what is reserved?": (
                 lambda: _exact((*A100S, *T4S), memory=False)
             ),
             "the last layer counts as more than one; look at `work`": (
                 lambda: _exact((*A100S, *T4S), head=False)
             ),
-            "that is without the T4s; the L4s are down": lambda: _exact((*A100S, *L4S)),
-            "that is with the L4s": lambda: _exact((*A100S, *L4S, *T4S)),
             "that is the time of the slowest stage in ms; how many tokens per second is it?": (
                 lambda: 2048000 / _exact((*A100S, *T4S))
             ),
+        },
+        mistakes={
+            "that is without the T4s; the L4s are down": (lambda: _exact((*A100S, *L4S))),
+            "that is with the L4s": (lambda: _exact((*A100S, *L4S, *T4S))),
         },
     ),
     "01.2": Function(

@@ -307,8 +307,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _distinct(_BLOCKS, _KINDS),
         unit="placements",
         hint="how many blocks are there, and how many GPUs of each type? Your function counts the rest",
-        mistakes={
-            "that distinguishes identical GPUs": lambda: _told_apart(_BLOCKS, sum(_KINDS)),
+        half={
             "that cuts between any two layers; the blocks have five layers each": (
                 lambda: float(_distinct(_LAYERS, _KINDS))
             ),
@@ -319,5 +318,6 @@ EXERCISES: dict[str, Exercise] = {
                 lambda: comb(_BLOCKS - 1, sum(_KINDS) - 1) * _orders(_KINDS, sum(_KINDS))
             ),
         },
+        mistakes={"that distinguishes identical GPUs": (lambda: _told_apart(_BLOCKS, sum(_KINDS)))},
     ),
 }

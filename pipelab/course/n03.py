@@ -563,15 +563,17 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _staircase_rate(),
         unit="tokens/s",
         hint="`bound` and `most` need only another cluster; does memory play a part?",
-        mistakes={
+        half={
             "that splits layers into parts; a GPU holds whole layers": (
                 lambda: _staircase_rate(whole=False)
             ),
-            "that is the bound of the three sites as they are": lambda: _staircase_rate(a100s=3),
-            "that is with a fifth L4, not a fourth A100": lambda: _staircase_rate(a100s=3, l4s=5),
             "that is the time of the slowest stage in ms; how many tokens per second is it?": (
                 lambda: 2048000 / _staircase_rate()
             ),
+        },
+        mistakes={
+            "that is the bound of the three sites as they are": (lambda: _staircase_rate(a100s=3)),
+            "that is with a fifth L4, not a fourth A100": (lambda: _staircase_rate(a100s=3, l4s=5)),
         },
     ),
 }

@@ -433,9 +433,9 @@ EXERCISES: dict[str, Exercise] = {
         target=_twelve_layers,
         unit="tokens/s",
         hint="with four GPUs in one stage, how many times as fast as one are they predicted to be?",
-        mistakes={
+        half={
             "that is without the factor (2 - 1/k), and happens to be what is possible; use the "
-            "published formula": lambda: _twelve_layers(factor=False),
+            "published formula": (lambda: _twelve_layers(factor=False)),
             "that is with two GPUs per stage; allow four": (
                 lambda: _twelve_layers(max_gpus_per_stage=2)
             ),

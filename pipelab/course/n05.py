@@ -655,7 +655,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _link_as_slow_as(_optimum(t4s=0)),
         unit="Gb/s",
         hint="how long does the slowest stage take without the T4s, and how large is the message?",
-        mistakes={
+        half={
             "that link takes as long as the slowest stage today; may it not take longer?": (
                 lambda: _link_as_slow_as(_optimum())
             ),
@@ -671,7 +671,7 @@ EXERCISES: dict[str, Exercise] = {
     "05.2": Number(
         target=lambda: _slowdown(_MARGIN, _without_links()),
         hint="with links that slow, which placement is best, and which links does it use?",
-        mistakes={
+        half={
             "that M is max ν; theirs is 1.1 times as large": (
                 lambda: _slowdown(1.0, _without_links())
             ),

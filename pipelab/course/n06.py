@@ -456,13 +456,13 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _least_price(3),
         unit="layers",
         hint="which stage is the first to hold more than its GPUs cost, and how many L4s has it?",
-        mistakes={
-            "that is for two GPUs per stage; allow three": lambda: _least_price(2),
-            "that is what one L4 holds alone": lambda: _least_price(1),
+        half={
+            "that is for two GPUs per stage; allow three": (lambda: _least_price(2)),
             "that covers every stage, but a price need not be a whole number": (
                 lambda: math.ceil(_least_price(3))
             ),
         },
+        mistakes={"that is what one L4 holds alone": (lambda: _least_price(1))},
         rel=1e-3,
     ),
     "06.3": Function(

@@ -180,12 +180,14 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _heaviest_layer(0),
         unit="GB",
         hint="move the slider until the count falls, then halve the interval",
+        half={
+            "that is where the count falls for the second time": (lambda: _heaviest_layer(1)),
+            "there the count has fallen already": (lambda: 2.1),
+        },
         mistakes={
-            "that is where the count falls for the second time": lambda: _heaviest_layer(1),
             "that is the bundled weight; how much heavier may it be?": (
                 lambda: cast(Model, _demo().model).layer_weight_gb
-            ),
-            "there the count has fallen already": lambda: 2.1,
+            )
         },
         rel=2e-4,  # 2.059 is right; with 2.06 the count has fallen already
     ),

@@ -208,13 +208,15 @@ EXERCISES: dict[str, Exercise] = {
         target=_runnable,
         unit="orders",
         hint="permutations of F0, F1, B0, B1 on each rank; `ends` says which of these orders stall",
-        mistakes={
-            "that is how many pass the count; many of them stall": lambda: len(_all_rows()) ** 2,
+        half={
             "a rank's own forward before its backward is not enough; the other rank has to send, "
-            "too": lambda: len(_forward_first()) ** 2,
+            "too": (lambda: len(_forward_first()) ** 2),
             "those also hold no more than p - r; count all that run": (
                 lambda: _accepted(_fits, _all_rows())
             ),
+        },
+        mistakes={
+            "that is how many pass the count; many of them stall": (lambda: len(_all_rows()) ** 2)
         },
     ),
 }
