@@ -228,10 +228,6 @@ class Given(SimpleNamespace):
     def __iter__(self) -> Any:
         return iter(vars(self).values())
 
-    def but(self, **changes: Any) -> Self:
-        """The same with other values."""
-        return type(self)(**{**vars(self), **changes})
-
 
 def drawn(
     seed: int, number: int, draw: Callable[[random.Random], Any], size: Callable[[Any], Any]

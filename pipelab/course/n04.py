@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
-    NAMES,
     SAME,
     Block,
     Row,
+    bars_of,
     colour_of,
     finish,
     plot_counts,
@@ -211,27 +211,19 @@ def plot_against_prediction(
     >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
     'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
     """
-    import plotly.graph_objects as go
-
     bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
     values = list(bars.values())
     colours = [TYPE_COLOURS[0]] * len(rates) + [TYPE_COLOURS[2]] * (optimum is not None)
     top = 1.18 * max(predicted, *values)
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=list(bars),
-            x=values,
-            marker={"color": colours},
-            showlegend=False,
-            text=[f"{v:,.1f}" if v else "does not fit" for v in values],
-            cliponaxis=False,
-            textangle=0,
-            # Beside a long bar, the text would stand on the line.
-            textposition=["inside" if v > top / 3 else "outside" for v in values],
-            constraintext="none",
-            hovertemplate="%{y}: %{x:,.1f} tokens/s<extra></extra>",
-        )
+    figure = bars_of(
+        list(bars),
+        values,
+        [f"{v:,.1f}" if v else "does not fit" for v in values],
+        "%{y}: %{x:,.1f} tokens/s",
+        marker={"color": colours},
+        # Beside a long bar, the text would stand on the line.
+        textposition=["inside" if v > top / 3 else "outside" for v in values],
+        insidetextanchor="end",
     )
     figure.add_vline(
         x=predicted,
@@ -245,7 +237,6 @@ def plot_against_prediction(
         height=150 + 44 * len(bars),
         margin={"t": 84},
         xaxis={"title": "tokens/s", "range": [0, top], "tickformat": ","},
-        yaxis=NAMES,
     )
 
 

@@ -13,7 +13,7 @@ from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import SAME, Block, Row, colour_of, finish, plot_rows
+from pipelab.course.pictures import SAME, Block, Row, bars_of, colour_of, finish, plot_rows
 from pipelab.display import counted
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -107,36 +107,26 @@ def plot_mixes(
     >>> plot_mixes(three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None).layout.title.text
     'At 8,000.0 tokens/s, no choice of stages holds all 80 layers'
     """
-    import plotly.graph_objects as go
-
     used = [(stages or []).count(mix) for mix in most]
     held = sum(n * h for n, h in zip(used, most.values(), strict=True))
     fits = f"{sum(used)} stages can hold {held:,} layers; the model has {problem.model.layers:,}"
     none = f"no choice of stages holds all {problem.model.layers:,} layers"
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=[" + ".join(_short(problem.cluster.kinds[k].type) for k in mix) for mix in most],
-            x=list(most.values()),
-            marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
-            text=[
-                f"<b>{h} × {counted(n, 'stage')}</b>" if n else f"{h}"
-                for n, h in zip(used, most.values(), strict=True)
-            ],
-            textposition="outside",
-            cliponaxis=False,
-            hoverinfo="skip",
-        )
+    figure = bars_of(
+        [" + ".join(_short(problem.cluster.kinds[k].type) for k in mix) for mix in most],
+        list(most.values()),
+        [
+            f"<b>{h} × {counted(n, 'stage')}</b>" if n else f"{h}"
+            for n, h in zip(used, most.values(), strict=True)
+        ],
+        marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
     )
     widest = {"range": [0, 1.2 * max(1, *most.values())], "gridcolor": GRID}
     return finish(
         figure,
         f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
         height=120 + 28 * len(most),
-        showlegend=False,
         xaxis={"title": "layers that one such stage can hold", **widest},
-        yaxis={"autorange": "reversed"},
-        margin={"l": 120, "t": 50},
+        margin={"t": 50},
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import NAMES, SAME, finish, plot_lines
+from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
@@ -147,8 +147,6 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
     >>> figure.layout.title.text.split("<br>")[0]
     '4 stages of 4 layers on L4 set the pace: 6,321.0 tokens/s'
     """
-    import plotly.graph_objects as go
-
     stages = [lane for lane in placed.lanes if not lane.link]
     links = [1000 * lane.seconds for lane in placed.lanes if lane.link]
     groups = Counter[tuple[str, int, float]]()
@@ -170,17 +168,12 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
         if ms * SAME >= slowest
     ] or ["a link"]
     one = len(pace) == 1 and (pace[0].startswith("1 ") or pace == ["a link"])
-    figure = go.Figure(
-        go.Bar(
-            x=[ms for _, ms, _ in rows],
-            y=[plain(name) for name, _, _ in rows],
-            orientation="h",
-            marker={"color": [colour for *_, colour in rows], "line": frames},
-            text=[f"{ms:.3g} ms" for _, ms, _ in rows],
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate="%{y}: %{x:.4g} ms per microbatch<extra></extra>",
-        )
+    figure = bars_of(
+        [plain(name) for name, _, _ in rows],
+        [ms for _, ms, _ in rows],
+        [f"{ms:.3g} ms" for _, ms, _ in rows],
+        "%{y}: %{x:.4g} ms per microbatch",
+        marker={"color": [colour for *_, colour in rows], "line": frames},
     )
     rate = f"{placed.predicted_rate:,.1f} tokens/s"
     return finish(
@@ -189,7 +182,6 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
         "identical stages in one row; a frame marks what is slowest",
         height=150 + 34 * len(rows),
         xaxis={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
-        yaxis=NAMES,
     )
 
 

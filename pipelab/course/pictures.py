@@ -124,6 +124,26 @@ def add_times(
     )
 
 
+def bars_of(
+    names: Sequence[str],
+    values: Sequence[float],
+    texts: Sequence[str],
+    hover: str = "",
+    **look: Any,
+) -> "Figure":
+    """Draw a bar for each name, the first at the top, with a text at its end; to be finished.
+
+    `hover` is a template; `look` is for the bars, such as `marker`.
+    """
+    import plotly.graph_objects as go
+
+    shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    ends = {**INSIDE, "textposition": "outside", "cliponaxis": False}
+    look = {"showlegend": False, **ends, **shown, **look}
+    bars = go.Bar(orientation="h", y=list(names), x=list(values), text=list(texts), **look)
+    return go.Figure(bars).update_layout(yaxis=NAMES)
+
+
 def plot_counts(counts: Mapping[str, Mapping[str, int]], colours: Mapping[str, str]) -> "Figure":
     """Stack numbers: a bar for each row, with a part for each name.
 
