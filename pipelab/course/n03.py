@@ -170,11 +170,10 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     lines = [colours[gpu.type] for gpu in gpus]
     used = [colour if n else "#FFFFFF" for colour, n in zip(lines, layers, strict=True)]
     fills = [WRONG if g in too_heavy else colour for g, colour in enumerate(used)]
-    x, y = zip(*at, strict=True)
     figure = go.Figure(
         go.Scatter(
-            x=x,
-            y=y,
+            x=[x for x, _ in at],
+            y=[y for _, y in at],
             mode="markers+text",
             text=[str(n or "") for n in layers],
             hoverinfo="text",

@@ -275,8 +275,8 @@ def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "Figure":
     >>> plot_speedup(lambda k: 1.5 * k).layout.title.text
     '8 GPUs are predicted to be 12.00 times as fast as one'
     """
-    sizes = list(range(1, most + 1))
-    lines = {"predicted": [factor(k) for k in sizes], "true: k times": sizes}
+    sizes: list[float] = list(range(1, most + 1))
+    lines = {"predicted": [factor(k) for k in range(1, most + 1)], "true: k times": sizes}
     title = f"{most} GPUs are predicted to be {factor(most):.2f} times as fast as one"
     return plot_lines(sizes, lines, title, ("k, GPUs of a stage", "times as fast as one GPU"))
 

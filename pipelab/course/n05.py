@@ -591,7 +591,7 @@ def _claim(mine: Callable[..., Any], case: Case) -> float:
 
     allocations, connections = case.lists()
     z, t = cp.Variable(len(allocations), boolean=True), cp.Variable()
-    e = cp.Variable(len(connections), boolean=True) if connections else None
+    e: Any = cp.Variable(len(connections), boolean=True) if connections else None
     covers = np.array([[layer in a.layers for a in allocations] for layer in range(case.layers)])
     uses = np.array([[g in a.gpus for a in allocations] for g in range(len(case.ms))])
     theta = np.array([a.rate for a in allocations])
