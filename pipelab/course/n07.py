@@ -113,7 +113,7 @@ def _draw_room(tried: Failure) -> "Figure":
             f"rank {r}, room {room}": row
             for r, (room, row) in enumerate(zip(given.room, rows, strict=True))
         }
-        return plot_orders(named, "Your order cannot be run", "place in the order; no time")
+        return plot_orders(named, "Your order cannot be run")
     held = ", ".join(
         f"{n} of {room}" for n, room in zip(timeline.peak_in_flight, given.room, strict=True)
     )

@@ -180,7 +180,7 @@ def _draw_row(tried: Failure) -> "Figure":
     held = _held(yours or given.row, given.share)
     text = f"{name.capitalize()} holds {max(held):g} at its peak and has room for {given.room:g}"
     lanes = {name: yours or given.row}
-    return plot_orders(lanes, text, "place in the order; no time", held, given.room)
+    return plot_orders(lanes, text, held, given.room)
 
 
 def _look_at_row(given: Given) -> str:
