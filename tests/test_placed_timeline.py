@@ -11,7 +11,7 @@ import oracle
 import pipelab as pl
 from pipelab import course
 from pipelab.engine.timeline.placed import least_in_flight, round_time
-from pipelab.engine.timeline.simulation import simulate_in_flight
+from pipelab.engine.timeline.timeline import simulate_in_flight
 
 
 def events(times, passes, in_flight, waits=None):

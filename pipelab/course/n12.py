@@ -20,7 +20,7 @@ from pipelab.course.exercises import (
 )
 from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
 from pipelab.display import counted
-from pipelab.engine.best_schedules.search import best_schedule
+from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate

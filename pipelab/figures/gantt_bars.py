@@ -99,7 +99,7 @@ def gap_trace(timeline: "Timeline", window: tuple[float, float] | None) -> dict:
     """Idle time as pale bars: before an action they say what it waits for, behind the last that nothing is left."""
     low, high = window or (-np.inf, np.inf)
     ranks, end = timeline.schedule.ranks, timeline.makespan
-    before = np.append(timeline.node_end, 0.0)[timeline.graph.waits[0]]
+    before = timeline.arrivals[0]
     last = np.zeros(ranks)
     np.maximum.at(last, timeline.node_rank, timeline.node_end)
     begin, stop = np.append(before, last), np.append(timeline.node_start, np.full(ranks, end))

@@ -2,8 +2,7 @@
 
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.placed import PlacedTimeline, inference_costs
-from pipelab.engine.timeline.simulation import simulate
-from pipelab.engine.timeline.timeline import Timeline
+from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.timeline.training import TrainingTimeline, timeline_of, training_timeline
 
 __all__ = [

@@ -15,7 +15,7 @@ import numpy as np
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.simulation import check_transfers
+from pipelab.engine.timeline.timeline import check_transfers
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import instance, is_list, true_or_false, whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule

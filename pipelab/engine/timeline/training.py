@@ -20,8 +20,7 @@ from pipelab.engine.timeline.placed import (
     stage_label,
     with_memory_for,
 )
-from pipelab.engine.timeline.simulation import simulate, simulate_in_flight
-from pipelab.engine.timeline.timeline import Timeline
+from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate
 from pipelab.fields import given, is_list, real_number, true_or_false, whole_number
