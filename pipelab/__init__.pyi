@@ -46,7 +46,7 @@ from .engine.timeline.formulas import closed_forms as closed_forms, lower_bound 
 from .engine.timeline.costs import StageCosts as StageCosts
 from .engine.timeline.timeline import simulate as simulate
 from .engine.timeline.placed import inference_costs as inference_costs
-from .engine.timeline.training import timeline_of as timeline_of
+from .engine.timeline.placed import timeline_of as timeline_of
 from .engine.timeline.timeline import Timeline as Timeline
 
 # Figures and widgets

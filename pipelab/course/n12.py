@@ -25,7 +25,7 @@ from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.training import TrainingTimeline, in_training
+from pipelab.engine.timeline.placed import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
 from pipelab.hardware.pass_times import Demand, Span, hardware_of

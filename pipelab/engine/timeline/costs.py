@@ -202,7 +202,23 @@ class StageCosts:
         return result
 
     def times(self, schedule: Schedule) -> np.ndarray:
-        """How long everything takes that a schedule's graph does, by row (`Columns.times`)."""
+        """How long everything takes that a schedule's graph has, by row.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Whose stages and links these costs are of.
+
+        Returns
+        -------
+        numpy.ndarray
+            As `Columns.times` has them, (rows,) array of floats.
+
+        Raises
+        ------
+        InvalidValue
+            As `tables` does.
+        """
         table = self.tables(schedule)
         names = ("forward", "backward_input", "backward_weight")
         each = np.array([table[name] for name in names])
