@@ -39,7 +39,7 @@ from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.formulas import lower_bound
+from pipelab.engine.timeline.formulas import held_at_most, lower_bound
 from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
@@ -47,12 +47,11 @@ from pipelab.fields import (
     amounts,
     instance,
     is_list,
-    python_value,
     real_number,
     true_or_false,
     whole_number,
 )
-from pipelab.schedules import Action, Schedule, one_rank
+from pipelab.schedules import KINDS, Action, Schedule, one_rank
 
 if TYPE_CHECKING:
     from ortools.sat.python import cp_model
@@ -214,15 +213,8 @@ def question_of(
             "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
         )
         raise InvalidValue(_WHAT, [("costs.weight_activation", None, expected)])
-    held = microbatches if max_in_flight is None else python_value(max_in_flight)
-    each: list = list(held) if isinstance(held, Sequence) else [held] * ranks
-    if len(each) != ranks:
-        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(each)}"
-        raise InvalidValue(_WHAT, [("max_in_flight", held, expected)])
-    in_flight = tuple(
-        min(microbatches, whole_number(_WHAT, f"max_in_flight[{rank}]", number))
-        for rank, number in enumerate(each)
-    )
+    held = held_at_most(_WHAT, "max_in_flight", max_in_flight, ranks, microbatches)
+    in_flight = tuple(held.astype(int).tolist())
     limits = None if memory is None else _limits(memory, ranks)
     question = Question(costs, ranks, microbatches, in_flight, limits, split_backward)
     whole, kept = -question.takes["B"], -question.takes["W"]
@@ -945,12 +937,18 @@ class _Search:
         low = min(high, int(whole.least(self.objective)))
         step = self.deadline.within(min(_FIRST_S, self.deadline.left / 3))
         found = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
-        self._take(whole, found)
+        reached = self._take(whole, found)
         low, self.stopped_by = max(low, found.bound), self.deadline.reason
-        if found.starts is None and low < high and not self.stopped_by:
+        if not reached and low < high and not self.stopped_by:
             program = Program(whole, span, low, high)
             if not span:
-                program.hint(_starts(start))
+                columns, begins = start.columns, start.start.tolist()
+                kinds = [KINDS[code] for code in columns.kind.tolist()]
+                actions = zip(
+                    columns.rank.tolist(), kinds, columns.microbatch.tolist(), strict=True
+                )
+                # Every rule takes the microbatches in order.
+                program.hint(dict(zip(actions, map(int, begins), strict=True)))
             found = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
             if found.bound > high:
                 raise RuntimeError(
@@ -964,41 +962,26 @@ class _Search:
         self.bound = max(self.bound, float((low - (span and not exact)) / unit))
         self._tell(unit, self.value * unit, self.bound * unit)
 
-    def _take(self, whole: Question, found: Found) -> None:
-        """Keep a schedule if it is shorter than the best."""
+    def _take(self, whole: Question, found: Found) -> bool:
+        """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
         if found.starts is None:
-            return
+            return False
         try:
             timeline = simulate(in_order(whole, found.starts), self.question.costs)
         except InvalidSchedule:
             # actions of no length at one moment, put in an order that cannot run
-            return
+            return False
         value = value_of(timeline, self.objective)
-        if value < self.value and self.question.keeps(timeline.schedule):
-            self.best, self.value = timeline, value
+        if value >= self.value or not self.question.keeps(timeline.schedule):
+            return False
+        self.best, self.value = timeline, value
+        return True
 
     def _tell(self, unit: Fraction, value: float, bound: float) -> None:
         if self.on_progress is not None:
             self.on_progress(
                 Progress(self.deadline.spent, float(value / unit), float(bound / unit))
             )
-
-
-def _starts(timeline: Timeline) -> dict[Start, int]:
-    """When each action starts, the k-th of each kind and rank being microbatch k's."""
-    columns = timeline.columns
-    starts: dict[Start, int] = {}
-    counts: dict[tuple[int, str], int] = {}
-    for action, rank, begin in zip(
-        (action for row in columns.schedule.actions for action in row),
-        columns.rank.tolist(),
-        timeline.start.tolist(),
-        strict=True,
-    ):
-        k = counts.get((rank, action.kind), 0)
-        counts[rank, action.kind] = k + 1
-        starts[rank, action.kind, k] = int(begin)
-    return starts
 
 
 def in_order(question: Question, starts: dict[Start, int]) -> Schedule:

@@ -8,7 +8,7 @@ has.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -232,8 +232,9 @@ def closed_forms(
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_transfers(transfers)
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
-    one = (v * float(table[n][0]) for n in ("forward", "backward_input", "backward_weight"))
-    case = _Case(p, schedule.microbatches, v, *one, costs.overlap, table)
+    names = ("forward", "backward_input", "backward_weight")
+    forward, back, weight = (v * float(table[name][0]) for name in names)
+    case = _Case(p, schedule.microbatches, v, forward, back, weight, costs.overlap, table)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = schedule.name
     name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
@@ -244,7 +245,7 @@ def closed_forms(
         (q, f) for q, forms in _FORMS.items() for f in forms if name in f.schedules
     ):
         holds = as_made and all(_HOLDS[each](case) for each in form.conditions)
-        when, value = list(form.conditions), None
+        when, value = list(form.conditions), cast(float | tuple[int, ...] | None, None)
         if not as_made:
             when.insert(0, f"pl.schedule's own order of {name}, which this is not")
         if quantity != "peak_in_flight":
@@ -319,7 +320,7 @@ def lower_bound(
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = true_or_false("lower_bound", "split_backward", split_backward)
-    held = _held(in_flight, ranks, microbatches)
+    held = held_at_most("lower_bound", "in_flight", in_flight, ranks, microbatches)
     table = costs.arrays(ranks, "training")
     shortened = min(1.0, costs.overlap)
     forward, backward, weight = (
@@ -338,19 +339,23 @@ def lower_bound(
     return float(max(steady.max(), drained.max()))
 
 
-def _held(in_flight: Any, ranks: int, microbatches: int) -> np.ndarray:
-    """How many microbatches each rank may hold, no more than there are."""
-    if in_flight is None:
-        return np.full(ranks, float(microbatches))
-    if not is_list(in_flight):
-        in_flight = whole_number("lower_bound", "in_flight", in_flight)
-        return np.full(ranks, float(min(in_flight, microbatches)))
-    most = list(in_flight)
-    if len(most) != ranks:
-        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(most)}"
-        raise InvalidValue("lower_bound", [("in_flight", in_flight, expected)])
-    checked = [
-        whole_number("lower_bound", f"in_flight[{rank}]", number)
-        for rank, number in enumerate(most)
-    ]
+def held_at_most(
+    what: str, field: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
+) -> np.ndarray:
+    """How many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
+
+    Raises
+    ------
+    InvalidValue
+        In the name of `what`: `most` is neither a whole number of at least 1 nor one per rank.
+    """
+    if not is_list(most):
+        each = microbatches if most is None else whole_number(what, field, most)
+        return np.full(ranks, float(min(each, microbatches)))
+    found = list(cast(Sequence[int], most))
+    if len(found) != ranks:
+        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(found)}"
+        raise InvalidValue(what, [(field, most, expected)])
+    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(found))
+    checked = [whole_number(what, name, number) for name, number in named]
     return np.minimum(np.array(checked, dtype=float), microbatches)
