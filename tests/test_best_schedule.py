@@ -249,6 +249,15 @@ def test_a_time_limit_and_a_stop_keep_what_is_there():
     assert all(step.bound <= step.value for step in seen)
 
 
+def test_where_no_rule_keeps_to_the_limits_there_is_a_schedule_at_once():
+    most = [2, 4, 1, 3]  # with two ahead of rank 2 and three of rank 3, both would wait for ever
+    for split in (True, False):
+        found = pl.best_schedule(COSTS, 8, max_in_flight=most, split_backward=split, time_limit=0)
+        assert (found.status, found.stopped_by) == ("feasible", "time limit")
+        held = zip(found.timeline.peak_in_flight, most, strict=True)
+        assert all(n <= k for n, k in held)
+
+
 def test_what_is_wrong_is_named():
     equal = pl.StageCosts(1, 1, 1)
     for arguments, words in (
