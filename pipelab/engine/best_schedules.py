@@ -695,20 +695,6 @@ class BestSchedule(Answer):
         far = self._up_to(f": one with {self.among}", "shorter")
         return f"{head}, not proven best{self._why}{far}."
 
-    def to_dict(self) -> dict[str, Any]:
-        """The answer as plain values."""
-        return {
-            "status": self.status,
-            "objective": self.objective,
-            "value": self.value,
-            "bound": self.bound,
-            "gap": self.gap,
-            "first": dict(self.first),
-            "seconds": self.seconds,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-        }
-
     def to_frame(self) -> "DataFrame":
         """This schedule beside those it began with, the shortest first.
 
