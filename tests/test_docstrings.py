@@ -48,7 +48,7 @@ RETURNED = {
     "Score": "pipelab.engine.scoring",
     "Solving": "pipelab.engine.background",
     "Sweep": "pipelab.engine.sweeps.run",
-    "TrainingTimeline": "pipelab.engine.timeline.training",
+    "TrainingTimeline": "pipelab.engine.timeline.placed",
     "defects": "pipelab.engine.schedules",
     "with_idle": "pipelab.engine.schedules",
     "solve_for_cost": "pipelab.engine.methods.cost",
@@ -66,7 +66,7 @@ RETURNED = {
     "solve_for_latency": "pipelab.engine.methods.latency",
     "save_chrome_trace": "pipelab.io.trace_files",
     "save_placement": "pipelab.io.plans",
-    "training_timeline": "pipelab.engine.timeline.training",
+    "training_timeline": "pipelab.engine.timeline.placed",
     "training_gantt": "pipelab.figures.training",
 }
 

@@ -121,9 +121,6 @@ OPTIONAL = {
     "training_timeline, schedule": lambda p, odd: pl.timeline_of(
         p, PLAN, schedule=odd, training=True
     ),
-    "training_timeline, backward": lambda p, odd: pl.timeline_of(
-        p, PLAN, backward_input=odd, training=True
-    ),
     "sweep, again": lambda p, odd: pl.sweep(
         _nothing, [{"a": 1}], progress=False, again=odd or (None,)
     ),

@@ -13,12 +13,12 @@ from pipelab.costs import TrainingCost
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
 from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
 from pipelab.display import counted
-from pipelab.engine.best_schedules.search import best_schedule
+from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.training import TrainingTimeline, in_training
+from pipelab.engine.timeline.placed import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
 from pipelab.hardware.pass_times import Demand, Span, hardware_of

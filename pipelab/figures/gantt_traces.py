@@ -135,7 +135,7 @@ def gap_trace(timeline: "Timeline", window: Window | None) -> dict:
     """Return idle time: before an action it says what it waits for, after the last that all is done."""
     low, high = window or _EVER
     ranks, end = timeline.schedule.ranks, timeline.makespan
-    before = np.append(timeline.node_end, 0.0)[timeline.graph.waits[0]]
+    before = timeline.arrivals[0]
     last = np.zeros(ranks)
     np.maximum.at(last, timeline.node_rank, timeline.node_end)
     begin, stop = np.append(before, last), np.append(timeline.node_start, np.full(ranks, end))
