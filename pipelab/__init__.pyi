@@ -40,18 +40,18 @@ from .engine.sweeps.run import sweep as sweep
 
 # Pipeline schedules, and when each action runs
 from .schedules import Action as Action, Schedule as Schedule
-from .engine.best_schedules.search import best_schedule as best_schedule
+from .engine.best_schedules import best_schedule as best_schedule
 from .engine.schedules.rules import schedule as schedule
 from .engine.timeline.formulas import closed_forms as closed_forms, lower_bound as lower_bound
 from .engine.timeline.costs import StageCosts as StageCosts
-from .engine.timeline.simulation import simulate as simulate
+from .engine.timeline.timeline import simulate as simulate
 from .engine.timeline.placed import inference_costs as inference_costs
-from .engine.timeline.training import timeline_of as timeline_of
+from .engine.timeline.placed import timeline_of as timeline_of
 from .engine.timeline.timeline import Timeline as Timeline
 
 # Figures and widgets
 from .plotting import plot as plot
-from .figures.gantt_chart import gantt as gantt
+from .figures.gantts import gantt as gantt
 from .widgets.mix_explorer import explore_mix as explore_mix
 from .widgets.pipeline_explorer import explore_pipeline as explore_pipeline
 from .widgets.schedule_explorer import explore_schedules as explore_schedules

@@ -1,8 +1,9 @@
-"""plot(x): the figure of whatever can be drawn.
+"""plot(x): the figure of an object, by its type.
 
 `FIGURES` names the function behind each type; it is imported when first used.
 """
 
+import inspect
 from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -19,43 +20,38 @@ FIGURES = {
     "Problem": {"placement": "placements:plot_placement"},
     "Result": {
         "placement": "placements:plot_result",
-        "progress": "solves:plot_progress",
-        "search": "aggregated:plot_search",
+        "progress": "progress:plot_progress",
     },
     "Deployment": {"pipelines": "deployments:plot_deployment"},
-    "Cluster": {"classes": "aggregated:plot_classes"},
-    "Certificate": {"proof": "aggregated:plot_proof"},
-    "Comparison": {"bars": "comparing:plot_comparison"},
-    "TradeOff": {"curve": "trade_off_chart:plot_trade_off"},
-    "Sweep": {"points": "sweep_charts:plot_sweep"},
-    "Timeline": {"gantt": "gantt_chart:gantt", "live": "gantt_resample:gantt_widget"},
+    "Cluster": {"classes": "classes:plot_classes"},
+    "Comparison": {"bars": "baselines:plot_comparison"},
+    "TradeOff": {"curve": "curves:plot_trade_off"},
+    "Sweep": {"points": "curves:plot_sweep"},
+    "Timeline": {"gantt": "gantts:gantt", "live": "gantts:gantt_widget"},
     "PlacedTimeline": {
         "gantt": "placed:placed_gantt",
-        "in_flight": "in_flight_chart:plot_in_flight",
+        "in_flight": "in_flight:plot_in_flight",
     },
-    "TrainingTimeline": {"gantt": "training_charts:training_gantt"},
+    "TrainingTimeline": {"gantt": "training:training_gantt"},
     "DataFrame": {"against_measured": "predictions:plot_against_measured"},
-    "BestSchedule": {"gantt": "best_schedule_chart:plot_best_schedule"},
-    "several Timeline": {"timelines": "makespans:plot_timelines"},
-    "several Comparison": {"shares": "comparing:plot_shares"},
+    "BestSchedule": {"gantt": "gantts:plot_best_schedule"},
+    "several Timeline": {"timelines": "gantts:plot_timelines"},
 }
 
 
-def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
-    """Draw what can be drawn.
+def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
+    """Draw the figure of an object.
 
     Parameters
     ----------
-    x : Result, Deployment, Problem, Cluster, Certificate, Comparison, TradeOff, Sweep, Timeline, \
-            PlacedTimeline, TrainingTimeline, table of `against_measured`, or several of these
-        A list of timelines, or a mapping of names to timelines or comparisons, draws them
-        side by side.
+    x : Result, Deployment, Problem, Cluster, Comparison, TradeOff, Sweep, Timeline, \
+            PlacedTimeline, TrainingTimeline, BestSchedule, table of `against_measured`
+        A list of timelines, or a mapping of names to timelines, draws them side by side.
     *others
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
-        Which figure, where there are several: of a result "placement", "progress" or "search"; of a
-        timeline "gantt" or "live" (bars appear as you zoom in); of a placed one "gantt" or
-        "in_flight".
+        Which figure, if there are several: "placement" or "progress" of a result; "gantt" or
+        "live" (bars appear as you zoom in) of a timeline; "gantt" or "in_flight" of a placed one.
     **options
         As the figure's own function takes them; see `pipelab.figures`.
 
@@ -67,9 +63,9 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     Raises
     ------
     InvalidValue
-        There is no figure of such a thing, or too much or too little besides it.
+        Objects of this type cannot be plotted, or the extra arguments do not fit.
     UnknownName
-        There is no such kind of figure of it, or no such option.
+        The object has no such figure, or the figure no such option.
 
     Examples
     --------
@@ -80,18 +76,27 @@ def plot(x: Any, *others: Any, kind: str = "", **options: Any) -> "Figure":
     """
     kinds = _kinds(x)
     if kind and kind not in kinds:
-        raise UnknownName(f"there is no kind {kind!r} of figure of this; {nearest(kind, kinds)}")
+        raise UnknownName(f"this object has no {kind!r} figure; {nearest(kind, kinds)}")
     module, name = kinds[kind or next(iter(kinds))].split(":")
     function = getattr(import_module(f"pipelab.figures.{module}"), name)
-    import_module("pipelab.figures.arguments").check(function, x, others, options)
+    signature = inspect.signature(function)
+    known = list(signature.parameters)[1:]
+    if "options" not in known:  # else the function hands them on, and says what does not fit
+        for option in options:
+            if option not in known:
+                raise UnknownName(f"this figure has no option {option!r}; {nearest(option, known)}")
+    try:
+        signature.bind(x, *others, **options)
+    except TypeError as error:
+        expected = f"expected what pipelab.figures.{module}.{name} takes: {error}"
+        raise InvalidValue("plot", [("others", others, expected)]) from None
     return function(x, *others, **options)
 
 
 def _kinds(x: Any) -> Mapping[str, str]:
-    listed = (
-        list(x.values()) if isinstance(x, Mapping) else x if isinstance(x, list | tuple) else []
-    )
-    several, shown = ("several ", listed[0]) if listed else ("", x)
+    several, shown = "", x
+    if isinstance(x, Mapping | list | tuple) and len(x):
+        several, shown = "several ", next(iter(x.values() if isinstance(x, Mapping) else x))
     for cls in type(shown).__mro__:
         if several + cls.__name__ in FIGURES:
             return FIGURES[several + cls.__name__]

@@ -524,8 +524,8 @@ FIGURES = {
             "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 6 to GPU 7",
             "3,413.3 tokens/s: GPUs 7, 8, 9, 10 take 600 ms",
             "6,321.0 tokens/s: GPUs 3, 4, 5, 6 take 324 ms",
-            "Best deployment: 6,290.66 tokens/s with 1 pipeline, proven",
-            "Llama-3-70B, 11 GPUs: 6,290.66 tokens/s in 11 stages with 13 in flight, proven optimal",
+            "Best deployment: 6,291 tokens/s with 1 pipeline, proven",
+            "Llama-3-70B, 11 GPUs: 6,291 tokens/s in 11 stages with 13 in flight, proven optimal",
             "proportional is closest without a proof: ",
             "6,692.8 tokens/s: GPUs 0, 1, 2 take 306 ms",
             "hours for the learner",
@@ -655,7 +655,7 @@ FIGURES = {
     "10_from_placement_to_timeline.ipynb": (
         [
             " set the pace: ",
-            "24 microbatches in flight: 905.586 tokens/s",
+            "24 microbatches in flight: 905.6 tokens/s",
             " tokens/s once the pipeline is full",
             " set the pace: ",
             " more tokens/s than the lowest-latency",

@@ -6,13 +6,12 @@ import subprocess
 import sys
 import threading
 
-import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.engine.best_schedules import search
-from pipelab.engine.best_schedules.program import Answer, Program
-from pipelab.engine.best_schedules.question import (
+from pipelab.engine.best_schedules import (
+    Found,
+    Program,
     in_units,
     question_of,
     span_bound,
@@ -157,7 +156,7 @@ def test_no_order_of_a_small_pipeline_is_shorter(seed):
     assert best.value == pytest.approx(expected, rel=1e-8, abs=1e-12)
     assert best.bound <= best.value <= best.bound * (1 + 1e-8) + 1e-12
     if objective == "span":
-        assert span_bound(best.question, np.array(in_flight)) <= expected * (1 + 1e-9) + 1e-12
+        assert span_bound(best.question) <= expected * (1 + 1e-9) + 1e-12
     assert not defects(best.schedule)
     assert all(n <= k for n, k in zip(best.timeline.peak_in_flight, in_flight, strict=True))
 
@@ -173,8 +172,7 @@ def unequal():
 def test_on_unequal_stages_no_published_rule_is_best(unequal):
     assert unequal.status == "optimal"
     assert unequal.solver
-    rules = [value for name, value in unequal.first.items() if name != "greedy"]
-    assert unequal.makespan < min(rules)
+    assert unequal.makespan < min(unequal.first.values())
     assert unequal.bound >= pl.lower_bound(4, 8, COSTS, in_flight=4)
     # Fused backwards have less choice, and more room for microbatches never hurts.
     fused = pl.best_schedule(COSTS, 8, max_in_flight=4, split_backward=False, time_limit=120)
@@ -191,20 +189,20 @@ def test_a_length_is_refuted_or_reached():
             assert (answer.bound, answer.starts is not None) == (bound, found)
 
 
-def test_where_lengths_are_not_decided_in_time_the_rest_goes_to_minimising(unequal, monkeypatch):
+def test_where_the_bound_is_not_decided_in_time_the_rest_goes_to_minimising(unequal, monkeypatch):
     asked = []
     solve = Program.solve
 
     def slow(self, *arguments):
         asked.append(self.least == self.most)
         if asked[-1]:
-            return Answer(None, self.least, "time limit")
+            return Found(None, self.least, "time limit")
         return solve(self, *arguments)
 
     monkeypatch.setattr(Program, "solve", slow)
     again = pl.best_schedule(COSTS, 8, max_in_flight=4, time_limit=120)
     assert (again.status, again.makespan) == ("optimal", unequal.makespan)
-    assert asked == [True] * search._UNDECIDED + [False]
+    assert asked == [True, False]
 
 
 def test_eight_unequal_ranks_reach_the_bound():
@@ -249,6 +247,15 @@ def test_a_time_limit_and_a_stop_keep_what_is_there():
     assert ended.value >= ended.bound
     assert ended.stopped_by == "stop" if ended.status == "feasible" else not ended.stopped_by
     assert all(step.bound <= step.value for step in seen)
+
+
+def test_where_no_rule_keeps_to_the_limits_there_is_a_schedule_at_once():
+    most = [2, 4, 1, 3]  # with two ahead of rank 2 and three of rank 3, both would wait for ever
+    for split in (True, False):
+        found = pl.best_schedule(COSTS, 8, max_in_flight=most, split_backward=split, time_limit=0)
+        assert (found.status, found.stopped_by) == ("feasible", "time limit")
+        held = zip(found.timeline.peak_in_flight, most, strict=True)
+        assert all(n <= k for n, k in held)
 
 
 def test_what_is_wrong_is_named():

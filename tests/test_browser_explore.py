@@ -66,15 +66,15 @@ def test_the_mix_follows_its_controls(page):
         page.page.wait_for_timeout(500)
         assert page.figures()[1]["bars"] == []
         choose(page, "phase", "prefill")
-        wait_for(page, "tiny, 4 GPUs: 217.52 tokens/s")
+        wait_for(page, "tiny, 4 GPUs: 217.5 tokens/s")
         page.press("GPUs per stage, up to")
-        wait_for(page, "tiny, 4 GPUs: 301.784 tokens/s")
+        wait_for(page, "tiny, 4 GPUs: 301.8 tokens/s")
         lossy = page.figures()[1]["title"]
         choose(page, "cost model", "linear, shared without loss")
         page.page.wait_for_function(
             "t => document.querySelectorAll('.gtitle')[1].textContent !== t", arg=lossy
         )
-        assert "tiny, 4 GPUs: 355.04 tokens/s" in page.figures()[1]["title"]
+        assert "tiny, 4 GPUs: 355 tokens/s" in page.figures()[1]["title"]
 
 
 def test_a_plan_by_hand_is_evaluated_and_the_optimum_comes_back(page):
@@ -87,7 +87,6 @@ def test_a_plan_by_hand_is_evaluated_and_the_optimum_comes_back(page):
         own = page.figures()[1]
         assert "Your plan: " in own["title"]
         assert own["bars"] != best["bars"]
-        page.page.get_by_role("button", name="pin as plan A").press("Enter")
         field = page.page.locator(".widget-text", has_text="layers of each stage").locator("input")
         stages = len(field.input_value().split(","))
         field.fill(",".join(["32"] + ["0"] * (stages - 1)))  # all on the T4s
@@ -99,8 +98,6 @@ def test_a_plan_by_hand_is_evaluated_and_the_optimum_comes_back(page):
             "t => document.querySelectorAll('.gtitle')[1].textContent === t", arg=best["title"]
         )
         assert page.figures()[1]["bars"] == best["bars"]
-        page.page.get_by_role("button", name="pin as plan B").press("Enter")
-        wait_for(page, "of plan A.")
         page.page.locator("summary", has_text="Copy as code").press("Enter")
         assert "pl.solve(problem" in page.page.locator(".pipelab-code").inner_text()
 
@@ -290,9 +287,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
             seen.append(page.page.evaluate(focused))
         expected = [
             "A100", "V100", "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
-            "batches in flight (0: chosen)", "network, any to any", "GPUs per stage, up to", "batch is split",
+            "in flight (0: chosen)", "network, any to any", "GPUs per stage, up to", "batch is split",
             "more controls", "layers of each stage", "boundary after stage", "lies after layer", "back to the optimum",
-            "pin as plan A", "pin as plan B", "unpin both",
         ]  # fmt: skip
         # A slider is two stops: its handle, and the number beside it.
         assert [label for label in dict.fromkeys(seen) if label in expected] == expected
@@ -330,7 +326,7 @@ def test_the_state_is_copied_out_as_code_that_makes_it_again(page, name):
         exec(code, space)
         title = page.figures()[1 if name == "mix" else 0]["title"]
         if name == "mix":
-            assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:,.6g} tokens/s" in title
+            assert f"Llama-3-8B, 11 GPUs: {space['result'].throughput:,.0f} tokens/s" in title
         else:
             assert f"ZBH1 ends at {space['timelines'][1].makespan:g}" in title
 

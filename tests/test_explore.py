@@ -11,9 +11,9 @@ import pipelab as pl
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.schedules import RULES, with_idle
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.figures.gantt_chart import GanttView, gantt_parts
+from pipelab.figures.gantts import gantt_parts, plot_timelines
 from pipelab.figures.live import as_json
-from pipelab.figures.makespans import plot_makespans, plot_timelines
+from pipelab.figures.makespans import plot_makespans
 from pipelab.io.schedule_files import from_csv, to_csv
 from pipelab.io.trace_files import chrome_trace
 from pipelab.widgets.chart import LiveChart
@@ -182,7 +182,9 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
         figure.layout.title.text
         == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     )
-    with pytest.raises(pl.InvalidValue, match=r"10 schedules.*at most 9 lines"):
+    with pytest.raises(
+        pl.InvalidValue, match=r"10 of them.*expected 1 to 9 lines that are no bound"
+    ):
         plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
     with pytest.raises(
         pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"
@@ -201,7 +203,7 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
     # where all costs are 0
     still = plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text
     assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
-    with pytest.raises(pl.InvalidValue, match="at least one line that is no bound"):
+    with pytest.raises(pl.InvalidValue, match="1 to 9 lines that are no bound"):
         plot_makespans([0], {"lower bound": [1]}, "x")
 
 
@@ -448,7 +450,7 @@ def test_a_live_chart_tells_the_page_what_the_still_figure_holds():
                                      {"overview": True}, {"window": (3.0, 9.0)}])  # fmt: skip
 def test_gantt_is_its_parts_in_the_packages_template(options):
     timeline = run("ZBH1", pl.StageCosts(1, 1, 1, weight_activation=1))
-    figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, GanttView(**options))
+    figure, parts = pl.gantt(timeline, **options), gantt_parts(timeline, **options)
     assert "template" not in parts["layout"]
     assert LiveChart(parts).figure == figure
     live = LiveChart(figure)

@@ -1,83 +1,13 @@
-"""The mix explorer's own and pinned plans, and for how many batches in flight it calls an answer proven."""
+"""The mix explorer's own plans, and for how many batches in flight it calls an answer proven."""
 
 import re
 
 import pytest
 
 import pipelab as pl
-from pipelab.widgets.mix_answer import answer
+from pipelab.figures.theme import rate as tokens_per_s
+from pipelab.widgets.mix_answers import answer
 from pipelab.widgets.mix_values import beginning
-
-
-def row(mix, name):
-    """What the lower chart shows of a row: the length of its bar, or the words in its place."""
-    y = mix.baselines.layout.yaxis.ticktext.index(name)
-    (shown,) = [
-        trace.x[list(trace.y).index(y)]
-        if trace.type == "bar"
-        else trace.text[list(trace.y).index(y)]
-        for trace in mix.baselines.data
-        if trace.name != "proven optimum" and y in trace.y
-    ]
-    return shown
-
-
-def table(mix):
-    """The cells of the pinned plans' table by row."""
-    rows = re.findall("<tr><th scope='row'[^>]*>(.*?)</th>(.*?)</tr>", mix.own.table.value)
-    return {name: re.findall("<td[^>]*>(.*?)</td>", cells) for name, cells in rows}
-
-
-def test_a_pinned_plan_whose_gpus_are_gone_is_gone_and_comes_back_with_them():
-    mix = pl.explore_mix("tiny", gpus_per_stage=2)
-    mix.own.pins["plan A"].click()
-    assert row(mix, "plan A") == pytest.approx(301.784)
-    mix.controls.counts["A100"].value = 1
-    assert row(mix, "plan A") == "✗ gone: it needs 2 × A100, and there is 1"
-    assert table(mix)["tokens/s when pinned"] == ["301.784"]
-    assert table(mix)["tokens/s now"] == ["✗ gone: it needs 2 × A100, and there is 1"]
-    assert "plan A" not in mix.baselines.layout.title.text
-    best = mix.found.result.throughput
-    assert all(
-        rate <= best for trace in mix.baselines.data if trace.type == "bar" for rate in trace.x
-    )
-    mix.controls.counts["A100"].value = 2
-    assert row(mix, "plan A") == pytest.approx(301.784)
-
-
-def test_a_pinned_plan_is_gone_where_memory_rules_or_the_model_are_others():
-    mix = pl.explore_mix(
-        "Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, phase="decode", batch=16, context=1024
-    )
-    mix.own.pins["plan B"].click()
-    mix.controls.in_flight.value = 32
-    assert re.match(r"✗ gone: stage \d .* needs .* GB on GPU \d", row(mix, "plan B"))
-    mix.controls.in_flight.value = 0
-    assert row(mix, "plan B") == mix.found.result.throughput
-    mix.controls.source.value = "Llama-3-70B"
-    assert row(mix, "plan B") == "✗ gone: it places 32 layers, and there are 80 now"
-    tiny = pl.explore_mix("tiny", gpus_per_stage=2)
-    tiny.own.pins["plan A"].click()
-    tiny.controls.gpus_per_stage.value = 1
-    assert "2 GPUs" in row(tiny, "plan A")
-    tiny.controls.phase.value = "decode"  # no problem at all
-    assert table(tiny)["tokens/s now"] == ["–"]
-
-
-def test_a_pinned_plan_is_seen_under_the_values_of_now():
-    """Its GPUs keep their places when others go, and its rate is that of the same layers in the problem of now."""
-    mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 2, "L4": 2, "T4": 2})
-    types = [mix.found.problem.cluster.gpus[g].type for g in mix.found.result.placement.gpus]
-    mix.own.pins["plan A"].click()
-    mix.controls.counts["A100-SXM-40"].value = 3  # ids of all others move up
-    mix.controls.network.value = 0.5
-    problem, shown = mix.found.problem, row(mix, "plan A")
-    ids = {
-        t: [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == t] for t in set(types)
-    }
-    layers = [len(stage.layers) for stage in mix.own.pinned["plan A"].placement.stages]
-    here = pl.Placement.of([(n, (ids[t].pop(0),)) for n, t in zip(layers, types, strict=True)])
-    assert shown == pl.evaluate(problem, here).throughput <= mix.found.result.throughput
 
 
 def test_any_list_of_layers_that_can_be_placed_is_taken_and_others_are_refused_with_a_way_back():
@@ -116,7 +46,7 @@ def test_what_is_proven_has_memory_for_everything_in_flight():
     found, title = mix.found.result, mix.chart.layout.title.text
     assert mix.found.problem.workload.in_flight is None
     number = found.in_flight
-    assert f"{found.throughput:,.6g} tokens/s in" in title
+    assert f"{tokens_per_s(found.throughput)} in" in title
     assert f"with {number} in flight, proven optimal" in title
     run = pl.timeline_of(mix.found.problem, found)
     assert run.fits

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.figures.training_charts import training_memory_parts
+from pipelab.display import duration
+from pipelab.figures.theme import rate
+from pipelab.figures.training import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest
 from pipelab.widgets.mix_values import beginning
-from pipelab.widgets.training_answer import (
+from pipelab.widgets.training_answers import (
     TrainingValues,
     carried_on,
     code_of_training,
@@ -43,10 +45,10 @@ def test_the_step_is_that_of_solve_and_of_the_code(shown):
     exec(shown.training.code.code, space)
     assert space["step"].timeline.iteration_time == found.objective.value
     assert space["problem"].workload == load
-    assert f"a step takes {found.objective.value:.4g} s" in _title(shown.training.gantt)
+    assert f"a step takes {duration(found.objective.value)} on" in _title(shown.training.gantt)
     assert _title(shown.training.gantt).endswith("proven least")
     said = shown.training.words.value
-    assert f"{found.throughput:,.6g} tokens/s" in said
+    assert rate(found.throughput) in said
     assert f"{found.bubble:.1%}" in said
     ticks = shown.training.gantt.layout.yaxis.ticktext
     assert ticks == found.step.labels

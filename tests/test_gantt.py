@@ -7,8 +7,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import KIND_COLOURS
-from pipelab.figures.gantt_chart import MOST_BARS
-from pipelab.figures.gantt_resample import gantt_widget
+from pipelab.figures.gantts import MOST_BARS, gantt_widget
 from pipelab.figures.raster import busiest_kind
 from pipelab.io.trace_files import chrome_trace
 
@@ -292,7 +291,7 @@ def test_what_is_no_timeline_is_not_drawn():
                 draw(value)
     for option in ("window", "overview"):
         with pytest.raises(
-            pl.InvalidValue, match=rf"gantt_widget: {option} = .*: the zoom decides"
+            pl.InvalidValue, match=rf"gantt_widget: {option} = .*: not an option here"
         ):
             gantt_widget(timeline(), **{option: True})
     with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):

@@ -149,7 +149,7 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
             expected = (
                 None if "not attempted" in said else said.startswith(f"exercise {name}: right")
             )
-            assert right is expected, (name, value, why, said)
+            assert right == expected, (name, value, why, said)
             if right is not None and not callable(value):
                 assert why.split(" (")[0][1:] in said, (name, value)
 
@@ -187,3 +187,53 @@ def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):
         grade(_saved(tmp_path / "mine.ipynb", "1 + 1"))
     with pytest.raises(pl.InvalidValue, match="expected seconds"):
         grade(_saved(tmp_path / "00_a.ipynb", "1"), limit=0)
+
+
+def test_a_copy_is_of_the_notebook_that_its_checks_belong_to(tmp_path):
+    """A student's number before the name says nothing, nor does a check copied from elsewhere."""
+    checks = "import pipelab as pl\npl.check('07.1', ...)\npl.check('07.2', ...)"
+    copy = _saved(tmp_path / "12034567_smith_07.ipynb", checks, "pl.check('12.1', ...)")
+    assert set(_points(grade(copy, limit=60))) == {"07.1", "07.2"}
+    without = _saved(tmp_path / "12034567_smith_07_late.ipynb", "1 + 1")
+    assert set(_points(grade(without, limit=60))) == {"07.1", "07.2"}
+
+
+def test_an_endless_loop_costs_its_own_exercise_only(tmp_path):
+    right = EXERCISES["00.1"].target()
+    endless = "def rate(cuts):\n    while True:\n        pass\n\n\npl.check('00.2', rate)"
+    copy = _saved(
+        tmp_path / "00.ipynb", "import pipelab as pl", endless, f"pl.check('00.1', {right!r})"
+    )
+    result = grade(copy, limit=120, each=4)
+    assert _points(result) == {"00.1": 1, "00.2": 0}
+    assert result["tests"][1]["output"] == "no answer: It was stopped after 4 s."
+    with pytest.raises(pl.InvalidValue, match="each"):
+        grade(copy, each=0)
+
+
+def test_what_cannot_be_written_down_is_a_wrong_answer_with_its_reason(tmp_path):
+    """Python writes no number of more than 4,300 digits, and a list within itself has no end."""
+    loop = "loop = []\nloop.append(loop)\npl.check('00.2', loop)"
+    copy = _saved(tmp_path / "00.ipynb", "import pipelab as pl\npl.check('00.1', 10**5000)", loop)
+    first, second = grade(copy, limit=60)["tests"]
+    assert first["output"] == EXERCISES["00.1"].grade(10**5000)[1]
+    assert second["output"].startswith("its value cannot be found: RecursionError")
+
+
+def test_a_notebook_whose_cells_fail_is_said_to(tmp_path):
+    copy = _saved(tmp_path / "00.ipynb", "import pipelab as pl", "1 / 0", "nowhere")
+    result = grade(copy, limit=60)
+    expected = "The notebook ran to its end, but 2 cells failed, the first with ZeroDivisionError."
+    assert result["output"] == expected
+
+
+def test_a_wrong_number_that_the_rubric_calls_half_right_has_half_a_point(tmp_path):
+    half, mistake = EXERCISES["00.1"].half, EXERCISES["00.1"].mistakes
+    points = {value(): 0.5 for value in half.values()} | {value(): 0 for value in mistake.values()}
+    for value, expected in points.items():
+        assert _crossed("00.1", value)[0] == expected
+    copy = _saved(
+        tmp_path / "00.ipynb", f"import pipelab as pl\npl.check('00.1', {next(iter(points))!r})"
+    )
+    result = grade(copy, limit=60)
+    assert (result["score"], result["tests"][0]["status"]) == (0.5, "failed")

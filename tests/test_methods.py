@@ -17,7 +17,7 @@ from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
-from pipelab.figures.search_growth import plot_search_growth
+from pipelab.figures.growth import plot_search_growth
 
 
 def test_every_method_returns_one_kind_of_answer(tiny):

@@ -21,14 +21,13 @@ from pipelab.display import (
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.workers import _answer
-from pipelab.figures.aggregated import plot_classes, plot_run_times, plot_search
 from pipelab.figures.baselines import Row, baseline_parts
-from pipelab.figures.comparing import plot_shares
+from pipelab.figures.classes import plot_classes
+from pipelab.figures.growth import plot_growth, plot_run_times, plot_search_growth
 from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
-from pipelab.figures.search_growth import plot_search_growth
-from pipelab.figures.solves import plot_growth, plot_progress
-from pipelab.widgets.mix_answer import answer
+from pipelab.figures.progress import plot_progress
+from pipelab.widgets.mix_answers import answer
 from pipelab.widgets.mix_values import beginning
 
 
@@ -176,30 +175,12 @@ def looks(figure):
 def test_all_figures_draw_an_outcome_in_the_same_way(five):
     wanted = {str(o): (o.fill, o.pattern) for o in OUTCOMES}
     assert looks(pl.plot(five)) == wanted
-    assert looks(plot_shares({"small": five})) == wanted
     baselines = baseline_parts([Row(o.word, 1.0, o) for o in OUTCOMES], 1.0)
     assert {
         t["name"]: (t["marker"]["color"], t["marker"]["pattern"]["shape"])
         for t in baselines["data"][:5]
     } == wanted
     assert looks(pl.explore_mix("tiny").baselines) == wanted
-
-
-def test_a_grid_of_shares_tells_what_does_not_fit_from_what_is_refused_and_a_time_out_from_quality(
-    five,
-):
-    figure = plot_shares({"heavy": five})
-    said = dict(zip(five.outcomes, figure.data[5].text, strict=True))
-    assert said["even"] == "✗ does not fit"
-    assert said["exhaustive"] == "⊘ refused"
-    shares = five.shares()
-    assert said["joint"] == f"◔ {shares['joint']:.0%}"
-    assert shares["joint"] < shares["proportional"] < 1  # the time-out is least, and no finding
-    assert figure.layout.title.text.startswith(
-        f"Methods without a proof keep {shares['proportional']:.0%} of the optimum"
-    )
-    (bar,) = (t for t in figure.data if t.name == str(STOPPED))
-    assert bar.x[0] == pytest.approx(0.9 * shares["joint"])
 
 
 def test_a_comparison_says_why_a_bar_is_missing_and_blames_no_time_out(five):
@@ -272,14 +253,6 @@ def test_saved_run_times_do_not_count_a_time_out_as_solved():
     assert symbols == {PROVEN.marker: [2.0, 3.0], STOPPED.marker: [60.0]}
 
 
-def test_a_search_that_was_stopped_draws_no_proof():
-    medium = pl.load_case("medium", max_gpus_per_stage=2)
-    early = pl.solve(medium, "aggregated", gap=0.5)
-    assert (early.status, outcome_of(early)) == ("feasible", STOPPED)
-    texts = [note.text for note in plot_search(early).layout.annotations]
-    assert texts == [f"◔ stopped early: {early.throughput:.6g}"]
-
-
 # names are shown letter by letter
 
 ODD = "<b>x</b> & <script>y</script>"
@@ -305,8 +278,8 @@ def test_no_name_is_taken_for_html():
     both = pl.compare(problem, ["even", "joint"])
     figures = [
         watched.progress.figure, watched.chart.figure, plot_placement(problem, result.placement),
-        plot_placement(problem), plot_progress(result), plot_search(counted), pl.plot(both),
-        plot_shares({ODD: both}), pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
+        plot_placement(problem), plot_progress(result), pl.plot(both),
+        pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
         plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
         plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
         plot_splits(problem, {ODD: pl.split_even(problem.model.layers, 2)}, [0, 1]),

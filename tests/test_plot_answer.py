@@ -43,7 +43,7 @@ def test_rings_are_red_and_below_the_pipeline():
     figure = course.plot_answer(course.three_sites(), 342, LAYERS, links)
     assert "GPUs 7, 8 and GPUs 9, 10 form rings" in figure.layout.title.text
     assert sorted(_arrows(figure)) == [BOTTLENECK] * 6 + [WRONG] * 4
-    heights = {y for trace in figure.data if trace.text and len(trace.text) == 4 for y in trace.y}
+    heights = {y for trace in figure.data if trace.text and len(trace.text) == 11 for y in trace.y}
     assert len(heights) == 2
     assert {a.text for a in figure.layout.annotations} >= {"pipeline", "ring 1", "ring 2"}
 

@@ -11,37 +11,40 @@ from pipelab.course.pictures import plot_lines
 from pipelab.course.reading_tables import show_table
 from pipelab.engine.formulations.joint import joint_formulation
 from pipelab.engine.methods.joint import joint_size
-from pipelab.figures.placements import plot_placement
-from pipelab.figures.plan import limited_by
-from pipelab.figures.solves import plot_growth, plot_progress
-from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, ink_on
+from pipelab.figures.growth import plot_growth
+from pipelab.figures.placements import limited_by, placement_parts, plot_placement
+from pipelab.figures.progress import plot_progress
+from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, finish, ink_on, template
 
 
 def _bars(figure):
-    return {
-        (trace.name, y, base + 0.5, x)
-        for trace in figure.data
-        if trace.type == "bar"
-        for y, base, x in zip(trace.y, trace.base, trace.x, strict=True)
-    }
+    blocks = figure.data[0]
+    places = zip(blocks.marker.color, blocks.y, blocks.base, blocks.x, strict=True)
+    return {(colour, y, base + 0.5, x) for colour, y, base, x in places}
 
 
 def test_a_placement_is_drawn_layer_by_layer_and_gpu_by_gpu(tiny):
     figure = plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
-    # GPU type, row, first layer counted from 1, number of layers
-    assert _bars(figure) == {("A100", 0, 1, 3), ("A100", 1, 1, 3), ("V100", 2, 4, 1)}
+    colours = colour_of_types(["A100", "V100"])
+    # colour of the GPU type, row, first layer counted from 1, number of layers
+    assert _bars(figure) == {
+        (colours["A100"], 0, 1, 3),
+        (colours["A100"], 1, 1, 3),
+        (colours["V100"], 2, 4, 1),
+    }
     assert figure.layout.yaxis.ticktext == (
         "GPU 0 · A100",
         "GPU 1 · A100",
-        "GPU 2 · V100",
+        "<b>GPU 2 · V100 ◀</b>",
         "GPU 3 · V100 (idle)",
     )
 
 
 def test_the_bottleneck_stage_is_framed_and_named(tiny):
     figure = plot_placement(tiny, pl.Placement.of([(3, (0, 1)), (1, (2,))]))
-    assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(3.5, 4.5)]
-    assert "133.116 tokens/s in 2 stages" in figure.layout.title.text
+    frames = figure.data[1]
+    assert list(zip(frames.y, frames.base, frames.x, strict=True)) == [(2, 3.5, 1)]
+    assert "133.1 tokens/s in 2 stages" in figure.layout.title.text
     assert "limited by stage 2 (framed);" in figure.layout.title.text
 
 
@@ -50,7 +53,7 @@ def test_a_bottleneck_link_is_drawn_between_its_gpus(two_stages):
     figure = plot_placement(slow, pl.Placement.of([(2, (0,)), (2, (1,))]))
     line = figure.data[-1]
     assert (list(line.x[:2]), list(line.y[:2])) == ([2.5, 2.5], [0, 1])
-    assert not figure.layout.shapes
+    assert not figure.data[1].y
     assert "limited by link 1→2 (dotted);" in figure.layout.title.text
 
 
@@ -68,7 +71,7 @@ def test_titles_say_how_the_bottleneck_is_marked():
 def test_the_number_of_traces_does_not_depend_on_the_placement(tiny):
     placements = [[(4, (0,))], [(2, (0,)), (2, (2,))], [(1, (g,)) for g in range(4)]]
     counts = {len(plot_placement(tiny, pl.Placement.of(p)).data) for p in placements}
-    assert counts == {3}  # two types and the bottleneck links
+    assert counts == {3}  # blocks, frames and the bottleneck links
 
 
 def test_an_empty_cluster_can_be_drawn(tiny):
@@ -82,8 +85,8 @@ def test_a_large_cluster_shows_the_gpus_in_use():
     parts = [(8, (0,)), *[(9, (25 + i,)) for i in range(8)]]
     figure = plot_placement(medium, pl.Placement.of(parts))
     assert len(figure.layout.yaxis.ticktext) == 9
-    assert "56 GPUs without a stage are not shown" in figure.layout.annotations[0].text
-    assert "264.236 tokens/s in 9 stages" in figure.layout.title.text
+    assert "56 GPUs without a stage are not shown" in figure.layout.title.text
+    assert "264.2 tokens/s in 9 stages" in figure.layout.title.text
 
 
 def test_the_narrowest_blocks_have_their_number_beside_them():
@@ -93,20 +96,20 @@ def test_the_narrowest_blocks_have_their_number_beside_them():
     figure = plot_placement(problem, pl.Placement.of([(n, (i,)) for i, n in enumerate(sizes)]))
     assert list(figure.data[0].text[:4]) == ["stage 1", "stage 2", "3", "4"]
     assert list(figure.data[0].textposition) == ["inside", "inside", *["outside"] * 14]
-    assert figure.layout.annotations[0].text == "1 GPU without a stage is not shown"
+    assert figure.layout.title.text.endswith("1 GPU without a stage is not shown</sup>")
 
 
 def test_progress_shows_bound_and_incumbent(two_stages):
     result = pl.solve(two_stages, "joint")
-    bound, found = plot_progress(result).data[:2]
+    bound, found = plot_progress(result).data[2:]
     assert list(bound.y) == sorted(bound.y, reverse=True)
     assert bound.y[-1] == pytest.approx(found.y[-1])
-    assert bound.x[-1] == found.x[-1] == result.details["solve_seconds"]
+    assert bound.x[-1] == found.x[-1] >= result.details["solve_seconds"]
 
 
 def test_progress_of_a_solve_stopped_at_once_shows_what_there_is(two_stages):
     result = pl.solve(two_stages, "joint", time_limit=0)
-    assert "tiny: 213.52 tokens/s after" in plot_progress(result).layout.title.text
+    assert "tiny: 213.5 tokens/s after" in plot_progress(result).layout.title.text
 
 
 def test_growth_draws_the_counted_numbers():
@@ -297,3 +300,51 @@ def test_lines_with_ranges_have_a_bar_from_the_least_to_the_most():
 def test_whole_numbers_have_no_ticks_between_them(x, dtick):
     figure = plot_lines(x, {"a": [1.0] * len(x)}, "a stays as it is", ("n", "s"))
     assert figure.layout.xaxis.dtick == dtick
+
+
+def test_a_title_is_never_wider_than_its_figure_which_grows_instead():
+    long = ", ".join(["what is to be seen in this figure is this"] * 4)
+    short, tall = (finish([], title, "a note")["layout"] for title in ("short", long))
+    *lines, note = tall["title"]["text"].split("<br>")
+    assert " ".join(lines) == long
+    assert max(map(len, lines)) <= 100
+    assert note == "<sup>a note</sup>"
+    more = 20 * (len(lines) - 1)
+    assert (
+        tall["height"] - short["height"] == tall["margin"]["t"] - short["margin"]["t"] == more > 0
+    )
+    # the toolbar stands beside the drawing, in the margin
+    assert template().layout.modebar.orientation == "v"
+    assert template().layout.margin.r >= 40
+
+
+def test_a_lane_of_a_gantt_chart_has_all_of_its_numbers_or_none():
+    """Numbers that stop after 9 would look as if work stopped there."""
+    timeline = pl.simulate(pl.schedule("1F1B", 4, 12), pl.StageCosts(1, 1, 1))
+    for trace in pl.gantt(timeline).data[1:]:
+        for lane in set(trace.y):
+            texts = {t for t, y in zip(trace.text, trace.y, strict=True) if y == lane}
+            assert texts in ({""}, {str(i) for i in range(12)})
+    forward, backward = pl.gantt(timeline).data[1:]
+    assert set(forward.text) == {""}  # a forward has room for one digit, but not for two
+    assert "11" in backward.text
+
+
+def test_a_column_of_a_sweep_can_be_named(tiny):
+    def make(batch):
+        return dataclasses.replace(
+            tiny, workload=dataclasses.replace(tiny.workload, batch_size=batch)
+        )
+
+    swept = pl.sweep(make, pl.grid(batch=(16, 32)), jobs=1, progress=False)
+    assert pl.plot(swept, x="batch").layout.xaxis.title.text == "batch"
+
+
+def test_where_nothing_fits_the_gpus_are_drawn_idle(tiny):
+    parts = placement_parts(tiny, None, "no placement exists")
+    assert parts["layout"]["yaxis"]["ticktext"] == [
+        "GPU 0 · A100 (idle)",
+        "GPU 1 · A100 (idle)",
+        "GPU 2 · V100 (idle)",
+        "GPU 3 · V100 (idle)",
+    ]

@@ -2,10 +2,8 @@
 
 from dataclasses import replace
 
-import numpy as np
-
 from pipelab.course.n08 import published_bubbles
-from pipelab.engine.best_schedules.question import question_of, span_bound
+from pipelab.engine.best_schedules import question_of, span_bound
 
 SHARE = 32 / 34  # of a microbatch's activations, kept until W; the paper's model stores no scores
 HALF_A_DIGIT = 0.5e-4
@@ -17,9 +15,7 @@ def least_rate(setting, times):
     costs = replace(setting.costs, weight_activation=SHARE)
     limit = times * setting.ranks
     question = question_of(costs, setting.microbatches, setting.ranks, None, limit, True)
-    held = np.full(setting.ranks, min(limit, setting.microbatches))
-    bound = span_bound(question, held)
-    return 1 - question.work / bound
+    return 1 - question.work / span_bound(question)
 
 
 def test_no_printed_rate_is_below_what_is_proven():

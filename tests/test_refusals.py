@@ -14,11 +14,8 @@ from pipelab.counting import solve_by_counting
 from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.figures.aggregated import plot_proof, plot_search
-from pipelab.figures.comparing import plot_shares
+from pipelab.figures.growth import plot_growth, plot_search_growth
 from pipelab.figures.placements import plot_placement
-from pipelab.figures.search_growth import plot_search_growth
-from pipelab.figures.solves import plot_growth
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.io.paths import data_dir
 from pipelab.io.plans import save_placement
@@ -123,9 +120,6 @@ OPTIONAL = {
     "training_timeline": lambda p, odd: pl.timeline_of(odd, PLAN, training=True),
     "training_timeline, schedule": lambda p, odd: pl.timeline_of(
         p, PLAN, schedule=odd, training=True
-    ),
-    "training_timeline, backward": lambda p, odd: pl.timeline_of(
-        p, PLAN, backward_input=odd, training=True
     ),
     "sweep, again": lambda p, odd: pl.sweep(
         _nothing, [{"a": 1}], progress=False, again=odd or (None,)
@@ -338,22 +332,6 @@ MISTAKES = {
         "did you mean 'A10'",
     ),
     "no facts": (lambda: _layer_times("L44"), "no facts of GPU type 'L44'; did you mean 'L4'"),
-    "a search without questions": (
-        lambda: plot_search(RESULT),
-        "expected a result of method 'aggregated'",
-    ),
-    "nothing to prove": (
-        lambda: plot_proof(pl.certificate(pl.solve(TINY, "aggregated"))),
-        "expected one with a rate",
-    ),
-    "shares of no comparison": (
-        lambda: plot_shares({"a": {"even": None}}),
-        "expected a mapping of name to Comparison",
-    ),
-    "no shares": (
-        lambda: plot_shares({"a": pl.compare(TINY, ["even"])}),
-        "expected at least one known share",
-    ),
     "no sizes": (lambda: plot_growth({}), "expected at least one"),
     "no entries": (lambda: plot_verdicts(pl.reproduce([])), "expected at least one"),
     "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),

@@ -50,7 +50,6 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('"that is by memory"', '"that is by colour"', "00.1: a hint of half_hints is not among"),
         ('"Is it better to leave them idle?"', '"Is it blue?"', "00: 0 questions of the notebook"),
         ('[00."00.2"]', '[00."00.3"]', "00: expected 00.1, 00.2, prediction and words"),
     ],

@@ -236,17 +236,6 @@ def test_a_cost_model_without_training_takes_multiples_and_no_recipe():
             pl.timeline_of(problem, cut, training=True, **wrong)
 
 
-def test_gradients_as_multiples_are_taken_instead():
-    problem = _problem()
-    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
-    step = pl.timeline_of(problem, halves, 4, training=True, backward_input=2, backward_weight=0.5)
-    costs = step.timeline.costs
-    for forward, back, weight in zip(
-        costs.forward, costs.backward_input, costs.backward_weight, strict=True
-    ):
-        assert (back, weight) == pytest.approx((2 * forward, forward / 2))
-
-
 def test_slow_links_bound_the_rate_of_training():
     """At 0.02 GB/s no more is trained than the link carries, however many microbatches are on their way."""
     problem = _problem()

@@ -38,7 +38,7 @@ def test_the_picture_is_what_the_result_says():
     assert watched.progress.data[1].fill == "tonexty"
     assert watched.progress.layout.title.text.startswith("tiny, aggregated: ✓ proven")
     assert "= 0.00%" in watched.progress.layout.title.text
-    assert watched.chart.layout.title.text.startswith("301.784 tokens/s in 1 stage, proven optimal")
+    assert watched.chart.layout.title.text.startswith("301.8 tokens/s in 1 stage, proven optimal")
     assert len(watched.chart.data[0].y) == len(result.placement.gpus)
     assert "proven optimal" in watched.status.value
     assert watched.stop_button.disabled

@@ -121,9 +121,9 @@ class Number:
         For a wrong number that no mistake explains.
     unit : str
         Of the answer; "" for a plain number.
-    mistakes : mapping of str to callable
+    half, mistakes : mapping of str to callable
         The sentence that leads back from a wrong way, and the number at its end; looked through in
-        this order.
+        this order. Those in `half` earn half a point.
     rel : float
         Relative tolerance.
     none : str
@@ -134,6 +134,7 @@ class Number:
     target: Callable[[], float]
     hint: str
     unit: str = ""
+    half: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     mistakes: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     rel: float = 1e-4
     none: str = ""
@@ -163,7 +164,7 @@ class Number:
         return math.isclose(number, target, rel_tol=self.rel)
 
     def _hint(self, number: float, target: float) -> str:
-        for says, value in self.mistakes.items():
+        for says, value in (*self.half.items(), *self.mistakes.items()):
             if self._meets(number, value()):
                 return says
         for factor, says in _SLIPS.items():
@@ -227,16 +228,9 @@ class Given(SimpleNamespace):
     def __iter__(self) -> Any:
         return iter(vars(self).values())
 
-    def but(self, **changes: Any) -> Self:
-        """The same with other values."""
-        return type(self)(**{**vars(self), **changes})
-
 
 def drawn(
-    seed: int,
-    number: int,
-    draw: Callable[[random.Random], Any],
-    size: Callable[[Any], Any],
+    seed: int, number: int, draw: Callable[[random.Random], Any], size: Callable[[Any], Any]
 ) -> Callable[[], tuple[Any, ...]]:
     """Distinct random inputs, the smallest first, so that the first failure is the smallest.
 
@@ -335,7 +329,7 @@ class Function:
     picture: "Callable[[Failure], Figure] | None" = None
     rel: float = 1e-6
     call: Callable[[Callable[..., Any], Any], Any] = _call
-    none = ""  # None means not attempted, always
+    none, half = "", ()  # None means not attempted, always; and there are no half points
 
     def grade(self, mine: object) -> tuple[bool, str]:
         """Whether the reader's function is right everywhere, or the smallest input where it is not."""
@@ -422,7 +416,7 @@ class Construction:
 
     asks: str
     grade: Callable[[object], tuple[bool, str]]
-    none = ""  # None means not attempted, always
+    none, half = "", ()  # None means not attempted, always; and there are no half points
 
 
 Exercise = Number | Function | Construction

@@ -1,27 +1,20 @@
 """Notebook 00, Start here: Llama-3-70B on eleven GPUs at three sites; a cut in the picture; cuts to rate."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import cache
-from itertools import (
-    accumulate,
-)
+from itertools import accumulate, product
 from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.costs import LayerTimes
-from pipelab.course import WAYS, Notebook, notebooks_of_the_course
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.costs import LayerTimes, StageCost
+from pipelab.course import WAYS, notebooks_of_the_course
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.pictures import INSIDE, NAMES, SAME, add_layers, add_legend, add_times, finish
 from pipelab.display import counted, listed
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placed import PlacedTimeline
@@ -37,7 +30,6 @@ from pipelab.figures.theme import (
     colour_of_types,
     ink_on,
     plain,
-    template,
 )
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model
@@ -48,7 +40,6 @@ from pipelab.solving import solve
 from pipelab.splits import split_proportional
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -60,14 +51,7 @@ A100, L4, T4 = "A100-SXM-40", "L4", "T4"
 GPUS = {A100: 3, L4: 4, T4: 4}
 
 # Gb/s. Each type is one site; a company's own network joins two of them, and the third is far away.
-LINKS = {
-    (A100, A100): 10,
-    (L4, L4): 10,
-    (T4, T4): 10,
-    (A100, L4): 10,
-    (A100, T4): 1,
-    (L4, T4): 0.1,
-}
+LINKS = {(A100, A100): 10, (L4, L4): 10, (T4, T4): 10, (A100, L4): 10, (A100, T4): 1, (L4, T4): 0.1}
 
 PROMPT = Workload(sequence_length=2048, batch_size=1)
 
@@ -146,21 +130,18 @@ def on_sites(
 # A cut as a picture
 
 
-_SAME = 1 + 1e-9  # times this close to one another are one bottleneck
-
-
 class _Part(NamedTuple):
     """A stage or a link: one bar."""
 
     name: str
     label: str
-    kind: str  # GPU type, or "link"
+    of: str  # GPU type, or "link"
     ms: float
     layers: int = 0
     lacks: str = ""  # what does not fit
 
 
-def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
+def plot_cut(problem: Problem, placement: Placement) -> "Figure":
     """Layers as blocks, and below them a bar for the time of every stage and of every link.
 
     Also of a placement that memory does not hold, which `evaluate` refuses: the figure says where.
@@ -187,161 +168,106 @@ def plot_cut(problem: Problem, placement: Placement) -> "go.Figure":
     from plotly.subplots import make_subplots
 
     parts = _cut_parts(problem, placement)
-    longest = max(part.ms for part in parts)
-    slowest = [part for part in parts if part.ms * _SAME >= longest]
+    stages = [part for part in parts if part.layers]
+    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) | {"link": NEUTRAL_LIGHT}
+    shade = {part: WRONG if part.lacks else colours[part.of] for part in parts}
     figure = make_subplots(rows=2, cols=1, row_heights=[0.14, 0.86], vertical_spacing=0.22)
-    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
-    _draw_blocks(figure, parts, colours)
-    _draw_times(figure, parts, colours, slowest)
-    figure.update_layout(
-        template=template(),
-        title=_cut_title(problem, placement, parts, slowest),
+    add_layers(
+        figure,
+        [part.layers for part in stages],
+        [shade[part] for part in stages],
+        [part.lacks or f"{part.name}: {part.layers} layers" for part in stages],
+        row=1,
+        col=1,
+    )
+    times = [part.ms for part in parts]
+    hover = [f"{part.name}: {part.ms:,.1f} ms" for part in parts]
+    add_times(figure, times, [shade[part] for part in parts], hover, row=2, col=1)
+    add_legend(figure, colours, row=2, col=1)
+    return finish(
+        figure,
+        *_cut_title(problem, placement, parts),
         height=470,
         barmode="overlay",
         xaxis={
-            "title": {"text": "decoder layer"},
+            "title": {"text": "decoder layer", "standoff": 4},
             "range": [0, problem.model.layers],
             "showgrid": False,
-            "title_standoff": 4,
             "dtick": 10,
         },
         yaxis={"visible": False, "range": [-0.5, 0.5]},
         xaxis2={
-            "tickvals": list(range(len(parts))),
-            "ticktext": [p.label for p in parts],
+            "tickvals": list(range(1, len(parts) + 1)),
+            "ticktext": [part.label for part in parts],
             "showgrid": False,
             "tickangle": 0,
-            "range": [-0.6, len(parts) - 0.4],
+            "range": [0.4, len(parts) + 0.6],
             "tickfont": {"size": 11},
         },
         yaxis2={
-            "title": {"text": "ms per batch"},
+            "title": "ms per batch",
             "tickformat": ",",
             "gridcolor": GRID,
-            "range": [0, 1.14 * longest],
+            "range": [0, 1.14 * max(times)],
         },
         legend={"y": 1.0},
         margin={"t": 92, "b": 40},
     )
-    return figure
+
+
+def stage_cost(problem: Problem, gpus: Sequence[int], layers: range) -> StageCost:
+    """What the cost model says of a stage, whether it fits or not; the GPUs by id."""
+    members = [problem.cluster.gpus[g] for g in gpus]
+    return problem.costs.stage(
+        problem.model, problem.workload, members, layers, problem.batch_split
+    )
 
 
 def _cut_parts(problem: Problem, placement: Placement) -> list[_Part]:
     """Stages and the links between them, in pipeline order."""
-    gpus, parts = problem.cluster.gpus, []
+    parts, cluster, tokens = [], problem.cluster, 1000 * problem.workload.tokens
     before: tuple[int, ...] = ()
     for number, stage in enumerate(placement.stages, start=1):
-        members = [gpus[g] for g in stage.gpus]
-        cost = problem.costs.stage(
-            problem.model, problem.workload, members, stage.layers, problem.batch_split
-        )
         if before:
-            bandwidth = min(
-                problem.cluster.bandwidth_between(a, b) for a in before for b in stage.gpus
-            )
-            ms = 1000 * problem.workload.tokens / problem.link_throughput(bandwidth)
+            pairs = product(before, stage.gpus)
+            rate = problem.link_throughput(min(cluster.bandwidth_between(*p) for p in pairs))
             name = f"the link from {_gpus(before)} to {_gpus(stage.gpus)}"
-            parts.append(_Part(name, "→", "link", ms))
+            parts.append(_Part(name, "→", "link", tokens / rate))
+        cost = stage_cost(problem, stage.gpus, stage.layers)
+        members = [cluster.gpus[g] for g in stage.gpus]
         short = [
             f"stage {number} needs {need:.3g} GB, and {plain(gpu.type)} has {gpu.memory_gb:g}"
             for gpu, need in zip(members, cost.memory_gb, strict=True)
-            if need > gpu.memory_gb * _SAME
+            if need > gpu.memory_gb * SAME
         ]
-        parts.append(
-            _Part(
-                f"stage {number}",
-                _gpus(stage.gpus),
-                members[0].type,
-                1000 * problem.workload.tokens / cost.throughput,
-                len(stage.layers),
-                (short or [""])[0],
-            )
-        )
+        label, lacks, ms = _gpus(stage.gpus), (short or [""])[0], tokens / cost.throughput
+        of = members[0].type
+        parts.append(_Part(f"stage {number}", label, of, ms, len(stage.layers), lacks))
         before = stage.gpus
     return parts
 
 
-def _gpus(ids: tuple[int, ...]) -> str:
+def _gpus(ids: Sequence[int]) -> str:
     return f"GPU {', '.join(map(str, ids))}"
 
 
-def _draw_blocks(figure: "go.Figure", parts: list[_Part], colours: dict[str, str]) -> None:
-    start = 0
-    for part in (p for p in parts if p.layers):
-        colour = WRONG if part.lacks else colours[part.kind]
-        figure.add_bar(
-            orientation="h",
-            y=[0],
-            x=[part.layers],
-            base=[start],
-            width=[1],
-            showlegend=False,
-            marker={"color": colour, "line": {"color": "white", "width": 2}},
-            text=[f"{part.layers}"],
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
-            textfont={"color": ink_on(colour), "size": 12},
-            constraintext="none",
-            hovertext=[part.lacks or f"{part.name}: {part.layers} layers"],
-            hoverinfo="text",
-            row=1,
-            col=1,
-        )
-        start += part.layers
-
-
-def _draw_times(
-    figure: "go.Figure", parts: list[_Part], colours: dict[str, str], slowest: list[_Part]
-) -> None:
-    for kind, colour in {**colours, "link": NEUTRAL_LIGHT}.items():
-        shown = [(place, part) for place, part in enumerate(parts) if part.kind == kind]
-        framed = [part in slowest for _, part in shown]
-        # The legend's own: a bar that is framed would give its frame to the legend.
-        figure.add_bar(name=plain(kind), x=[None], y=[None], marker={"color": colour}, row=2, col=1)
-        figure.add_bar(
-            width=0.84,
-            showlegend=False,
-            x=[place for place, _ in shown],
-            y=[part.ms for _, part in shown],
-            marker={
-                "color": [WRONG if part.lacks else colour for _, part in shown],
-                "line": {"color": BOTTLENECK, "width": [3 if frame else 0 for frame in framed]},
-            },
-            text=[
-                f"<b>{part.ms:,.0f}</b>" if frame else f"{part.ms:,.0f}"
-                for (_, part), frame in zip(shown, framed, strict=True)
-            ],
-            textposition="outside",
-            textangle=0,
-            cliponaxis=False,
-            textfont={"size": 12},
-            constraintext="none",
-            hovertext=[f"{part.name}: {part.ms:,.1f} ms" for _, part in shown],
-            hoverinfo="text",
-            row=2,
-            col=1,
-        )
-
-
-def _cut_title(
-    problem: Problem, placement: Placement, parts: list[_Part], slowest: list[_Part]
-) -> str:
-    idle = len(problem.cluster) - len(placement.gpus)
+def _cut_title(problem: Problem, placement: Placement, parts: list[_Part]) -> tuple[str, str]:
+    """What limits the cut, and how to read the picture."""
     short = [part for part in parts if part.lacks]
     if short:
         more = f"; memory is too small {len(short) - 1} more times" if short[1:] else ""
-        return f"Does not fit: {short[0].lacks}{more}<br><sup>red: memory is too small</sup>"
-    rate = 1000 * problem.workload.tokens / slowest[0].ms
-    stages = ", ".join(part.label.removeprefix("GPU ") for part in slowest if part.kind != "link")
+        return f"Does not fit: {short[0].lacks}{more}", "red: memory is too small"
+    longest = max(part.ms for part in parts)
+    slowest = [part for part in parts if part.ms * SAME >= longest]
+    stages = ", ".join(part.label.removeprefix("GPU ") for part in slowest if part.layers)
     several = "," in stages
-    named = [f"GPU{'s' if several else ''} {stages}"] if stages else []
-    named += [part.name for part in slowest if part.kind == "link"]
-    verb = "take" if several or named[1:] else "takes"
-    note = "framed: the bottleneck" + (
-        f"; {idle} GPUs idle" if idle > 1 else "; 1 GPU idle" if idle else ""
-    )
-    return f"{rate:,.1f} tokens/s: {' and '.join(named)} {verb} {slowest[0].ms:,.0f} ms<br><sup>{note}</sup>"
+    named = [f"GPU{'s' * several} {stages}"] if stages else []
+    named += [part.name for part in slowest if not part.layers]
+    takes = f"take{'' if several or named[1:] else 's'} {slowest[0].ms:,.0f} ms"
+    rate = 1000 * problem.workload.tokens / slowest[0].ms
+    idle = len(problem.cluster) - len(placement.gpus)
+    note = "framed: the bottleneck" + (f"; {counted(idle, 'GPU')} idle" if idle else "")
+    return f"{rate:,.1f} tokens/s: {' and '.join(named)} {takes}", note
 
 
 # A pipeline at work
@@ -354,14 +280,7 @@ _BOX, _WAITS = 0.64, 0.52  # width of a stage (a stage and a link are 1), height
 _MOST_PROMPTS = 12
 
 
-class _Dots(NamedTuple):
-    """Where every prompt is at one moment."""
-
-    x: list[float]
-    y: list[float]
-
-
-def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go.Figure":
+def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Figure":
     """Prompts on their way through the pipeline, as frames to play, with a slider for the time.
 
     All prompts are there from the beginning, and each enters as soon as the first stage is free.
@@ -402,12 +321,11 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go
     start, end = timeline.start.reshape(shape), timeline.end.reshape(shape)
     moments = np.linspace(0, end[-1, -1], _FRAMES)
     dots = [_dots(start, end, moment) for moment in moments]
-    figure = go.Figure()
+    figure, first = go.Figure(), round(_OPENS_AT * _FRAMES)
     _draw_pipeline(figure, problem, placement, placed)
-    first = round(_OPENS_AT * _FRAMES)
+    moves = len(figure.data)
     figure.add_scatter(
-        x=dots[first].x,
-        y=dots[first].y,
+        **dots[first],
         mode="markers+text",
         showlegend=False,
         cliponaxis=False,
@@ -416,42 +334,42 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "go
         marker={"size": 20, "color": NEUTRAL, "line": {"color": "white", "width": 1.5}},
         hovertemplate="prompt %{text}<extra></extra>",
     )
-    moves = len(figure.data) - 1
     figure.frames = [
-        go.Frame(name=str(n), traces=[moves], data=[{"type": "scatter", "x": at.x, "y": at.y}])
+        go.Frame(name=str(n), traces=[moves], data=[{"type": "scatter", **at}])
         for n, at in enumerate(dots)
     ]
-    stages = len(placement.stages)
-    figure.update_layout(
-        template=template(),
-        title=_moving_title(placed, end),
+    slow = listed([_lane(n, placement) for n, lane in enumerate(placed.lanes) if lane.bottleneck])
+    takes = f"{slow} take{'s' * (sum(lane.bottleneck for lane in placed.lanes) == 1)} that long"
+    every = f"a prompt leaves every {1000 * (end[-1, -1] - end[-1, -2]):,.0f} ms"
+    waits = "dots: prompts, stacked where they wait"
+    hidden = {"visible": False, "fixedrange": True}
+    return finish(
+        figure,
+        f"Once the pipeline is full, {every}: {takes}",
+        f"{waits}; black: the bottleneck; ▶ starts from the beginning",
         height=400,
         margin={"t": 84, "b": 84, "l": 20, "r": 20},
         legend={"itemclick": False, "itemdoubleclick": False},
-        xaxis={"range": [-0.75, stages + 0.4], "visible": False, "fixedrange": True},
-        yaxis={"range": [-0.8, 1 + _WAITS * prompts], "visible": False, "fixedrange": True},
-        updatemenus=[_buttons()],
-        sliders=[_slider(moments, first)],
+        xaxis={"range": [-0.75, len(placement) + 0.4], **hidden},
+        yaxis={"range": [-0.8, 1 + _WAITS * prompts], **hidden},
+        **_controls(moments, first),
     )
-    return figure
 
 
-def _dots(start: np.ndarray, end: np.ndarray, moment: float) -> _Dots:
+def _dots(start: np.ndarray, end: np.ndarray, moment: float) -> dict[str, list[float]]:
     """Prompts at work are inside a stage or on a link; those that wait are stacked above it."""
-    lanes, prompts = start.shape
-    queues, dots = dict[int, int](), _Dots([], [])
-    for prompt in range(prompts):
-        lane = int((end[:, prompt] <= moment).sum())  # the first that is not done with it
-        if lane < lanes and start[lane, prompt] <= moment:
-            took = end[lane, prompt] - start[lane, prompt]
-            x, y = _inside(lane, (moment - start[lane, prompt]) / took), 0.5
+    lanes, queues, x, y = len(start), Counter[int](), list[float](), list[float]()
+    for begins, ends in zip(start.T, end.T, strict=True):
+        lane = int((ends <= moment).sum())  # the first that is not done with it
+        if lane < lanes and begins[lane] <= moment:
+            done = (moment - begins[lane]) / (ends[lane] - begins[lane])
+            x.append(round(_inside(lane, done), 3))
+            y.append(0.5)
         else:
-            place = queues.get(lane, 0)
-            queues[lane] = place + 1
-            x, y = _before(lane, lanes), 1.3 + _WAITS * place
-        dots.x.append(round(x, 3))
-        dots.y.append(round(y, 3))
-    return dots
+            x.append(round(_before(lane, lanes), 3))
+            y.append(round(1.3 + _WAITS * queues[lane], 3))
+            queues[lane] += 1
+    return {"x": x, "y": y}
 
 
 def _inside(lane: int, done: float) -> float:
@@ -469,126 +387,80 @@ def _before(lane: int, lanes: int) -> float:
 
 
 def _draw_pipeline(
-    figure: "go.Figure", problem: Problem, placement: Placement, placed: "PlacedTimeline"
+    figure: "Figure", problem: Problem, placement: Placement, placed: PlacedTimeline
 ) -> None:
-    gpus = problem.cluster.gpus
+    gpus, lanes = problem.cluster.gpus, len(placed.lanes)
     colours = colour_of_types(gpu.type for gpu in gpus)
-    slowest, named = [lane.bottleneck for lane in placed.lanes], set[str]()
+    texts = [(_before(0, 1), 0.5, "to do"), (_before(lanes, lanes), 0.5, "done")]
     for n, stage in enumerate(placement.stages):
-        kind = gpus[stage.gpus[0]].type
+        slow, slow_link = placed.lanes[2 * n].bottleneck, n and placed.lanes[2 * n - 1].bottleneck
         if n:
-            held_up = slowest[2 * n - 1]
-            line = {"color": BOTTLENECK if held_up else "#AAAAAA", "width": 7 if held_up else 4}
+            line = (
+                {"color": BOTTLENECK, "width": 7} if slow_link else {"color": "#AAAAAA", "width": 4}
+            )
             figure.add_shape(
                 type="line", x0=n - 1 + _BOX, x1=n, y0=0.5, y1=0.5, line=line, layer="below"
             )
-        figure.add_shape(
-            type="rect",
-            x0=n,
-            x1=n + _BOX,
-            y0=0,
-            y1=1,
-            fillcolor=colours[kind],
-            layer="below",
-            line={"width": 0},
-            name=plain(kind),
-            showlegend=kind not in named,
-        )
-        if slowest[2 * n]:  # apart, or the legend would have the frame, too
-            figure.add_shape(
-                type="rect",
-                x0=n,
-                x1=n + _BOX,
-                y0=0,
-                y1=1,
-                layer="below",
-                line={"color": BOTTLENECK, "width": 4},
-            )
-        named.add(kind)
-        label = f"GPU {', '.join(map(str, stage.gpus))}<br>{counted(len(stage.layers), 'layer')}"
-        _write(figure, n + _BOX / 2, -0.5, label)
-    _write(figure, _before(0, 1), 0.5, "to do")
-    _write(figure, _before(len(placed.lanes), len(placed.lanes)), 0.5, "done")
+        fill, frame = colours[gpus[stage.gpus[0]].type], {"color": BOTTLENECK, "width": 4 * slow}
+        box = {"type": "rect", "x0": n, "x1": n + _BOX, "y0": 0, "y1": 1, "layer": "below"}
+        figure.add_shape(**box, fillcolor=fill, line=frame)
+        label = f"{_gpus(stage.gpus)}<br>{counted(len(stage.layers), 'layer')}"
+        texts.append((n + _BOX / 2, -0.5, label))
+    for x, y, text in texts:
+        figure.add_annotation(x=x, y=y, text=text, showarrow=False, font={"size": 11})
+    used = {gpus[g].type for g in placement.gpus}
+    add_legend(figure, {name: colour for name, colour in colours.items() if name in used})
 
 
-def _write(figure: "go.Figure", x: float, y: float, text: str) -> None:
-    figure.add_annotation(x=x, y=y, text=text, showarrow=False, font={"size": 11})
+def _lane(lane: int, placement: Placement) -> str:
+    number, link = divmod(lane, 2)
+    names = [_gpus(stage.gpus) for stage in placement.stages[number : number + 2]]
+    return f"the link from {names[0]} to {names[1]}" if link else names[0]
 
 
-def _moving_title(placed: "PlacedTimeline", end: np.ndarray) -> str:
-    every = 1000 * (end[-1, -1] - end[-1, -2])
-    stages = placed.placement.stages
-    names = [_named(i, stages) for i, lane in enumerate(placed.lanes) if lane.bottleneck]
-    take = f"{listed(names)} take{'s' * (len(names) == 1)} that long"
-    note = (
-        "dots: prompts, stacked where they wait; black: the bottleneck; ▶ starts from the beginning"
+def _controls(moments: np.ndarray, first: int) -> dict[str, list[dict]]:
+    """Two buttons, and a slider for the time."""
+    play, jump = (
+        {
+            "mode": "immediate",
+            "frame": {"duration": ms, "redraw": False},
+            "transition": {"duration": ms, "easing": "linear"},
+        }
+        for ms in (110, 0)
     )
-    return f"Once the pipeline is full, a prompt leaves every {every:,.0f} ms: {take}<br><sup>{note}</sup>"
 
+    def shows(label: str, *frames: Any) -> dict:
+        return {"label": label, "method": "animate", "args": list(frames)}
 
-def _named(lane: int, stages: Sequence[Any]) -> str:
-    stage, link = divmod(lane, 2)
-    of = [f"GPU {', '.join(map(str, s.gpus))}" for s in stages[stage : stage + 2]]
-    return f"the link from {of[0]} to {of[1]}" if link else of[0]
-
-
-def _buttons() -> dict:
-    now = {"mode": "immediate", "transition": {"duration": 0}}
-    play = {"frame": {"duration": 110, "redraw": False}, "fromcurrent": False} | {
-        "mode": "immediate",
-        "transition": {"duration": 110, "easing": "linear"},
-    }
-    stop = {"frame": {"duration": 0, "redraw": False}, **now}
-    return {
+    buttons = {
         "type": "buttons",
         "direction": "left",
         "showactive": False,
         "x": 0,
         "xanchor": "left",
-        "y": -0.1,
-        "yanchor": "top",
         "pad": {"t": 10, "r": 10},
-        "buttons": [
-            {"label": "▶", "method": "animate", "args": [None, play]},
-            {"label": "❚❚", "method": "animate", "args": [[None], stop]},
-        ],
+        "buttons": [shows("▶", None, play), shows("❚❚", [None], jump)],
     }
-
-
-def _slider(moments: np.ndarray, first: int) -> dict:
-    jump = {
-        "mode": "immediate",
-        "frame": {"duration": 0, "redraw": False},
-        "transition": {"duration": 0},
-    }
-    steps = [
-        {"label": f"{moment:.1f}", "method": "animate", "args": [[str(n)], jump]}
-        for n, moment in enumerate(moments)
-    ]
-    return {
+    now = {"prefix": "time: ", "suffix": " s", "font": {"size": 13, "color": BOTTLENECK}}
+    slider = {
         "active": first,
         "x": 0.13,
         "len": 0.87,
-        "y": -0.1,
-        "yanchor": "top",
         "pad": {"t": 10},
-        "currentvalue": {
-            "prefix": "time: ",
-            "suffix": " s",
-            "font": {"size": 13, "color": BOTTLENECK},
-        },
-        "steps": steps,
-        "tickcolor": "white",
+        "currentvalue": now,
+        "steps": [shows(f"{t:.1f}", [str(n)], jump) for n, t in enumerate(moments)],
         "ticklen": 0,
         "minorticklen": 0,
         "font": {"size": 1, "color": "rgba(0,0,0,0)"},
     }
+    below = {"y": -0.1, "yanchor": "top"}
+    return {"updatemenus": [buttons | below], "sliders": [slider | below]}
 
 
 # The map of the course
 
 
-def plot_course() -> "go.Figure":
+def plot_course() -> "Figure":
     """A lane for each kind of reader; every notebook is as wide as the minutes it takes.
 
     Returns
@@ -608,81 +480,63 @@ def plot_course() -> "go.Figure":
     """
     import plotly.graph_objects as go
 
-    books = notebooks_of_the_course()
-    begins = dict(
-        zip([b.number for b in books], accumulate([0, *(b.minutes for b in books)]), strict=False)
-    )
-    lanes = list(WAYS)
-    figure = go.Figure()
-    for name, pick, colour, pattern, ink in (
-        ("read", lambda way: way.whole, NEUTRAL, "", "white"),
-        ("read in part", lambda way: way.part, NEUTRAL_LIGHT, "/", "#222222"),
+    books, figure = notebooks_of_the_course(), go.Figure()
+    ends = list(accumulate(book.minutes for book in books))
+    for name, part, colour, hatch in (
+        ("read", "whole", NEUTRAL, ""),
+        ("read in part", "part", NEUTRAL_LIGHT, "/"),
     ):
         shown = [
-            (lane, book) for lane in lanes for book in books if book.number in pick(WAYS[lane])
+            (lane, book, end)
+            for lane, way in WAYS.items()
+            for book, end in zip(books, ends, strict=True)
+            if book.number in getattr(way, part)
         ]
-        figure.add_trace(
-            go.Bar(
-                orientation="h",
-                name=name,
-                y=[lane for lane, _ in shown],
-                x=[b.minutes for _, b in shown],
-                base=[begins[b.number] for _, b in shown],
-                text=[b.number for _, b in shown],
-                textposition="inside",
-                insidetextanchor="middle",
-                textangle=0,
-                textfont={"color": ink},
-                marker={
-                    "color": colour,
-                    "line": {"color": "white", "width": 2},
-                    "pattern": {"shape": pattern, "fgcolor": "#8A9AA6", "size": 6},
-                },
-                customdata=[f"{b.number} {b.title}, {b.minutes} minutes" for _, b in shown],
-                hovertemplate="%{y}: %{customdata}<extra></extra>",
-            )
+        figure.add_bar(
+            orientation="h",
+            name=name,
+            y=[lane for lane, _, _ in shown],
+            x=[book.minutes for _, book, _ in shown],
+            base=[end - book.minutes for _, book, end in shown],
+            text=[book.number for _, book, _ in shown],
+            textfont={"color": ink_on(colour)},
+            marker={
+                "color": colour,
+                "line": {"color": "white", "width": 2},
+                "pattern": {"shape": hatch, "fgcolor": "#8A9AA6", "size": 6},
+            },
+            customdata=[f"{b.number} {b.title}, {b.minutes} minutes" for _, b, _ in shown],
+            hovertemplate="%{y}: %{customdata}<extra></extra>",
+            **INSIDE,
         )
-    names = [
-        {
-            "x": begins[b.number] + b.minutes / 2,
-            "y": 1,
-            "yref": "paper",
-            "text": f"{b.number} {b.title}",
-            "textangle": -32,
-            "showarrow": False,
-            "xanchor": "left",
-            "yanchor": "bottom",
-            "font": {"size": 12},
-            "xshift": -6,
-        }
-        for b in books
-    ]
-    figure.update_layout(
-        template=template(),
-        title=_course_title(books),
+    for book, end in zip(books, ends, strict=True):
+        figure.add_annotation(
+            x=end - book.minutes / 2,
+            y=1,
+            yref="paper",
+            text=f"{book.number} {book.title}",
+            textangle=-32,
+            showarrow=False,
+            xanchor="left",
+            yanchor="bottom",
+            font={"size": 12},
+            xshift=-6,
+        )
+    minutes = {book.number: book.minutes for book in books}
+    hours = {lane: sum(minutes[n] for n in way.whole) / 60 for lane, way in WAYS.items()}
+    first, *others = (f"{each:.1f} hours for the {lane}" for lane, each in hours.items())
+    return finish(
+        figure,
+        f"{len(books)} notebooks: {first}, {' and '.join(others)}",
+        "what is read in part is not counted; the table below says which parts",
         height=410,
         barmode="overlay",
         bargap=0.3,
-        annotations=names,
-        xaxis={
-            "title": {"text": "minutes from the beginning"},
-            "range": [0, sum(b.minutes for b in books)],
-        },
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
+        xaxis={"title": "minutes from the beginning", "range": [0, ends[-1]]},
+        yaxis=NAMES,
         legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"},
         margin={"t": 196, "r": 180, "b": 90},
     )
-    return figure
-
-
-def _course_title(books: tuple[Notebook, ...]) -> str:
-    minutes = {book.number: book.minutes for book in books}
-    first, *others = (
-        f"{sum(minutes[number] for number in way.whole) / 60:.1f} hours for the {lane}"
-        for lane, way in WAYS.items()
-    )
-    note = "what is read in part is not counted; the table below says which parts"
-    return f"{len(books)} notebooks: {first}, {' and '.join(others)}<br><sup>{note}</sup>"
 
 
 # Exercises
@@ -764,16 +618,18 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _by_speed((*T4S, *A100S, *L4S)),
         unit="tokens/s",
         hint="how fast is a GPU that takes so many milliseconds per layer? Is each part on its GPU, in that order?",
-        mistakes={
+        half={
             "that sends over the link from the L4s to the T4s; put the A100s between them": (
                 lambda: _by_speed((*A100S, *L4S, *T4S))
             ),
             "that is by memory; the weights asked for are speeds": (
                 lambda: _solved("proportional", (*T4S, *A100S, *L4S))
             ),
+        },
+        mistakes={
             "that is the proven optimum; the rule comes near, but not to it": (
                 lambda: _solved("auto")
-            ),
+            )
         },
     ),
     "00.2": Function(

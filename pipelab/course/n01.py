@@ -2,51 +2,46 @@
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from itertools import (
-    accumulate,
-    combinations_with_replacement,
-    pairwise,
-)
+from itertools import combinations_with_replacement, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.n00 import A100S, L4S, T4S, stage_cost, three_sites
+from pipelab.course.pictures import (
+    BARE,
+    EMPTY,
+    SAME,
+    Block,
+    Row,
+    add_layers,
+    add_legend,
+    add_times,
+    colour_of,
+    finish,
+    plot_rows,
 )
-from pipelab.course.n00 import A100S, L4S, T4S, three_sites
-from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
 from pipelab.display import listed
 from pipelab.fields import given
-from pipelab.figures.theme import BOTTLENECK, GRID, WRONG, colour_of_types, ink_on, plain, template
+from pipelab.figures.theme import WRONG, colour_of_types, plain
 from pipelab.problem import Problem
 from pipelab.splits import bottleneck, split_minmax
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
-# Splits as pictures, and the table behind the exact split
+# Splits as pictures
 
 
-_WHITE = "white: not filled in yet, or it does not fit, or there are fewer layers than GPUs"
-
-_SAME = 1 + 1e-9  # times this close to one another are one bottleneck
-
-
-class _Row(NamedTuple):
-    """A split: layers, time and room of every stage."""
+class _Split(NamedTuple):
+    """Layers and time of every stage, and whether each fits in memory."""
 
     name: str
-    sizes: tuple[int, ...]
-    ms: tuple[float, ...]
-    fits: tuple[bool, ...]
+    sizes: list[int]
+    ms: list[float]
+    fits: list[bool]
 
     @property
     def slowest(self) -> float:
@@ -55,7 +50,7 @@ class _Row(NamedTuple):
 
 def plot_splits(
     problem: Problem, splits: Mapping[str, Sequence[range]], gpus: Sequence[int] | None = None
-) -> "go.Figure":
+) -> "Figure":
     """A row per split: on the left the layers as blocks, on the right a time bar per stage.
 
     Links are left out, as every split leaves them out.
@@ -86,7 +81,7 @@ def plot_splits(
 
     order = list(range(len(problem.cluster))) if gpus is None else list(gpus)
     types = [problem.cluster.gpus[g].type for g in order]
-    rows = [_row(problem, plain(name), split, order) for name, split in splits.items()]
+    rows = [_measured(problem, plain(name), split, order) for name, split in splits.items()]
     figure = make_subplots(
         rows=len(rows),
         cols=2,
@@ -94,117 +89,65 @@ def plot_splits(
         horizontal_spacing=0.05,
         vertical_spacing=0.22 / len(rows),
     )
-    colours, most = colour_of_types(types), max(row.slowest for row in rows)
-    for place, row in enumerate(rows, start=1):
-        _draw_row(figure, place, row, [colours[kind] for kind in types], 1.3 * most)
-    for kind, colour in colours.items():  # the legend
-        figure.add_bar(x=[None], y=[None], name=plain(kind), marker={"color": colour})
-    figure.update_xaxes(showgrid=False, zeroline=False, showticklabels=False)
+    figure.update_xaxes(showticklabels=False, **BARE)
     figure.update_xaxes(range=[0, problem.model.layers], col=1)
     figure.update_xaxes(range=[0.4, len(order) + 0.6], dtick=1, col=2)
     figure.update_xaxes(showticklabels=True, row=len(rows))
-    figure.update_xaxes(title={"text": "decoder layer"}, row=len(rows), col=1)
-    figure.update_xaxes(title={"text": "stage; bars: ms per batch"}, row=len(rows), col=2)
-    figure.update_layout(
-        template=template(),
-        title=_title(rows),
+    figure.update_xaxes(title="decoder layer", row=len(rows), col=1)
+    figure.update_xaxes(title="stage; bars: ms per batch", row=len(rows), col=2)
+    top = [0, 1.3 * max(row.slowest for row in rows)]
+    figure.update_yaxes(showticklabels=False, showgrid=False, range=top, col=2)
+    colours = colour_of_types(types)
+    for place, row in enumerate(rows, start=1):
+        shown = [colours[of] if fits else WRONG for of, fits in zip(types, row.fits, strict=True)]
+        held = [f"{n} layers" for n in row.sizes]
+        add_layers(figure, row.sizes, shown, held, row=place, col=1)
+        took = [f"stage {n}: {ms:,.1f} ms" for n, ms in enumerate(row.ms, start=1)]
+        add_times(figure, row.ms, shown, took, row=place, col=2)
+        says = f"{row.slowest:,.0f} ms" if all(row.fits) else "does not fit"
+        label = {"tickvals": [0], "ticktext": [f"<b>{row.name}</b><br>{says}"], **BARE}
+        figure.update_yaxes(range=[-0.5, 0.5], **label, row=place, col=1)
+    add_legend(figure, colours)
+    return finish(
+        figure,
+        _ranking(rows),
+        "framed: the slowest stage of a split; red: does not fit in memory; links are left out",
         height=150 + 74 * len(rows),
         barmode="overlay",
-        bargap=0.12,
         legend={"y": 1.0},
         margin={"t": 92, "b": 52, "l": 150},
     )
-    return figure
 
 
-def _row(problem: Problem, name: str, split: Sequence[range], order: Sequence[int]) -> _Row:
-    ms, fits = [], []
-    for layers, g in zip(split, order, strict=True):
-        gpu = problem.cluster.gpus[g]
-        cost = problem.costs.stage(
-            problem.model, problem.workload, [gpu], layers, problem.batch_split
-        )
-        ms.append(1000 * problem.workload.tokens / cost.throughput)
-        fits.append(cost.memory_gb[0] <= gpu.memory_gb * _SAME)
-    return _Row(name, tuple(len(part) for part in split), tuple(ms), tuple(fits))
+def _measured(problem: Problem, name: str, split: Sequence[range], order: Sequence[int]) -> _Split:
+    costs = [stage_cost(problem, [g], layers) for layers, g in zip(split, order, strict=True)]
+    rooms = [problem.cluster.gpus[g].memory_gb * SAME for g in order]
+    fits = [cost.memory_gb[0] <= room for cost, room in zip(costs, rooms, strict=True)]
+    ms = [1000 * problem.workload.tokens / cost.throughput for cost in costs]
+    return _Split(name, [len(part) for part in split], ms, fits)
 
 
-def _draw_row(figure: "go.Figure", place: int, row: _Row, colours: list[str], top: float) -> None:
-    shown = [c if fits else WRONG for c, fits in zip(colours, row.fits, strict=True)]
-    figure.add_bar(
-        orientation="h",
-        y=[0] * len(row.sizes),
-        x=row.sizes,
-        base=list(accumulate(row.sizes, initial=0))[:-1],
-        width=1,
-        marker={"color": shown, "line": {"color": "white", "width": 2}},
-        showlegend=False,
-        text=[str(n) for n in row.sizes],
-        textposition="inside",
-        insidetextanchor="middle",
-        textangle=0,
-        textfont={"color": [ink_on(c) for c in shown], "size": 12},
-        constraintext="none",
-        hovertemplate="%{x} layers<extra></extra>",
-        row=place,
-        col=1,
-    )
-    framed = [ms * _SAME >= row.slowest for ms in row.ms]
-    figure.add_bar(
-        x=list(range(1, len(row.ms) + 1)),
-        y=row.ms,
-        showlegend=False,
-        cliponaxis=False,
-        marker={
-            "color": shown,
-            "line": {"color": BOTTLENECK, "width": [2.5 * frame for frame in framed]},
-        },
-        text=[
-            f"<b>{ms:,.0f}</b>" if frame else f"{ms:,.0f}"
-            for ms, frame in zip(row.ms, framed, strict=True)
-        ],
-        textposition="outside",
-        textangle=0,
-        textfont={"size": 11},
-        constraintext="none",
-        hovertemplate="stage %{x}: %{y:,.1f} ms<extra></extra>",
-        row=place,
-        col=2,
-    )
-    says = f"{row.slowest:,.0f} ms" if all(row.fits) else "does not fit"
-    figure.update_yaxes(
-        tickvals=[0],
-        ticktext=[f"<b>{row.name}</b><br>{says}"],
-        range=[-0.5, 0.5],
-        showgrid=False,
-        zeroline=False,
-        row=place,
-        col=1,
-    )
-    figure.update_yaxes(
-        range=[0, top], showticklabels=False, showgrid=False, zerolinecolor=GRID, row=place, col=2
-    )
-
-
-def _title(rows: Sequence[_Row]) -> str:
-    note = "framed: the slowest stage of a split; red: does not fit in memory; links are left out"
+def _ranking(rows: Sequence[_Split]) -> str:
     ranked = sorted((row for row in rows if all(row.fits)), key=lambda row: row.slowest)
     if not ranked:
-        return f"No split fits in memory<br><sup>{note}</sup>"
+        return "No split fits in memory"
     best, last = ranked[0], ranked[-1]
-    others = [row for row in ranked if row.slowest > best.slowest * _SAME]
+    others = [row for row in ranked if row.slowest > best.slowest * SAME]
     says = f"{best.name[:1].upper()}{best.name[1:]}: {best.slowest:,.0f} ms for the slowest stage"
     if others:
         says += f"; {others[0].name} takes {others[0].slowest / best.slowest - 1:.0%} more"
     if len(others) > 1:
-        names = listed([row.name for row in ranked if row.slowest * _SAME >= last.slowest])
+        names = listed([row.name for row in ranked if row.slowest * SAME >= last.slowest])
         says += f", {names} {last.slowest / best.slowest:.1f} times as much"
-    return f"{says}<br><sup>{note}</sup>"
+    return says
+
+
+# The table behind the exact split
 
 
 def plot_split_table(
     best: np.ndarray, start: np.ndarray, names: Sequence[str], filled: int | None = None
-) -> "go.Figure":
+) -> "Figure":
     """The table of the exact split's dynamic program, and the path that reads the split back.
 
     Parameters
@@ -239,6 +182,8 @@ def plot_split_table(
     low, high = np.log10(np.nanmin(shown)), np.log10(np.nanmax(shown))
     shown[rows:] = np.nan
     ticks = [t for t in (20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= np.log10(t) <= high]
+    powers, texts = np.log10(ticks).tolist(), [f"{t:,}" for t in ticks]
+    hover = "first %{x} layers on the first %{y} GPUs: %{customdata:,.0f} ms<extra></extra>"
     figure = go.Figure(
         go.Heatmap(
             z=np.log10(shown),
@@ -251,12 +196,8 @@ def plot_split_table(
             hoverongaps=False,
             xgap=1,
             ygap=1,
-            hovertemplate="first %{x} layers on the first %{y} GPUs: %{customdata:,.0f} ms<extra></extra>",
-            colorbar={
-                "title": {"text": "ms"},
-                "tickvals": np.log10(ticks).tolist(),
-                "ticktext": [f"{t:,}" for t in ticks],
-            },
+            hovertemplate=hover,
+            colorbar={"title": "ms", "tickvals": powers, "ticktext": texts},
         )
     )
     path = _path(start) if rows == stages and np.isfinite(best[-1, -1]) else []
@@ -270,43 +211,30 @@ def plot_split_table(
             marker={"size": 9, "color": "#D55E00"},
             hoverinfo="skip",
         )
-    ends = [
-        {
-            "x": j,
-            "y": s,
-            "text": str(j),
-            "showarrow": False,
-            "xshift": -22,
-            "bgcolor": "white",
-            "borderpad": 1,
-            "font": {"size": 11},
-        }
-        for s, j in path[1:]
-    ]
-    labels = [f"{s} · {plain(name)}" for s, name in enumerate(names, start=1)]
-    figure.update_layout(
-        template=template(),
-        title=_table_title(best, path, rows),
+    for s, j in path[1:]:
+        look = {"showarrow": False, "bgcolor": "white", "borderpad": 1, "font": {"size": 11}}
+        figure.add_annotation(x=j, y=s, text=str(j), xshift=-22, **look)
+    title, note = _table_title(best, path, rows)
+    return finish(
+        figure,
+        title,
+        note,
         height=460,
-        annotations=ends,
         margin={"t": 78, "l": 150},
         xaxis={
-            "title": {"text": "j: the first j layers"},
+            "title": "j: the first j layers",
             "range": [-0.6, layers + 0.6],
             "dtick": 10,
-            "showgrid": False,
-            "zeroline": False,
+            **BARE,
         },
         yaxis={
-            "title": {"text": "s: on the first s GPUs"},
+            "title": "s: on the first s GPUs",
             "range": [stages + 0.75, -0.4],
-            "showgrid": False,
-            "zeroline": False,
             "tickvals": list(range(1, stages + 1)),
-            "ticktext": labels,
+            "ticktext": [f"{s} · {plain(name)}" for s, name in enumerate(names, start=1)],
+            **BARE,
         },
     )
-    return figure
 
 
 def _path(start: np.ndarray) -> list[tuple[int, int]]:
@@ -317,28 +245,21 @@ def _path(start: np.ndarray) -> list[tuple[int, int]]:
     return path[::-1]
 
 
-def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -> str:
+def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -> tuple[str, str]:
+    """What the table says, and how to read it."""
     layers, last = best.shape[1] - 1, best[rows]
-    who = f"first {rows} GPUs" if rows > 1 else "first GPU"
     if path:
-        ends = [j for _, j in path]
-        sizes = " + ".join(str(b - a) for a, b in pairwise(ends))
+        sizes = " + ".join(str(b - a) for (_, a), (_, b) in pairwise(path))
         says = (
             f"{layers} layers on {rows} GPUs take {last[-1]:,.0f} ms; the path back reads {sizes}"
         )
-        note = "the path: how many layers the first s GPUs hold together in the best split"
-    elif np.isfinite(last[-1]):
-        says, note = (
-            f"{layers} layers on the {who} take {last[-1]:,.0f} ms",
-            _WHITE,
-        )
-    else:
-        holds = int(np.flatnonzero(np.isfinite(last)).max(initial=0))
-        says, note = (
-            f"The {who} hold{'s' * (rows == 1)} at most {holds} of {layers} layers",
-            _WHITE,
-        )
-    return f"{says}<br><sup>{note}</sup>"
+        return says, "the path: how many layers the first s GPUs hold together in the best split"
+    note = "white: not filled in yet, or it does not fit, or there are fewer layers than GPUs"
+    who = f"first {rows} GPUs" if rows > 1 else "first GPU"
+    if np.isfinite(last[-1]):
+        return f"{layers} layers on the {who} take {last[-1]:,.0f} ms", note
+    holds = int(np.flatnonzero(np.isfinite(last)).max(initial=0))
+    return f"The {who} hold{'s' * (rows == 1)} at most {holds} of {layers} layers", note
 
 
 # Exercises
@@ -360,29 +281,31 @@ def _exact(gpus: Sequence[int], memory: bool = True, ends: bool = True, head: bo
     return 1000 * problem.workload.tokens / bottleneck(split, work, speeds)
 
 
-def _bottlenecks(line: Given, layers: int, least: int) -> list[float]:
-    """Of every way to cut the first so many layers, at least `least` on each GPU; by trying all."""
+def _slowest(line: Given, ends: Sequence[int]) -> float:
+    """What the slowest GPU takes for its layers."""
+    loads = [sum(line.costs[a:b]) for a, b in pairwise(ends)]
+    return max(load / speed for load, speed in zip(loads, line.speeds, strict=True))
+
+
+def _best_cut(line: Given, layers: int, least: int = 0) -> list[int]:
+    """Where the layers of each GPU end if the first so many are cut best; by trying all cuts.
+
+    Every GPU has at least `least` layers.
+    """
     inner = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
-    found = []
-    for cuts in inner:
-        parts = list(pairwise([0, *cuts, layers]))
-        if all(b - a >= least for a, b in parts):
-            found.append(_slowest(line, [0, *cuts, layers]))
-    return found
+    cuts = ([0, *ends, layers] for ends in inner)
+    wide = (cut for cut in cuts if all(b - a >= least for a, b in pairwise(cut)))
+    return min(wide, key=lambda cut: _slowest(line, cut))
 
 
 def _reach(line: Given) -> float:
     """The most layers, from the first on, that fit if no stage may take longer than `ms`."""
-    fits = [
-        n
-        for n in range(len(line.costs) + 1)
-        if min(_bottlenecks(line, n, 0)) <= given(line.ms) * (1 + 1e-9)
-    ]
-    return max(fits)
+    numbers = range(len(line.costs) + 1)
+    return max(n for n in numbers if _slowest(line, _best_cut(line, n)) <= line.ms * SAME)
 
 
 def _split(line: Given) -> float:
-    return min(_bottlenecks(line, len(line.costs), 0))
+    return _slowest(line, _best_cut(line, len(line.costs)))
 
 
 def _line(most: int | None) -> Callable[[random.Random], Given]:
@@ -402,7 +325,7 @@ def _size(line: Given) -> tuple[int, int, str]:
 
 
 def _look_at_reach(line: Given) -> str:
-    if any(cost / speed > given(line.ms) for cost in line.costs for speed in line.speeds):
+    if any(cost / speed > line.ms for cost in line.costs for speed in line.speeds):
         return "here a layer is too slow for one of the GPUs; who takes it then?"
     if _reach(line) == len(line.costs):
         return "here all layers fit; may a stage take exactly `ms`, and what does the last one do once none is left?"
@@ -414,7 +337,7 @@ def _look_at_reach(line: Given) -> str:
 def _look_at_split(line: Given) -> str:
     if len(line.costs) < len(line.speeds):
         return "here are fewer layers than GPUs; which of them stay empty?"
-    if _split(line) < min(_bottlenecks(line, len(line.costs), 1)):
+    if _split(line) < _slowest(line, _best_cut(line, len(line.costs), least=1)):
         return "here the best cut leaves a GPU out; does your recurrence allow an empty stage?"
     return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
 
@@ -423,7 +346,7 @@ def _draw_reach(failure: Failure) -> "Figure":
     """As many layers as keep the limit, and those that are left."""
     line = failure.given
     layers = int(_reach(line))
-    rows, _ = _best_cut(line, layers)
+    rows = _rows(line, _best_cut(line, layers))
     if line.costs[layers:]:
         rows.append(Row("not held", [Block(c, EMPTY, f"{c}") for c in line.costs[layers:]]))
     title = f"Layers that fit in {line.ms} ms per stage: {layers} of {len(line.costs)}"
@@ -432,29 +355,22 @@ def _draw_reach(failure: Failure) -> "Figure":
 
 
 def _draw_split(failure: Failure) -> "Figure":
-    rows, slowest = _best_cut(failure.given, len(failure.given.costs))
-    title = f"The best cut of all layers: the slowest GPU takes {slowest:.4g}"
+    line = failure.given
+    title = f"The best cut of all layers: the slowest GPU takes {_split(line):.4g}"
+    rows = _rows(line, _best_cut(line, len(line.costs)))
     return plot_rows(rows, title + failure.yours, "time: cost / speed", _NOTE)
 
 
 _NOTE = "a block: a layer, with its cost"
 
 
-def _best_cut(line: Given, layers: int) -> tuple[list[Row], float]:
-    """A row per GPU in the best cut of the first so many layers, and what the slowest takes."""
-    inner = combinations_with_replacement(range(layers + 1), len(line.speeds) - 1)
-    cut = min(inner, key=lambda inner: _slowest(line, [0, *inner, layers]))
+def _rows(line: Given, cut: Sequence[int]) -> list[Row]:
+    """A row per GPU."""
     rows = []
-    for gpu, (a, b) in enumerate(pairwise([0, *cut, layers])):
-        speed, costs = line.speeds[gpu], line.costs[a:b]
-        blocks = [Block(cost / speed, colour_of(gpu), f"{cost}") for cost in costs]
+    for gpu, (speed, (a, b)) in enumerate(zip(line.speeds, pairwise(cut), strict=True)):
+        blocks = [Block(cost / speed, colour_of(gpu), f"{cost}") for cost in line.costs[a:b]]
         rows.append(Row(f"GPU {gpu}, speed {speed}", blocks))
-    return rows, _slowest(line, [0, *cut, layers])
-
-
-def _slowest(line: Given, ends: Sequence[int]) -> float:
-    loads = [sum(line.costs[a:b]) for a, b in pairwise(ends)]
-    return max(load / speed for load, speed in zip(loads, line.speeds, strict=True))
+    return rows
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -462,18 +378,20 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _exact((*A100S, *T4S)),
         unit="tokens/s",
         hint="seven speeds, seven limits; the slowest stage's time turns into a rate",
-        mistakes={
+        half={
             "that does not fit: were the limits left out, or what is reserved?": (
                 lambda: _exact((*A100S, *T4S), memory=False)
             ),
             "the last layer counts as more than one; look at `work`": (
                 lambda: _exact((*A100S, *T4S), head=False)
             ),
-            "that is without the T4s; the L4s are down": lambda: _exact((*A100S, *L4S)),
-            "that is with the L4s": lambda: _exact((*A100S, *L4S, *T4S)),
             "that is the time of the slowest stage in ms; how many tokens per second is it?": (
                 lambda: 2048000 / _exact((*A100S, *T4S))
             ),
+        },
+        mistakes={
+            "that is without the T4s; the L4s are down": (lambda: _exact((*A100S, *L4S))),
+            "that is with the L4s": (lambda: _exact((*A100S, *L4S, *T4S))),
         },
     ),
     "01.2": Function(

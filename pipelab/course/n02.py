@@ -9,23 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
-from pipelab.course.pictures import EMPTY, Block, Row, colour_of, plot_rows
+from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
 from pipelab.display import counted, listed
 from pipelab.errors import shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain, template
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -59,12 +51,10 @@ def five_gpus() -> Problem:
 # The rates of all placements
 
 
-_SAME = 1 + 1e-9  # rates this close to one another are one
-
 _BARS = 60
 
 
-def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure":
+def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
     """How many placements reach which rate, and where the marked ones stand among them.
 
     Parameters
@@ -106,9 +96,7 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure
     for place, (rate, names) in enumerate(rows):
         height = top + 0.55 * (len(rows) - place)
         ends = rate > 0.6 * best  # on the right, a label stands to the left of its line
-        slower = float((fits * _SAME < rate).mean())
         colour = BOTTLENECK if names == ["best"] else TYPE_COLOURS[0]
-        says = f"<b>{plain(listed(names))}</b> {rate:,.1f} beats {_share(slower)}"
         figure.add_scatter(
             x=[rate, rate],
             y=[0.6, 10**height],
@@ -120,33 +108,34 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "go.Figure
         figure.add_annotation(
             x=rate,
             y=height,
-            text=says,
+            text=f"<b>{plain(listed(names))}</b> {rate:,.1f} beats {_beaten(fits, rate)}",
             showarrow=False,
             xanchor="right" if ends else "left",
             xshift=-4 if ends else 4,
             font={"color": colour, "size": 12},
             bgcolor="white",
         )
-    ticks = [10**power for power in range(int(top) + 1)]
-    figure.update_layout(
-        template=template(),
-        title=_title(fits, marks),
+    high = top + 0.55 * len(rows) + 0.4
+    said = "dotted: the rates of some of them, and which share each beats"
+    return finish(
+        figure,
+        _title(fits, marks),
+        f"{len(fits):,} placements that fit; {said}",
         height=330 + 26 * len(rows),
         xaxis={
-            "title": {"text": "tokens/s"},
+            "title": "tokens/s",
             "range": [0, 1.03 * best],
             "tickformat": ",",
             "zeroline": False,
         },
         yaxis={
             "type": "log",
-            "title": {"text": "placements (log scale)"},
-            "tickvals": ticks,
+            "title": "placements (log scale)",
+            "tickvals": [10**power for power in range(int(top) + 1)],
             "tickformat": ",",
-            "range": [np.log10(0.6), top + 0.55 * len(rows) + 0.4],
+            "range": [np.log10(0.6), high],
         },
     )
-    return figure
 
 
 def _rows(marks: Mapping[str, float], best: float) -> list[tuple[float, list[str]]]:
@@ -154,13 +143,14 @@ def _rows(marks: Mapping[str, float], best: float) -> list[tuple[float, list[str
     rows: dict[float, list[str]] = {best: ["best"]}
     for name, rate in marks.items():
         if rate > 0:
-            same = next((r for r in rows if max(r, rate) <= min(r, rate) * _SAME), rate)
+            same = next((r for r in rows if max(r, rate) <= min(r, rate) * SAME), rate)
             rows.setdefault(same, []).append(name)
     return sorted(rows.items())
 
 
-def _share(share: float) -> str:
-    """In per cent; never 100% where one is left."""
+def _beaten(fits: np.ndarray, rate: float) -> str:
+    """Which share is slower, in per cent; never 100% where one is left."""
+    share = float((fits * SAME < rate).mean())
     if share in (0, 1):
         return "all" if share else "none"
     if share > 0.99995:
@@ -169,23 +159,17 @@ def _share(share: float) -> str:
 
 
 def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
-    note = f"{len(fits):,} placements that fit; dotted: the rates of some of them, and which share each beats"
-    best = float(fits.max())
-    fast = max(marks.values(), default=0.0)
+    best, fast = float(fits.max()), max(marks.values(), default=0.0)
     if not fast:
-        return f"No rule finds a placement that fits; the best has {best:,.1f} tokens/s<br><sup>{note}</sup>"
+        return f"No rule finds a placement that fits; the best has {best:,.1f} tokens/s"
     name = max(marks, key=lambda mark: marks[mark])
-    name = plain(name[:1].upper() + name[1:])
-    beats = _share(float((fits * _SAME < fast).mean()))
-    more = (
-        f"{best / fast - 1:.0%} faster" if best < 2 * fast else f"{best / fast:.1f} times as fast"
-    )
-    if fast * _SAME >= best:
-        says = f"{name} is as fast as the best of all placements, {best:,.1f} tokens/s"
-    else:
-        who = "No rule beats any" if beats == "none" else f"{name} beats {beats}"
-        says = f"{who} of the placements that fit; the best is {more}"
-    return f"{says}<br><sup>{note}</sup>"
+    name, beats = plain(name[:1].upper() + name[1:]), _beaten(fits, fast)
+    if fast * SAME >= best:
+        return f"{name} is as fast as the best of all placements, {best:,.1f} tokens/s"
+    who = "No rule beats any" if beats == "none" else f"{name} beats {beats}"
+    times = best / fast
+    more = f"{times - 1:.0%} faster" if times < 2 else f"{times:.1f} times as fast"
+    return f"{who} of the placements that fit; the best is {more}"
 
 
 # Exercises
@@ -323,8 +307,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _distinct(_BLOCKS, _KINDS),
         unit="placements",
         hint="how many blocks are there, and how many GPUs of each type? Your function counts the rest",
-        mistakes={
-            "that distinguishes identical GPUs": lambda: _told_apart(_BLOCKS, sum(_KINDS)),
+        half={
             "that cuts between any two layers; the blocks have five layers each": (
                 lambda: float(_distinct(_LAYERS, _KINDS))
             ),
@@ -335,5 +318,6 @@ EXERCISES: dict[str, Exercise] = {
                 lambda: comb(_BLOCKS - 1, sum(_KINDS) - 1) * _orders(_KINDS, sum(_KINDS))
             ),
         },
+        mistakes={"that distinguishes identical GPUs": (lambda: _told_apart(_BLOCKS, sum(_KINDS)))},
     ),
 }

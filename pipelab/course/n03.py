@@ -5,41 +5,34 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise, permutations
-from math import isclose
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import (
-    Claim,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
+from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.n00 import GPUS, stage_cost, three_sites
+from pipelab.course.pictures import (
+    ARROW,
+    SAME,
+    Block,
+    Row,
+    add_legend,
+    colour_of,
+    finish,
+    plot_rows,
 )
-from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import Block, Row, colour_of, plot_rows
 from pipelab.display import counted
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    NEUTRAL,
-    WRONG,
-    colour_of_types,
-    ink_on,
-    plain,
-    template,
-)
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -54,7 +47,7 @@ def plot_staircase(
     most: Callable[[GPU, float], int],
     rate: float,
     span: tuple[float, float] = (3000, 9000),
-) -> "go.Figure":
+) -> "Figure":
     """The layers that fit at every rate, stacked by GPU type, with one rate marked.
 
     Parameters
@@ -88,9 +81,11 @@ def plot_staircase(
     low, high = min(span[0], rate), max(span[1], rate)
     rates = sorted({rate, *(low + (high - low) * i / _STEPS for i in range(_STEPS + 1))})
     held = {kind: [n * most(one_of[kind], t) for t in rates] for kind, n in counts.items()}
-    at_rate = sum(n * most(one_of[kind], rate) for kind, n in counts.items())
+    totals = list(map(sum, zip(*held.values(), strict=True)))
+    at_rate = totals[rates.index(rate)]
     figure = go.Figure()
     for kind, colour in colour_of_types(counts).items():
+        hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
         figure.add_scatter(
             x=rates,
             y=held[kind],
@@ -100,9 +95,8 @@ def plot_staircase(
             line={"color": colour, "width": 0.5, "shape": "vh"},
             fillcolor=colour,
             opacity=0.9,
-            hovertemplate=f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>",
+            hovertemplate=hover,
         )
-    highest = max(map(sum, zip(*held.values(), strict=True)))
     enough = at_rate >= needed
     mark = BOTTLENECK if enough else WRONG
     figure.add_scatter(
@@ -121,21 +115,16 @@ def plot_staircase(
         annotation_position="top right",
     )
     verdict = "enough" if enough else f"{needed - at_rate} too few"
-    note = "height: layers that all GPUs hold together at that rate; dashed: what the model needs"
-    figure.update_layout(
-        template=template(),
+    rates_axis = {"title": "target rate t, tokens/s", "tickformat": ",", "showgrid": False}
+    return finish(
+        figure,
+        f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}",
+        "height: layers that all GPUs hold together at that rate; dashed: what the model needs",
         height=400,
         margin={"t": 92, "b": 52},
-        title=f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}<br><sup>{note}</sup>",
-        xaxis={
-            "title": {"text": "target rate t, tokens/s"},
-            "range": [low, high],
-            "tickformat": ",",
-            "showgrid": False,
-        },
-        yaxis={"title": {"text": "layers that fit"}, "range": [0, 1.1 * highest]},
+        xaxis={"range": [low, high], **rates_axis},
+        yaxis={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
     )
-    return figure
 
 
 # A solver's answer, rings and all
@@ -145,10 +134,8 @@ Links = Sequence[tuple[int, int]]
 
 _NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second row
 
-_SAME = 1 + 1e-9
 
-
-def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "go.Figure":
+def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links) -> "Figure":
     """What a solver answered, and the first thing that is wrong with it.
 
     Parameters
@@ -175,58 +162,46 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     """
     import plotly.graph_objects as go
 
-    rings = _rings(links)
+    rings, gpus = _rings(links), problem.cluster.gpus
     at, headings = _positions(layers, links, rings)
     in_ring = {gpu for ring in rings for gpu in ring}
     too_heavy = [g for g, n in enumerate(layers) if not _fits(problem, g, n)]
-    figure = go.Figure()
-    for kind, colour in colour_of_types(gpu.type for gpu in problem.cluster.gpus).items():
-        ids = [g for g, gpu in enumerate(problem.cluster.gpus) if gpu.type == kind]
-        fills = [WRONG if g in too_heavy else colour if layers[g] else "white" for g in ids]
-        figure.add_scatter(
-            x=[at[g][0] for g in ids],
-            y=[at[g][1] for g in ids],
+    colours = colour_of_types(gpu.type for gpu in gpus)
+    lines = [colours[gpu.type] for gpu in gpus]
+    used = [colour if n else "#FFFFFF" for colour, n in zip(lines, layers, strict=True)]
+    fills = [WRONG if g in too_heavy else colour for g, colour in enumerate(used)]
+    figure = go.Figure(
+        go.Scatter(
+            x=[x for x, _ in at],
+            y=[y for _, y in at],
             mode="markers+text",
-            name=plain(kind),
-            text=[str(layers[g]) if layers[g] else "" for g in ids],
+            text=[str(n or "") for n in layers],
             hoverinfo="text",
-            textfont={
-                "size": 16,
-                "color": [ink_on(fill) if fill != "white" else colour for fill in fills],
-            },
-            marker={"size": 42, "color": fills, "line": {"color": colour, "width": 2}},
+            textfont={"size": 16, "color": [ink_on(colour) for colour in fills]},
+            marker={"size": 42, "color": fills, "line": {"color": lines, "width": 2}},
             showlegend=False,
-            hovertext=[f"GPU {g}: {layers[g]} layers" for g in ids],
+            hovertext=[f"GPU {g}: {n} layers" for g, n in enumerate(layers)],
         )
-        # The legend's own: a circle that is red or empty would give its colour to the legend.
-        figure.add_scatter(
-            x=[None],
-            y=[None],
-            mode="markers",
-            name=plain(kind),
-            marker={"size": 11, "color": colour},
-        )
+    )
+    add_legend(figure, colours)
     for g, (x, y) in enumerate(at):
         figure.add_annotation(x=x, y=y - 0.4, text=f"GPU {g}", showarrow=False, font={"size": 11})
     for text, (x, y) in headings.items():
-        figure.add_annotation(
-            x=x - 0.3, y=y + 0.42, text=text, showarrow=False, xanchor="left", font={"size": 12}
-        )
+        look = {"showarrow": False, "xanchor": "left", "font": {"size": 12}}
+        figure.add_annotation(x=x - 0.3, y=y + 0.42, text=text, **look)
     for a, b in links:
         _draw_arrow(figure, at[a], at[b], WRONG if a in in_ring else BOTTLENECK)
     two_rows = any(y < 0 for _, y in at)
-    note = "in a circle: layers; arrows: which GPU sends to which; red: not possible"
-    title = f"{_title(problem, ms, layers, links, rings, too_heavy)}<br><sup>{note}</sup>"
-    figure.update_layout(
-        template=template(),
-        title=title,
+    return finish(
+        figure,
+        _claim(problem, ms, layers, links, rings, too_heavy),
+        "in a circle: layers; arrows: which GPU sends to which; red: not possible",
         height=330 if two_rows else 225,
         margin={"t": 92, "b": 10, "l": 20, "r": 20},
         xaxis={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
         yaxis={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
         legend={"y": 1.0},
     )
-    return figure
 
 
 def _positions(
@@ -255,26 +230,18 @@ def _positions(
 
 
 def _draw_arrow(
-    figure: "go.Figure", a: tuple[float, float], b: tuple[float, float], colour: str
+    figure: "Figure", a: tuple[float, float], b: tuple[float, float], colour: str
 ) -> None:
     """Straight to the right; back to the left, in an arc below."""
-    tip = {
-        "axref": "x",
-        "ayref": "y",
-        "showarrow": True,
-        "text": "",
-        "arrowhead": 2,
-        "arrowsize": 1.1,
-        "arrowwidth": 2,
-        "arrowcolor": colour,
-    }
-    if b[0] > a[0]:
-        figure.add_annotation(ax=a[0] + _NODE, ay=a[1], x=b[0] - _NODE, y=b[1], **tip)
+    (x, y), (to, height) = a, b
+    tip = {**ARROW, "arrowsize": 1.1, "arrowwidth": 2, "arrowcolor": colour}
+    if to > x:
+        figure.add_annotation(ax=x + _NODE, ay=y, x=to - _NODE, y=height, **tip)
         return
-    y, low = a[1] - 0.52, a[1] - 0.68
-    path = f"M {a[0]},{y} L {a[0]},{low} L {b[0]},{low} L {b[0]},{y - 0.04}"
+    y, low = y - 0.52, y - 0.68
+    path = f"M {x},{y} L {x},{low} L {to},{low} L {to},{y - 0.04}"
     figure.add_shape(type="path", path=path, line={"color": colour, "width": 2})
-    figure.add_annotation(ax=b[0], ay=low, x=b[0], y=y, **tip)
+    figure.add_annotation(ax=to, ay=low, x=to, y=y, **tip)
 
 
 def _path(links: Links) -> list[int]:
@@ -300,15 +267,12 @@ def _rings(links: Links) -> list[list[int]]:
 
 def _fits(problem: Problem, gpu: int, layers: int) -> bool:
     """Memory for so many layers from the middle of the model: without embedding and head."""
-    here = problem.cluster.gpus[gpu]
     inner = range(1, 1 + min(layers, problem.model.layers - 2))
-    if not inner:
-        return True
-    cost = problem.costs.stage(problem.model, problem.workload, [here], inner, problem.batch_split)
-    return cost.memory_gb[0] <= here.memory_gb * _SAME
+    room = problem.cluster.gpus[gpu].memory_gb * SAME
+    return not inner or stage_cost(problem, [gpu], inner).memory_gb[0] <= room
 
 
-def _title(
+def _claim(
     problem: Problem,
     ms: float,
     layers: Sequence[int],
@@ -330,13 +294,12 @@ def _title(
         return f"{claim} But {some} form {'a ring' if len(rings) == 1 else 'rings'} that nothing enters"
     if not links:
         return f"{claim} But no GPU sends to another"
+    placement = Placement.of([(layers[g], (g,)) for g in _path(links)])
     try:
-        really = evaluate(
-            problem, Placement.of([(layers[g], (g,)) for g in _path(links)])
-        ).throughput
+        really = evaluate(problem, placement).throughput
     except InvalidPlacement as error:
         return f"{claim} But {plain(error.defects[0])}"
-    if isclose(really, rate, rel_tol=1e-6):
+    if math.isclose(really, rate, rel_tol=1e-6):
         return f"{rate:,.1f} tokens/s, and the evaluator agrees"
     return f"{claim} But the evaluator says {really:,.1f}"
 
@@ -446,16 +409,19 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     return Claim.of(scip.getObjVal(), (layers, links))
 
 
-def _problem_of_pool(pool: Pool) -> "Problem":
-    """With links of these times, and more memory than anything needs."""
-    import numpy as np
+def small_problem(
+    layers: int, ms: Sequence[int], link_ms: Callable[[int, int], int], unit: str, most: int = 1
+) -> Problem:
+    """Layers and links that take these times, with more memory than anything needs.
 
-    gpus = [GPU(f"{ms} ms per layer", 1.0) for ms in pool.ms]
-    model, workload = Model("a model", pool.layers, 1024, 1024, 1e-3), Workload(1024, 1)
-    times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, pool.ms, strict=True)})
-    ids, megabytes = range(len(gpus)), 1024 * 1024 * 2 / 1e6
-    gb_per_s = np.array([[megabytes / pool.link_ms(a, b) for b in ids] for a in ids])
-    return Problem(Cluster(tuple(gpus), gb_per_s), model, workload, times, 1)
+    A microbatch is one token, so rates are per second; `unit` is for the names of the GPU types.
+    """
+    gpus, ids = [GPU(f"{each} {unit}", 1.0) for each in ms], range(len(ms))
+    times = LayerTimes({gpu.type: each for gpu, each in zip(gpus, ms, strict=True)})
+    model, megabytes = Model("a model", layers, 1024, 1024, 1e-3), 1024 * 2 / 1e6
+    gb_per_s = np.array([[megabytes / (link_ms(a, b) if a != b else 1) for b in ids] for a in ids])
+    cluster, token = Cluster(tuple(gpus), gb_per_s), Workload(1, 1)
+    return Problem(cluster, model, token, times, most, same_type_stages=False)
 
 
 def _draw_program(failure: Failure) -> "Figure":
@@ -473,7 +439,8 @@ def _draw_program(failure: Failure) -> "Figure":
             layers[g] = min(int(best.ms // pool.ms[g]), left - (len(best.order) - place))
             left -= layers[g]
         title = f"A pipeline of {best.ms:.4g} ms, which your rows do not allow{failure.yours}"
-    figure = plot_answer(_problem_of_pool(pool), claim, layers, links)
+    problem = small_problem(pool.layers, pool.ms, pool.link_ms, "ms per layer")
+    figure = plot_answer(problem, claim, layers, links)
     note = figure.layout.title.text.split("<br>")[1]
     return figure.update_layout(title={"text": f"{title}<br>{note}"})
 
@@ -595,15 +562,17 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _staircase_rate(),
         unit="tokens/s",
         hint="`bound` and `most` need only another cluster; does memory play a part?",
-        mistakes={
+        half={
             "that splits layers into parts; a GPU holds whole layers": (
                 lambda: _staircase_rate(whole=False)
             ),
-            "that is the bound of the three sites as they are": lambda: _staircase_rate(a100s=3),
-            "that is with a fifth L4, not a fourth A100": lambda: _staircase_rate(a100s=3, l4s=5),
             "that is the time of the slowest stage in ms; how many tokens per second is it?": (
                 lambda: 2048000 / _staircase_rate()
             ),
+        },
+        mistakes={
+            "that is the bound of the three sites as they are": (lambda: _staircase_rate(a100s=3)),
+            "that is with a fifth L4, not a fourth A100": (lambda: _staircase_rate(a100s=3, l4s=5)),
         },
     ),
 }

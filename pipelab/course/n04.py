@@ -1,39 +1,39 @@
 """Notebook 04, A failed heuristic: what counts and averages predict beside what is true, and a counterexample."""
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import (
-    Construction,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.pictures import (
+    SAME,
+    Block,
+    Row,
+    bars_of,
+    colour_of,
+    finish,
+    plot_counts,
+    plot_lines,
+    plot_rows,
+)
 from pipelab.course.type_count import average_link, list_options
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, template
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG
 from pipelab.problem import Model, Problem
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
 # The heuristic's predictions as pictures
 
-
-_SAME = 1 + 1e-9  # rates this close to one another are the same
 
 RIGHT, TOO_MUCH, TOO_LITTLE = "right", "too much", "too little"
 
@@ -73,14 +73,14 @@ def outcome_of_prediction(predicted: float | None, possible: float | None) -> st
         return INFEASIBLE if possible is None else NOTHING
     if possible is None:
         return NO_ROOM
-    if predicted > possible * _SAME:
+    if predicted > possible * SAME:
         return TOO_MUCH
-    return RIGHT if predicted * _SAME >= possible else TOO_LITTLE
+    return RIGHT if predicted * SAME >= possible else TOO_LITTLE
 
 
 def plot_predictions(
     mixes: Sequence[str], predicted: Sequence[float | None], possible: Sequence[float | None]
-) -> "go.Figure":
+) -> "Figure":
     """A point per GPU mix: what is possible to the right, what is predicted upwards, and the diagonal.
 
     Parameters
@@ -120,50 +120,39 @@ def plot_predictions(
     )
     for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
         mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
+        look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}
         if mine:
             figure.add_scatter(
                 x=[q or 0 for *_, q in mine],
                 y=[p for _, p, _ in mine],
                 mode="markers",
                 name=kind,
-                marker={
-                    "color": _COLOURS[kind],
-                    "size": 9,
-                    "opacity": 0.85,
-                    "symbol": "x" if kind == NO_ROOM else "circle",
-                },
+                marker={"size": 9, "opacity": 0.85, **look},
                 text=[name for name, *_ in mine],
                 cliponaxis=False,
                 hovertemplate="%{text}: predicted %{y:,.1f}, possible %{x:,.1f}<extra></extra>",
             )
-    held = [(p / q, name) for name, p, q in points if q]
-    worst = max(held)
-    over = sum(ratio > _SAME for ratio, _ in held)
-    figure.add_annotation(
-        x=next(q for name, _, q in points if name == worst[1]),
-        text=worst[1],
-        showarrow=False,
-        xanchor="left",
-        y=next(p for name, p, _ in points if name == worst[1]),
-        xshift=8,
-    )
-    title = f"Too much for {over} of {len(held)} mixes that hold the model, by up to {worst[0]:.2f} times ({worst[1]})"
-    figure.update_layout(
-        template=template(),
+    held = [(p / q, name, p, q) for name, p, q in points if q]
+    times, worst, p, q = max(held)
+    figure.add_annotation(x=q, y=p, text=worst, showarrow=False, xanchor="left", xshift=8)
+    over = sum(ratio > SAME for ratio, *_ in held)
+    by = f"by up to {times:.2f} times ({worst})"
+    return finish(
+        figure,
+        f"Too much for {over} of {len(held)} mixes that hold the model, {by}",
+        "above the diagonal: predicted more than any placement yields",
         height=520,
         margin={"t": 92},
-        title=f"{title}<br><sup>above the diagonal: predicted more than any placement yields</sup>",
         xaxis={
-            "title": {"text": "possible (proven), tokens/s"},
+            "title": "possible (proven), tokens/s",
             "range": [-0.02 * top, top],
             "tickformat": ",",
         },
-        yaxis={"title": {"text": "predicted, tokens/s"}, "range": [0, top], "tickformat": ","},
+        yaxis={"title": "predicted, tokens/s", "range": [0, top], "tickformat": ","},
     )
-    return figure
 
 
-def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
+def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
     """A bar per version of the heuristic: for how many mixes it is right, and how it errs elsewhere.
 
     Parameters
@@ -182,45 +171,22 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "go.Figure":
     >>> figure.layout.title.text
     'Of 2 mixes that hold the model, 1 is right as written and 2 are after the last fix'
     """
-    import plotly.graph_objects as go
-
-    names = list(outcomes)
-    figure = go.Figure()
-    for kind, colour in _COLOURS.items():
-        counts = [list(outcomes[name]).count(kind) for name in names]
-        if any(counts):
-            figure.add_bar(
-                orientation="h",
-                y=names,
-                x=counts,
-                name=kind,
-                marker={"color": colour},
-                text=[str(n) if n else "" for n in counts],
-                textposition="inside",
-                textangle=0,
-                insidetextanchor="middle",
-                constraintext="none",
-                hovertemplate=f"%{{y}}: {kind} for %{{x}} mixes<extra></extra>",
-            )
-    first, last = (list(outcomes[name]).count(RIGHT) for name in (names[0], names[-1]))
-    held = sum(kind not in (NO_ROOM, INFEASIBLE) for kind in outcomes[names[0]])
-    title = f"Of {held} mixes that hold the model, {first} {'is' if first == 1 else 'are'} right {names[0]}"
-    figure.update_layout(
-        template=template(),
-        barmode="stack",
-        height=150 + 52 * len(names),
-        margin={"t": 100, "l": 150},
-        title=f"{title} and {last} are after the last fix",
-        xaxis={"title": {"text": "GPU mixes"}},
-        yaxis={"autorange": "reversed", "title": {"text": ""}},
-        legend={"traceorder": "normal"},
+    counts = {name: Counter(found) for name, found in outcomes.items()}
+    first, *_, last = [count[RIGHT] for count in counts.values()]
+    held = sum(kind not in (NO_ROOM, INFEASIBLE) for kind in next(iter(outcomes.values())))
+    are = f"{first} {'is' if first == 1 else 'are'} right {next(iter(outcomes))}"
+    return finish(
+        plot_counts(counts, _COLOURS),
+        f"Of {held} mixes that hold the model, {are} and {last} are after the last fix",
+        height=150 + 52 * len(counts),
+        margin={"t": 100},
+        xaxis={"title": "GPU mixes"},
     )
-    return figure
 
 
 def plot_against_prediction(
     predicted: float, rates: Mapping[str, float], optimum: float | None = None
-) -> "go.Figure":
+) -> "Figure":
     """A bar for every rate that a choice yields, a line where the prediction is, and the optimum.
 
     Parameters
@@ -245,47 +211,33 @@ def plot_against_prediction(
     >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
     'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
     """
-    import plotly.graph_objects as go
-
     bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
-    names, values = list(bars), list(bars.values())
+    values = list(bars.values())
     colours = [TYPE_COLOURS[0]] * len(rates) + [TYPE_COLOURS[2]] * (optimum is not None)
     top = 1.18 * max(predicted, *values)
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=names,
-            x=values,
-            marker={"color": colours},
-            showlegend=False,
-            text=[f"{v:,.1f}" if v else "does not fit" for v in values],
-            cliponaxis=False,
-            textangle=0,
-            # Beside a long bar, the text would stand on the line.
-            textposition=["inside" if v > top / 3 else "outside" for v in values],
-            constraintext="none",
-            hovertemplate="%{y}: %{x:,.1f} tokens/s<extra></extra>",
-        )
+    figure = bars_of(
+        list(bars),
+        values,
+        [f"{v:,.1f}" if v else "does not fit" for v in values],
+        "%{y}: %{x:,.1f} tokens/s",
+        marker={"color": colours},
+        # Beside a long bar, the text would stand on the line.
+        textposition=["inside" if v > top / 3 else "outside" for v in values],
+        insidetextanchor="end",
     )
-    figure.add_vline(x=predicted, line={"color": WRONG, "width": 2, "dash": "dash"})
-    figure.add_annotation(
+    figure.add_vline(
         x=predicted,
-        y=1,
-        yref="paper",
-        yanchor="bottom",
-        text="predicted",
-        showarrow=False,
-        font={"color": WRONG},
+        line={"color": WRONG, "width": 2, "dash": "dash"},
+        annotation={"text": "predicted", "font": {"color": WRONG}, "xanchor": "center"},
+        annotation_position="top",
     )
-    figure.update_layout(
-        template=template(),
-        height=150 + 44 * len(names),
-        margin={"t": 84, "l": 170},
-        title=f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
-        xaxis={"title": {"text": "tokens/s"}, "range": [0, top], "tickformat": ","},
-        yaxis={"autorange": "reversed", "title": {"text": ""}},
+    return finish(
+        figure,
+        f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
+        height=150 + 44 * len(bars),
+        margin={"t": 84},
+        xaxis={"title": "tokens/s", "range": [0, top], "tickformat": ","},
     )
-    return figure
 
 
 def _yields(rates: Iterable[float]) -> str:
@@ -293,7 +245,7 @@ def _yields(rates: Iterable[float]) -> str:
     if not fitting:
         return "the choice does not fit"
     low, high = min(fitting), max(fitting)
-    between = f"{high:,.1f}" if low * _SAME >= high else f"{low:,.1f} to {high:,.1f}"
+    between = f"{high:,.1f}" if low * SAME >= high else f"{low:,.1f} to {high:,.1f}"
     return f"the choice yields {between}"
 
 
@@ -303,7 +255,7 @@ def _possible(optimum: float | None) -> str:
     return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
 
 
-def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "go.Figure":
+def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "Figure":
     """How many times as fast as one GPU k of them are predicted to be, beside k.
 
     Parameters
@@ -323,32 +275,16 @@ def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "go.Figure":
     >>> plot_speedup(lambda k: 1.5 * k).layout.title.text
     '8 GPUs are predicted to be 12.00 times as fast as one'
     """
-    import plotly.graph_objects as go
-
-    sizes = list(range(1, most + 1))
-    figure = go.Figure()
-    for name, values, colour in (
-        ("predicted", [factor(k) for k in sizes], WRONG),
-        ("true: k times", sizes, TYPE_COLOURS[0]),
-    ):
-        figure.add_scatter(
-            x=sizes, y=values, name=name, mode="lines+markers", line={"color": colour}
-        )
-    figure.update_layout(
-        template=template(),
-        height=360,
-        title=f"{most} GPUs are predicted to be {factor(most):.2f} times as fast as one",
-        xaxis={"title": {"text": "k, GPUs of a stage"}, "dtick": 1},
-        yaxis={"title": {"text": "times as fast as one GPU"}, "rangemode": "tozero"},
-    )
-    return figure
+    sizes: list[float] = list(range(1, most + 1))
+    lines = {"predicted": [factor(k) for k in range(1, most + 1)], "true: k times": sizes}
+    title = f"{most} GPUs are predicted to be {factor(most):.2f} times as fast as one"
+    return plot_lines(sizes, lines, title, ("k, GPUs of a stage", "times as fast as one GPU"))
 
 
 # Exercises
 
 
 Mix = tuple[int, ...]  # how many A100, L4 and T4
-_MORE = 1 + 1e-9  # a prediction this many times the optimum is too much
 
 
 @cache
@@ -407,7 +343,7 @@ def _predicted(mix: Mix, layers: int = 80) -> float | None:
 def _too_much(mix: Mix) -> bool:
     """Whether the model fits and the heuristic predicts more than is possible."""
     possible = _possible_rate(mix)
-    return possible is not None and given(_predicted(mix)) > possible * _SAME
+    return possible is not None and given(_predicted(mix)) > possible * SAME
 
 
 @cache
@@ -488,9 +424,9 @@ EXERCISES: dict[str, Exercise] = {
         target=_twelve_layers,
         unit="tokens/s",
         hint="with four GPUs in one stage, how many times as fast as one are they predicted to be?",
-        mistakes={
+        half={
             "that is without the factor (2 - 1/k), and happens to be what is possible; use the "
-            "published formula": lambda: _twelve_layers(factor=False),
+            "published formula": (lambda: _twelve_layers(factor=False)),
             "that is with two GPUs per stage; allow four": (
                 lambda: _twelve_layers(max_gpus_per_stage=2)
             ),

@@ -4,41 +4,25 @@ import math
 import random
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from itertools import combinations, pairwise
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import combinations, count, pairwise
+from statistics import mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from pipelab.candidates import Allocation, Connection, list_allocations, list_connections
-from pipelab.cluster import GPU, Cluster
+from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import (
-    Claim,
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.n03 import small_problem
+from pipelab.course.pictures import ARROW, BARE, add_legend, finish
 from pipelab.display import counted
 from pipelab.engine.tolerances import NOT_SOLVED
-from pipelab.errors import (
-    InvalidPlacement,
-    InvalidValue,
-    UnknownName,
-    nearest,
-)
+from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import (
-    GRID,
-    TYPE_COLOURS,
-    WRONG,
-    colour_of_types,
-    ink_on,
-    plain,
-    template,
-)
+from pipelab.figures.theme import GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
@@ -46,7 +30,6 @@ from pipelab.problem import Model, Problem, Workload
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -110,33 +93,33 @@ def seven_gpus(
         expected = f"expected a divisor of {llama.layers}"
         raise InvalidValue("seven_gpus", [("layers_per_block", layers_per_block, expected)])
     counts = {H100: 1, A10: 2, T4: t4s} if t4s else {H100: 1, A10: 2}
-    pairs = dict(zip([(H100, A10), (H100, T4), (A10, T4)], gbps, strict=True))
-    pairs |= {(kind, kind): 10 for kind in counts}
+    speeds = dict(zip(combinations((H100, A10, T4), 2), gbps, strict=True))
+    speeds |= {(name, name): 10 for name in counts}
     cluster = Cluster.from_counts(
         counts,
         {name: MEMORY_GB[name] for name in counts},
-        {pair: speed / 8 for pair, speed in pairs.items() if set(pair) <= set(counts)},
+        {pair: speed / 8 for pair, speed in speeds.items() if set(pair) <= set(counts)},
     )
-    times = {name: layers_per_block * MS_PER_LAYER[name] for name in counts}
-    model = Model(
-        f"{llama.name} in int4",
-        llama.layers // layers_per_block,
-        llama.d_model,
-        llama.d_hidden,
-        layers_per_block * LAYER_GB,
-    )
+    blocks, name = llama.layers // layers_per_block, f"{llama.name} in int4"
+    weight = layers_per_block * LAYER_GB
     return Problem(
         cluster,
-        model,
+        Model(name, blocks, llama.d_model, llama.d_hidden, weight),
         PROMPT,
-        LayerTimes(times, reserved_gb=RESERVED_GB),
+        LayerTimes(
+            {name: layers_per_block * MS_PER_LAYER[name] for name in counts},
+            reserved_gb=RESERVED_GB,
+        ),
         max_gpus_per_stage,
         same_type_stages=True,
-        name=f"Llama-3-70B in int4, blocks of {layers_per_block}",
+        name=f"{name}, blocks of {layers_per_block}",
     )
 
 
 # What a family of constraints is for
+
+
+_CHOSEN = 0.5  # of a variable that should be 0 or 1
 
 
 class LeftOut(NamedTuple):
@@ -184,12 +167,10 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
     name = " and ".join(families) or "(nothing)"
     if not program.status.startswith("optimal"):
         return LeftOut(name, None, f"the program is {program.status.replace('_', ' ')}")
-    chosen = [a for a, z in zip(allocations, variables["z"].value, strict=True) if z > 0.5]
-    chosen.sort(key=lambda a: a.layers.start)
-    placement = Placement(tuple(Stage(a.layers, a.gpus) for a in chosen))
-    claimed = float(program.value)
+    z, claimed = variables["z"].value, float(program.value)
+    chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
     try:
-        true = evaluate(problem, placement).throughput
+        true = evaluate(problem, _placement(chosen)).throughput
     except (InvalidPlacement, InvalidValue) as error:
         return LeftOut(name, claimed, str(error))
     right = abs(true - claimed) <= NOT_SOLVED * true
@@ -199,9 +180,6 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
 # What an integer program chose
 
 
-_CHOSEN = 0.5  # of a variable that should be 0 or 1
-
-
 def plot_choice(
     problem: Problem,
     allocations: Sequence[Allocation],
@@ -209,7 +187,7 @@ def plot_choice(
     claim: float,
     connections: Sequence[Connection] = (),
     e: Any = (),
-) -> "go.Figure":
+) -> "Figure":
     """Chosen allocations as boxes, one row per GPU; chosen connections as arrows.
 
     Also of a choice that is no placement: the title says what is wrong.
@@ -237,51 +215,38 @@ def plot_choice(
     import plotly.graph_objects as go
 
     chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
-    used = list(_links(allocations, chosen, connections, e).items())
-    figure = go.Figure()
-    for end in dict.fromkeys(receiver for _, receiver in used if receiver not in chosen):
-        _box(figure, end, "rgba(255,255,255,0)", dash="dot")
-    gpus = problem.cluster.gpus
+    used = _links(allocations, chosen, connections, e)
+    figure, gpus, layers = go.Figure(), problem.cluster.gpus, problem.model.layers
     colours = colour_of_types(gpu.type for gpu in gpus)
+    for end in dict.fromkeys(receiver for receiver in used.values() if receiver not in chosen):
+        _draw_box(figure, end, "rgba(255,255,255,0)", dash="dot")
     for a in chosen:
-        _box(figure, a, colours[gpus[a.gpus[0]].type])
-        middle = (a.layers.start + a.layers.stop + 1) / 2, _height(a)
-        colour = ink_on(colours[gpus[a.gpus[0]].type])
-        figure.add_annotation(
-            x=middle[0],
-            y=middle[1],
-            text=f"{a.rate:,.0f}",
-            showarrow=False,
-            font={"color": colour, "size": 12},
-        )
-    for sender, receiver in used:
-        _arrow(figure, sender, receiver)
-    for kind, colour in colours.items():  # the legend
-        figure.add_bar(x=[None], y=[None], name=plain(kind), marker={"color": colour})
-    note = "boxes: chosen stages, with their tokens/s"
-    note += "; arrows: chosen links; dotted: not chosen" if connections else ""
-    layers = problem.model.layers
-    figure.update_layout(
-        template=template(),
-        title=f"{_says(problem, chosen, claim)}<br><sup>{note}</sup>",
+        colour = colours[gpus[a.gpus[0]].type]
+        _draw_box(figure, a, colour)
+        at = {"x": (a.layers.start + a.layers.stop + 1) / 2, "y": _height(a)}
+        look = {"showarrow": False, "font": {"color": ink_on(colour), "size": 12}}
+        figure.add_annotation(text=f"{a.rate:,.0f}", **at, **look)
+    for sender, receiver in used.items():  # from the right edge of one box to the left of the other
+        ends = {"x": receiver.layers.start + 0.56, "ax": sender.layers.stop + 0.44}
+        heights = {"y": _height(receiver), "ay": _height(sender)}
+        figure.add_annotation(**ends, **heights, arrowwidth=2.5, arrowcolor="#222222", **ARROW)
+    add_legend(figure, colours)
+    arrows = "; arrows: chosen links; dotted: not chosen" if connections else ""
+    return finish(
+        figure,
+        _says(problem, chosen, claim),
+        f"boxes: chosen stages, with their tokens/s{arrows}",
         height=330,
         margin={"t": 84, "b": 46, "l": 120},
-        xaxis={
-            "title": {"text": "block of layers"},
-            "range": [0.45, layers + 0.55],
-            "dtick": 1,
-            "showgrid": False,
-            "zeroline": False,
-        },
+        xaxis={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
         yaxis={
             "range": [len(gpus) - 0.45, -0.55],
             "tickvals": list(range(len(gpus))),
+            "ticktext": [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)],
             "gridcolor": GRID,
             "zeroline": False,
-            "ticktext": [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)],
         },
     )
-    return figure
 
 
 def _links(
@@ -297,18 +262,13 @@ def _links(
     return {sender: receiver for sender, receiver in ends if sender in chosen}
 
 
-def _box(figure: "go.Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
+def _draw_box(figure: "Figure", a: Allocation, colour: str, dash: str = "solid") -> None:
     """A box per run of neighbouring GPUs, so that none covers a GPU that the stage does not have."""
+    line = {"color": "#444444", "width": 1.2, "dash": dash}
+    x = {"x0": a.layers.start + 0.54, "x1": a.layers.stop + 0.46}
     for first, last in _runs(a.gpus):
-        figure.add_shape(
-            type="rect",
-            x0=a.layers.start + 0.54,
-            x1=a.layers.stop + 0.46,
-            y0=first - 0.4,
-            y1=last + 0.4,
-            fillcolor=colour,
-            line={"color": "#444444", "width": 1.2, "dash": dash},
-        )
+        y = {"y0": first - 0.4, "y1": last + 0.4}
+        figure.add_shape(type="rect", fillcolor=colour, line=line, **x, **y)
 
 
 def _runs(gpus: Sequence[int]) -> list[tuple[int, int]]:
@@ -324,27 +284,7 @@ def _runs(gpus: Sequence[int]) -> list[tuple[int, int]]:
 
 def _height(a: Allocation) -> float:
     """The middle of a stage's first box, where its label and its arrows are."""
-    first, last = _runs(a.gpus)[0]
-    return (first + last) / 2
-
-
-def _arrow(figure: "go.Figure", sender: Allocation, receiver: Allocation) -> None:
-    """From the right edge of one box to the left edge of the other."""
-    figure.add_annotation(
-        x=receiver.layers.start + 0.56,
-        y=_height(receiver),
-        ax=sender.layers.stop + 0.44,
-        ay=_height(sender),
-        xref="x",
-        yref="y",
-        axref="x",
-        ayref="y",
-        showarrow=True,
-        arrowhead=2,
-        arrowwidth=2.5,
-        arrowcolor="#222222",
-        text="",
-    )
+    return mean(_runs(a.gpus)[0])
 
 
 def _says(problem: Problem, chosen: Sequence[Allocation], claim: float) -> str:
@@ -357,18 +297,21 @@ def _says(problem: Problem, chosen: Sequence[Allocation], claim: float) -> str:
         return f"{said}, with {counted(most, 'stage')} on GPU {gpu}"
     if sorted(layers) != list(range(problem.model.layers)):
         return f"{said}, with {len(layers)} of {problem.model.layers} blocks placed"
-    ordered = sorted(chosen, key=lambda a: a.layers.start)
-    placement = Placement.of([(len(a.layers), a.gpus) for a in ordered])
-    true = evaluate(problem, placement).throughput
+    true = evaluate(problem, _placement(chosen)).throughput
     if abs(true - claim) < 1e-6 * true:
         return f"{said}, and that is what the placement reaches"
     return f"{said}; the placement reaches {true:,.1f}"
 
 
+def _placement(chosen: Sequence[Allocation]) -> Placement:
+    ordered = sorted(chosen, key=lambda a: a.layers.start)
+    return Placement(tuple(Stage(a.layers, a.gpus) for a in ordered))
+
+
 # Branch and bound as pictures
 
 
-_SAME = 1e-6  # a gap smaller than this is none
+_NO_GAP = 1e-6  # a gap smaller than this is none
 
 _SPELT_OUT = 2  # levels of the tree that have room for the question in words
 
@@ -383,7 +326,7 @@ _FATES = {
 }
 
 
-def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
+def plot_tree(nodes: Sequence[Node]) -> "Figure":
     """Every node with its bound below its parent, and why nothing is below it.
 
     Parameters
@@ -401,17 +344,11 @@ def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
     """
     import plotly.graph_objects as go
 
-    children: dict[int, list[int]] = {n: [] for n in range(len(nodes))}
-    for n, node in enumerate(nodes):
-        if node["parent"] is not None:
-            children[node["parent"]].append(n)
-    x: dict[int, float] = {}
-    depth: dict[int, int] = {}
-    _lay_out(0, 0, children, x, depth)
+    x, depth = _lay_out(nodes)
+    parents = {n: node["parent"] for n, node in enumerate(nodes) if node["parent"] is not None}
     figure = go.Figure()
-    ends = [(n, node["parent"]) for n, node in enumerate(nodes) if node["parent"] is not None]
     for wanted, dash in (("yes", "solid"), ("no", "dot")):
-        pairs = [(n, p) for n, p in ends if nodes[n]["choice"].endswith(wanted)]
+        pairs = [(n, p) for n, p in parents.items() if nodes[n]["choice"].endswith(wanted)]
         figure.add_scatter(
             x=[v for n, p in pairs for v in (x[p], x[n], None)],
             y=[v for n, p in pairs for v in (depth[p], depth[n], None)],
@@ -420,7 +357,7 @@ def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
             line={"color": "#777777", "width": 1.5, "dash": dash},
             hoverinfo="skip",
         )
-    asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in ends}
+    asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in parents.items()}
     for fate, (symbol, colour) in _FATES.items():
         own = [n for n, node in enumerate(nodes) if node["fate"] == fate]
         said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in own]
@@ -428,6 +365,7 @@ def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
             f"{plain(asks[n])}?<br>{text}" if n in asks and depth[n] < _SPELT_OUT else f" {text}"
             for n, text in zip(own, said, strict=True)
         ]
+        led_by = [plain(nodes[n]["choice"]) or "the root" for n in own]
         if own:
             figure.add_scatter(
                 x=[x[n] for n in own],
@@ -438,36 +376,25 @@ def plot_tree(nodes: Sequence[Node]) -> "go.Figure":
                 text=spelt,
                 textposition=[_beside(n, nodes[n], x, depth) for n in own],
                 textfont={"size": 11},
-                customdata=[
-                    [plain(nodes[n]["choice"]) or "the root", t]
-                    for n, t in zip(own, said, strict=True)
-                ],
+                customdata=list(zip(led_by, said, strict=True)),
                 hovertemplate="%{customdata[0]}<br>bound %{customdata[1]} tokens/s<extra>"
                 + fate
                 + "</extra>",
             )
-    best = nodes[-1]["best"]
-    note = "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it"
-    title = f"{len(nodes)} nodes prove that {best:,.1f} tokens/s is the optimum"
-    figure.update_layout(
-        template=template(),
-        height=160 + 62 * (1 + max(depth.values())),
+    lowest = max(depth)
+    return finish(
+        figure,
+        f"{len(nodes)} nodes prove that {nodes[-1]['best']:,.1f} tokens/s is the optimum",
+        "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
+        height=222 + 62 * lowest,
         legend={"y": 1.0},
-        title=f"{title}<br><sup>{note}</sup>",
         xaxis={"visible": False},
         margin={"t": 92, "b": 24, "l": 70},
-        yaxis={
-            "title": {"text": "decisions made"},
-            "range": [max(depth.values()) + 0.6, -0.9],
-            "dtick": 1,
-            "showgrid": False,
-            "zeroline": False,
-        },
+        yaxis={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
     )
-    return figure
 
 
-def _beside(n: int, node: Node, x: Mapping[int, float], depth: Mapping[int, int]) -> str:
+def _beside(n: int, node: Node, x: Sequence[float], depth: Sequence[int]) -> str:
     """Where the text of a node crosses no edge."""
     if node["fate"] != "branched":
         return "bottom center"
@@ -478,24 +405,21 @@ def _beside(n: int, node: Node, x: Mapping[int, float], depth: Mapping[int, int]
     return "middle right"
 
 
-def _lay_out(
-    n: int,
-    level: int,
-    children: Mapping[int, Sequence[int]],
-    x: dict[int, float],
-    depth: dict[int, int],
-) -> None:
-    """Leaves side by side, every other node above the middle of its children."""
-    depth[n] = level
-    for child in children[n]:
-        _lay_out(child, level + 1, children, x, depth)
-    if children[n]:
-        x[n] = sum(x[child] for child in children[n]) / len(children[n])
-    else:
-        x[n] = float(sum(not children[m] for m in x))
+def _lay_out(nodes: Sequence[Node]) -> tuple[list[float], list[int]]:
+    """Leaves side by side, every other node above the middle of its children; and how deep each is."""
+    x, depth, leaves = [0.0] * len(nodes), [0] * len(nodes), count()
+
+    def place(n: int, level: int) -> float:
+        below = [child for child, node in enumerate(nodes) if node["parent"] == n]
+        middles = [place(child, level + 1) for child in below]
+        x[n], depth[n] = mean(middles) if middles else float(next(leaves)), level
+        return x[n]
+
+    place(0, 0)
+    return x, depth
 
 
-def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "go.Figure":
+def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
     """Bound and incumbent of several searches, node by node.
 
     Parameters
@@ -517,37 +441,35 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "go.Figure":
         bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes[1:]] + [_open_bound(nodes)]
         found = [node["best"] or None for node in nodes]
         for values, what, dash in ((bounds, "bound", "dash"), (found, "incumbent", "solid")):
+            who = f"<extra>{name}, {what}</extra>"
             figure.add_scatter(
                 x=list(range(1, len(nodes) + 1)),
                 y=values,
                 name=f"{name}: {what}",
                 mode="lines",
-                line_shape="hv",
-                line={"color": colour, "dash": dash, "width": 3},
-                hovertemplate="after %{x} nodes: %{y:,.1f} tokens/s<extra>"
-                + f"{name}, {what}</extra>",
+                line={"color": colour, "dash": dash, "width": 3, "shape": "hv"},
+                hovertemplate="after %{x} nodes: %{y:,.1f} tokens/s" + who,
             )
         gap = bounds[-1] / best - 1
-        state = f"open by {gap:.0%}" if gap > _SAME else "proven"
+        state = f"open by {gap:.0%}" if gap > _NO_GAP else "proven"
         said.append(f"{name}: {state} after {len(nodes)} nodes")
-    most = max(len(nodes) for nodes in searches.values())
-    note = "dashed: the bound; solid: the best placement so far (the incumbent)"
-    figure.update_layout(
-        template=template(),
+    most = max(map(len, searches.values()))
+    return finish(
+        figure,
+        f"Bound and placement meet – {'; '.join(said)}",
+        "dashed: the bound; solid: the best placement so far (the incumbent)",
         height=400,
-        title=f"Bound and placement meet – {'; '.join(said)}<br><sup>{note}</sup>",
-        xaxis={"title": {"text": "nodes solved"}, "range": [0, 1.04 * most + 1]},
+        xaxis={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
         margin={"t": 104},
         legend={"y": 1.0},
         yaxis={
-            "title": {"text": "tokens/s (log scale)"},
+            "title": "tokens/s (log scale)",
             "type": "log",
             "gridcolor": GRID,
             "tickvals": [2000, 3000, 4000, 5000, 7000, 10000, 15000],
             "tickformat": ",",
         },
     )
-    return figure
 
 
 def _open_bound(nodes: Sequence[Node]) -> float:
@@ -597,9 +519,28 @@ class Case(Given):
     price: list[int]
     most: int
 
+    @property
+    def links(self) -> dict[tuple[int, int], int]:
+        return dict(zip(combinations(range(len(self.ms)), 2), self.link_ms, strict=True))
+
+    @property
+    def problem(self) -> Problem:
+        """With stages of one or two GPUs; rates are microbatches per second."""
+
+        def link(a: int, b: int) -> int:
+            return self.links[min(a, b), max(a, b)]
+
+        return small_problem(self.layers, self.ms, link, "ms", most=2)
+
+    def lists(self) -> tuple[list[Allocation], list[Connection]]:
+        allocations = list_allocations(self.problem)
+        return allocations, list_connections(self.problem, allocations)
+
+    def cost(self, stages: Iterable[Allocation]) -> int:
+        return sum(self.price[g] for stage in stages for g in stage.gpus)
+
     def __repr__(self) -> str:
-        pairs = zip(combinations(range(len(self.ms)), 2), self.link_ms, strict=True)
-        links = ", ".join(f"{a}–{b} {ms}" for (a, b), ms in pairs)
+        links = ", ".join(f"{a}–{b} {ms}" for (a, b), ms in self.links.items())
         said = f"{counted(self.layers, 'layer')}, GPUs with {self.ms} ms per layer"
         said += f", links of {links} ms" if links else ""
         return said + (f", prices {self.price}, most={self.most}" if self.price else "")
@@ -622,88 +563,35 @@ def _size(case: Case) -> tuple[int, int, str]:
     return len(case.ms) + case.layers, sum(case.ms), str(case)
 
 
-def allocations_of(case: Case) -> list[Allocation]:
-    """Every run of layers on every set of one or two GPUs; rates in microbatches per second."""
-    gpus = range(len(case.ms))
-    sets = [ids for size in (1, 2) for ids in combinations(gpus, size)]
-    runs = [range(a, b) for a, b in combinations(range(case.layers + 1), 2)]
-    return [
-        Allocation(run, ids, 1000 * len(ids) / (len(run) * max(case.ms[g] for g in ids)))
-        for run in runs
-        for ids in sets
-    ]
-
-
-def connections_of(case: Case, allocations: Sequence[Allocation]) -> list[Connection]:
-    pairs = combinations(range(len(case.ms)), 2)
-    link = {frozenset(pair): ms for pair, ms in zip(pairs, case.link_ms, strict=True)}
-    return [
-        Connection(i, j, 1000 / max(link[frozenset((g, h))] for g in a.gpus for h in b.gpus))
-        for i, a in enumerate(allocations)
-        for j, b in enumerate(allocations)
-        if a.layers.stop == b.layers.start and not {*a.gpus} & {*b.gpus}
-    ]
-
-
-def placements_of(case: Case) -> list[tuple[float, tuple[Allocation, ...]]]:
-    """Rate and stages of every placement, by trying all."""
-    allocations = allocations_of(case)
-    rate_of = {
-        (allocations[c.sender], allocations[c.receiver]): c.rate
-        for c in connections_of(case, allocations)
-    }
-
-    def extend(stages: tuple[Allocation, ...], rate: float) -> list[Any]:
+def _allowed(case: Case) -> Iterator[tuple[float, tuple[Allocation, ...]]]:
+    """Rate and stages of every placement that can be paid for, by trying all."""
+    allocations, connections = case.lists()
+    links = {(allocations[c.sender], allocations[c.receiver]): c.rate for c in connections}
+    left: list[tuple[float, tuple[Allocation, ...]]] = [(math.inf, ())]
+    while left:
+        rate, stages = left.pop()
         at = stages[-1].layers.stop if stages else 0
-        if at == case.layers:
-            return [(rate, stages)]
         used = {g for stage in stages for g in stage.gpus}
-        found = []
-        for a in allocations:
-            if a.layers.start == at and not used & {*a.gpus}:
-                link = rate_of[stages[-1], a] if stages else math.inf
-                found += extend((*stages, a), min(rate, a.rate, link))
-        return found
-
-    return extend((), math.inf)
-
-
-def cost_of(case: Case, stages: Sequence[Allocation]) -> int:
-    return sum(case.price[g] for stage in stages for g in stage.gpus)
+        if at < case.layers:
+            for a in reversed(allocations):
+                if a.layers.start == at and not used & {*a.gpus}:
+                    link = links[stages[-1], a] if stages else math.inf
+                    left.append((min(rate, a.rate, link), (*stages, a)))
+        elif not case.price or case.cost(stages) <= case.most:
+            yield rate, stages
 
 
-def allowed(case: Case) -> list[tuple[float, tuple[Allocation, ...]]]:
-    return [p for p in placements_of(case) if not case.price or cost_of(case, p[1]) <= case.most]
+def _best_rate(case: Case) -> float:
+    return max(rate for rate, _ in _allowed(case))
 
 
-def best_rate(case: Case) -> float:
-    return max(rate for rate, _ in allowed(case))
-
-
-def _problem_of(case: Case) -> "Problem":
-    """With links of these times; a microbatch is one token, so that rates are per second."""
-    import numpy as np
-
-    gpus = [GPU(f"{ms} ms", 1.0) for ms in case.ms]
-    times = LayerTimes({gpu.type: ms for gpu, ms in zip(gpus, case.ms, strict=True)})
-    model, workload = Model("a model", case.layers, 1024, 1024, 1e-3), Workload(1, 1)
-    gb_per_s = np.ones((len(gpus), len(gpus)))
-    for (a, b), ms in zip(combinations(range(len(gpus)), 2), case.link_ms, strict=True):
-        gb_per_s[a, b] = gb_per_s[b, a] = 1000 * 1024 * 2 / 1e9 / ms
-    return Problem(
-        Cluster(tuple(gpus), gb_per_s), model, workload, times, 2, same_type_stages=False
-    )
-
-
-def _claim(case: Case, families: Callable[..., Any]) -> float:
-    """What the program claims with the reader's families in it; they are given z, e and the lists."""
+def _claim(mine: Callable[..., Any], case: Case) -> float:
+    """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
     import cvxpy as cp
-    import numpy as np
 
-    allocations = allocations_of(case)
-    connections = connections_of(case, allocations)
+    allocations, connections = case.lists()
     z, t = cp.Variable(len(allocations), boolean=True), cp.Variable()
-    e = cp.Variable(len(connections), boolean=True) if connections else None
+    e: Any = cp.Variable(len(connections), boolean=True) if connections else None
     covers = np.array([[layer in a.layers for a in allocations] for layer in range(case.layers)])
     uses = np.array([[g in a.gpus for a in allocations] for g in range(len(case.ms))])
     theta = np.array([a.rate for a in allocations])
@@ -712,81 +600,52 @@ def _claim(case: Case, families: Callable[..., Any]) -> float:
     if e is not None:
         nu = np.minimum([c.rate for c in connections], top)
         rows += [t <= cp.multiply(nu, e) + top * (1 - e)]
-    mine = families(z, e, allocations, connections)
-    rows += list(mine) if isinstance(mine, list | tuple) else [mine]
+    if case.price:
+        rows += [mine(z, allocations, list(case.price), case.most)]
+        rows += [e[i] >= z[c.sender] + z[c.receiver] - 1 for i, c in enumerate(connections)]
+    elif connections:
+        found = mine(z, e, connections)
+        rows += list(found) if isinstance(found, list | tuple) else [found]
     program = cp.Problem(cp.Maximize(t), rows)
     program.solve(solver=cp.HIGHS)
     if program.status != cp.OPTIMAL:
         raise ValueError("your constraints leave no placement")
-    used = np.flatnonzero(np.asarray(z.value) > 0.5).tolist()
-    chosen = Chosen(tuple(used), () if e is None else tuple(np.asarray(e.value).tolist()))
-    return Claim.of(float(program.value), chosen)
-
-
-class Chosen(NamedTuple):
-    """What a program answers: indices of allocations, and a value for every connection."""
-
-    allocations: tuple[int, ...]
-    e: tuple[float, ...]
-
-
-def _plot(case: Case, chosen: Chosen, claim: float, title: str) -> "Figure":
-    allocations = allocations_of(case)
-    connections = connections_of(case, allocations) if chosen.e else []
-    z = [i in chosen.allocations for i in range(len(allocations))]
-    figure = plot_choice(_problem_of(case), allocations, z, claim, connections, chosen.e)
-    note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"
-    return figure.update_layout(title={"text": f"{title}<br><sup>{note}</sup>"})
-
-
-def _best_choice(case: Case) -> Chosen:
-    """The best placement that is allowed, as a program should have chosen it."""
-    allocations = allocations_of(case)
-    _, stages = max(allowed(case), key=lambda p: (p[0], -len(p[1])))
-    picked = [allocations.index(stage) for stage in stages]
-    links = set(pairwise(picked))
-    e = tuple(float(c[:2] in links) for c in connections_of(case, allocations))
-    return Chosen(tuple(picked), e)
+    return Claim.of(float(program.value), (z.value, () if e is None else e.value))
 
 
 def _drawn(failure: Failure) -> "Figure":
     """What the reader's program chooses where it claims too much, else what it does not allow."""
-    case, claim, best = failure.given, failure.answer, best_rate(failure.given)
-    if not isinstance(claim, Claim) or claim < best:
-        title = f"Your rows do not allow this placement: {best:,.1f} per second"
-        return _plot(case, _best_choice(case), best, title + failure.yours)
-    title = f"Your program claims {claim:,.1f} per second; no placement has more than {best:,.1f}"
-    if case.price:
-        used = [allocations_of(case)[i] for i in claim.chosen.allocations]
-        title = f"Your program pays {cost_of(case, used)} for this placement; at most {case.most} are allowed"
-    return _plot(case, claim.chosen, claim, title)
-
-
-def _with_links(mine: Callable[..., Any], case: Case) -> float:
-    def families(z: Any, e: Any, allocations: Any, connections: Any) -> Any:
-        return mine(z, e, connections) if connections else []
-
-    return _claim(case, families)
-
-
-def _with_budget(mine: Callable[..., Any], case: Case) -> float:
-    def families(z: Any, e: Any, allocations: Any, connections: Any) -> Any:
-        linked = [e[i] >= z[c.sender] + z[c.receiver] - 1 for i, c in enumerate(connections)]
-        return [mine(z, allocations, list(case.price), case.most), *linked]
-
-    return _claim(case, families)
+    case, claim, best = failure.given, failure.answer, _best_rate(failure.given)
+    allocations, connections = case.lists()
+    if isinstance(claim, Claim) and claim >= best:
+        z, e = claim.chosen
+        title = (
+            f"Your program claims {claim:,.1f} per second; no placement has more than {best:,.1f}"
+        )
+        if case.price:
+            paid = case.cost(a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN)
+            title = f"Your program pays {paid} for this placement; at most {case.most} are allowed"
+    else:
+        _, stages = max(_allowed(case), key=lambda p: (p[0], -len(p[1])))
+        z, links = [a in stages for a in allocations], [*pairwise(stages)]
+        e = [(allocations[c.sender], allocations[c.receiver]) in links for c in connections]
+        claim, allow = best, f"do not allow this placement: {best:,.1f} per second"
+        title = f"Your rows {allow}{failure.yours}"
+    figure = plot_choice(case.problem, allocations, z, claim, connections, e)
+    note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"
+    return finish(figure, title, note)
 
 
 def _look_at_links(case: Case) -> str:
-    best = max(placements_of(case), key=lambda p: (p[0], -len(p[1])))
-    if len(best[1]) == 1:
+    _, stages = max(_allowed(case), key=lambda p: (p[0], -len(p[1])))
+    if len(stages) == 1:
         return "here one stage is best: it needs no link, and all others must pay for theirs"
     return "here the best placement has a link: which two stages does it join, and can the program avoid it?"
 
 
 def _look_at_budget(case: Case) -> str:
-    best = max(allowed(case), key=lambda p: (p[0], -cost_of(case, p[1])))
-    if any(len(stage.gpus) > 1 for stage in best[1]):
+    _, stages = max(_allowed(case), key=lambda p: (p[0], -case.cost(p[1])))
+    if any(len(stage.gpus) > 1 for stage in stages):
         return "here two GPUs share a stage; which of them does your sum pay for?"
     return "write down which GPUs are paid for when this placement is chosen"
 
@@ -796,7 +655,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _link_as_slow_as(_optimum(t4s=0)),
         unit="Gb/s",
         hint="how long does the slowest stage take without the T4s, and how large is the message?",
-        mistakes={
+        half={
             "that link takes as long as the slowest stage today; may it not take longer?": (
                 lambda: _link_as_slow_as(_optimum())
             ),
@@ -812,7 +671,7 @@ EXERCISES: dict[str, Exercise] = {
     "05.2": Number(
         target=lambda: _slowdown(_MARGIN, _without_links()),
         hint="with links that slow, which placement is best, and which links does it use?",
-        mistakes={
+        half={
             "that M is max ν; theirs is 1.1 times as large": (
                 lambda: _slowdown(1.0, _without_links())
             ),
@@ -828,17 +687,17 @@ EXERCISES: dict[str, Exercise] = {
     "05.3": Function(
         signature="linked(z, e, connections)",
         inputs=drawn(2, 40, _case(False), _size),
-        target=best_rate,
+        target=_best_rate,
         hint=_look_at_links,
-        call=_with_links,
+        call=_claim,
         picture=_drawn,
     ),
     "05.4": Function(
         signature="budget(z, allocations, price, most)",
         inputs=drawn(2, 40, _case(True), _size),
-        target=best_rate,
+        target=_best_rate,
         hint=_look_at_budget,
-        call=_with_budget,
+        call=_claim,
         picture=_drawn,
     ),
 }

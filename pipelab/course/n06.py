@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from itertools import combinations
+from itertools import accumulate, combinations
 from math import isclose
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.pictures import SAME, Block, Row, bars_of, colour_of, finish, plot_rows
 from pipelab.display import counted
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -24,13 +24,11 @@ from pipelab.figures.theme import (
     colour_of_types,
     ink_on,
     plain,
-    template,
 )
 from pipelab.problem import Problem
 from pipelab.solving import solve
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -78,17 +76,13 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
 
 USED = TYPE_COLOURS[0]
 
-_REACHED = TYPE_COLOURS[2]
-
-_SAME = 1 - 1e-9  # a total this close to all layers is enough for them
-
 
 def plot_mixes(
     problem: Problem,
     rate: float,
     most: Mapping[tuple[int, ...], int],
     stages: list[tuple[int, ...]] | None,
-) -> "go.Figure":
+) -> "Figure":
     """A bar per mix of GPUs: how many layers such a stage can hold at a rate.
 
     Parameters
@@ -113,44 +107,30 @@ def plot_mixes(
     >>> plot_mixes(three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None).layout.title.text
     'At 8,000.0 tokens/s, no choice of stages holds all 80 layers'
     """
-    import plotly.graph_objects as go
-
     used = [(stages or []).count(mix) for mix in most]
-    names = [_name_of(problem, mix) for mix in most]
     held = sum(n * h for n, h in zip(used, most.values(), strict=True))
     fits = f"{sum(used)} stages can hold {held:,} layers; the model has {problem.model.layers:,}"
     none = f"no choice of stages holds all {problem.model.layers:,} layers"
-    figure = go.Figure()
-    figure.add_bar(
-        orientation="h",
-        y=names,
-        x=list(most.values()),
-        marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
-        text=[
-            f"<b>{h} × {n} stages</b>" if n > 1 else f"<b>{h} × 1 stage</b>" if n else f"{h}"
+    figure = bars_of(
+        [" + ".join(_short(problem.cluster.kinds[k].type) for k in mix) for mix in most],
+        list(most.values()),
+        [
+            f"<b>{h} × {counted(n, 'stage')}</b>" if n else f"{h}"
             for n, h in zip(used, most.values(), strict=True)
         ],
-        textposition="outside",
-        cliponaxis=False,
-        hoverinfo="skip",
+        marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
     )
-    figure.update_layout(
-        template=template(),
+    widest = {"range": [0, 1.2 * max(1, *most.values())], "gridcolor": GRID}
+    return finish(
+        figure,
+        f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
         height=120 + 28 * len(most),
-        showlegend=False,
-        title=f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
-        xaxis={
-            "title": {"text": "layers that one such stage can hold"},
-            "gridcolor": GRID,
-            "range": [0, 1.2 * max(1, *most.values())],
-        },
-        yaxis={"autorange": "reversed"},
-        margin={"l": 120, "t": 50},
+        xaxis={"title": "layers that one such stage can hold", **widest},
+        margin={"t": 50},
     )
-    return figure
 
 
-def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.Figure":
+def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figure":
     """What bisection knows before each step, and what it finds.
 
     Parameters
@@ -178,25 +158,23 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
         spans.append((low, high))
         low, high = (place[rate] + 1, high) if reachable else (low, place[rate] - 1)
         best = rate if reachable else best
-    steps = list(range(1, len(tried) + 1))
-    figure = go.Figure()
-    figure.add_bar(
-        name="still open",
-        x=steps,
-        base=[a - 0.5 for a, _ in spans],
-        y=[b - a + 1 for a, b in spans],
-        width=0.24,
-        marker={"color": NEUTRAL_LIGHT},
-        hoverinfo="skip",
+    figure = go.Figure(
+        go.Bar(
+            name="still open",
+            x=list(range(1, len(tried) + 1)),
+            base=[a - 0.5 for a, _ in spans],
+            y=[b - a + 1 for a, b in spans],
+            width=0.24,
+            marker={"color": NEUTRAL_LIGHT},
+            hoverinfo="skip",
+        )
     )
-    looks = {True: ("reachable", _REACHED, "circle"), False: ("not reachable", WRONG, "x")}
+    looks = {True: ("reachable", TYPE_COLOURS[2], "circle"), False: ("not reachable", WRONG, "x")}
     for answer, (word, colour, symbol) in looks.items():
-        shown = [
-            (step, rate) for step, rate in zip(steps, tried, strict=True) if tried[rate] == answer
-        ]
+        shown = [(n, rate) for n, rate in enumerate(tried, start=1) if tried[rate] == answer]
         figure.add_scatter(
             name=word,
-            x=[step for step, _ in shown],
+            x=[n for n, _ in shown],
             y=[place[rate] for _, rate in shown],
             mode="markers+text",
             text=[f"   {rate:,.1f}" for _, rate in shown],
@@ -205,34 +183,23 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "go.F
             marker={"color": colour, "symbol": symbol, "size": 11},
             hoverinfo="skip",
         )
-    found = (
-        "none is reachable"
-        if best is None
-        else f"{best:,.1f} tokens/s is the highest reachable one"
-    )
-    figure.update_layout(
-        template=template(),
+    found = f"{best:,.1f} tokens/s is the highest reachable one" if best else "none is reachable"
+    steps = {"range": [0.5, len(tried) + 0.9], "dtick": 1, "showgrid": False}
+    return finish(
+        figure,
+        f"{len(tried)} of {len(rates)} rates tried: {found}",
         height=440,
-        title=f"{len(tried)} of {len(rates)} rates tried: {found}",
-        xaxis={
-            "title": {"text": "step, and the rate that it tries (tokens/s)"},
-            "dtick": 1,
-            "showgrid": False,
-            "range": [0.5, len(tried) + 0.9],
-        },
+        xaxis={"title": "step, and the rate that it tries (tokens/s)", **steps},
         yaxis={
-            "title": {"text": "possible rates, the lowest first"},
+            "title": "possible rates, the lowest first",
             "gridcolor": GRID,
             "range": [0, len(place) + 1],
         },
         margin={"t": 90},
     )
-    return figure
 
 
-def plot_prices(
-    problem: Problem, prices: Mapping[float, Sequence[float]], best: float
-) -> "go.Figure":
+def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best: float) -> "Figure":
     """At each rate, the prices of all GPUs in layers, end to end, beside the layers of the model.
 
     Parameters
@@ -263,58 +230,46 @@ def plot_prices(
     layers = problem.model.layers
     names = [f"<b>{r:,.1f}</b>" if isclose(r, best) else f"{r:,.1f}" for r in prices]
     colours = colour_of_types(kind.type for kind in kinds)
-    totals = {r: sum(n * u for n, u in zip(counts, us, strict=True)) for r, us in prices.items()}
+    parts = [[n * u for n, u in zip(counts, us, strict=True)] for us in prices.values()]
+    totals = {rate: sum(part) for rate, part in zip(prices, parts, strict=True)}
+    most = max(*totals.values(), layers)
     figure = go.Figure()
-    begin = dict.fromkeys(names, 0.0)
-    for k, (kind, count) in enumerate(zip(kinds, counts, strict=True)):
-        colour, parts = colours[kind.type], [count * us[k] for us in prices.values()]
+    for k, kind in enumerate(kinds):
         figure.add_bar(
             orientation="h",
             name=_short(kind.type),
             y=names,
-            x=parts,
+            x=[part[k] for part in parts],
             hoverinfo="skip",
-            marker={"color": colour, "line": {"color": "white", "width": 1.5}},
+            marker={"color": colours[kind.type], "line": {"color": "white", "width": 1.5}},
         )
-        for name, part, us in zip(names, parts, prices.values(), strict=True):
-            if part:
-                figure.add_annotation(
-                    x=_beside(begin[name], begin[name] + part, layers),
-                    y=name,
-                    showarrow=False,
-                    text=f"{count} × {us[k]:.3g}",
-                    font={"color": ink_on(colour), "size": 12},
-                )
-            begin[name] += part
-    figure.add_vline(x=layers, line={"color": BOTTLENECK, "width": 3})
-    figure.add_annotation(
-        x=layers, y=1, yref="paper", yanchor="bottom", showarrow=False, text=f"{layers} layers"
+    for name, us, part, total in zip(names, prices.values(), parts, totals.values(), strict=True):
+        ends = list(accumulate(part, initial=0.0))
+        for kind, n, u, begin, end in zip(kinds, counts, us, ends[:-1], ends[1:], strict=True):
+            font = {"color": ink_on(colours[kind.type]), "size": 12}
+            at = {"x": _beside(begin, end, layers), "y": name, "showarrow": False}
+            if end > begin:
+                figure.add_annotation(text=f"{n} × {u:.3g}", font=font, **at)
+        font = {"color": WRONG if total * SAME < layers else "#222222"}
+        at = {"x": 1.04 * most, "y": name, "showarrow": False, "xanchor": "left"}
+        figure.add_annotation(text=f"<b>{total:.4g}</b>", font=font, **at)
+    figure.add_vline(
+        x=layers,
+        line={"color": BOTTLENECK, "width": 3},
+        annotation={"text": f"{layers} layers", "xanchor": "center"},
+        annotation_position="top",
     )
-    most = max(*totals.values(), layers)
-    for name, total in zip(names, totals.values(), strict=True):
-        figure.add_annotation(
-            x=1.04 * most,
-            y=name,
-            text=f"<b>{total:.4g}</b>",
-            showarrow=False,
-            xanchor="left",
-            font={"color": WRONG if total < layers * _SAME else "#222222"},
-        )
-    figure.update_layout(
-        template=template(),
+    widest = {"range": [0, 1.14 * most], "gridcolor": GRID}
+    return finish(
+        figure,
+        _verdict(totals, layers, best),
         barmode="stack",
         height=160 + 38 * len(prices),
-        title=_verdict(totals, layers, best),
-        xaxis={
-            "title": {"text": "layers: number of GPUs × price of each"},
-            "range": [0, 1.14 * most],
-            "gridcolor": GRID,
-        },
-        yaxis={"title": {"text": "tokens/s"}, "type": "category"},
+        xaxis={"title": "layers: number of GPUs × price of each", **widest},
+        yaxis={"title": "tokens/s", "type": "category"},
         margin={"t": 96},
         legend={"y": 1.06, "traceorder": "normal"},
     )
-    return figure
 
 
 def _beside(begin: float, end: float, line: float) -> float:
@@ -328,13 +283,9 @@ def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
     """What the prices prove of the next rate above the optimum."""
     after = min(rate for rate in totals if rate > best and not isclose(rate, best))
     where = f"At {after:,.1f} tokens/s, just above the optimum, all GPUs cost {totals[after]:.4g}"
-    if totals[after] < layers * _SAME:
+    if totals[after] * SAME < layers:
         return f"{where} of {layers:,} layers: {layers - totals[after]:.3g} too few"
     return f"{where} layers: prices prove nothing here"
-
-
-def _name_of(problem: Problem, mix: Sequence[int]) -> str:
-    return " + ".join(_short(problem.cluster.kinds[k].type) for k in mix)
 
 
 def _short(gpu_type: str) -> str:
@@ -353,17 +304,13 @@ def _total(claim: Given) -> float:
     return math.fsum(n * u for n, u in zip(claim.counts, claim.prices, strict=True))
 
 
-def _unpaid(claim: Given, gpus: Iterable[int], most: int) -> bool:
-    """Whether a stage holds more layers than its GPUs cost."""
-    return most > sum(claim.prices[k] for k in gpus)
-
-
-def _holds_too_much(claim: Given) -> bool:
-    return any(_unpaid(claim, gpus, most) for gpus, most in claim.stages)
+def _unpaid(claim: Given) -> list[bool]:
+    """For each stage, whether it holds more layers than its GPUs cost."""
+    return [most > sum(claim.prices[k] for k in gpus) for gpus, most in claim.stages]
 
 
 def _refutes(claim: Given) -> bool:
-    return min(claim.prices) >= 0 and not _holds_too_much(claim) and _total(claim) < claim.layers
+    return min(claim.prices) >= 0 and not any(_unpaid(claim)) and _total(claim) < claim.layers
 
 
 def _prices(chance: random.Random) -> Given | None:
@@ -389,7 +336,7 @@ def _prices(chance: random.Random) -> Given | None:
 def _look_at_claim(claim: Given) -> str:
     if min(claim.prices) < 0:
         return "a price is below 0 here; what does a GPU that stays idle do to the total?"
-    if _holds_too_much(claim):
+    if any(_unpaid(claim)):
         return "compare each stage's layers with what its GPUs cost; what about the last ones?"
     return (
         "every stage is covered here; what must the total of all GPUs be, compared with the layers?"
@@ -407,16 +354,17 @@ def _draw_claim(failure: Failure) -> "Figure":
         return Row(name, blocks, mark, wrong=wrong)
 
     rows = []
-    for gpus, most in claim.stages:
-        name = f"a stage of {' + '.join(map(str, gpus))} holds {most}"
-        rows.append(row(name, gpus, most, _unpaid(claim, gpus, most)))
+    for (gpus, most), unpaid in zip(claim.stages, _unpaid(claim), strict=True):
+        rows.append(
+            row(f"a stage of {' + '.join(map(str, gpus))} holds {most}", gpus, most, unpaid)
+        )
     everything = [k for k, count in enumerate(claim.counts) for _ in range(count)]
     enough = total >= claim.layers or lowest < 0
     name = f"all GPUs; {counted(claim.layers, 'layer')}"
     rows.append(row(name, everything, claim.layers, enough))
     if lowest < 0:
         title = f"No proof: a GPU of class {claim.prices.index(lowest)} costs less than nothing"
-    elif _holds_too_much(claim):
+    elif any(_unpaid(claim)):
         title = "No proof: a stage holds more layers than its GPUs cost"
     elif total >= claim.layers:
         title = f"No proof: all GPUs cost {total:g} layers, and the model has {claim.layers}"
@@ -498,13 +446,13 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _least_price(3),
         unit="layers",
         hint="which stage is the first to hold more than its GPUs cost, and how many L4s has it?",
-        mistakes={
-            "that is for two GPUs per stage; allow three": lambda: _least_price(2),
-            "that is what one L4 holds alone": lambda: _least_price(1),
+        half={
+            "that is for two GPUs per stage; allow three": (lambda: _least_price(2)),
             "that covers every stage, but a price need not be a whole number": (
                 lambda: math.ceil(_least_price(3))
             ),
         },
+        mistakes={"that is what one L4 holds alone": (lambda: _least_price(1))},
         rel=1e-3,
     ),
     "06.3": Function(

@@ -18,7 +18,7 @@ from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidSchedule
-from pipelab.figures.gantt_chart import gantt
+from pipelab.figures.gantts import gantt
 from pipelab.schedules import Schedule, one_rank
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def _draw_room(tried: Failure) -> "Figure":
             f"rank {r}, room {room}": row
             for r, (room, row) in enumerate(zip(given.room, rows, strict=True))
         }
-        return plot_orders(named, "Your order cannot be run", "place in the order; no time")
+        return plot_orders(named, "Your order cannot be run")
     held = ", ".join(
         f"{n} of {room}" for n, room in zip(timeline.peak_in_flight, given.room, strict=True)
     )

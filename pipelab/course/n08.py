@@ -3,6 +3,7 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -107,11 +108,10 @@ def published_interleaved_rate(
     stage, kind, batch = timeline.columns.stage, timeline.columns.kind, timeline.columns.microbatch
     around = np.where(kind == 0, (stage > 0) & (stage % ranks == 0), stage % ranks == ranks - 1)
     dropped = around & (batch % ranks != 0)
-    waits = np.where(dropped, len(graph), graph.waits[1])
-    free = type(graph)(graph.first, graph.node, (graph.waits[0], waits))
-    delay = timeline.arrivals[1] - np.append(timeline.node_end, 0.0)[graph.waits[1]]
-    own = np.arange(len(graph))
-    end = free.finish(duration, own, np.where(dropped, 0.0, delay), (None, own))
+    waits = graph.waits[1].copy()
+    waits[: len(dropped)][dropped] = len(graph)  # the number of nodes stands for nothing
+    free = replace(graph, waits=(graph.waits[0], waits))
+    end = free.finish(costs.times(whole))[: len(dropped)]
     first, last = (end - duration).reshape(ranks, -1)[:, 0], end.reshape(ranks, -1)[:, -1]
     span = float((last - first).max())
     return (span - timeline.ideal) / span
@@ -180,7 +180,7 @@ def _draw_row(tried: Failure) -> "Figure":
     held = _held(yours or given.row, given.share)
     text = f"{name.capitalize()} holds {max(held):g} at its peak and has room for {given.room:g}"
     lanes = {name: yours or given.row}
-    return plot_orders(lanes, text, "place in the order; no time", held, given.room)
+    return plot_orders(lanes, text, held, given.room)
 
 
 def _look_at_row(given: Given) -> str:

@@ -8,32 +8,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-)
-from pipelab.course.pictures import plot_lines
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
+from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
-from pipelab.figures.theme import (
-    BOTTLENECK,
-    GRID,
-    TYPE_COLOURS,
-    WRONG,
-    colour_of_types,
-    plain,
-    template,
-)
+from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, plain
 from pipelab.hardware.pass_times import Demand, hardware_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -132,57 +117,48 @@ def plot_roofline(
     figure, colours = go.Figure(), colour_of_types(gpus)
     roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
     at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
-    edges = np.array([0.2 * min(at.values()), 2 * max(at.values())])
+    work = [_work(model, load)[0] for load in loads.values()]
+    shapes = [_SYMBOLS.get(load.phase, "circle") for load in loads.values()]
     for place, (gpu, roof) in enumerate(roofs.items()):
-        x = np.array([edges[0], roof.ridge, edges[1]])
-        figure.add_trace(
-            go.Scatter(
-                x=x,
-                y=np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12,
-                name=gpu,
-                mode="lines",
-                line={"color": colours[gpu], "width": 3},
-                legendgroup=gpu,
-                hovertemplate=f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>",
-            )
+        x = np.array([0.2 * min(at.values()), roof.ridge, 2 * max(at.values())])
+        figure.add_scatter(
+            x=x,
+            y=np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12,
+            name=gpu,
+            mode="lines",
+            line={"color": colours[gpu], "width": 3},
+            legendgroup=gpu,
+            hovertemplate=f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>",
         )
-        flops = np.array([_work(model, load)[0] for load in loads.values()])
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
-        figure.add_trace(
-            go.Scatter(
-                x=list(at.values()),
-                y=flops / seconds / 1e12,
-                mode="markers+text" if place == 0 else "markers",
-                text=list(at),
-                textposition="top left",
-                showlegend=False,
-                legendgroup=gpu,
-                marker={
-                    "color": colours[gpu],
-                    "size": 11,
-                    "line": {"color": "white", "width": 1},
-                    "symbol": [_SYMBOLS.get(load.phase, "circle") for load in loads.values()],
-                },
-                hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
-            )
+        reached = "%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>"
+        rim = {"line": {"color": "white", "width": 1}}
+        figure.add_scatter(
+            x=list(at.values()),
+            y=np.array(work) / seconds / 1e12,
+            mode="markers+text" if place == 0 else "markers",
+            text=list(at),
+            textposition="top left",
+            showlegend=False,
+            legendgroup=gpu,
+            marker={"color": colours[gpu], "size": 11, "symbol": shapes, **rim},
+            hovertemplate=f"{gpu}, %{{text}}: {reached}",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
-    figure.update_xaxes(
-        type="log", gridcolor=GRID, dtick=1, tickformat="~r", title="FLOPs per byte"
+    decades = {"type": "log", "gridcolor": GRID, "dtick": 1, "tickformat": "~r"}
+    return finish(
+        figure,
+        f"Ridge points at {ridges} FLOPs per byte",
+        height=460,
+        xaxis={"title": "FLOPs per byte", **decades},
+        yaxis={"title": "TFLOP/s of a layer", **decades},
     )
-    figure.update_yaxes(
-        type="log", gridcolor=GRID, dtick=1, tickformat="~r", title="TFLOP/s of a layer"
-    )
-    figure.update_layout(
-        template=template(), height=460, title=f"Ridge points at {ridges} FLOPs per byte"
-    )
-    return figure
 
 
 # A plan where GPUs are faster or slower than predicted
 
 
-def plot_sensitivity(found: "Sensitivity") -> "go.Figure":
+def plot_sensitivity(found: "Sensitivity") -> "Figure":
     """A row per scenario: the plan's rate, the proven best, and what lies between.
 
     Parameters
@@ -223,40 +199,27 @@ def plot_sensitivity(found: "Sensitivity") -> "go.Figure":
             text=["", f"    {scenarios[i].loss:.1%}"],
             textposition="middle right",
         )
-    figure.add_scatter(
-        x=best,
-        y=rows,
-        mode="markers",
-        name="best plan",
-        marker={"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}},
-        hovertemplate="%{y}: at most %{x:,.1f} tokens/s<extra></extra>",
-    )
-    figure.add_scatter(
-        x=plan,
-        y=rows,
-        mode="markers",
-        name="the plan",
-        marker={"size": 10, "color": TYPE_COLOURS[0]},
-        hovertemplate="%{y}: the plan reaches %{x:,.1f} tokens/s<extra></extra>",
-    )
+    ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
+    for name, x, says, marker in (
+        ("best plan", best, "at most", ring),
+        ("the plan", plan, "the plan reaches", {"size": 10, "color": TYPE_COLOURS[0]}),
+    ):
+        hover = f"%{{y}}: {says} %{{x:,.1f}} tokens/s<extra></extra>"
+        figure.add_scatter(
+            x=x, y=rows, mode="markers", name=name, marker=marker, hovertemplate=hover
+        )
     title = f"None of {len(rows) - 1} cases has a better plan"
     if flips:
         much = f"by up to {found.worst.loss:.1%}"
         title = f"In {len(flips)} of {len(rows) - 1} cases another plan is better, {much}"
-    figure.update_layout(
-        template=template(),
-        title=title,
+    order = {"categoryorder": "array", "categoryarray": rows[::-1]}
+    return finish(
+        figure,
+        title,
         height=110 + 34 * len(rows),
-        xaxis={"title": {"text": "tokens/s"}, "gridcolor": GRID, "tickformat": ","},
-        yaxis={
-            "categoryorder": "array",
-            "categoryarray": rows[::-1],
-            "automargin": True,
-            "ticklabelstandoff": 8,
-            "gridcolor": GRID,
-        },
+        xaxis={"title": "tokens/s", "gridcolor": GRID, "tickformat": ","},
+        yaxis={"automargin": True, "ticklabelstandoff": 8, "gridcolor": GRID, **order},
     )
-    return figure
 
 
 def _name(scenario: "Scenario") -> str:
@@ -292,15 +255,17 @@ def _crossing(given: Given) -> float:
 def _draw_layer(failure: Failure) -> "Figure":
     given = failure.given
     cross = _crossing(given)
-    most = 12 if math.isinf(cross) else max(4, int(1.6 * cross))
+    never = math.isinf(cross)
+    most = 12 if never else max(4, int(1.6 * cross))
     batches = sorted({1 + round(i * (most - 1) / 24) for i in range(25)})
+    computing = [b * given.flops / given.speed for b in batches]
     reading = [(given.weights + b * given.cache) / given.bandwidth for b in batches]
-    lines = {"computing": [b * given.flops / given.speed for b in batches], "reading": reading}
-    if math.isinf(cross):
-        text = "Reading always takes longer than computing"
-        return plot_lines(batches, lines, text, ("sequences", "seconds"))
-    text = f"Computing takes at least as long as reading from {counted(int(cross), 'sequence')} on"
-    at = (cross, cross * given.flops / given.speed)
+    text, at = "Reading always takes longer than computing", None
+    if not never:
+        first = counted(int(cross), "sequence")
+        text = f"Computing takes at least as long as reading from {first} on"
+        at = (cross, cross * given.flops / given.speed)
+    lines = {"computing": computing, "reading": reading}
     return plot_lines(batches, lines, text, ("sequences", "seconds"), at)
 
 

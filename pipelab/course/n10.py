@@ -1,27 +1,21 @@
 """Notebook 10, From placement to timeline: shared stages, microbatches in flight, and how long an answer takes."""
 
 import random
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-)
-from pipelab.course.pictures import plot_lines
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
+from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain, template
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
 from pipelab.io.paths import data_dir
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from plotly.graph_objects import Figure
 
 
@@ -130,10 +124,7 @@ def helix_cluster(name: str) -> HelixCluster:
 # Stages in time, identical ones in one row
 
 
-_SAME = 1 - 1e-9
-
-
-def plot_stage_groups(placed: "PlacedTimeline") -> "go.Figure":
+def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
     """A bar for every kind of stage: GPU type, number of layers, and what a microbatch takes there.
 
     Parameters
@@ -156,55 +147,42 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "go.Figure":
     >>> figure.layout.title.text.split("<br>")[0]
     '4 stages of 4 layers on L4 set the pace: 6,321.0 tokens/s'
     """
-    import plotly.graph_objects as go
-
-    reports = placed.evaluation.stages
     stages = [lane for lane in placed.lanes if not lane.link]
-    groups: dict[tuple[str, int, float], int] = {}
-    for report, stage, lane in zip(reports, placed.placement.stages, stages, strict=True):
-        kind = " + ".join(sorted(set(report.gpu_types)))
-        key = (kind, len(stage.layers), round(1000 * lane.seconds, 6))
-        groups[key] = groups.get(key, 0) + 1
     links = [1000 * lane.seconds for lane in placed.lanes if lane.link]
+    groups = Counter[tuple[str, int, float]]()
+    for report, lane in zip(placed.evaluation.stages, stages, strict=True):
+        of = " + ".join(sorted(set(report.gpu_types)))
+        groups[of, len(report.stage.layers), round(1000 * lane.seconds, 6)] += 1
+    colours = colour_of_types(of for of, _, _ in groups)
     rows = [
-        (f"{n} × {kind}, {counted(layers, 'layer')}", ms)
-        for (kind, layers, ms), n in groups.items()
+        (f"{n} × {of}, {counted(layers, 'layer')}", ms, colours[of])
+        for (of, layers, ms), n in groups.items()
     ]
-    colours = colour_of_types(kind for kind, _, _ in groups)
-    bars = [colours[kind] for kind, _, _ in groups]
     if links:
-        rows.append((f"{counted(len(links), 'link')}, the slowest", max(links)))
-        bars.append(NEUTRAL_LIGHT)
-    slowest = max(ms for _, ms in rows)
-    frames = [3 if ms >= slowest * _SAME else 0 for _, ms in rows]
+        rows.append((f"{counted(len(links), 'link')}, the slowest", max(links), NEUTRAL_LIGHT))
+    slowest = max(ms for _, ms, _ in rows)
+    frames = {"color": BOTTLENECK, "width": [3 * (ms * SAME >= slowest) for _, ms, _ in rows]}
     pace = [
-        f"{counted(n, 'stage')} of {counted(layers, 'layer')} on {kind}"
-        for (kind, layers, ms), n in groups.items()
-        if ms >= slowest * _SAME
+        f"{counted(n, 'stage')} of {counted(layers, 'layer')} on {of}"
+        for (of, layers, ms), n in groups.items()
+        if ms * SAME >= slowest
     ] or ["a link"]
     one = len(pace) == 1 and (pace[0].startswith("1 ") or pace == ["a link"])
-    figure = go.Figure(
-        go.Bar(
-            x=[ms for _, ms in rows],
-            y=[plain(name) for name, _ in rows],
-            orientation="h",
-            marker={"color": bars, "line": {"color": BOTTLENECK, "width": frames}},
-            text=[f"{ms:.3g} ms" for _, ms in rows],
-            textposition="outside",
-            cliponaxis=False,
-            hovertemplate="%{y}: %{x:.4g} ms per microbatch<extra></extra>",
-        )
+    figure = bars_of(
+        [plain(name) for name, _, _ in rows],
+        [ms for _, ms, _ in rows],
+        [f"{ms:.3g} ms" for _, ms, _ in rows],
+        "%{y}: %{x:.4g} ms per microbatch",
+        marker={"color": [colour for *_, colour in rows], "line": frames},
     )
     rate = f"{placed.predicted_rate:,.1f} tokens/s"
-    note = "identical stages in one row; a frame marks what is slowest"
-    figure.update_layout(
-        template=template(),
+    return finish(
+        figure,
+        f"{plain(listed(pace))} set{'s' * one} the pace: {rate}",
+        "identical stages in one row; a frame marks what is slowest",
         height=150 + 34 * len(rows),
-        title=f"{plain(listed(pace))} set{'s' * one} the pace: {rate}<br><sup>{note}</sup>",
-        xaxis={"title": {"text": "ms per microbatch"}, "range": [0, 1.14 * slowest]},
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
+        xaxis={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
     )
-    return figure
 
 
 # Exercises

@@ -4,28 +4,21 @@ import math
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations, pairwise, permutations
+from itertools import combinations, pairwise, permutations, product
 from math import floor
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost
-from pipelab.course.exercises import (
-    Exercise,
-    Failure,
-    Function,
-    Given,
-    drawn,
-    gives,
-)
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
 from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
 from pipelab.display import counted
-from pipelab.engine.best_schedules.search import best_schedule
+from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.training import TrainingTimeline, in_training
+from pipelab.engine.timeline.placed import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
 from pipelab.hardware.pass_times import Demand, Span, hardware_of
@@ -38,7 +31,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
-    import plotly.graph_objects as go
     from pandas import DataFrame, Series
     from plotly.graph_objects import Figure
 
@@ -75,13 +67,13 @@ def best_pair(problem: Problem) -> Pair:
     InvalidValue
         No placement fits, or an order could not be proven within its time.
     """
-    candidates = _Candidates(problem)
-    bounds = sorted((candidates.bound(parts), parts) for parts in candidates.all())
+    microbatches = problem.workload.microbatches
+    bounded = [(each.bound(microbatches), each) for each in _candidates(problem)]
     best: Pair | None = None
-    for bound, parts in bounds:
-        if bound == float("inf") or (best and best.seconds <= bound):
+    for bound, candidate in sorted(bounded, key=lambda pair: (pair[0], pair[1].parts)):
+        if math.isinf(bound) or (best and best.seconds <= bound):
             break
-        pair = candidates.proven(parts)
+        pair = candidate.proven(problem)
         if best is None or pair.seconds < best.seconds:
             best = pair
     if best is None:
@@ -89,88 +81,75 @@ def best_pair(problem: Problem) -> Pair:
     return best
 
 
-class _Candidates:
-    """Placements as tuples of (GPU, first layer, layers), one for every order of types and cut."""
+class _Candidate(NamedTuple):
+    """A placement with one GPU per stage, and what its stages take and keep."""
 
-    def __init__(self, problem: Problem) -> None:
-        self.problem, self.microbatches = problem, problem.workload.microbatches
-        gpus, costs = problem.cluster.gpus, problem.costs
-        self.tables = {g: costs.training_table(problem, [g]) for g in range(len(gpus))}
-        self.sends = in_training(problem)
+    parts: tuple[tuple[int, int, int], ...]  # of each stage: GPU, first layer, number of layers
+    stages: list[TrainingCost]
+    costs: StageCosts
+    room: list[float]  # GB for activations
 
-    def all(self) -> Iterator[tuple[tuple[int, int, int], ...]]:
-        gpus, layers = self.problem.cluster.gpus, self.problem.model.layers
-        for n in range(1, min(len(gpus), layers) + 1):
-            # of identical GPUs the first come first
-            orders = {
-                tuple(gpus[g].type for g in order): order
-                for order in sorted(permutations(range(len(gpus)), n), reverse=True)
-            }
-            for order in orders.values():
-                for inner in combinations(range(1, layers), n - 1):
-                    ends = pairwise((0, *inner, layers))
-                    yield tuple(
-                        (g, low, high - low) for g, (low, high) in zip(order, ends, strict=True)
-                    )
+    @property
+    def update(self) -> float:
+        return max(stage.step for stage in self.stages)
 
-    def stages(self, parts: tuple[tuple[int, int, int], ...]) -> list[TrainingCost]:
-        kind = self.problem.model.spans.kind
-        return [TrainingCost(*self.tables[g][:, kind[low, n - 1]].tolist()) for g, low, n in parts]
-
-    def costs(self, parts: tuple[tuple[int, int, int], ...]) -> StageCosts:
-        forward, back, weight, _, _, held, rest, _ = map(
-            list, zip(*self.stages(parts), strict=True)
-        )
-        comm = [self._hop(one[0], other[0]) for one, other in pairwise(parts)]
-        return StageCosts(
-            forward,
-            back,
-            weight,
-            comm=comm or 0.0,
-            activation=held,
-            weight_activation=rest,
-            unit="s",
-        )
-
-    def _hop(self, one: int, other: int) -> float:
-        cluster, both = self.problem.cluster, ((one, other), (other, one))
-        return max(
-            float(
-                self.sends.message_seconds(
-                    cluster.bandwidth_between(*way), cluster.latency_between(*way)
-                )
-            )
-            for way in both
-        )
-
-    def _room(self, parts: tuple[tuple[int, int, int], ...]) -> list[float]:
-        memory = [self.problem.cluster.gpus[g].memory_gb for g, _, _ in parts]
-        return [
-            gb - s.state_gb - s.working_gb for gb, s in zip(memory, self.stages(parts), strict=True)
-        ]
-
-    def bound(self, parts: tuple[tuple[int, int, int], ...]) -> float:
-        stages = self.stages(parts)
-        held = [
-            floor(room / s.activation_gb) for room, s in zip(self._room(parts), stages, strict=True)
-        ]
+    def bound(self, microbatches: int) -> float:
+        kept = [stage.activation_gb for stage in self.stages]
+        held = [floor(room / each) for room, each in zip(self.room, kept, strict=True)]
         if min(held) < 1:
-            return float("inf")
-        least = lower_bound(len(parts), self.microbatches, self.costs(parts), in_flight=held)
-        return float(least) + max(s.step for s in stages)
+            return math.inf
+        return lower_bound(len(held), microbatches, self.costs, in_flight=held) + self.update
 
-    def proven(self, parts: tuple[tuple[int, int, int], ...]) -> Pair:
-        costs = self.costs(parts)
-        best = best_schedule(costs, self.microbatches, memory=self._room(parts))
+    def proven(self, problem: Problem) -> Pair:
+        best = best_schedule(self.costs, problem.workload.microbatches, memory=self.room)
         expected = "expected an order that is proven, with messages that queue as well"
-        refused = InvalidValue("best_pair", [("problem", self.problem.name, expected)])
+        refused = InvalidValue("best_pair", [("problem", problem.name, expected)])
         if best.status != "optimal" or best.schedule is None or best.bound is None:
             raise refused
-        timeline = simulate(best.schedule, costs, transfers="queued")
+        timeline = simulate(best.schedule, self.costs, transfers="queued")
         if timeline.makespan > best.bound * (1 + 1e-6):
             raise refused
-        seconds = timeline.makespan + max(s.step for s in self.stages(parts))
-        return Pair(seconds, Placement.of([(n, (g,)) for g, _, n in parts]), timeline)
+        placement = Placement.of([(n, (g,)) for g, _, n in self.parts])
+        return Pair(timeline.makespan + self.update, placement, timeline)
+
+
+def _candidates(problem: Problem) -> Iterator[_Candidate]:
+    """A placement for every order of types and every cut."""
+    gpus, layers, cluster = problem.cluster.gpus, problem.model.layers, problem.cluster
+    tables = [problem.costs.training_table(problem, [g]) for g in range(len(gpus))]
+    sends, kind = in_training(problem), problem.model.spans.kind
+
+    def hop(one: int, other: int) -> float:
+        ways = ((one, other), (other, one))
+        links = [(cluster.bandwidth_between(*w), cluster.latency_between(*w)) for w in ways]
+        return max(float(sends.message_seconds(*link)) for link in links)
+
+    for n in range(1, min(len(gpus), layers) + 1):
+        # of identical GPUs the first come first
+        orders = {
+            tuple(gpus[g].type for g in order): order
+            for order in sorted(permutations(range(len(gpus)), n), reverse=True)
+        }
+        for order, inner in product(orders.values(), combinations(range(1, layers), n - 1)):
+            ends = pairwise((0, *inner, layers))
+            parts = tuple((g, low, high - low) for g, (low, high) in zip(order, ends, strict=True))
+            stages = [
+                TrainingCost(*tables[g][:, kind[low, size - 1]].tolist()) for g, low, size in parts
+            ]
+            costs = StageCosts(
+                [stage.forward for stage in stages],
+                [stage.backward_input for stage in stages],
+                [stage.backward_weight for stage in stages],
+                comm=[hop(one, other) for one, other in pairwise(order)] or 0.0,
+                activation=[stage.activation_gb for stage in stages],
+                weight_activation=[stage.weight_activation_gb for stage in stages],
+                unit="s",
+            )
+            room = [
+                gpus[g].memory_gb - stage.state_gb - stage.working_gb
+                for g, stage in zip(order, stages, strict=True)
+            ]
+            yield _Candidate(parts, stages, costs, room)
 
 
 def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -> "DataFrame":
@@ -195,8 +174,6 @@ def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -
     InvalidValue
         Nothing fits, or an order could not be proven within its time.
     """
-    from dataclasses import replace
-
     import pandas as pd
 
     rows = []
@@ -355,7 +332,7 @@ ACTIVATIONS = TYPE_COLOURS[0]
 _NARROW = 0.1  # of the picture: too narrow for more than a number
 
 
-def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Figure":
+def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure":
     """A row per stage: state of its parameters, then activations at their peak; a line at the end of memory.
 
     Parameters
@@ -392,12 +369,7 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "go.Fig
     limits = step.to_frame()["memory_offered_gb"].tolist()
     rows, lacking, widest = [], 0, max(*limits, *step.memory_gb)
     for name, cost, need, held, limit in zip(
-        step.labels,
-        step.stages,
-        step.memory_gb,
-        step.timeline.peak_in_flight,
-        limits,
-        strict=True,
+        step.labels, step.stages, step.memory_gb, step.timeline.peak_in_flight, limits, strict=True
     ):
         kept = need - cost.state_gb
         blocks = [
@@ -506,20 +478,17 @@ def _fewest(given: Given) -> float:
 
 
 def _draw_stage(failure: Failure) -> "Figure":
-    given = failure.given
+    given, fewest = failure.given, _fewest(failure.given)
     numbers = list(range(given.layers + 1))
     lines: dict[str, list[float]] = {
         "kept at the peak": [_need(given, n) for n in numbers],
         "room": [given.room] * len(numbers),
     }
-    fewest = _fewest(given)
-    axes = ("layers recomputed", "memory")
-    if math.isinf(fewest):
-        text = "Even with all layers recomputed, the stage does not fit"
-        return plot_lines(numbers, lines, text + failure.yours, axes)
-    text = f"The stage fits with {fewest} of {given.layers} layers recomputed"
-    at = (fewest, _need(given, int(fewest)))
-    return plot_lines(numbers, lines, text + failure.yours, axes, at)
+    text, at = "Even with all layers recomputed, the stage does not fit", None
+    if not math.isinf(fewest):
+        text = f"The stage fits with {fewest} of {given.layers} layers recomputed"
+        at = (fewest, _need(given, int(fewest)))
+    return plot_lines(numbers, lines, text + failure.yours, ("layers recomputed", "memory"), at)
 
 
 def _look_at_stage(given: Given) -> str:

@@ -7,19 +7,14 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import (
-    Construction,
-    Exercise,
-    Function,
-    Given,
-    Number,
-)
+from pipelab.course.exercises import Construction, Exercise, Function, Given, Number
 from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
+from pipelab.course.pictures import NAMES, finish, plot_counts
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.errors import InvalidPlacement, InvalidValue, shown
 from pipelab.evaluation import evaluate
-from pipelab.figures.theme import VERDICT_COLOURS, ink_on, template
+from pipelab.figures.theme import VERDICT_COLOURS
 from pipelab.io.cases_csv import load_case
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem
@@ -49,82 +44,45 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
     InvalidValue
         The ledger has no entry.
     """
-    import plotly.graph_objects as go
+    from plotly.subplots import make_subplots
 
     if not len(ledger):
         raise InvalidValue(
             "plot_verdicts", [("ledger", "no entries", "expected at least one; see reproduce")]
         )
     data = ledger.data
-    sections = list(data["section"].unique())
-    found = Counter(zip(data["kind"], data["verdict"], data["section"], strict=True))
-    rows = Counter(zip(data["kind"], data["section"], strict=True))
-    longest = {kind: max(rows[kind, s] for s in sections) for kind in KINDS}
-    axes = {
-        kind: f"x{i}" if i > 1 else "x"
-        for i, kind in enumerate((k for k in KINDS if longest[k]), 1)
-    }
-    figure = go.Figure()
-    for kind, axis in axes.items():
-        for verdict in (
-            v for v in (*KINDS[kind], FAILED) if any(found[kind, v, s] for s in sections)
-        ):
-            numbers = [found[kind, verdict, s] for s in sections]
-            colour = VERDICT_COLOURS.get(verdict, "#FFFFFF")
-            figure.add_trace(
-                go.Bar(
-                    orientation="h",
-                    name=verdict,
-                    y=sections,
-                    x=numbers,
-                    marker={"color": colour},
-                    xaxis=axis,
-                    text=[str(n) if n else "" for n in numbers],
-                    textposition="inside",
-                    insidetextanchor="middle",
-                    textangle=0,
-                    textfont={"color": ink_on(colour)},
-                    constraintext="none",
-                    legendgroup=kind,
-                    legendgrouptitle={"text": f"{kind}s"},
-                    hovertemplate=f"%{{y}}: %{{x}} {verdict}<extra></extra>",
-                )
-            )
-    figure.update_layout(
-        template=template(),
-        title=_title(ledger),
+    sections = data["section"].unique()
+    found = {kind: {section: Counter[str]() for section in sections} for kind in KINDS}
+    for kind, section, verdict in zip(data["kind"], data["section"], data["verdict"], strict=True):
+        found[kind][section][verdict] += 1
+    longest = {kind: max(c.total() for c in rows.values()) for kind, rows in found.items()}
+    parts = [kind for kind in KINDS if longest[kind]]
+    figure = make_subplots(
+        cols=len(parts),
+        shared_yaxes=True,
+        horizontal_spacing=0.06,
+        column_widths=[longest[kind] for kind in parts],  # one row is as long in each
+    )
+    for column, kind in enumerate(parts, start=1):
+        colours = {v: VERDICT_COLOURS.get(v, "#FFFFFF") for v in (*KINDS[kind], FAILED)}
+        group = {"legendgroup": kind, "legendgrouptitle": {"text": f"{kind}s"}}
+        for bar in plot_counts(found[kind], colours).data:
+            figure.add_trace(bar.update(**group), row=1, col=column)
+        axis = {"range": [0, longest[kind]], "title": f"{kind}s", "nticks": 6}
+        figure.update_xaxes(**axis, col=column)
+    totals, kinds = (Counter(data[column]) for column in ("verdict", "kind"))
+    of = f"{kinds['number']} numbers are wrong, {totals[FAILS]} of {kinds['statement']} statements"
+    figure.update_yaxes(autorange="reversed")
+    return finish(
+        figure,
+        f"{totals['wrong']} of {of} do not hold",
+        f"rows by verdict; {kinds['reading']} readings have none",
         barmode="stack",
         height=270 + 40 * len(sections),
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
-        **_side_by_side(axes, longest),
+        yaxis=NAMES,
         legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "grouped"},
         margin={"t": 78, "b": 190},
     )
-    return figure
-
-
-def _side_by_side(axes: dict[str, str], longest: dict[str, int]) -> dict[str, dict]:
-    """Axes as wide as their longest bars, so that one row is as long in each."""
-    gap = 0.06
-    unit = (1 - gap * (len(axes) - 1)) / sum(longest.values())
-    layout, left = {}, 0.0
-    for kind, axis in axes.items():
-        right = min(left + unit * longest[kind], 1.0)
-        layout[axis.replace("x", "xaxis")] = {
-            "domain": [left, right],
-            "range": [0, longest[kind]],
-            "title": {"text": f"{kind}s"},
-            "nticks": 6,
-        }
-        left = right + gap
-    return layout
-
-
-def _title(ledger: "Ledger") -> str:
-    totals, kinds = (Counter(ledger.data[column]) for column in ("verdict", "kind"))
-    wrong, fails = totals["wrong"], totals[FAILS]
-    finding = f"{wrong} of {kinds['number']} numbers are wrong, {fails} of {kinds['statement']} statements do not hold"
-    return f"{finding}<br><sup>rows by verdict; {kinds['reading']} readings have none</sup>"
 
 
 # Exercises
@@ -222,12 +180,14 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda: _heaviest_layer(0),
         unit="GB",
         hint="move the slider until the count falls, then halve the interval",
+        half={
+            "that is where the count falls for the second time": (lambda: _heaviest_layer(1)),
+            "there the count has fallen already": (lambda: 2.1),
+        },
         mistakes={
-            "that is where the count falls for the second time": lambda: _heaviest_layer(1),
             "that is the bundled weight; how much heavier may it be?": (
                 lambda: cast(Model, _demo().model).layer_weight_gb
-            ),
-            "there the count has fallen already": lambda: 2.1,
+            )
         },
         rel=2e-4,  # 2.059 is right; with 2.06 the count has fallen already
     ),

@@ -1,26 +1,18 @@
 """Notebook 14, Reading other schedulers: what would have caught their faults, a property to write, a rule to repair."""
 
 import random
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
-from itertools import (
-    accumulate,
-    permutations,
-    product,
-)
+from itertools import accumulate, permutations, product
 from typing import TYPE_CHECKING, Any
 
-from pipelab.course.exercises import (
-    Exercise,
-    Function,
-    Given,
-    Number,
-    drawn,
-)
+from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.programs import PROPERTIES, Fault
+from pipelab.course.pictures import finish, plot_counts
 from pipelab.errors import InvalidValue, shown
-from pipelab.figures.theme import TYPE_COLOURS, ink_on, template
+from pipelab.figures.theme import TYPE_COLOURS
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -48,51 +40,21 @@ def plot_faults(faults: "Sequence[Fault]") -> "Figure":
     InvalidValue
         There is no fault.
     """
-    import plotly.graph_objects as go
-
     if not faults:
         raise InvalidValue("plot_faults", [("faults", "none", "expected at least one")])
-    found = Counter((fault.caught_by, fault.program) for fault in faults)
-    total = Counter(fault.caught_by for fault in faults)
-    most = max(PROPERTIES, key=lambda broken: total[broken])
-    figure = go.Figure()
-    for program, colour in zip(
-        dict.fromkeys(f.program for f in faults), TYPE_COLOURS, strict=False
-    ):
-        numbers = [found[broken, program] for broken in PROPERTIES]
-        figure.add_trace(
-            go.Bar(
-                orientation="h",
-                name=program,
-                y=[_wrapped(broken) for broken in PROPERTIES],
-                x=numbers,
-                marker={"color": colour},
-                text=[str(n) if n else "" for n in numbers],
-                textposition="inside",
-                insidetextanchor="middle",
-                textangle=0,
-                textfont={"color": ink_on(colour)},
-                constraintext="none",
-                hovertemplate=f"%{{x}} faults of {program}<extra></extra>",
-            )
-        )
-    figure.update_layout(
-        template=template(),
-        barmode="stack",
+    found = {
+        broken: Counter(fault.program for fault in faults if fault.caught_by == broken)
+        for broken in PROPERTIES
+    }
+    most = max(PROPERTIES, key=lambda broken: found[broken].total())
+    counts = {"<br>".join(textwrap.wrap(broken, 34)): of for broken, of in found.items()}
+    programs = dict.fromkeys(fault.program for fault in faults)
+    return finish(
+        plot_counts(counts, dict(zip(programs, TYPE_COLOURS, strict=False))),
+        f"{found[most].total()} of {len(faults)} faults break the property that {most}",
         height=150 + 56 * len(PROPERTIES),
-        title=f"{total[most]} of {len(faults)} faults break the property that {most}",
-        xaxis={"title": {"text": "faults that the property catches"}},
-        yaxis={"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8},
-        legend={"traceorder": "normal"},
+        xaxis={"title": "faults that the property catches"},
     )
-    return figure
-
-
-def _wrapped(text: str, width: int = 34) -> str:
-    """In lines of so many characters, for the side of a figure."""
-    import textwrap
-
-    return "<br>".join(textwrap.wrap(text, width))
 
 
 # Exercises
@@ -246,13 +208,15 @@ EXERCISES: dict[str, Exercise] = {
         target=_runnable,
         unit="orders",
         hint="permutations of F0, F1, B0, B1 on each rank; `ends` says which of these orders stall",
-        mistakes={
-            "that is how many pass the count; many of them stall": lambda: len(_all_rows()) ** 2,
+        half={
             "a rank's own forward before its backward is not enough; the other rank has to send, "
-            "too": lambda: len(_forward_first()) ** 2,
+            "too": (lambda: len(_forward_first()) ** 2),
             "those also hold no more than p - r; count all that run": (
                 lambda: _accepted(_fits, _all_rows())
             ),
+        },
+        mistakes={
+            "that is how many pass the count; many of them stall": (lambda: len(_all_rows()) ** 2)
         },
     ),
 }

@@ -1,7 +1,11 @@
-"""Pictures that several notebooks draw, most of all of the small inputs on which an answer is wrong."""
+"""What the notebooks' pictures have in common, and those that several of them draw.
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+Most of these are of the small inputs on which an answer is wrong.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import KIND_COLOURS
 from pipelab.figures.theme import (
@@ -16,7 +20,163 @@ from pipelab.figures.theme import (
 )
 
 if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+# What every picture has
+
+
+SAME = 1 + 1e-9  # times and rates that differ by less than this factor are one
+
+# Where the text of a bar stands, whatever the width of the bar.
+INSIDE: dict[str, Any] = {
+    "textposition": "inside",
+    "insidetextanchor": "middle",
+    "textangle": 0,
+    "constraintext": "none",
+}
+BARE: dict[str, Any] = {"showgrid": False, "zeroline": False}  # an axis without lines
+# From one place to another; `x` and `y` are its head, `ax` and `ay` its foot.
+ARROW: dict[str, Any] = {"axref": "x", "ayref": "y", "showarrow": True, "text": "", "arrowhead": 2}
+NAMES: dict[str, Any] = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}
+
+
+def finish(figure: "Figure", title: str, note: str = "", **layout: Any) -> "Figure":
+    """Give a figure its title and the look of the others.
+
+    Parameters
+    ----------
+    figure : plotly.graph_objects.Figure
+        With its traces.
+    title : str
+        What is to be seen.
+    note : str
+        How to read it, in small type below the title.
+    **layout
+        Of the figure, such as `height` and `xaxis`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The same one.
+    """
+    said = f"{title}<br><sup>{note}</sup>" if note else title
+    return figure.update_layout(template=template(), title=said, **layout)
+
+
+def colour_of(number: int) -> str:
+    """Of a GPU or of a class of GPUs, by its number.
+
+    Examples
+    --------
+    >>> colour_of(0) == colour_of(8) == "#0072B2"
+    True
+    """
+    return TYPE_COLOURS[number % len(TYPE_COLOURS)]
+
+
+def add_legend(figure: "Figure", colours: Mapping[str, str], **where: Any) -> None:
+    """Name colours in the legend, apart from the bars: one that is framed or red would mislead."""
+    for name, colour in colours.items():
+        figure.add_bar(name=plain(name), x=[None], y=[None], marker={"color": colour}, **where)
+
+
+def add_layers(
+    figure: "Figure", sizes: Sequence[int], colours: Sequence[str], hover: Sequence[str], **at: Any
+) -> None:
+    """Draw stages side by side, each as wide as its number of layers."""
+    figure.add_bar(
+        orientation="h",
+        y=[0] * len(sizes),
+        x=sizes,
+        base=list(accumulate(sizes, initial=0))[:-1],
+        width=1,
+        marker={"color": colours, "line": {"color": "white", "width": 2}},
+        showlegend=False,
+        text=[str(n) for n in sizes],
+        textfont={"color": [ink_on(colour) for colour in colours], "size": 12},
+        hovertext=hover,
+        hoverinfo="text",
+        **INSIDE,
+        **at,
+    )
+
+
+def add_times(
+    figure: "Figure", ms: Sequence[float], colours: Sequence[str], hover: Sequence[str], **at: Any
+) -> None:
+    """Draw a bar for each time in milliseconds; the longest are framed."""
+    framed = [each * SAME >= max(ms) for each in ms]
+    frames = {"color": BOTTLENECK, "width": [3 * frame for frame in framed]}
+    said = [f"{each:,.0f}" for each in ms]
+    figure.add_bar(
+        x=list(range(1, len(ms) + 1)),
+        y=ms,
+        showlegend=False,
+        cliponaxis=False,
+        marker={"color": colours, "line": frames},
+        text=[f"<b>{t}</b>" if frame else t for t, frame in zip(said, framed, strict=True)],
+        textfont={"size": 11},
+        hovertext=hover,
+        hoverinfo="text",
+        **{**INSIDE, "textposition": "outside"},
+        **at,
+    )
+
+
+def bars_of(
+    names: Sequence[str],
+    values: Sequence[float],
+    texts: Sequence[str],
+    hover: str = "",
+    **look: Any,
+) -> "Figure":
+    """Draw a bar for each name, the first at the top, with a text at its end; to be finished.
+
+    `hover` is a template; `look` is for the bars, such as `marker`.
+    """
     import plotly.graph_objects as go
+
+    shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
+    ends = {**INSIDE, "textposition": "outside", "cliponaxis": False}
+    look = {"showlegend": False, **ends, **shown, **look}
+    bars = go.Bar(orientation="h", y=list(names), x=list(values), text=list(texts), **look)
+    return go.Figure(bars).update_layout(yaxis=NAMES)
+
+
+def plot_counts(counts: Mapping[str, Mapping[str, int]], colours: Mapping[str, str]) -> "Figure":
+    """Stack numbers: a bar for each row, with a part for each name.
+
+    Parameters
+    ----------
+    counts : mapping of row to mapping of name to int
+        The first row at the top.
+    colours : mapping of name to str
+        In the order of the parts; a name without a number has no trace.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A trace per name, to be finished.
+    """
+    import plotly.graph_objects as go
+
+    figure = go.Figure()
+    for name, colour in colours.items():
+        numbers = [row.get(name, 0) for row in counts.values()]
+        if any(numbers):
+            figure.add_bar(
+                orientation="h",
+                name=name,
+                y=list(counts),
+                x=numbers,
+                marker={"color": colour},
+                text=[str(n or "") for n in numbers],
+                textfont={"color": ink_on(colour)},
+                hovertemplate=f"%{{y}}: %{{x}} {name}<extra></extra>",
+                **INSIDE,
+            )
+    return figure.update_layout(barmode="stack", yaxis=NAMES, legend={"traceorder": "normal"})
 
 
 # Rows of blocks
@@ -24,7 +184,7 @@ if TYPE_CHECKING:
 
 EMPTY = "#FFFFFF"  # of what is not placed
 
-_MOST_ROWS = 24
+_MOST_ROWS, _MOST_TICKS = 24, 12
 
 
 class Block(NamedTuple):
@@ -45,20 +205,9 @@ class Row(NamedTuple):
     wrong: bool = False
 
 
-def colour_of(number: int) -> str:
-    """Of a GPU or of a class of GPUs, by its number.
-
-    Examples
-    --------
-    >>> colour_of(0) == colour_of(8) == "#0072B2"
-    True
-    """
-    return TYPE_COLOURS[number % len(TYPE_COLOURS)]
-
-
 def plot_rows(
     rows: Sequence[Row], title: str, axis: str, note: str = "", limit: float | None = None
-) -> "go.Figure":
+) -> "Figure":
     """One row above the other, to the same scale.
 
     Parameters
@@ -90,64 +239,59 @@ def plot_rows(
     first = sorted(range(len(rows)), key=lambda number: not rows[number].wrong)[:_MOST_ROWS]
     shown = [rows[number] for number in sorted(first)]
     blocks = [(place, block) for place, row in enumerate(shown) for block in row.blocks]
-    bases = [base for row in shown for base in _bases(row.blocks)]
     figure = go.Figure(
         go.Bar(
             orientation="h",
             y=[place for place, _ in blocks],
             x=[b.width for _, b in blocks],
-            base=bases,
+            base=[base for row in shown for base in _bases(row.blocks)],
             width=0.72,
             marker={
                 "color": [b.colour for _, b in blocks],
                 "line": {"color": "#444444", "width": 1},
             },
             text=[b.text for _, b in blocks],
-            textposition="inside",
-            insidetextanchor="middle",
-            textangle=0,
             textfont={"color": [ink_on(b.colour) for _, b in blocks], "size": 12},
-            constraintext="none",
             hoverinfo="none",
             showlegend=False,
+            **INSIDE,
         )
     )
+    reached = [0.0]
     for place, row in enumerate(shown):
-        bases_of = zip(_bases(row.blocks), row.blocks, strict=True)
-        ends = [0, *(end for base, block in bases_of for end in (base, base + block.width))]
+        bases = _bases(row.blocks)
+        ends = [0, *bases, *(b + block.width for b, block in zip(bases, row.blocks, strict=True))]
+        reached += [*ends, row.mark or 0]
         if row.framed or row.wrong:
-            look = {"color": WRONG if row.wrong else BOTTLENECK, "width": 3}
-            figure.add_shape(
-                type="rect", x0=min(ends), x1=max(ends), y0=place - 0.42, y1=place + 0.42, line=look
-            )
+            line = {"color": WRONG if row.wrong else BOTTLENECK, "width": 3}
+            y = {"y0": place - 0.42, "y1": place + 0.42}
+            figure.add_shape(type="rect", x0=min(ends), x1=max(ends), line=line, **y)
         if row.mark is not None:
-            figure.add_shape(
-                type="line",
-                x0=row.mark,
-                x1=row.mark,
-                y0=place - 0.46,
-                y1=place + 0.46,
-                line={"color": BOTTLENECK, "width": 4},
-            )
+            line, y = {"color": BOTTLENECK, "width": 4}, {"y0": place - 0.46, "y1": place + 0.46}
+            figure.add_shape(type="line", x0=row.mark, x1=row.mark, line=line, **y)
     if limit is not None:
         figure.add_vline(x=limit, line={"dash": "dash", "color": BOTTLENECK})
     left_out = f"{len(shown)} of {len(rows)} rows shown" if len(shown) < len(rows) else ""
-    said = "; ".join(part for part in (note, left_out) if part)
-    figure.update_layout(
-        template=template(),
-        title=f"{title}<br><sup>{said}</sup>",
+    return finish(
+        figure,
+        title,
+        "; ".join(part for part in (note, left_out) if part),
         height=150 + 34 * max(2, len(shown)),
         margin={"t": 78, "b": 48, "l": 30 + 8 * max((len(row.name) for row in shown), default=5)},
-        xaxis={"title": {"text": axis}, "zeroline": False, "rangemode": "tozero"},
+        xaxis={"title": axis, "zeroline": False, "rangemode": "tozero", **_ticks(reached)},
         yaxis={
             "range": [len(shown) - 0.4, -0.6],
-            "showgrid": False,
-            "zeroline": False,
             "tickvals": list(range(len(shown))),
             "ticktext": [f"<b>{plain(r.name)}</b>" if r.wrong else plain(r.name) for r in shown],
+            **BARE,
         },
     )
-    return figure
+
+
+def _ticks(numbers: Sequence[float]) -> dict:
+    """A tick at every whole number of a short axis: plotly would put one at half a token."""
+    whole = all(float(number).is_integer() for number in numbers)
+    return {"dtick": 1} if whole and max(numbers) - min(numbers) <= _MOST_TICKS else {}
 
 
 def _bases(blocks: Sequence[Block]) -> list[float]:
@@ -166,17 +310,16 @@ def _bases(blocks: Sequence[Block]) -> list[float]:
 # Orders of actions, without times
 
 
-_NAMES = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
+_ACTIONS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
 
 def plot_orders(
     rows: Mapping[str, Sequence[str]],
     finding: str,
-    axis: str,
-    held: Sequence[float] | None = None,
-    room: float | None = None,
-) -> "go.Figure":
-    """A lane of boxes per row; of a single row, what it holds below.
+    held: Sequence[float] = (),
+    room: float = 0.0,
+) -> "Figure":
+    """A row of boxes per order; of a single one, what it holds below.
 
     Parameters
     ----------
@@ -184,75 +327,32 @@ def plot_orders(
         Actions such as `"F0"`, in their order; what is no such action is grey.
     finding : str
         The title.
-    axis : str
-        What the boxes' places mean.
-    held : sequence of float, optional
+    held : sequence of float
         After each action of the only row.
-    room : float, optional
-        Where a dashed line says how much fits.
+    room : float
+        How much fits, as a dashed line.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A bar trace per kind of action.
+        A box per action; the legend has the kinds of action.
 
     Examples
     --------
-    >>> figure = plot_orders({"rank 0": ["F0", "B0"]}, "One microbatch, there and back", "place")
-    >>> [trace.name for trace in figure.data]
+    >>> figure = plot_orders({"rank 0": ["F0", "B0"]}, "One microbatch, there and back")
+    >>> [trace.name for trace in figure.data[1:]]
     ['forward', 'backward']
     """
-    import plotly.graph_objects as go
-
-    figure, names = go.Figure(), list(rows)
-    boxes = [
-        (lane, place, str(action))
-        for lane, row in enumerate(rows.values())
-        for place, action in enumerate(row)
+    grey = "#999999"
+    lanes = [
+        Row(name, [Block(1, KIND_COLOURS.get(str(a)[:1], grey), plain(a)) for a in row])
+        for name, row in rows.items()
     ]
-    for kind, name in [*_NAMES.items(), ("", "no action")]:
-        mine = [b for b in boxes if (b[2][:1] if b[2][:1] in _NAMES else "") == kind]
-        colour = KIND_COLOURS.get(kind, "#999999")
-        if mine:
-            figure.add_bar(
-                y=[lane for lane, *_ in mine],
-                base=[place for _, place, _ in mine],
-                x=[1] * len(mine),
-                orientation="h",
-                width=0.8,
-                name=name,
-                text=[plain(action) for *_, action in mine],
-                textangle=0,
-                textposition="inside",
-                insidetextanchor="middle",
-                hoverinfo="text",
-                textfont={"color": ink_on(colour)},
-                marker={"color": colour, "line": {"color": "white", "width": 1}},
-            )
-    lanes = {
-        "tickvals": list(range(len(names))),
-        "ticktext": [plain(name) for name in names],
-        "zeroline": False,
-        "range": [len(names) - 0.4, -0.6],
-        "showgrid": False,
-        "automargin": True,
-    }
-    longest = max([len(row) for row in rows.values()] + [1])
-    figure.update_layout(
-        template=template(),
-        title=finding,
-        barmode="overlay",
-        height=150 + 40 * len(names),
-        yaxis=lanes,
-        xaxis={
-            "title": {"text": axis},
-            "range": [0, longest],
-            "gridcolor": GRID,
-            "zeroline": False,
-        },
-    )
-    if held is not None:
-        # what is held after an action stands under its box
+    figure = plot_rows(lanes, finding, "place in the order; no time")
+    kinds = {str(action)[:1] for row in rows.values() for action in row}
+    legend = {name: KIND_COLOURS[kind] for kind, name in _ACTIONS.items() if kind in kinds}
+    add_legend(figure, legend | ({"no action": grey} if kinds - {*_ACTIONS} else {}))
+    if held:  # what is held after an action stands under its box
         figure.add_scatter(
             x=list(range(len(held) + 1)),
             y=[*held, held[-1]],
@@ -261,37 +361,19 @@ def plot_orders(
             line={"color": NEUTRAL, "width": 3, "shape": "hv"},
             name="held",
         )
-        lanes["domain"] = [0.72, 1]
-        top = 1.15 * max([*held, room or 0])
+        limit = {"dash": "dash", "color": WRONG}
+        figure.add_shape(x0=0, x1=len(held), y0=room, y1=room, yref="y2", type="line", line=limit)
+        top, below = 1.15 * max(*held, room), {"domain": [0, 0.62], "gridcolor": GRID}
         figure.update_layout(
             height=400,
-            yaxis=lanes,
+            yaxis={"domain": [0.72, 1]},
             xaxis={"anchor": "y2"},
-            yaxis2={
-                "domain": [0, 0.62],
-                "range": [0, top],
-                "gridcolor": GRID,
-                "title": {"text": "microbatches held"},
-            },
+            yaxis2={"range": [0, top], "title": "microbatches held", **below},
         )
-        if room is not None:
-            figure.add_shape(
-                type="line",
-                x0=0,
-                x1=longest,
-                y0=room,
-                y1=room,
-                yref="y2",
-                xref="x",
-                line={"dash": "dash", "color": WRONG},
-            )
     return figure
 
 
 # Lines over one axis
-
-
-_TICKS = 12  # at most, one for each whole number
 
 
 def plot_lines(
@@ -302,7 +384,7 @@ def plot_lines(
     marked: tuple[float, float] | None = None,
     *,
     ranges: Mapping[str, Sequence[tuple[float, float]]] | None = None,
-) -> "go.Figure":
+) -> "Figure":
     """Lines with markers, and one point marked.
 
     Parameters
@@ -335,6 +417,7 @@ def plot_lines(
 
     figure = go.Figure()
     for i, ((name, y), colour) in enumerate(zip(lines.items(), TYPE_COLOURS, strict=False)):
+        wide = 4 + 6 * (len(lines) - 1 - i)  # later bars cover earlier ones, whose ends are wider
         figure.add_scatter(
             x=list(x),
             y=list(y),
@@ -343,38 +426,33 @@ def plot_lines(
             line={"color": colour, "width": 3},
             marker={"size": 8},
             showlegend=len(lines) > 1,
-            error_y=None
-            if ranges is None
-            else _bars(y, ranges[name], 4 + 6 * (len(lines) - 1 - i)),
+            error_y=_bars(y, ranges[name], wide) if ranges else None,
         )
     if marked:
+        look = {"symbol": "circle-open", "color": BOTTLENECK, "line": {"width": 3}}
         figure.add_scatter(
             x=[marked[0]],
             y=[marked[1]],
             mode="markers",
             showlegend=False,
             hoverinfo="skip",
-            marker={"size": 18, "symbol": "circle-open", "color": BOTTLENECK, "line": {"width": 3}},
+            marker={"size": 18, **look},
         )
-    figure.update_layout(
-        template=template(),
+    return finish(
+        figure,
+        finding,
         height=330,
-        title=finding,
-        xaxis={"title": {"text": axes[0]}, "gridcolor": GRID, "zeroline": False},
-        yaxis={"title": {"text": axes[1]}, "gridcolor": GRID, "rangemode": "tozero"},
+        xaxis={"title": axes[0], "gridcolor": GRID, "zeroline": False, **_ticks(x)},
+        yaxis={"title": axes[1], "gridcolor": GRID, "rangemode": "tozero"},
     )
-    if all(float(at).is_integer() for at in x) and max(x) - min(x) <= _TICKS:
-        figure.update_xaxes(dtick=1)  # plotly would put a tick at half a token
-    return figure
 
 
-def _bars(
-    y: Sequence[float], ranges: Sequence[tuple[float, float]], width: float
-) -> dict[str, object]:
-    """Error bars; later ones cover earlier ones, whose ends are wider."""
+def _bars(y: Sequence[float], ranges: Iterable[tuple[float, float]], width: float) -> dict:
+    """Error bars from the least to the most."""
+    least, most = zip(*ranges, strict=True)
     return {
-        "array": [most - value for value, (_, most) in zip(y, ranges, strict=True)],
-        "arrayminus": [value - least for value, (least, _) in zip(y, ranges, strict=True)],
+        "array": [high - value for value, high in zip(y, most, strict=True)],
+        "arrayminus": [value - low for value, low in zip(y, least, strict=True)],
         "symmetric": False,
         "thickness": 1.5,
         "width": width,

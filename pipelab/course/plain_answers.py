@@ -44,14 +44,15 @@ def tell(name: str, value: Callable[[], Any]) -> None:
     """
     from IPython.display import display
 
-    display({MIME: json.dumps(_stated(name, value)), "text/plain": ""}, raw=True)
+    try:
+        stated = json.dumps(_stated(name, value))
+    except Exception as error:  # whatever a student's expression raises, or has in it
+        stated = json.dumps({"failed": _said(error)})
+    display({MIME: stated, "text/plain": ""}, raw=True)
 
 
 def _stated(name: str, value: Callable[[], Any]) -> dict:
-    try:
-        answer = value()
-    except Exception as error:  # whatever a student's expression raises
-        return {"failed": _said(error)}
+    answer = value()
     exercise = EXERCISES[name]
     if not callable(answer) or not isinstance(exercise, Function):
         return {"answer": _plain(answer)}
@@ -71,6 +72,8 @@ def _said(error: Exception) -> list[str]:
 
 def _plain(value: Any) -> Any:
     """A value as what JSON has; lists of other kinds, and pipelab's own, under their names."""
+    if type(value) is int and value.bit_length() > 1000:  # Python writes no number of 5,000 digits
+        return {"int": hex(value)}
     if value is None or type(value) in (bool, int, float, str, list):
         return [_plain(each) for each in value] if type(value) is list else value
     if value is ...:
@@ -95,7 +98,7 @@ def _plain(value: Any) -> Any:
     return {"other": shown(value)}
 
 
-def checked(name: str, stated: str) -> tuple[bool | None, str]:
+def checked(name: str, stated: str) -> tuple[float | None, str]:
     """Check an answer in this process.
 
     Parameters
@@ -107,17 +110,17 @@ def checked(name: str, stated: str) -> tuple[bool | None, str]:
 
     Returns
     -------
-    right : bool or None
-        None where it was not attempted.
+    points : float or None
+        1 where it is right, 0.5 for a wrong number that is half right; None where it was not attempted.
     why : str
         In a sentence.
     """
     if len(stated) > LONGEST:
-        return False, f"the answer is longer than {LONGEST:,} characters"
+        return 0.0, f"the answer is longer than {LONGEST:,} characters"
     try:
         said = json.loads(stated)
         if "failed" in said:
-            return False, f"its value cannot be found: {': '.join(map(str, said['failed']))}"
+            return 0.0, f"its value cannot be found: {': '.join(map(str, said['failed']))}"
         exercise: Any = EXERCISES[name]
         if "returned" in said:
             returned = [
@@ -125,17 +128,22 @@ def checked(name: str, stated: str) -> tuple[bool | None, str]:
                 for each in said["returned"]
             ]
             if not isinstance(exercise, Function):
-                return False, "expected no function"
+                return 0.0, "expected no function"
             if len(returned) < len(exercise.inputs()):
-                return False, "its function was not tried on all inputs"
+                return 0.0, "its function was not tried on all inputs"
             exercise = replace(exercise, call=lambda mine, given: mine(given))
-            return exercise.grade(_played_back(returned))
+            return _points(exercise, _played_back(returned))
         value = _value(said["answer"])
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, PipelabError) as error:
-        return False, f"the answer cannot be read ({type(error).__name__})"
+        return 0.0, f"the answer cannot be read ({type(error).__name__})"
     if value is ... or (value is None and not exercise.none):
         return None, "not attempted yet"
-    return exercise.grade(value)
+    return _points(exercise, value)
+
+
+def _points(exercise: Any, value: Any) -> tuple[float, str]:
+    right, why = exercise.grade(value)
+    return 1.0 if right else 0.5 * why.endswith(tuple(exercise.half)), why
 
 
 def _played_back(returned: list[tuple[dict, Any]]) -> Callable[..., Any]:
@@ -161,6 +169,8 @@ def _value(plain: Any) -> Any:
     ((kind, inside),) = plain.items()
     if kind in _LISTS:
         return _LISTS[kind](_value(each) for each in inside)
+    if kind == "int":
+        return int(inside, 16)
     if kind == "dict":
         return {_value(key): _value(each) for key, each in inside}
     if kind == "schedule":

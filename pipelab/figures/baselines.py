@@ -1,10 +1,39 @@
-"""Placements of one problem as bars against the proven optimum, marked by outcome. Always the same traces."""
+"""Placements or methods of one problem as bars against the proven optimum, marked by outcome."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.display import NOT_PROVEN, OUTCOMES, REFUSED, Outcome, named
-from pipelab.figures.theme import BOTTLENECK, GRID, ink_on, plain, room_for
+from pipelab.display import (
+    NOT_PROVEN,
+    OUTCOMES,
+    REFUSED,
+    STOPPED,
+    Outcome,
+    listed,
+    named,
+    outcome_of,
+    proven_among,
+)
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    WRONG,
+    figure_of,
+    finish,
+    folded,
+    ink_on,
+    line,
+    plain,
+    rate,
+    rows,
+)
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from pipelab.engine.comparison import Comparison
+    from pipelab.solving import Result
+
+_LEAST = 6  # rows that a chart on a page has room for, so that it keeps its height
 
 
 class Row(NamedTuple):
@@ -16,15 +45,24 @@ class Row(NamedTuple):
     note: str = ""  # without a rate: why; else what hovering shows
 
 
-def baseline_parts(rows: Sequence[Row], optimum: float | None) -> dict:
-    """Throughput of every row as a bar, or why there is none.
+def row_of(name: str, result: "Result") -> Row:
+    """Return a result as a row."""
+    return Row(name, result.throughput, outcome_of(result), result.reason)
+
+
+def baseline_parts(
+    rows_of: Sequence[Row], optimum: float | None, title: str = "", note: str = ""
+) -> dict:
+    """Return the throughput of every row as a bar, or why there is none.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows_of : sequence of Row
         From top to bottom. A row without a rate shows its note instead of a bar.
     optimum : float or None
         Where the line of the proven optimum is drawn.
+    title, note : str
+        By default, which row is closest without a proof.
 
     Returns
     -------
@@ -34,84 +72,166 @@ def baseline_parts(rows: Sequence[Row], optimum: float | None) -> dict:
     Examples
     --------
     >>> from pipelab.display import DOES_NOT_FIT, PROVEN
-    >>> rows = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), Row("x", None, DOES_NOT_FIT, "too heavy")]
-    >>> parts = baseline_parts(rows, 100.0)
+    >>> heavy = Row("x", None, DOES_NOT_FIT, "too heavy")
+    >>> rows_of = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), heavy]
+    >>> parts = baseline_parts(rows_of, 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]
     ([1, 1, 0, 0, 0, 1, 2], 'even is closest without a proof: 40% below the optimum (dotted)')
     """
-    bars = [_bars(rows, optimum, outcome) for outcome in OUTCOMES]
-    none = [(y, row) for y, row in enumerate(rows) if row.throughput is None]
+    none = [(y, row) for y, row in enumerate(rows_of) if row.throughput is None]
     notes = {
-        "type": "scatter", "name": "no placement", "mode": "text", "x": [0] * len(none), "y": [y for y, _ in none],
-        "text": [plain(_short(row)) for _, row in none], "textposition": "middle right",
-        "textfont": {"color": [(row.outcome or REFUSED).ink for _, row in none] or REFUSED.ink}, "showlegend": False,
-        "hovertext": [plain(row.note) for _, row in none], "hoverinfo": "text", "cliponaxis": False,
-    }  # fmt: skip
-    line = {
-        "type": "scatter", "name": "proven optimum", "mode": "lines", "x": [optimum, optimum],
-        "y": [-0.5, len(rows) - 0.5], "hoverinfo": "skip", "line": {"color": BOTTLENECK, "width": 2, "dash": "dot"},
+        "type": "scatter",
+        "name": "no placement",
+        "mode": "text",
+        "x": [0] * len(none),
+        "y": [y for y, _ in none],
+        "text": [_why(row) for _, row in none],
+        "textposition": "middle right",
+        "textfont": {
+            "size": 11,
+            "color": [(r.outcome or REFUSED).ink for _, r in none] or REFUSED.ink,
+        },
         "showlegend": False,
-    }  # fmt: skip
-    return {"data": [*bars, notes, line], "layout": _layout(rows, optimum)}
+        "hovertext": [plain(row.note) for _, row in none],
+        "hoverinfo": "text",
+        "cliponaxis": False,
+    }
+    x, y, dots = [optimum, optimum], [-0.5, len(rows_of) - 0.5], {"dash": "dot"}
+    best = line("proven optimum", x, y, BOTTLENECK, look=dots, showlegend=False)
+    most = max([optimum or 0.0, *(row.throughput or 0.0 for row in rows_of)])
+    return finish(
+        [*(_bars(rows_of, optimum, outcome) for outcome in OUTCOMES), notes, best],
+        title or _closest(rows_of, optimum),
+        note,
+        # without a rate, an axis would count nothing
+        x={"title": "tokens/s", "range": [0, 1.04 * most or 1.0], "visible": bool(most)},
+        y=rows([plain(row.name) for row in rows_of])
+        | {"range": [max(_LEAST, len(rows_of)) - 0.5, -0.5]},
+        height=130 + 26 * max(_LEAST, len(rows_of)),
+        barmode="overlay",
+        bargap=0.2,
+        showlegend=True,
+    )
 
 
-def _bars(rows: Sequence[Row], optimum: float | None, outcome: Outcome) -> dict:
+def _bars(rows_of: Sequence[Row], optimum: float | None, outcome: Outcome) -> dict:
     mine = [
         (y, row.throughput, row)
-        for y, row in enumerate(rows)
+        for y, row in enumerate(rows_of)
         if row.throughput and row.outcome is outcome
     ]
-    share = [f" ({rate / optimum:.0%})" if optimum else "" for _, rate, _ in mine]
+    share = [f" ({reached / optimum:.0%})" if optimum else "" for _, reached, _ in mine]
     return {
-        "type": "bar", "name": str(outcome), "orientation": "h", "width": 0.8, "showlegend": bool(mine),
-        "y": [y for y, _, _ in mine], "x": [rate for _, rate, _ in mine],
-        "text": [f"{outcome.symbol} {rate:,.5g}{s}" for (_, rate, _), s in zip(mine, share, strict=True)],
-        "textposition": "auto", "insidetextanchor": "end", "hoverinfo": "x+text",
-        "hovertext": [plain("; ".join(filter(None, [outcome.word, row.note]))) for *_, row in mine],
-        "insidetextfont": {"color": ink_on(outcome.fill)}, "outsidetextfont": {"color": "#222222"},
+        "type": "bar",
+        "name": str(outcome),
+        "orientation": "h",
+        "width": 0.8,
+        "showlegend": bool(mine),
+        "y": [y for y, *_ in mine],
+        "x": [reached for _, reached, _ in mine],
+        "text": [
+            f"{outcome.symbol} {rate(reached).split()[0]}{part}"
+            for (_, reached, _), part in zip(mine, share, strict=True)
+        ],
+        "textposition": "auto",
+        "insidetextanchor": "end",
+        "hoverinfo": "x+text",
+        "hovertext": [plain("; ".join(filter(None, [outcome.word, r.note]))) for *_, r in mine],
+        "insidetextfont": {"color": ink_on(outcome.fill)},
+        "outsidetextfont": {"color": "#222222"},
         "marker": outcome.bar,
-    }  # fmt: skip
+    }
 
 
-def _short(row: Row, most: int = 90) -> str:
-    """Symbol, word and the first reason."""
+def _why(row: Row) -> str:
+    """Symbol, word and the first reason, in lines."""
     text = ": ".join(filter(None, [str(row.outcome or ""), row.note.split(";")[0]]))
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return "<br>".join(folded(plain(text), 105))
 
 
-def _layout(rows: Sequence[Row], optimum: float | None) -> dict:
-    rates = [row.throughput for row in rows if row.throughput is not None]
-    names = [plain(row.name) for row in rows]
-    return {
-        "title": {"text": _title(rows, optimum)}, "height": 130 + 26 * max(6, len(rows)), "barmode": "overlay",
-        "bargap": 0.2, "showlegend": True,
-        "margin": {"t": 68, "b": 48, "l": room_for(names, 13)},
-        "xaxis": {
-            "title": {"text": "tokens/s"}, "range": [0, 1.04 * max([*rates, optimum or 0.0], default=0.0) or 1.0],
-            "tickformat": ",", "gridcolor": GRID, "ticklabeloverflow": "allow",
-        },
-        "yaxis": {
-            "tickvals": list(range(len(rows))), "ticktext": names, "showgrid": False,
-            "range": [max(6, len(rows)) - 0.5, -0.5], "ticklabelstandoff": 8, "zeroline": False,
-            "ticklabeloverflow": "allow",
-        },
-    }  # fmt: skip
-
-
-def _title(rows: Sequence[Row], optimum: float | None) -> str:
+def _closest(rows_of: Sequence[Row], optimum: float | None) -> str:
     if not optimum:
         return "No proven optimum to compare with"
     others = [
         (row.throughput, row.name)
-        for row in rows
+        for row in rows_of
         if row.throughput is not None and row.outcome is NOT_PROVEN
     ]
     if not others:
         return "No rule of thumb finds a placement that fits"
-    rate = max(rate for rate, _ in others)
-    best = [plain(name) for other, name in others if other >= rate * (1 - 1e-9)]
-    if rate >= optimum * (1 - 1e-9):
+    most = max(others)[0]
+    best = [plain(name) for other, name in others if other >= most * (1 - 1e-9)]
+    if most >= optimum * (1 - 1e-9):
         return f"{named(best, 'reaches', 'reach')} the optimum, without a proof"
-    lost = f"{1 - rate / optimum:.0%}" if 1 - rate / optimum >= 0.005 else "less than 1%"
+    lost = f"{1 - most / optimum:.0%}" if 1 - most / optimum >= 0.005 else "less than 1%"
     nearest = named(best, "is closest", "are closest")
     return f"{nearest} without a proof: {lost} below the optimum (dotted)"
+
+
+def plot_comparison(comparison: "Comparison") -> "Figure":
+    """Draw the throughput of every method, or why it has none; a bar shows how the method ended.
+
+    Parameters
+    ----------
+    comparison : Comparison
+        Made by `compare`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A row per method, in tokens/s; a predicted rate without a placement is a cross. The title
+        says who loses most.
+    """
+    rows_of: list[Row] = []
+    crosses: list[tuple[int, float]] = []
+    for method, result in comparison.results.items():
+        among = proven_among(result)
+        row = row_of(f"{method} ({among})" if among else method, result)
+        if result.details.get("predicted"):
+            crosses.append((len(rows_of), result.details["predicted"]))
+            row = row._replace(note="it names no GPU")
+        if result.placement is not None:
+            row = row._replace(note=str(result.placement))
+        rows_of.append(row)
+    for method, why in comparison.refused.items():
+        rows_of.append(Row(method, None, comparison.outcomes[method], why))
+    parts = baseline_parts(rows_of, comparison.optimum, *_who_loses(comparison))
+    parts["data"].append(
+        {
+            "type": "scatter",
+            "mode": "markers+text",
+            "name": "predicted, no placement",
+            "x": [predicted for _, predicted in crosses],
+            "y": [y for y, _ in crosses],
+            "text": [rate(predicted).split()[0] for _, predicted in crosses],
+            "textposition": "middle right",
+            "showlegend": bool(crosses),
+            "marker": {"symbol": "x", "size": 13, "color": WRONG},
+        }
+    )
+    axis = parts["layout"]["xaxis"]
+    axis["range"] = [0, max(axis["range"][1], *(1.15 * most for _, most in crosses), 0)]
+    return figure_of(parts)
+
+
+def _who_loses(comparison: "Comparison") -> tuple[str, str]:
+    """Title and note."""
+    best, name, outcomes = comparison.optimum, plain(comparison.problem.name), comparison.outcomes
+    infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
+    if infeasible:
+        return f"{name}: infeasible, proven by {listed(infeasible)}", ""
+    # What a method had when its time was up says nothing of the method.
+    rates = {
+        method: result.throughput
+        for method, result in comparison.results.items()
+        if result.throughput is not None and outcomes[method] != STOPPED
+    }
+    if best is None or not rates:
+        return f"{name}: no method proved its answer", ""
+    lost = {method: f"{1 - reached / best:.0%}" for method, reached in rates.items()}
+    most = lost[min(rates, key=rates.__getitem__)]
+    if most == "0%":
+        return f"{name}: every method reaches the proven optimum of {rate(best)}", ""
+    who = named([method for method in rates if lost[method] == most])
+    title = f"{name}: {who} {most} against the optimum"
+    return title, f"the proven optimum is {rate(best)} (dotted)"

@@ -6,21 +6,20 @@ from typing import TYPE_CHECKING
 
 from pipelab.display import counted
 from pipelab.engine.deployments.result import Deployment, Pipeline
-from pipelab.fields import given
-from pipelab.figures.live import figure_of
-from pipelab.figures.theme import GRID, colour_of_types, ink_on, plain, room_for
+from pipelab.figures.placements import layer_axis
+from pipelab.figures.theme import colour_of_types, figure_of, finish, ink_on, plain, rate, rows
 from pipelab.placement import Stage, named_layers
-from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _BAND = 44  # pixels
-_LETTER = 0.011  # of the width of all layers, for each letter of a name
+_LETTER = 0.014  # of the width of all layers, for each letter of a name
+_Stages = Sequence[tuple[Stage, tuple[str, ...]]]  # each with the types of its GPUs
 
 
 def plot_deployment(deployment: Deployment) -> "Figure":
-    """Pipelines as bands: layers across, coloured by the type of GPU, identical pipelines once.
+    """Draw pipelines as bands: layers across, coloured by the type of GPU, identical pipelines once.
 
     Parameters
     ----------
@@ -35,15 +34,15 @@ def plot_deployment(deployment: Deployment) -> "Figure":
     return figure_of(deployment_parts(deployment))
 
 
-def deployment_parts(deployment: Deployment | None, headline: str = "") -> dict:
-    """The same as plain dicts, for a chart that stays on the page.
+def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
+    """Return the drawing of a deployment, for `figure_of` or a chart that stays on the page.
 
     Parameters
     ----------
     deployment : Deployment or None
         None: none is known yet.
-    headline : str
-        The title; by default the answer in a line.
+    title : str
+        By default the answer in a line.
 
     Returns
     -------
@@ -56,109 +55,89 @@ def deployment_parts(deployment: Deployment | None, headline: str = "") -> dict:
     >>> len(parts["data"]), parts["layout"]["title"]["text"]
     (2, 'Several pipelines: being solved …')
     """
-    pipelines = deployment.pipelines if deployment else ()
-    problem = deployment.problem if deployment else None
-    rows: list[dict] = []
-    names: list[dict] = []
-    for y, pipeline in enumerate(pipelines):
-        rows += _bars(given(problem), pipeline, y)
-        names += _names(given(problem), pipeline, y)
-    labels = [f"{p.count} × {_short(p.throughput)} tokens/s" for p in pipelines]
-    colours = [row["colour"] for row in rows]
-    layers = deployment.problem.model.layers if deployment else 1
-    title = headline or (_title(deployment) if deployment else "")
-    return {
-        "data": [
-            {
-                "type": "bar", "name": "stages", "orientation": "h", "width": 0.8,
-                "y": [row["y"] for row in rows], "x": [row["layers"] for row in rows],
-                "base": [row["start"] + 0.5 for row in rows],
-                "hovertext": [row["hover"] for row in rows], "hoverinfo": "text",
-                "marker": {"color": colours, "line": {"color": "white", "width": 1}},
-            },
-            {
-                "type": "scatter", "name": "GPUs", "mode": "text", "x": [n["x"] for n in names],
-                "y": [n["y"] for n in names], "text": [n["text"] for n in names],
-                "textfont": {"color": [n["ink"] for n in names] or "black"}, "hoverinfo": "skip",
-            },
-        ],
-        "layout": {
-            "title": {"text": title}, "height": 130 + _BAND * max(1, len(pipelines)), "showlegend": False,
-            "margin": {"t": 66, "b": 52, "l": room_for(labels, 12)}, "barmode": "overlay", "bargap": 0.15,
-            "xaxis": {
-                "title": {"text": "decoder layer"}, "range": [0.5, layers + 0.5], "gridcolor": GRID, "zeroline": False,
-                "dtick": max(1, -(-layers // 20)), "tick0": 1,
-            },
-            "yaxis": {
-                "tickvals": list(range(len(labels))), "ticktext": labels,
-                "range": [max(len(labels), 1) - 0.5, -0.5], "showgrid": False, "zeroline": False,
-                "ticklabelstandoff": 8, "tickfont": {"size": 12},
-            },
-        },
-    }  # fmt: skip
+    bars, names, labels, layers = [], [], [], 1
+    if deployment is not None:
+        gpus, layers = deployment.problem.cluster.gpus, deployment.problem.model.layers
+        colours = colour_of_types(gpu.type for gpu in gpus)
+        for y, pipeline in enumerate(deployment.pipelines):
+            labels.append(f"{pipeline.count} × {rate(pipeline.throughput)}")
+            stages = [
+                (stage, tuple(gpus[g].type for g in stage.gpus))
+                for stage in pipeline.placement.stages
+            ]
+            for i, (stage, types) in enumerate(stages, start=1):
+                place = (y, len(stage.layers), stage.layers.start + 0.5, colours[types[0]])
+                bars.append((*place, _hover(pipeline, i, stage, types)))
+            for x, name, types in _names(stages, layers):
+                names.append((x, y, name, ink_on(colours[types[0]])))
+        title = title or _title(deployment)
+    rows_of, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
+    xs, ys, texts, inks = zip(*names, strict=True) if names else [()] * 4
+    stages_of = {
+        "type": "bar",
+        "name": "stages",
+        "orientation": "h",
+        "width": 0.8,
+        "y": rows_of,
+        "x": widths,
+        "base": starts,
+        "hovertext": hovers,
+        "hoverinfo": "text",
+        "marker": {"color": fills, "line": {"color": "white", "width": 1}},
+    }
+    names_of = {
+        "type": "scatter",
+        "name": "GPUs",
+        "mode": "text",
+        "x": xs,
+        "y": ys,
+        "text": texts,
+        "textfont": {"color": inks or "black"},
+        "hoverinfo": "skip",
+    }
+    return finish(
+        [stages_of, names_of],
+        title,
+        x=layer_axis(layers),
+        y=rows(labels, tickfont={"size": 12}),
+        height=110 + _BAND * max(1, len(labels)),
+        showlegend=False,
+        barmode="overlay",
+        bargap=0.15,
+    )
 
 
-def _short(rate: float) -> str:
-    """Four digits, or whole numbers above that."""
-    return f"{rate:,.0f}" if rate >= 1000 else f"{rate:.4g}"
+def _hover(pipeline: Pipeline, number: int, stage: Stage, types: Sequence[str]) -> str:
+    load = pipeline.workload
+    flight = "" if load.in_flight is None else f", {load.in_flight} in flight"
+    return (
+        f"<b>{pipeline.count} × this pipeline</b>, {pipeline.throughput:,.6g} tokens/s each"
+        f"<br>batch {load.batch_size}{flight}"
+        f"<br>stage {number}: {named_layers(stage.layers)} on {plain(_named(types))}"
+    )
 
 
-def _bars(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
-    """One bar for each stage of a pipeline."""
-    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
-    rows = []
-    for i, (stage, types) in enumerate(_stages(problem, pipeline), start=1):
-        rows.append(
-            {
-                "y": y,
-                "layers": len(stage.layers),
-                "start": stage.layers.start,
-                "colour": colours[types[0]],
-                "hover": f"<b>{pipeline.count} × this pipeline</b>, {pipeline.throughput:,.6g} tokens/s each"
-                f"<br>batch {pipeline.workload.batch_size}{_in_flight(pipeline)}"
-                f"<br>stage {i}: {named_layers(stage.layers)} on {plain(_named(types))}",
-            }
-        )
-    return rows
-
-
-def _in_flight(pipeline: Pipeline) -> str:
-    number = pipeline.workload.in_flight
-    return "" if number is None else f", {number} in flight"
-
-
-def _names(problem: Problem, pipeline: Pipeline, y: int) -> list[dict]:
-    """The GPUs of every stage at its middle; of stages too narrow for that, of the run of equal ones."""
+def _names(stages: _Stages, layers: int) -> list[tuple[float, str, tuple[str, ...]]]:
+    """The GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
     names = []
-    layers, colours = problem.model.layers, colour_of_types(g.type for g in problem.cluster.gpus)
-    for types, run in groupby(_stages(problem, pipeline), key=lambda pair: pair[1]):
-        stages, name = [stage for stage, _ in run], plain(_named(types))
-        spans = [(stage.layers.start, stage.layers.stop) for stage in stages]
+    for types, run in groupby(stages, key=lambda pair: pair[1]):
+        name, spans = plain(_named(types)), [(s.layers.start, s.layers.stop) for s, _ in run]
         if min(end - begin for begin, end in spans) / layers < _LETTER * len(name):
+            if len(spans) > 1:
+                name = f"{len(spans)} × ({name})" if len(types) > 1 else f"{len(spans)} × {name}"
             spans = [(spans[0][0], spans[-1][1])]
-            if len(stages) > 1:
-                name = f"{len(stages)} × ({name})" if len(types) > 1 else f"{len(stages)} × {name}"
-        ink = ink_on(colours[types[0]])
         names += [
-            {"x": (begin + end + 1) / 2, "y": y, "text": name, "ink": ink}
+            ((begin + end + 1) / 2, name, types)
             for begin, end in spans
             if (end - begin) / layers >= _LETTER * len(name)
         ]
     return names
 
 
-def _stages(problem: Problem, pipeline: Pipeline) -> list[tuple[Stage, tuple[str, ...]]]:
-    """Each stage with the types of its GPUs."""
-    return [
-        (stage, tuple(problem.cluster.gpus[g].type for g in stage.gpus))
-        for stage in pipeline.placement.stages
-    ]
-
-
 def _named(types: Sequence[str]) -> str:
     return " + ".join(
-        f"{len(list(run))} {gpu_type}" if types.count(gpu_type) > 1 else gpu_type
-        for gpu_type, run in groupby(sorted(types))
+        f"{types.count(name)} {name}" if types.count(name) > 1 else name
+        for name in sorted({*types})
     )
 
 
@@ -166,7 +145,8 @@ def _title(deployment: Deployment) -> str:
     name = plain(deployment.problem.name)
     if not deployment.pipelines:
         return f"{name}: no deployment" + (" exists" if deployment.status == "infeasible" else "")
-    text = f"{name}: {deployment.throughput:,.6g} tokens/s with {counted(deployment.count, 'pipeline')}"
+    pipelines = counted(deployment.count, "pipeline")
+    text = f"{name}: {rate(deployment.throughput or 0.0)} with {pipelines}"
     if deployment.at_least:
         text += f", {deployment.usd_per_hour:,.4g} $ per hour"
     if deployment.status == "optimal":

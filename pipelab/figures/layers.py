@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, plain, template
+from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, line, plain, template
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -21,7 +21,7 @@ _NEXT_TO_NOTHING = 0.01  # of the time to read: not drawn, as it would only be a
 
 
 def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Figure":
-    """Time of one layer against the new tokens of a pass: computing, reading, and where they cross.
+    """Draw the time of one layer against the new tokens of a pass: computing, reading, the crossing.
 
     Parameters
     ----------
@@ -50,39 +50,40 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
     for column, (name, (gpu, workloads)) in enumerate(panels.items(), 1):
         tokens = np.array([w.tokens_passed for w in workloads])
         times = _lines([costs.layer_times(model, w, gpu) for w in workloads])
-        _add_lines(figure, times, tokens, column)
+        for trace in _traces(times, tokens):
+            trace["showlegend"] = trace["name"] not in {shown.name for shown in figure.data}
+            figure.add_trace(trace, row=1, col=column)
         lowest = min(lowest, times["computing"].min() / 2, times["reading"].min() / 2)
         highest = max(highest, 1.5 * times["the whole layer"].max())
         crossings[plain(name)] = crossing = _crossing(tokens, times["computing"], times["reading"])
         if crossing:
-            figure.add_vline(
-                x=crossing, line={"color": WRONG, "dash": "dash", "width": 2}, row=1, col=column
-            )
+            line = {"color": WRONG, "dash": "dash", "width": 2}
+            figure.add_vline(x=crossing, line=line, row=1, col=column)
             figure.add_annotation(
-                x=np.log10(crossing), y=0.02, yref="y domain", text=f"{crossing:,.0f} ", showarrow=False,
-                xanchor="right", yanchor="bottom", font={"color": WRONG, "size": 13}, row=1, col=column,
-            )  # fmt: skip
-    axis = {
-        "type": "log",
-        "gridcolor": GRID,
-        "dtick": 1,
-        "tickformat": ",d",
-        "title": {"text": "new tokens in a pass"},
-    }
-    figure.update_xaxes(**axis)
+                x=np.log10(crossing),
+                y=0.02,
+                yref="y domain",
+                text=f"{crossing:,.0f} ",
+                showarrow=False,
+                xanchor="right",
+                yanchor="bottom",
+                font={"color": WRONG, "size": 13},
+                row=1,
+                col=column,
+            )
+    axis = {"type": "log", "gridcolor": GRID, "dtick": 1}
+    figure.update_xaxes(**axis, tickformat=",d", title={"text": "new tokens in a pass"})
     # What takes next to no time, such as a prompt's own keys and values, would only press the rest
     # together.
-    figure.update_yaxes(
-        type="log",
-        gridcolor=GRID,
-        dtick=1,
-        tickformat="~g",
-        range=[np.log10(lowest), np.log10(highest)],
-    )
+    figure.update_yaxes(**axis, tickformat="~g", range=[np.log10(lowest), np.log10(highest)])
     figure.update_layout(
-        template=template(), height=460, title=_who_crosses(crossings), margin={"t": 118, "l": 70},
-        yaxis={"title": {"text": "time of one layer (ms)"}}, legend={"y": 1.1},
-    )  # fmt: skip
+        template=template(),
+        height=460,
+        title=_who_crosses(crossings),
+        margin={"t": 118, "l": 70},
+        yaxis={"title": {"text": "time of one layer (ms)"}},
+        legend={"y": 1.1},
+    )
     return figure
 
 
@@ -94,28 +95,25 @@ def _lines(times: list[dict[str, float]]) -> dict[str, np.ndarray]:
     return dict(zip(_LINES, values, strict=True))
 
 
-def _add_lines(
-    figure: "Figure", times: dict[str, np.ndarray], tokens: np.ndarray, column: int
-) -> None:
-    import plotly.graph_objects as go
-
-    explained = {trace.name for trace in figure.data}
-    for name, (colour, dash, width) in _LINES.items():
-        if times[name].max() < _NEXT_TO_NOTHING * times["reading"].max():
-            continue
-        figure.add_trace(
-            go.Scatter(
-                x=tokens, y=times[name], name=name, mode="lines", legendgroup=name,
-                showlegend=name not in explained,
-                line={"color": colour, "dash": dash, "width": width},
-                hovertemplate=f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
-            ),
-            row=1, col=column,
-        )  # fmt: skip
+def _traces(times: dict[str, np.ndarray], tokens: np.ndarray) -> list[dict]:
+    return [
+        line(
+            name,
+            tokens,
+            times[name],
+            colour,
+            width,
+            {"dash": dash},
+            legendgroup=name,
+            hovertemplate=f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
+        )
+        for name, (colour, dash, width) in _LINES.items()
+        if times[name].max() >= _NEXT_TO_NOTHING * times["reading"].max()
+    ]
 
 
 def _crossing(tokens: np.ndarray, computing: np.ndarray, reading: np.ndarray) -> float | None:
-    """Where computing overtakes reading, between two points along straight lines; None where it does not."""
+    """Return where computing overtakes reading, along straight lines between points, or None."""
     ahead = computing - reading
     over = np.flatnonzero((ahead[1:] > 0) & (ahead[:-1] <= 0))
     if not len(over):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pipelab.figures.theme import template
+from pipelab.figures.theme import as_dict, template
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -49,28 +49,7 @@ def as_json(parts: "dict | Figure") -> str:
     >>> as_json({"data": [{"x": np.array([1, 2], dtype="i1")}], "layout": {}})
     '{"data": [{"x": {"dtype": "i1", "bdata": "AQI="}}], "layout": {}}'
     """
-    return json.dumps(_as_dict(parts), default=_encode, allow_nan=False)
-
-
-def figure_of(parts: "dict | Figure") -> "Figure":
-    """The drawing as a still figure, checked by plotly, in the package's template.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-    """
-    import plotly.graph_objects as go
-
-    parts = _as_dict(parts)
-    return go.Figure(parts["data"], {**parts["layout"], "template": template()})
-
-
-def _as_dict(parts: "dict | Figure") -> dict:
-    if isinstance(parts, dict):
-        return parts
-    plain = parts.to_plotly_json()
-    plain["layout"].pop("template", None)
-    return {"data": plain["data"], "layout": plain["layout"]}
+    return json.dumps(as_dict(parts), default=_encode, allow_nan=False)
 
 
 def _encode(value: Any) -> Any:

@@ -1,29 +1,91 @@
-"""A placement as a picture: layers across, GPUs down, the bottleneck framed."""
+"""A placement as a picture: layers across, GPUs down in pipeline order, the bottleneck framed."""
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
-from pipelab.display import counted
+import numpy as np
+
+from pipelab.costs import MEMORY_SLACK
+from pipelab.display import DOES_NOT_FIT, counted
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.figures.plan import what_limits
-from pipelab.figures.theme import BOTTLENECK, GRID, colour_of_types, ink_on, plain, template
-from pipelab.placement import Placement, show_layers
+from pipelab.fields import given
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    bar,
+    colour_of_types,
+    figure_of,
+    finish,
+    ink_on,
+    line,
+    plain,
+    rate,
+    rows,
+)
+from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipelab.evaluation import StageReport
+_ALL = 16  # of at most so many GPUs, those without a stage are drawn, too
+_TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
+_NAMED, _INSIDE = 1 / 14, 1 / 60  # shares of all layers: room for "stage 1", and for its number
+
+
+class _Block(NamedTuple):
+    """A GPU's part in a stage; `row` is counted from the top, `number` from 1."""
+
+    row: int
+    number: int
+    stage: Stage
+    gpu: int
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first three names, and how many more there are."""
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def limited_by(bottlenecks: Sequence[str]) -> str:
+    """Say what limits a placement, and how drawings mark it: stages are framed, links dotted.
+
+    Examples
+    --------
+    >>> limited_by(["stage 2", "link 2→3"])
+    'limited by stage 2, link 2→3 (stages framed, links dotted)'
+    """
+    marks = {"stage": "framed", "link": "dotted"}
+    first, *others = dict.fromkeys(name.split()[0] for name in bottlenecks)
+    mark = "stages framed, links dotted" if others else marks[first]
+    return f"limited by {first_of(bottlenecks)} ({mark})"
+
+
+def what_limits(evaluation: Evaluation) -> str:
+    """Say what limits a placement's attainable rate: too few in flight, or what `limited_by` names.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens").with_in_flight(1)
+    >>> what_limits(pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (2,))])))
+    'limited by 1 in flight, where 2 would reach 134.6 tokens/s; slowest: stage 2 (framed)'
+    """
+    slow = limited_by(evaluation.bottlenecks)
+    if evaluation.attainable >= evaluation.rate * (1 - 1e-6):
+        return slow
+    full = f"{evaluation.in_flight_needed} would reach {rate(evaluation.rate)}"
+    slowest = slow.replace("limited by", "slowest:")
+    return f"limited by {evaluation.in_flight} in flight, where {full}; {slowest}"
 
 
 def plot_result(result: Result) -> "Figure":
-    """The placement of a result, as `plot_placement` draws it."""
+    """Draw the placement of a result, as `plot_placement` does."""
     return plot_placement(result.problem, result)
 
 
 def plot_placement(problem: Problem, placement: Placement | Result | None = None) -> "Figure":
-    """A placement: layers across, GPUs down, each stage a block per GPU, the bottleneck framed.
+    """Draw a placement: layers across, GPUs down, a block per GPU of a stage, the bottleneck framed.
 
     Parameters
     ----------
@@ -35,7 +97,7 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     Returns
     -------
     plotly.graph_objects.Figure
-        One bar trace per GPU type in use; hover gives rate, batch share and memory.
+        The traces of `placement_parts`; hover gives rate, batch share and memory.
 
     Raises
     ------
@@ -44,158 +106,192 @@ def plot_placement(problem: Problem, placement: Placement | Result | None = None
     InvalidValue
         The argument is not a placement.
     """
-    import plotly.graph_objects as go
-
     placement = None if placement is None else placement_in(placement, "plot_placement")
-    evaluation = evaluate(problem, placement) if placement else None
-    shown = _shown_gpus(problem, placement)
-    busy = set(placement.gpus) if placement else set()
-    labels = [
-        f"GPU {g} · {plain(problem.cluster.gpus[g].type)}" + ("" if g in busy else " (idle)")
-        for g in shown
-    ]
-    row = {g: position for position, g in enumerate(shown)}
-    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus)
-    figure = go.Figure()
-    for gpu_type, colour in colours.items():
-        _add_blocks(figure, evaluation, gpu_type, colour, row, problem.model.layers)
-    if evaluation:
-        _mark_bottlenecks(figure, evaluation, row)
-    figure.update_layout(
-        template=template(),
-        title=_placement_title(problem, evaluation),
-        height=150 + 34 * max(2, len(shown)),
-        bargap=0.2,
-        showlegend=True,
-        xaxis={
-            "title": {"text": "decoder layer"}, "range": [0.5, problem.model.layers + 0.5],
-            "gridcolor": GRID, "dtick": max(1, -(-problem.model.layers // 20)), "tick0": 1, "zeroline": False,
-        },
-        yaxis={
-            "tickvals": list(range(len(labels))), "ticktext": labels, "range": [len(labels) - 0.5, -0.5],
-            "showgrid": False, "zeroline": False, "automargin": True, "ticklabelstandoff": 8,
-        },
-    )  # fmt: skip
-    _note_unused(figure, problem, placement, shown)
-    return figure
+    return figure_of(placement_parts(problem, placement, *_headline(problem, placement)))
 
 
-def _shown_gpus(problem: Problem, placement: Placement | None) -> list[int]:
-    """All GPUs of a small cluster; of a large one, those in use, in pipeline order."""
-    everyone = list(range(len(problem.cluster)))
-    return everyone if len(everyone) <= 16 or placement is None else list(placement.gpus)
-
-
-def _add_blocks(
-    figure: "Figure",
-    evaluation: Evaluation | None,
-    gpu_type: str,
-    colour: str,
-    row: Mapping[int, int],
-    layers: int,
-) -> None:
-    import plotly.graph_objects as go
-
-    blocks = [
-        (i, report, j)
-        for i, report in enumerate(evaluation.stages if evaluation else ())
-        for j, name in enumerate(report.gpu_types)
-        if name == gpu_type
-    ]
-    figure.add_trace(
-        go.Bar(
-            name=plain(gpu_type),
-            orientation="h",
-            y=[row[r.stage.gpus[j]] for _, r, j in blocks],
-            base=[r.stage.layers.start + 0.5 for _, r, _ in blocks],
-            x=[len(r.stage.layers) for _, r, _ in blocks],
-            marker={"color": colour, "line": {"color": "white", "width": 1}},
-            # A narrow block has room for the number alone, and the narrowest has it beside.
-            text=[
-                f"stage {i + 1}" if len(r.stage.layers) > layers / 20 else f"{i + 1}"
-                for i, r, _ in blocks
-            ],
-            textposition=[
-                "inside" if len(r.stage.layers) > layers / 60 else "outside" for _, r, _ in blocks
-            ],
-            cliponaxis=False,
-            textangle=0,
-            insidetextanchor="middle",
-            textfont={"color": ink_on(colour)},
-            hovertext=[_block_hover(i, r, j) for i, r, j in blocks],
-            hoverinfo="text",
-        )
-    )
-
-
-def _block_hover(i: int, report: "StageReport", j: int) -> str:
-    return (
-        f"<b>stage {i + 1}: layers {show_layers(report.stage.layers)}</b><br>"
-        f"GPU {report.stage.gpus[j]} ({plain(report.gpu_types[j])}), {len(report.stage.gpus)} in this stage<br>"
-        f"stage rate {report.throughput:,.6g} tokens/s<br>"
-        f"batch share {report.batch[j]:.4g} sequences<br>"
-        f"memory {report.memory_gb[j]:.4g} of {report.memory_limit_gb[j]:g} GB"
-    )
-
-
-def _mark_bottlenecks(figure: "Figure", evaluation: Evaluation, row: Mapping[int, int]) -> None:
-    """Frame the slowest stages, and join the GPUs of the slowest links; labels are beside both."""
-    import plotly.graph_objects as go
-
-    xs, ys, texts = [], [], []
-    for i, report in enumerate(evaluation.stages):
-        if f"stage {i + 1}" not in evaluation.bottlenecks:
-            continue
-        for g in report.stage.gpus:
-            edges = {"x0": report.stage.layers.start + 0.5, "x1": report.stage.layers.stop + 0.5}
-            figure.add_shape(
-                type="rect", **edges, y0=row[g] - 0.4, y1=row[g] + 0.4,
-                line={"color": BOTTLENECK, "width": 4}, layer="above",
-            )  # fmt: skip
-    for i, link in enumerate(evaluation.links):
-        if f"link {i + 1}→{i + 2}" not in evaluation.bottlenecks:
-            continue
-        boundary = evaluation.stages[i].stage.layers.stop + 0.5
-        xs += [boundary, boundary, None]
-        ys += [row[link.sender], row[link.receiver], None]
-        texts += [
-            f"slowest link {i + 1}→{i + 2}: {link.throughput:,.6g} {evaluation.link_unit}/s"
-        ] * 2 + [""]
-    figure.add_trace(
-        go.Scatter(
-            x=xs, y=ys, mode="lines+markers", name="bottleneck", hovertext=texts, hoverinfo="text",
-            line={"color": BOTTLENECK, "width": 4, "dash": "dot"}, marker={"size": 10, "color": BOTTLENECK},
-        )
-    )  # fmt: skip
-
-
-def _placement_title(problem: Problem, evaluation: Evaluation | None) -> str:
+def _headline(problem: Problem, placement: Placement | None) -> tuple[str, str]:
+    """Return the title of a figure of its own, and the note."""
     name = plain(problem.name)
-    if evaluation is None:
-        return f"{name}: {counted(len(problem.cluster), 'GPU')}, {counted(problem.model.layers, 'layer')} to place"
-    stages = counted(len(evaluation.stages), "stage")
+    if placement is None:
+        gpus, layers = counted(len(problem.cluster), "GPU"), counted(problem.model.layers, "layer")
+        return f"{name}: {gpus}, {layers} to place", ""
+    evaluation = evaluate(problem, placement)
     # A link counted in transfers/s is compared with tokens/s: the write-up's mistake, named where
     # it shows.
     links_only = all(name.startswith("link") for name in evaluation.bottlenecks)
-    unit = f"{evaluation.link_unit}/s" if links_only else "tokens/s"
+    reached = rate(evaluation.attainable, evaluation.link_unit if links_only else "tokens")
     flight = "" if evaluation.in_flight is None else f" with {evaluation.in_flight} in flight"
-    return (
-        f"{name}: {evaluation.attainable:,.6g} {unit} in {stages}{flight}"
-        f"<br><sup>{what_limits(evaluation)}; hover for rates, shares and memory</sup>"
+    title = f"{name}: {reached} in {counted(len(evaluation.stages), 'stage')}{flight}"
+    return title, f"{what_limits(evaluation)}; hover for rates, shares and memory"
+
+
+def placement_parts(
+    problem: Problem | None,
+    placement: Placement | None,
+    title: str,
+    note: str = "",
+    fits: bool = True,
+) -> dict:
+    """Return the drawing of a placement, for `figure_of` or a chart that stays on the page.
+
+    Parameters
+    ----------
+    problem : Problem or None
+        None if there is no problem: the axes stay empty.
+    placement : Placement or None
+        Need not be valid, as long as its layers and GPUs exist.
+    title, note : str
+        The title and the line below it.
+    fits : bool
+        Whether the placement is valid. Otherwise stages beyond the memory of a GPU are hatched and
+        say so, and there is no bottleneck.
+
+    Returns
+    -------
+    dict
+        "data": three traces, whatever is drawn (blocks, frames, slowest links); and "layout".
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.load_case("tiny", link_units="tokens")
+    >>> parts = placement_parts(tiny, pl.Placement.of([(1, (0,)), (3, (2,))]), "two stages")
+    >>> [len(trace["y"]) for trace in parts["data"]]
+    [2, 1, 0]
+    """
+    pairs = [
+        (i, s, g) for i, s in enumerate(placement.stages if placement else (), 1) for g in s.gpus
+    ]
+    blocks = [_Block(row, *pair) for row, pair in enumerate(pairs)]
+    evaluation = evaluate(given(problem), placement) if placement and fits else None
+    slow = evaluation.bottlenecks if evaluation else ()
+    marked = ["<b>{} ◀</b>" if f"stage {b.number}" in slow else "{}" for b in blocks]
+    labels, hidden = [], 0
+    if problem:
+        names = [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(problem.cluster.gpus)]
+        idle = sorted({*range(len(names))} - {b.gpu for b in blocks})
+        labels = [mark.format(names[b.gpu]) for mark, b in zip(marked, blocks, strict=True)]
+        if len(names) <= _ALL:
+            labels += [f"{names[g]} (idle)" for g in idle]
+        else:
+            hidden = len(idle)
+    if hidden:
+        verb = "is" if hidden == 1 else "are"
+        unseen = f"{counted(hidden, 'GPU')} without a stage {verb} not shown"
+        note = f"{note}; {unseen}" if note else unseen
+    layers = problem.model.layers if problem else 1
+    # in steps, so that the page does not jump with every GPU
+    room = max(6, 4 * -(-len(labels) // 4))
+    each = _TALL if room <= 16 else max(_LOW, 416 // room)
+    return finish(
+        [_blocks(problem, blocks, evaluation), _frames(blocks, slow), _links(evaluation, blocks)],
+        title,
+        note,
+        x=layer_axis(layers),
+        y=rows(labels, tickfont={"size": 12 if each > 13 else 9}),
+        height=130 + each * room,
+        showlegend=False,
+        barmode="overlay",
+        bargap=0.15,
+        uniformtext={"minsize": 8, "mode": "hide"},
     )
 
 
-def _note_unused(
-    figure: "Figure", problem: Problem, placement: Placement | None, shown: list[int]
-) -> None:
-    hidden = len(problem.cluster) - len(shown)
-    if hidden:
-        text = (
-            f"{hidden} GPUs without a stage are not shown"
-            if hidden > 1
-            else "1 GPU without a stage is not shown"
-        )
-        figure.add_annotation(
-            text=text, xref="paper", yref="paper",
-            x=1, y=0, yshift=-44, xanchor="right", showarrow=False, font={"size": 11},
-        )  # fmt: skip
+def layer_axis(layers: int) -> dict:
+    """Return the horizontal axis of a model's layers, at most 20 of them with a number."""
+    return {
+        "title": "decoder layer",
+        "range": [0.5, layers + 0.5],
+        "dtick": max(1, -(-layers // 20)),
+        "tick0": 1,
+    }
+
+
+def _blocks(
+    problem: Problem | None, blocks: Sequence[_Block], evaluation: Evaluation | None
+) -> dict:
+    """A bar for every GPU of every stage; colour by type, hatched where its memory is too small."""
+    if problem and evaluation:
+        problem = problem.with_in_flight(evaluation.in_flight)
+    colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
+    looks = [_look(given(problem), block, colours) for block in blocks]
+    fill, text, place, ink, hatch, hover = zip(*looks, strict=True) if looks else [()] * 6
+    return _bars("stages", blocks) | {
+        "text": text,
+        "textposition": place or "inside",
+        "cliponaxis": False,
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "insidetextfont": {"color": ink or "black"},
+        "hovertext": hover,
+        "hoverinfo": "text",
+        "marker": {
+            "color": fill,
+            "line": {"color": "white", "width": 1},
+            "pattern": {
+                "shape": hatch,
+                "fgcolor": DOES_NOT_FIT.fill,
+                "size": 9,
+                "solidity": 0.3,
+                "fillmode": "overlay",
+            },
+        },
+    }
+
+
+def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[str, ...]:
+    """Colour, text, its place and ink, hatch and hover of a block."""
+    _, number, stage, g = block
+    gpus, layers = problem.cluster.gpus, problem.model.layers
+    mine = [gpus[one] for one in stage.gpus]
+    load = problem.workload, mine, stage.layers, problem.batch_split
+    cost, own = problem.costs.stage(problem.model, *load), stage.gpus.index(g)
+    need, offered = cost.memory_gb[own], gpus[g].memory_gb
+    over = need > offered * MEMORY_SLACK
+    name = f"stage {number}" if len(stage.layers) >= _NAMED * layers else f"{number}"
+    colour = colours[gpus[g].type]
+    return (
+        colour,
+        f"{DOES_NOT_FIT.symbol} {name}" if over else name,
+        "inside" if len(stage.layers) > _INSIDE * layers else "outside",
+        "black" if over else ink_on(colour),
+        DOES_NOT_FIT.pattern if over else "",
+        f"<b>stage {number}: {named_layers(stage.layers)}</b>"
+        f"<br>GPU {g} ({plain(gpus[g].type)}), {len(mine)} in this stage"
+        f"<br>stage rate {cost.throughput:,.6g} tokens/s"
+        f"<br>batch share {cost.batch[own]:.4g} sequences<br>memory {need:.4g} of {offered:g} GB"
+        + (f": {need - offered:.3g} GB too much" if over else ""),
+    )
+
+
+def _bars(name: str, blocks: Sequence[_Block]) -> dict:
+    start = np.array([b.stage.layers.start + 0.5 for b in blocks])
+    end = np.array([b.stage.layers.stop + 0.5 for b in blocks])
+    return bar(name, [b.row for b in blocks], start, end, width=0.85)
+
+
+def _frames(blocks: Sequence[_Block], slow: Sequence[str]) -> dict:
+    """A black frame around every GPU of the slowest stages."""
+    framed = _bars("bottleneck", [b for b in blocks if f"stage {b.number}" in slow])
+    outline = {"color": "rgba(0,0,0,0)", "line": {"color": BOTTLENECK, "width": 3}}
+    return framed | {"hoverinfo": "skip", "marker": outline}
+
+
+def _links(evaluation: Evaluation | None, blocks: Sequence[_Block]) -> dict:
+    """The links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
+    row = {b.gpu: b.row for b in blocks}
+    xs: list[float | None] = []
+    ys: list[int | None] = []
+    texts: list[str] = []
+    if evaluation is not None:
+        for i, link in enumerate(evaluation.links):
+            if f"link {i + 1}→{i + 2}" in evaluation.bottlenecks:
+                edge = evaluation.stages[i].stage.layers.stop + 0.5
+                speed = f"{link.throughput:,.6g} {evaluation.link_unit}/s"
+                xs += [edge, edge, None]
+                ys += [row[link.sender], row[link.receiver], None]
+                texts += [f"slowest link {i + 1}→{i + 2}: {speed}"] * 2 + [""]
+    said = {"hovertext": texts, "hoverinfo": "text"}
+    marks = {"mode": "lines+markers", "marker": {"size": 10, "color": BOTTLENECK}}
+    return line("slowest link", xs, ys, BOTTLENECK, 4, {"dash": "dot"}, **said, **marks)

@@ -1,15 +1,44 @@
-"""A solve while it runs: incumbent and bound as step lines, the gap between them shaded. Always the same traces."""
+"""A solve as it went or goes: incumbent and bound as step lines, the gap between them shaded."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+from pipelab.display import ended
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.figures.theme import GRID
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain, rate
 
-_BOUND, _BEST = "#0072B2", "#E69F00"
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from pipelab.solving import Result
+
+_BOUND, _BEST = TYPE_COLOURS[:2]
+
+
+def plot_progress(result: "Result") -> "Figure":
+    """Draw what a solve knew and when.
+
+    Parameters
+    ----------
+    result : Result
+        Of a method that keeps its progress: "joint", "aggregated", "single_gpu" or "type_count".
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The traces of `progress_parts`; no lines where the method keeps no progress.
+    """
+    last = "no placement" if result.throughput is None else rate(result.throughput)
+    gap = f", gap {result.gap:.2%}" if result.gap is not None else ""
+    title = f"{plain(result.problem.name)}: {last} after {result.seconds:.3g} s{gap}"
+    nodes = f"{result.details.get('nodes', 0):,} nodes of {result.solver}"
+    note = f"{ended(result)}; {nodes}; the shaded gap is what was not yet known"
+    moments, end = result.details.get("progress", ()), result.details.get("solve_seconds", 0.0)
+    return figure_of(progress_parts(moments, end, title, note))
 
 
 def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note: str = "") -> dict:
-    """What was known when, up to now.
+    """Return the drawing of what was known when, up to now.
 
     Parameters
     ----------
@@ -25,8 +54,8 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
 
     Examples
     --------
-    >>> parts = progress_parts([Progress(0.5, None, 90.0, 1), Progress(1.0, 60.0, 80.0, 5)], 2.0, "running")
-    >>> [trace["y"] for trace in parts["data"]]
+    >>> moments = [Progress(0.5, None, 90.0, 1), Progress(1.0, 60.0, 80.0, 5)]
+    >>> [trace["y"] for trace in progress_parts(moments, 2.0, "running")["data"]]
     [[80.0, 80.0], [60.0, 60.0], [90.0, 80.0, 80.0], [60.0, 60.0]]
     """
     both = [m for m in moments if m.bound is not None and m.incumbent is not None]
@@ -35,33 +64,35 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
     data = []
     for field, fill in (("bound", "none"), ("incumbent", "tonexty")):
         values = [getattr(m, field) for m in both]
-        data.append(
-            {
-                "type": "scatter", "x": shade, "y": values + values[-1:], "mode": "lines", "hoverinfo": "skip",
-                "line": {"width": 0, "shape": "hv"}, "fill": fill, "fillcolor": "rgba(86,180,233,0.3)",
-                "showlegend": False,
-            }
-        )  # fmt: skip
-    looks = (
+        filled = {"fill": fill, "fillcolor": "rgba(86,180,233,0.3)", "showlegend": False}
+        ends = values + values[-1:]
+        data.append(line("gap", shade, ends, _BOUND, 0, {"shape": "hv"}, **filled))
+    for name, field, colour, dash in (
         ("proven bound", "bound", _BOUND, "dash"),
         ("best placement so far", "incumbent", _BEST, "solid"),
-    )
-    for name, field, colour, dash in looks:
+    ):
         known = [(m.seconds, getattr(m, field)) for m in moments if getattr(m, field) is not None]
         known = [step for i, step in enumerate(known) if i == 0 or step[1] != known[i - 1][1]]
         known += [(end, known[-1][1])] if known else []
         data.append(
-            {
-                "type": "scatter", "x": [x for x, _ in known], "y": [y for _, y in known], "name": name,
-                "mode": "lines+markers" if field == "incumbent" else "lines", "marker": {"size": 9},
-                "line": {"color": colour, "dash": dash, "width": 3, "shape": "hv"},
-                "hovertemplate": "%{x:.2f} s: %{y:,.6g} tokens/s<extra>" + name + "</extra>",
-            }
-        )  # fmt: skip
-    layout = {
-        "title": {"text": f"{title}<br><sup>{note}</sup>"}, "height": 320, "margin": {"t": 84, "b": 52},
-        "showlegend": True,
-        "xaxis": {"title": {"text": "seconds of solving"}, "range": [0, max(end, 1.0) * 1.02], "gridcolor": GRID},
-        "yaxis": {"title": {"text": "tokens/s"}, "rangemode": "tozero", "gridcolor": GRID, "autorange": True},
-    }  # fmt: skip
-    return {"data": data, "layout": layout}
+            line(
+                name,
+                [x for x, _ in known],
+                [y for _, y in known],
+                colour,
+                3,
+                {"dash": dash, "shape": "hv"},
+                mode="lines+markers" if field == "incumbent" else "lines",
+                marker={"size": 9},
+                hovertemplate=f"%{{x:.2f}} s: %{{y:,.6g}} tokens/s<extra>{name}</extra>",
+            )
+        )
+    return finish(
+        data,
+        title,
+        note,
+        x={"title": "seconds of solving", "range": [0, 1.02 * (end or 1.0)]},
+        y={"title": "tokens/s", "rangemode": "tozero", "autorange": True},
+        height=340,
+        showlegend=True,
+    )

@@ -53,32 +53,38 @@ def busiest_kind(
 
 
 def lane_lines(ranks: int) -> dict:
-    """White lines between the lanes as one shape; gaps of the raster itself would be painted cell by cell."""
+    """Return white lines between the lanes as one shape: gaps in the raster would cost more."""
     path = "".join(f"M0,{rank + 0.5}L1,{rank + 0.5}" for rank in range(ranks - 1)) or "M0,0"
-    return {
-        "type": "path",
-        "path": path,
-        "xref": "paper",
-        "yref": "y",
-        "line": {"color": "white", "width": 1},
-    }
+    line = {"color": "white", "width": 1}
+    return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": line}
 
 
 def raster_trace(
     timeline: "Timeline", window: tuple[float, float] | None, columns: int = COLUMNS
 ) -> dict:
-    """A heatmap of `busiest_kind` with one colour per kind."""
+    """Return a heatmap of `busiest_kind` with one colour per kind."""
     low, high = window or (0.0, timeline.makespan)
     n = len(_SHOWN)
-    # In steps: a colour from i/n to (i+1)/n.
-    scale = [[(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)]
     step = (high - low) / columns
     return {
-        "type": "heatmap", "z": busiest_kind(timeline, low, high, columns), "x0": low + step / 2, "dx": step, "y0": 0,
-        "dy": 1, "zmin": -0.5, "zmax": n - 0.5, "colorscale": scale, "hoverongaps": False,
+        "type": "heatmap",
+        "z": busiest_kind(timeline, low, high, columns),
+        "x0": low + step / 2,
+        "dx": step,
+        "y0": 0,
+        "dy": 1,
+        "zmin": -0.5,
+        "zmax": n - 0.5,
+        # In steps: a colour from i/n to (i+1)/n.
+        "colorscale": [
+            [(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)
+        ],
+        "hoverongaps": False,
         "colorbar": {
-            "tickvals": list(range(n)), "ticktext": [name for name, _, _ in _SHOWN], "thickness": 12,
+            "tickvals": list(range(n)),
+            "ticktext": [name for name, _, _ in _SHOWN],
+            "thickness": 12,
             "title": {"text": "most of<br>the time"},
         },
         "hovertemplate": f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
-    }  # fmt: skip
+    }

@@ -207,6 +207,7 @@ def static(
 def grade(
     notebook: Annotated[str, typer.Argument(help="A student's copy, such as 05_joint_ilp.ipynb.")],
     limit: Annotated[float, typer.Option(help="Seconds for the whole notebook.")] = 600.0,
+    each: Annotated[float, typer.Option(help="Seconds for a cell.")] = 60.0,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print Gradescope's results.json.")
     ] = False,
@@ -218,7 +219,7 @@ def grade(
     from pipelab.io.grading import grade as graded
 
     say("grade is no sandbox: the notebook runs with your rights; use a container")
-    result = graded(notebook, limit)
+    result = graded(notebook, limit, each)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

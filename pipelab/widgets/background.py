@@ -17,6 +17,14 @@ async def at_rest() -> None:
         await asyncio.sleep(0.1)
 
 
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """Return the loop of a notebook's kernel; None in a script or a test."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
 class Beside:
     """Runs jobs in a thread and returns their results on the calling loop, where widgets may be changed.
 
@@ -39,11 +47,7 @@ class Beside:
     @property
     def follows(self) -> bool:
         """Whether there is a loop, so that `later` does anything."""
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return False
-        return True
+        return running_loop() is not None
 
     def run(
         self,
@@ -53,9 +57,8 @@ class Beside:
         """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
         self.cancel()
         stop, number = self._stop, self._number
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = running_loop()
+        if loop is None:
             then(*_outcome(job, stop))
             return
 
@@ -89,9 +92,8 @@ class Beside:
     ) -> None:
         """After `wait_s` without a newer job: iterate `items(stop)` in a thread, and call `each` on the loop."""
         stop, number = self._stop, self._number
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
+        loop = running_loop()
+        if loop is None:
             return
 
         mark = object()

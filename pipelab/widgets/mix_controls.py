@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
-from pipelab.widgets.panel import LOOK, RELEASED, ControlPanel
+from pipelab.widgets.parts import ControlPanel, choice, integer, menu
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -27,6 +27,8 @@ _MOST = 16  # GPUs of a type, unless it begins with more
 _CHOSEN = 0  # batch, in flight: chosen with the placement
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
 _FEW = 3  # controls of the simple preset
+# Fields of a mix whose controls have the same values.
+_AS_SHOWN = ("phase", "context", "gpus_per_node", "gpus_per_stage", "batch_split", "costs")
 
 
 class MixControls:
@@ -52,37 +54,18 @@ class MixControls:
         note: widgets.Widget | None = None,
     ) -> None:
         self._changed, self._quiet = changed, False
-        self.source = widgets.Dropdown(
-            options=sources(), value=mix.source, description="model or case", **LOOK
-        )
-        self.costs = widgets.Dropdown(options=_costs(mix), description="cost model", **LOOK)
+        self.source = menu("model or case", options=sources(), value=mix.source)
+        self.costs = menu("cost model", options=_costs(mix))
+        self.more = menu("add a GPU type")
+        self.phase = menu("phase", options=["prefill", "decode", "mixed"])
+        self.batch_split = menu("batch is split", options=_SPLITS)
+        self.batch = choice("batch (sequences)", _batches(mix))
+        self.context = choice("context (tokens)", _CONTEXTS)
+        self.network = choice("network, any to any", _networks(mix))
+        self.gpus_per_node = choice("nodes of … GPUs", _nodes(mix))
+        self.in_flight = integer("in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
+        self.gpus_per_stage = integer("GPUs per stage, up to", 1, 8)
         self.counts: dict[str, widgets.IntSlider] = {}
-        self.more = widgets.Dropdown(description="add a GPU type", **LOOK)
-        self.phase = widgets.Dropdown(
-            options=["prefill", "decode", "mixed"], description="phase", **LOOK
-        )
-        self.batch = widgets.SelectionSlider(
-            options=_batches(mix), description="batch (sequences)", **RELEASED
-        )
-        self.context = widgets.SelectionSlider(
-            options=_CONTEXTS, description="context (tokens)", **RELEASED
-        )
-        self.in_flight = widgets.IntSlider(
-            min=_CHOSEN,
-            max=_MOST_IN_FLIGHT,
-            description="batches in flight (0: chosen)",
-            **RELEASED,
-        )
-        self.network = widgets.SelectionSlider(
-            options=_networks(mix), description="network, any to any", **RELEASED
-        )
-        self.gpus_per_node = widgets.SelectionSlider(
-            options=_nodes(mix), description="nodes of … GPUs", **RELEASED
-        )
-        self.gpus_per_stage = widgets.IntSlider(
-            min=1, max=8, description="GPUs per stage, up to", **RELEASED
-        )
-        self.batch_split = widgets.Dropdown(options=_SPLITS, description="batch is split", **LOOK)
         self._gpus = widgets.VBox(layout={"margin": "0"})
         workload = [self.phase, self.batch, self.context, self.in_flight]
         stages = [self.network, self.gpus_per_node, self.gpus_per_stage, self.batch_split]
@@ -106,39 +89,31 @@ class MixControls:
 
     def _mix_of(self, source: str) -> Mix:
         counts = tuple((t, slider.value) for t, slider in self.counts.items())
-        return Mix(
-            source, counts, self.phase.value, self.batch.value or None, self.context.value, self._output_tokens,
-            self.in_flight.value or None, self.network.value or None, self.gpus_per_node.value,
-            self.gpus_per_stage.value, self.batch_split.value, self.costs.value,
-        )  # fmt: skip
+        values: dict[str, Any] = {name: getattr(self, name).value for name in _AS_SHOWN}
+        values["batch"] = self.batch.value or None
+        values["in_flight"] = self.in_flight.value or None
+        values["network_gb_per_s"] = self.network.value or None
+        return Mix(source, counts, output_tokens=self._output_tokens, **values)
 
     def show(self, mix: Mix) -> None:
         """Set every control to a mix, without calling `changed`."""
         with self._silence():
             self.source.value = mix.source
-            self.costs.options = _costs(mix)
             self._show_counts(dict(mix.counts))
+            self.costs.options = _costs(mix)
             self.network.options = _networks(mix)
             self.batch.options = _batches(mix)
             self.context.options = sorted({*_CONTEXTS, mix.context})
+            self.gpus_per_node.options = _nodes(mix)
             for name in ("in_flight", "gpus_per_stage"):
                 slider = getattr(self, name)
                 slider.max = max(slider.max, getattr(mix, name) or 0)
-            for name in (
-                "phase",
-                "context",
-                "gpus_per_stage",
-                "batch_split",
-                "costs",
-            ):
+            for name in _AS_SHOWN:
                 getattr(self, name).value = getattr(mix, name)
             self.batch.value = mix.batch or _CHOSEN
             self.in_flight.value = mix.in_flight or _CHOSEN
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
-            self.gpus_per_node.options = _nodes(mix)
-            self.gpus_per_node.value = mix.gpus_per_node
-            # A case keeps its own nodes.
-            self.gpus_per_node.disabled = mix.is_case
+            self.gpus_per_node.disabled = mix.is_case  # a case keeps its own nodes
 
     def hide_serving(self, hidden: bool) -> None:
         """Hide what only serving has: training has microbatches of its own."""
@@ -153,10 +128,7 @@ class MixControls:
     def _show_counts(self, counts: dict[str, int]) -> None:
         for slider in self.counts.values():
             slider.unobserve_all("value")
-        self.counts = {
-            t: widgets.IntSlider(value=n, min=0, max=max(_MOST, n), description=t, **RELEASED)
-            for t, n in counts.items()
-        }
+        self.counts = {t: integer(t, 0, max(_MOST, n), value=n) for t, n in counts.items()}
         for slider in self.counts.values():
             slider.observe(self._report, "value")
         left = [t for t in types_of(self.source.value) if t not in counts]
@@ -196,24 +168,24 @@ class MixControls:
 
 
 def _costs(mix: Mix) -> list[tuple[str, str]]:
-    """Cost models to choose from, each with its label."""
+    """Return the cost models to choose from, each with its label."""
     return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 
 def _batches(mix: Mix) -> list[tuple[str, int]]:
-    """Batch sizes to choose from; that it is chosen comes first."""
+    """Return the batch sizes to choose from; "chosen" comes first."""
     sizes = sorted({*_BATCHES, *([] if mix.batch is None else [mix.batch])})
     return [("chosen", _CHOSEN)] + [(str(size), size) for size in sizes]
 
 
 def _networks(mix: Mix) -> list[tuple[str, float]]:
-    """Bandwidths to choose from, in GB/s; a case's own links come first."""
+    """Return the bandwidths to choose from, in GB/s; a case's own links come first."""
     own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
     numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
     return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers
 
 
 def _nodes(mix: Mix) -> list[tuple[str, int]]:
-    """Sizes of nodes to choose from."""
+    """Return the sizes of nodes to choose from."""
     sizes = sorted({*_NODE_SIZES, mix.gpus_per_node})
     return [("no nodes" if size == 1 else str(size), size) for size in sizes]

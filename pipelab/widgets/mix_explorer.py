@@ -1,6 +1,7 @@
 """The GPU mix explorer: change any control and see the best deployment, the best single pipeline, and its price."""
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
@@ -8,26 +9,27 @@ import ipywidgets as widgets
 from pipelab.engine.deployments.result import Deployment
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.baselines import Row, baseline_parts
-from pipelab.figures.plan import plan_parts
+from pipelab.figures.baselines import Row, baseline_parts, row_of
+from pipelab.figures.deployments import deployment_parts
+from pipelab.figures.placements import placement_parts
 from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.mix_answer import (
+from pipelab.widgets.mix_answers import (
     Answer,
     answer,
-    answered,
+    deployments,
     expected_of,
+    kept,
     one_gpu_per_stage,
     one_more,
     plan_within,
 )
 from pipelab.widgets.mix_controls import MixControls
-from pipelab.widgets.mix_deployment import deployed_parts, deployments
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
-from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
+from pipelab.widgets.parts import Busy, CopyCode, Words, reload_note, shared
 
 if TYPE_CHECKING:
     import threading
@@ -60,27 +62,34 @@ class MixExplorer(widgets.VBox):
         self._gains: dict[str, float | None] = {}
         self._single: Row | None = None
         self._within = ""
-        self.busy = widgets.HTML()
+        self.busy = Busy()
         self.controls = MixControls(mix, self._changed, simple, self.busy)
         self.panel = self.controls.panel
         self.own = OwnPlan(self._own_changed)
         self.panel.hide_with(self.own.panel)
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
-        self.deployed = LiveChart(deployed_parts(None, None))
-        self.chart = LiveChart(plan_parts(None, None, "No placement yet"))
+        self.deployed = LiveChart(_deployed(None, None))
+        self.chart = LiveChart(placement_parts(None, None, "No placement yet"))
         self.baselines = LiveChart(baseline_parts([], None))
-        self._beside = Beside(self._show_busy)
+        self._beside = Beside(self.busy.show)
         if at_work:
             self._draw_first(mix)
         self._answers = [
-            self.refusal, self.deployed, widgets.HTML(_ONE), self.chart, self.text,
-            self.own.panel, self.own.table, self.baselines, self.code, reload_note(),
-        ]  # fmt: skip
+            self.refusal,
+            self.deployed,
+            widgets.HTML(_ONE),
+            self.chart,
+            self.text,
+            self.own.panel,
+            self.baselines,
+            self.code,
+            reload_note(),
+        ]
         super().__init__([self.panel, *self._answers, shared()])
 
     @property
     def placement(self) -> Placement | None:
-        """What is drawn: the reader's own plan, if there is one, and else the optimum; None where it is not valid."""
+        """The placement drawn: the reader's own plan or the optimum; None if it is not valid."""
         if self.found is None or (self.own.score and not self.own.score.valid):
             return None
         return self.own.score.placement if self.own.score else self.found.result.placement
@@ -90,10 +99,10 @@ class MixExplorer(widgets.VBox):
         self._listeners.append(listener)
 
     def hand_over(self, other: Callable[[], None] | None) -> None:
-        """From now on `other` answers the controls and these charts are hidden; with None, they are back."""
+        """Let `other` answer the controls and hide these charts; with None, show them again."""
         self._other = other
         self._beside.cancel()
-        self._show_busy(False)
+        self.busy.show(False)
         self.children = [self.panel, *(self._answers if other is None else ()), shared()]
         self._changed()
 
@@ -108,17 +117,17 @@ class MixExplorer(widgets.VBox):
             self._other()
             return
         mix = self.controls.mix
-        known = answered(mix)
+        known = kept(mix)
         if known is not None:
             self._beside.cancel()
-            self._show_busy(False)
+            self.busy.show(False)
             self._show(known)
         else:
             limit = self._first_limit(mix)
             self._beside.run(lambda stop: answer(mix, stop, limit), self._arrived)
 
     def _first_limit(self, mix: Mix) -> float:
-        """Seconds for what is shown first: of several batches the best so far, if the proof can follow."""
+        """Return the seconds for the first answer: few if the batch is chosen and the proof can follow."""
         return _FIRST_S if mix.batches and self._beside.follows else _LIMIT_S
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
@@ -126,13 +135,13 @@ class MixExplorer(widgets.VBox):
             self._show(found)
             return
         self.found = self.best = None
-        self.deployed.put(deployed_parts(None, None))
+        self.deployed.put(_deployed(None, None))
         self.refusal.explain(given(error))
         self.text.value = ""
         self.code.code = code_of(self.controls.mix)
-        self.chart.put(plan_parts(None, None, "These values contradict each other"))
+        self.chart.put(placement_parts(None, None, "These values contradict each other"))
         self.baselines.put(baseline_parts([], None))
-        self.own.forget()
+        self.own.begin(None)
         self._notify()
 
     def _show(self, found: Answer) -> None:
@@ -146,14 +155,16 @@ class MixExplorer(widgets.VBox):
             self.controls.reach(found.result.evaluation.in_flight_needed)
         self.refusal.value = ""
         self.best = None
-        height = self.deployed.parts["layout"]["height"]
-        self.deployed.put(deployed_parts(None, found, height))
-        self.own.begin(found)  # first: what is pinned is seen under the new values
+        waiting = _deployed(None, found)
+        # as high as the last one, so that nothing below it moves while a slider does
+        waiting["layout"]["height"] = self.deployed.parts["layout"]["height"]
+        self.deployed.put(waiting)
+        self.own.begin(found)
         self._draw()
         self._notify()
 
     def _looked_further(self, stop: "threading.Event") -> Iterator:
-        """While no control changes: the proof, deployments, one GPU per stage, one more GPU, other speeds."""
+        """Yield the proof, deployments, one GPU per stage, one more GPU, while no control changes."""
         found = given(self.found)
         if found.mix.batches and found.result.status == "feasible":
             found = answer(found.mix, stop, _LIMIT_S)
@@ -170,7 +181,7 @@ class MixExplorer(widgets.VBox):
             return
         if isinstance(item, Deployment | PipelabError):
             self.best = item if isinstance(item, Deployment) else None
-            self.deployed.put(deployed_parts(item, self.found))
+            self.deployed.put(_deployed(item, self.found))
             return
         if isinstance(item, Row):
             self._single = item
@@ -183,7 +194,7 @@ class MixExplorer(widgets.VBox):
         self._say()
 
     def _own_changed(self) -> None:
-        """The reader moved a boundary, went back, or pinned a plan."""
+        """The reader moved a boundary, or went back."""
         if self.found is not None:
             self._draw()
             self._notify()
@@ -191,9 +202,9 @@ class MixExplorer(widgets.VBox):
     def _draw(self) -> None:
         found, own = given(self.found), self.own.score
         if own is None:
-            parts = plan_parts(found.problem, found.result.placement, *words.headline(found))
+            parts = placement_parts(found.problem, found.result.placement, *words.headline(found))
         else:
-            parts = plan_parts(
+            parts = placement_parts(
                 found.problem, own.placement, *words.own_headline(own, found), fits=own.valid
             )
         self.chart.put(parts)
@@ -203,9 +214,10 @@ class MixExplorer(widgets.VBox):
 
     def _draw_baselines(self) -> None:
         found = given(self.found)
-        extra = [*self.own.baselines(), given(self._single)]
-        optimum = found.result.throughput if found.result.status == "optimal" else None
-        self.baselines.put(baseline_parts(words.rows_of(found, extra), optimum))
+        best, proven = found.result, found.result.status == "optimal"
+        first = row_of("proven optimum" if proven else "best found", best)
+        rows = [first, *self.own.rows(), given(self._single), *found.baselines]
+        self.baselines.put(baseline_parts(rows, best.throughput if proven else None))
 
     def _say(self) -> None:
         found, own = given(self.found), self.own.score
@@ -229,13 +241,20 @@ class MixExplorer(widgets.VBox):
             self._within if own is None else "",
         )
 
-    def _show_busy(self, on: bool) -> None:
-        text = "<span role='status'>… Still solving; the picture shows the previous values.</span>"
-        self.busy.value = text if on else ""
-
     def _notify(self) -> None:
         for listener in self._listeners:
             listener(self.found)
+
+
+def _deployed(best: "Deployment | PipelabError | None", found: Answer | None) -> dict:
+    """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
+    shown = best if isinstance(best, Deployment) else None
+    if shown is not None and found is not None and shown.count == 1:
+        same = shown.throughput == found.result.throughput
+        if same and found.result.placement is not None:
+            one = replace(shown.pipelines[0], replicas=(found.result.placement,))
+            shown = replace(shown, pipelines=(one,))
+    return deployment_parts(shown, words.deployment_title(best, found))
 
 
 def explore_mix(
@@ -250,8 +269,7 @@ def explore_mix(
     Every change of a control is solved with `pl.solve(problem, "aggregated")` for the best single
     pipeline; the best deployment (`pl.deploy`) follows and is drawn above it, at first with how far
     it may be from the best. Stage boundaries can
-    be moved by hand and scored by `pl.score`, two plans pinned and compared, and the state copied
-    as code.
+    be moved by hand and scored by `pl.score`, and the state copied as code.
 
     Parameters
     ----------
@@ -291,6 +309,6 @@ def explore_mix(
     301.784
     >>> mix.controls.counts["A100"].value = 0
     >>> mix.chart.layout.title.text.split("<br>")[0]
-    'tiny, 2 GPUs: 193.147 tokens/s in 1 stage with 1 in flight, proven optimal'
+    'tiny, 2 GPUs: 193.1 tokens/s in 1 stage with 1 in flight, proven optimal'
     """
     return MixExplorer(beginning(source, counts, **values), simple)

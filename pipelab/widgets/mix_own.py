@@ -1,4 +1,4 @@
-"""The reader's own plan in the mix explorer: move stage boundaries, pin plans, return to the optimum."""
+"""The reader's own plan in the mix explorer: move stage boundaries, return to the optimum."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,84 +9,55 @@ from pipelab.engine.scoring import Score
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.baselines import Row
-from pipelab.widgets.mix_answer import Answer, own_plan, stage_gpus
-from pipelab.widgets.mix_pins import Pinned
-from pipelab.widgets.mix_sentences import compared, parse_layers
-from pipelab.widgets.panel import COLUMNS, RELEASED
-from pipelab.widgets.parts import Words
+from pipelab.widgets.mix_answers import Answer, own_plan, stage_gpus
+from pipelab.widgets.mix_sentences import parse_layers
+from pipelab.widgets.parts import COLUMNS, RELEASED, Words, integer
 
 
 class OwnPlan:
-    """Controls for boundaries and pins; `score` is the plan's score, None while it is the optimum.
+    """Controls for boundaries; `score` is the plan's score, None while it is the optimum.
 
     Parameters
     ----------
     changed : function without arguments
-        Called when the plan or a pin has changed.
+        Called when the plan has changed.
     """
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed, self._quiet = changed, False
         self.found: Answer | None = None
         self.score: Score | None = None
-        self.pinned: dict[str, Pinned] = {}
         self.layers = widgets.Text(description="layers of each stage", **RELEASED)
-        self.boundary = widgets.IntSlider(
-            min=1, max=1, description="boundary after stage", **RELEASED
-        )
-        self.where = widgets.IntSlider(min=1, max=1, description="lies after layer", **RELEASED)
+        self.boundary = integer("boundary after stage", 1, 1)
+        self.where = integer("lies after layer", 1, 1)
         self.back = widgets.Button(description="back to the optimum", layout={"width": "170px"})
-        self.pins = {
-            name: widgets.Button(description=f"pin as {name}") for name in ("plan A", "plan B")
-        }
-        self.unpin = widgets.Button(description="unpin both")
-        self.table, self.why = widgets.HTML(), Words()
-        buttons = [self.back, *self.pins.values(), self.unpin]
-        self.panel = widgets.VBox(
-            [
-                widgets.HTML(
-                    "<b>Your own plan</b>: move a stage boundary, or type the layers of each stage. Further stages "
-                    "get one GPU each, unused GPUs first; 0 leaves out a stage's GPUs."
-                ),
-                widgets.GridBox([self.layers, self.boundary, self.where], layout=COLUMNS),
-                widgets.Box(buttons, layout={"flex_flow": "row wrap"}),
-                self.why,
-            ]
+        self.why = Words()
+        head = widgets.HTML(
+            "<b>Your own plan</b>: move a stage boundary, or type the layers of each stage. "
+            "Further stages get one GPU each, unused GPUs first; 0 leaves out a stage's GPUs."
         )
+        grid = widgets.GridBox([self.boundary, self.where], layout=COLUMNS)
+        self.panel = widgets.VBox([head, self.layers, grid, self.back, self.why])
         self.layers.observe(self._typed, "value")
         self.boundary.observe(self._other_boundary, "value")
         self.where.observe(self._moved, "value")
         self.back.on_click(lambda _: self._return())
-        for name, button in self.pins.items():
-            button.on_click(lambda _, name=name: self._pin(name))
-        self.unpin.on_click(lambda _: self._clear_pins())
 
-    def begin(self, found: Answer) -> None:
-        """Start from the optimum of a new answer; pins stay."""
+    def begin(self, found: Answer | None) -> None:
+        """Start from the optimum of a new answer; None where the values contradict each other."""
         self.found, self.score = found, None
-        placement = found.result.placement
-        for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
+        placement = found.result.placement if found else None
+        for control in (self.layers, self.boundary, self.where, self.back):
             control.disabled = placement is None
         self.why.value = ""
-        self.table.value = compared(self.pinned, found) if self.pinned else ""
         self._show([len(stage.layers) for stage in placement.stages] if placement else [])
 
-    def forget(self) -> None:
-        """The values contradict each other: there is no problem."""
-        self.found = self.score = None
-        for control in (self.layers, self.boundary, self.where, self.back, *self.pins.values()):
-            control.disabled = True
-        self.table.value = compared(self.pinned) if self.pinned else ""
-
-    def baselines(self) -> list[Row]:
-        """The plan and the pinned ones, under the present values, as rows of the baselines' chart."""
+    def rows(self) -> list[Row]:
+        """The plan as a row of the baselines' chart."""
         own = self.score
-        rows = (
+        return (
             [Row("your plan", own.throughput, own.outcome, "; ".join(own.reasons))] if own else []
         )
-        return rows + [
-            plan.today(given(self.found)).row(name) for name, plan in self.pinned.items()
-        ]
 
     def _show(self, layers: list[int], text: str | None = None) -> None:
         """Set the controls to these numbers of layers, silently."""
@@ -153,19 +124,4 @@ class OwnPlan:
 
     def _return(self) -> None:
         self.begin(given(self.found))
-        self._changed()
-
-    def _pin(self, name: str) -> None:
-        found, own = given(self.found), self.score
-        placement = own.placement if own else given(found.result.placement)
-        self.pinned[name] = Pinned(found, placement, (own or found.result).throughput)
-        self.pinned = dict(sorted(self.pinned.items()))
-        self._show_pins()
-
-    def _clear_pins(self) -> None:
-        self.pinned = {}
-        self._show_pins()
-
-    def _show_pins(self) -> None:
-        self.table.value = compared(self.pinned, self.found) if self.pinned else ""
         self._changed()

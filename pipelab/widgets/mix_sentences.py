@@ -2,29 +2,26 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Iterable, Mapping
 
 from pipelab.display import counted, listed, outcome_of
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.scoring import Score
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.errors import InvalidValue
+from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import given
-from pipelab.figures.baselines import Row
-from pipelab.figures.plan import first_of, what_limits
-from pipelab.figures.theme import plain
+from pipelab.figures.placements import what_limits
+from pipelab.figures.theme import plain, rate
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result
-from pipelab.widgets.mix_answer import Answer, Money, money, row_of, tightest
-from pipelab.widgets.mix_costs import LINEAR
-from pipelab.widgets.mix_pins import Pinned
-from pipelab.widgets.mix_values import Mix
+from pipelab.widgets.mix_answers import Answer, money, tightest
+from pipelab.widgets.mix_values import LINEAR, Mix
 
 
 def headline(found: Answer) -> tuple[str, str]:
-    """Title of the optimum's chart and the line below it."""
+    """Return the title of the optimum's chart and the line below it."""
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
@@ -36,26 +33,25 @@ def headline(found: Answer) -> tuple[str, str]:
     stages = counted(len(result.placement), "stage")
     batch = f"a batch of {found.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"
-    title = f"{name}: {result.throughput:,.6g} tokens/s in {stages} with {flight}, {proof}"
+    title = f"{name}: {rate(given(result.throughput))} in {stages} with {flight}, {proof}"
     return title, limit_of(found.problem, given(result.evaluation))
 
 
 def own_headline(own: Score, found: Answer) -> tuple[str, str]:
-    """Title of the chart of a plan made by hand in this answer's problem, and the line below it."""
+    """Return the title of the chart of a plan made by hand, and the line below it."""
     if not own.valid:
         return "Your plan is not valid", ""
     best = "the proven optimum" if found.result.status == "optimal" else "the optimum"
     least = "" if found.result.status == "optimal" else "at least "
     share = f", {least}{own.share:.1%} of {best}" if own.share is not None else ""
     evaluation = given(own.evaluation)
-    title = (
-        f"Your plan: {own.throughput:,.6g} tokens/s with {evaluation.in_flight} in flight{share}"
-    )
+    reached = rate(evaluation.throughput)
+    title = f"Your plan: {reached} with {evaluation.in_flight} in flight{share}"
     return title, limit_of(own.problem, evaluation)
 
 
 def limit_of(problem: Problem, evaluation: Evaluation) -> str:
-    """The line below a title: what limits the attainable rate, and how the chart marks it.
+    """Return the line below a title: what limits the attainable rate, and how the chart marks it.
 
     Examples
     --------
@@ -76,52 +72,40 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
 
 
 def costs_line(mix: Mix) -> str:
-    """A caution for a model with the write-up's cost model; else empty."""
+    """Return a caution if a model has the write-up's cost model; otherwise nothing."""
     if mix.is_case or mix.costs not in LINEAR:
         return ""
     return "Linear: a layer has the same synthetic rate in every model, and a stage with more layers is faster."
 
 
 def batch_line(result: Result) -> str:
-    """Of which batches the one in the title is the best; empty where it is given."""
+    """Say among which batches the one in the title is the best; nothing if it is given."""
     if not result.batches:
         return ""
     own, far = result.problem.workload.batch_size, "" if result.status == "optimal" else " so far"
     return f"The batch of {own} is the best{far} of {listed([str(b) for b in result.batches])}."
 
 
-def unused(problem: Problem, placement: Placement | None) -> str:
-    """GPUs without a stage, by type; empty where all are in use."""
-    used = set(placement.gpus) if placement else set()
-    left = Counter(gpu.type for g, gpu in enumerate(problem.cluster.gpus) if g not in used)
-    return ", ".join(f"{n} × {gpu_type}" for gpu_type, n in left.items())
-
-
 def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
-    """Unused GPUs, the tightest memory, and prices where every GPU in use has one."""
-    idle = unused(problem, placement)
+    """Return unused GPUs, the tightest memory, and prices if every GPU in use has one."""
+    gpus, used = problem.cluster.gpus, set(placement.gpus)
+    idle = Counter(gpu.type for g, gpu in enumerate(gpus) if g not in used)
+    unused = ", ".join(f"{n} × {gpu_type}" for gpu_type, n in idle.items())
     need, limit, stage = tightest(problem, placement)
-    parts = [f"Not used: {idle}." if idle else "Every GPU is used."]
+    parts = [f"Not used: {unused}." if unused else "Every GPU is used."]
     parts += [f"Tightest memory: {need:.4g} of {limit:g} GB in stage {stage}."]
     cost = money(problem, placement, throughput)
     if cost.usd_per_hour is None:
-        gpus = [problem.cluster.gpus[g] for g in placement.gpus]
-        parts += [
-            f"No price is known for {', '.join(dict.fromkeys(g.type for g in gpus if g.usd_per_hour is None))}."
-        ]
+        unknown = dict.fromkeys(gpus[g].type for g in used if gpus[g].usd_per_hour is None)
+        parts += [f"No price is known for {', '.join(unknown)}."]
     else:
-        parts += [f"GPUs in use: {_dollars(cost)}."]
+        hour, million = cost.usd_per_hour, cost.usd_per_million_tokens
+        parts += [f"GPUs in use: ${hour:.2f}/h, ${million:.3g} per million tokens."]
     return " ".join(parts)
 
 
-def _dollars(cost: Money) -> str:
-    if cost.usd_per_hour is None:
-        return "–"
-    return f"${cost.usd_per_hour:.2f}/h, ${cost.usd_per_million_tokens:.3g} per million tokens"
-
-
 def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterable[str]) -> str:
-    """Which one more GPU would help most, and which types are not solved yet.
+    """Say which additional GPU would help most, and which types are not solved yet.
 
     Parameters
     ----------
@@ -130,9 +114,9 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
         All types of the mix.
     """
     now = result.throughput or 0.0
-    known = {t: rate for t, rate in gains.items() if rate is not None}
+    known = {t: more for t, more in gains.items() if more is not None}
     open_ = [t for t in types if t not in gains]
-    late = [t for t, rate in gains.items() if rate is None]
+    late = [t for t, more in gains.items() if more is None]
     text = ""
     if known:
         best = max(known, key=known.__getitem__)
@@ -140,10 +124,10 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
             which = f"one more {' or '.join(known)}" if open_ or late else "any one GPU"
             text = f"Adding {which} does not help."
         else:
-            tied = [t for t, rate in known.items() if rate >= known[best] * (1 - ONE_ANSWER)]
-            others = [f"{t} {_gain(rate, now)}" for t, rate in known.items() if t not in tied]
+            tied = [t for t, more in known.items() if more >= known[best] * (1 - ONE_ANSWER)]
+            others = [f"{t} {_gain(more, now)}" for t, more in known.items() if t not in tied]
             behind = f" Others: {', '.join(others)}." if others else ""
-            brings = f"{known[best]:,.6g} tokens/s ({_gain(known[best], now)})"
+            brings = f"{rate(known[best])} ({_gain(known[best], now)})"
             text = f"One more {' or '.join(tied)} would help most: {brings}.{behind}"
     if late:
         text += f" Not proven in time: {', '.join(late)}."
@@ -152,21 +136,47 @@ def gains_line(result: Result, gains: Mapping[str, float | None], types: Iterabl
     return text.strip()
 
 
-def _gain(rate: float, now: float) -> str:
+def _gain(more: float, now: float) -> str:
     if not now:
-        return "none without it" if rate else "still none"
-    return f"+{rate / now - 1:.1%}" if rate > now * (1 + ONE_ANSWER) else "±0%"
+        return "none without it" if more else "still none"
+    return f"+{more / now - 1:.1%}" if more > now * (1 + ONE_ANSWER) else "±0%"
 
 
-def rows_of(found: Answer, extra: Sequence[Row] = ()) -> list[Row]:
-    """Rows of the baselines' chart: optimum, own and pinned plans, one GPU per stage, rules of thumb."""
-    best = found.result
-    name = "proven optimum" if best.status == "optimal" else "best found"
-    return [row_of(name, best), *extra, *found.baselines]
+def deployment_title(best: Deployment | PipelabError | None, found: Answer | None) -> str:
+    """Return the title of the best deployment: by how much it is better than one pipeline.
+
+    Parameters
+    ----------
+    best : Deployment, PipelabError or None
+        None: not known yet; an error: why there is none.
+    found : Answer or None
+        The best single pipeline; None where there is no problem.
+
+    Examples
+    --------
+    >>> deployment_title(None, None)
+    'Best deployment: not known yet'
+    """
+    if found is None or best is None:
+        said = "not known yet" if found is None else "being solved …"
+    elif isinstance(best, PipelabError):
+        said = plain(best)
+    elif not best.pipelines:
+        said = "none exists" if best.status == "infeasible" else f"none found; {plain(best.reason)}"
+    else:
+        total, one = given(best.throughput), found.result.throughput
+        said = f"{rate(total)} with {counted(best.count, 'pipeline')}"
+        if one and total > one * (1 + 1e-9):
+            said += f", {total / one - 1:+.1%} against one"
+        if best.status == "optimal":
+            said += ", proven"
+        elif best.gap is not None:
+            said += f"; at most {best.gap:.1%} more, being proven …"
+    return f"Best deployment: {said}"
 
 
 def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:
-    """The numbers that a reader typed: layers of each stage, separated by commas or spaces.
+    """Read the layers of each stage that a reader typed, separated by commas or spaces.
 
     Raises
     ------
@@ -191,69 +201,3 @@ def parse_layers(text: str, gpus: int, layers: int) -> tuple[int, ...]:
     else:
         return tuple(map(int, parts))
     raise InvalidValue("your plan", [("layers of each stage", text, expected)])
-
-
-_COMPARED = {
-    "model": ("source",),
-    "workload": ("phase", "batch", "context", "output_tokens", "in_flight"),
-    "network": ("network_gb_per_s", "gpus_per_node"),
-    "batch split": ("batch_split",),
-    "cost model": ("costs",),
-}
-
-
-def compared(plans: Mapping[str, Pinned], found: Answer | None = None) -> str:
-    """Pinned plans side by side as HTML: what each yielded when pinned, and yields under the present values.
-
-    Parameters
-    ----------
-    plans : mapping of name to Pinned
-    found : Answer or None
-        Under the present values; None where these contradict each other.
-    """
-    head = "".join(
-        f"<th scope='col' style='padding:2px 14px;text-align:right'>{escape(n)}</th>" for n in plans
-    )
-    names = ("tokens/s when pinned", "tokens/s now", "stages", "GPUs in use", "price", "limited by")
-    rows: dict[str, list[str]] = {name: [] for name in names}
-    for plan in plans.values():
-        problem, placement, rate = plan.found.problem, plan.placement, plan.throughput
-        rows["tokens/s when pinned"].append(f"{rate:.6g}" if rate else "not valid")
-        rows["tokens/s now"].append(plan.today(found).words if found else "–")
-        rows["stages"].append(str(len(placement)))
-        rows["GPUs in use"].append(
-            tally(tuple(problem.cluster.gpus[g].type for g in placement.gpus))
-        )
-        rows["price"].append(_dollars(money(problem, placement, rate)) if rate else "–")
-        rows["limited by"].append(_limit(problem, placement) if rate else "–")
-    body = "".join(
-        f"<tr><th scope='row' style='text-align:left;padding:2px 14px 2px 0'>{name}</th>"
-        + "".join(f"<td style='padding:2px 14px;text-align:right'>{escape(cell)}</td>" for cell in cells) + "</tr>"
-        for name, cells in rows.items()
-    )  # fmt: skip
-    rates = [plan.throughput for plan in plans.values()]
-    comparison = ""
-    if len(rates) > 1 and rates[0] and rates[1]:
-        first, second = list(plans)[:2]
-        also = _changed(plans[first].found.mix, plans[second].found.mix)
-        comparison = f"<p>When pinned, {escape(second)} yields {rates[1] / rates[0]:.1%} of {escape(first)}.{also}</p>"
-    return f"<table><tr><th></th>{head}</tr>{body}</table>{comparison}"
-
-
-def _changed(first: Mix, second: Mix) -> str:
-    """What else changed between two pinned plans, so that their rates do not compare the plans alone."""
-    changed = [
-        word
-        for word, names in _COMPARED.items()
-        if any(getattr(first, n) != getattr(second, n) for n in names)
-    ]
-    return f" Besides the plans, {listed(changed)} changed." if changed else ""
-
-
-def _limit(problem: Problem, placement: Placement) -> str:
-    from pipelab.evaluation import evaluate
-
-    found = evaluate(problem, placement)
-    if found.attainable < found.rate * (1 - 1e-6):
-        return f"{found.in_flight} of {found.in_flight_needed} in flight"
-    return first_of(found.bottlenecks)

@@ -1,22 +1,23 @@
 """The values of the mix explorer, the problem they describe, and the code that makes the same problem."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from typing import Annotated, Any, Literal, cast
 
-import numpy as np
-
 from pipelab.cluster import Cluster
+from pipelab.display import listed
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import Count, Later, Positive, checked, given, whole_number
+from pipelab.fields import Count, Later, Positive, checked, whole_number
 from pipelab.hardware.known_clusters import cluster_of_counts
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model, models
-from pipelab.io.cases_csv import cases, load_case
+from pipelab.hardware.linear_rates import LinearThroughput
+from pipelab.hardware.roofline import Roofline
+from pipelab.io.cases_csv import cases, load_case, load_coefficients
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-from pipelab.widgets.mix_costs import LINEAR, ROOFLINE, code_of_costs, costs_of, knows
+from pipelab.widgets.script import Script, Term, literal, public
 
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -24,6 +25,17 @@ _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
 # What the batch is chosen from; `_BATCH` first, then those near to the best so far.
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 _BATCH = 16
+
+# What each named cost model changes in its class's defaults.
+LINEAR: Mapping[str, Mapping[str, Any]] = {
+    "linear": {},
+    "linear, no loss": {"efficiency": 1.0},  # GPUs that share a stage lose nothing
+}
+ROOFLINE: Mapping[str, Mapping[str, Any]] = {
+    "Roofline": {},
+    "Roofline, eager": {"engine": "vLLM 0.2"},  # launches without CUDA graphs
+    "Roofline, llama.cpp": {"engine": "llama.cpp"},
+}
 
 
 @checked
@@ -92,23 +104,27 @@ class Mix:
         return BATCHES if self.batch is None else None
 
     def with_one_more(self, gpu_type: str) -> "Mix":
-        """The same with one more GPU of this type."""
+        """Return the same mix with one more GPU of this type."""
         return replace(self, counts=tuple((t, n + (t == gpu_type)) for t, n in self.counts))
 
 
 @cache
 def sources() -> tuple[str, ...]:
-    """Everything a mix can be about: the bundled cases, smallest first, then the models."""
+    """Return everything a mix can be about: the bundled cases, smallest first, then the models."""
     return (*_cases(), *models().index)
 
 
 _cases = cache(cases)
 # reading medium's files takes longer than drawing it
-_case = cache(partial(load_case, link_units="tokens"))
+_load_case = cache(load_case)
+
+
+def _case(source: str) -> Problem:
+    return _load_case(source, link_units="tokens")
 
 
 def types_of(source: str) -> tuple[str, ...]:
-    """The GPU types that can be mixed: a case's own, or all bundled ones.
+    """Return the GPU types that can be mixed: a case's own, or all bundled ones.
 
     >>> types_of("tiny")
     ('A100', 'V100')
@@ -119,7 +135,7 @@ def types_of(source: str) -> tuple[str, ...]:
 
 
 def cost_models(source: str) -> tuple[str, ...]:
-    """Names of the cost models that a case or model can be seen by; its own comes first.
+    """Return the names of the cost models for a case or model; its own comes first.
 
     >>> cost_models("tiny")
     ('linear', 'linear, no loss')
@@ -129,7 +145,7 @@ def cost_models(source: str) -> tuple[str, ...]:
 
 
 def beginning(source: str, counts: Mapping[str, int] | None = None, **values: Any) -> Mix:
-    """The state to begin with: a case as it is, or a model with a small mix of GPUs.
+    """Return the state to begin with: a case as it is, or a model with a small mix of GPUs.
 
     Raises
     ------
@@ -181,7 +197,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
 
 
 def problem_of(mix: Mix) -> Problem:
-    """The problem of a mix; links are counted in tokens. A batch to be chosen begins with 16 sequences.
+    """Return the problem of a mix; links are counted in tokens. A batch to be chosen begins with 16.
 
     Raises
     ------
@@ -194,46 +210,18 @@ def problem_of(mix: Mix) -> Problem:
     >>> problem.name, len(problem.cluster), problem.max_gpus_per_stage
     ('tiny', 4, 2)
     """
-    counts = dict(mix.counts)
-    if not sum(counts.values()):
-        raise InvalidValue(
-            "explore_mix", [("GPUs", 0, "expected at least one: move a slider to the right")]
-        )
-    written = mix.output_tokens if mix.phase == "mixed" else None
-    load = Workload(mix.context, mix.batch or _BATCH, mix.phase, written, mix.in_flight)
-    rules: dict[str, Any] = {
-        "max_gpus_per_stage": mix.gpus_per_stage,
-        "batch_split": mix.batch_split,
-    }
-    if mix.is_case:
-        case = _case(mix.source)
-        cluster = case.cluster.with_counts(counts)
-        if mix.network_gb_per_s is not None:
-            cluster = Cluster(
-                cluster.gpus, np.array([[mix.network_gb_per_s]]), np.zeros(len(cluster), int)
-            )
-        costs = replace(case.costs, **LINEAR[mix.costs])
-        return replace(case, cluster=cluster, workload=load, costs=costs, **rules)
-    if mix.network_gb_per_s is None:
-        expected = f"expected a number of GB/s: only the cases {', '.join(_cases())} have links of their own"
+    if not sum(n for _, n in mix.counts):
+        expected = "expected at least one: move a slider to the right"
+        raise InvalidValue("explore_mix", [("GPUs", 0, expected)])
+    if not mix.is_case and mix.network_gb_per_s is None:
+        own = ", ".join(_cases())
+        expected = f"expected a number of GB/s: only the cases {own} have links of their own"
         raise InvalidValue("explore_mix", [("network", "as in the case", expected)])
-    facts = load_gpus()
-    memory, price = (
-        {t: getattr(facts[t], name) for t in counts} for name in ("memory_gb", "usd_per_hour")
-    )
-    if mix.gpus_per_node > 1:
-        some = {t: n for t, n in counts.items() if n}
-        cluster = cluster_of_counts(some, mix.gpus_per_node, 8 * mix.network_gb_per_s)
-    else:
-        cluster = Cluster.from_counts(counts, memory, mix.network_gb_per_s, price)
-    costs = costs_of(mix.costs, [t for t, n in counts.items() if n])
-    return Problem(
-        cluster, load_model(mix.source), load, costs, **rules, link_units="tokens", name=mix.source
-    )
+    return script_of(mix)[1].value
 
 
 def code_of(mix: Mix, placement: Placement | None = None) -> str:
-    """The few lines that make the same problem and its optimum; with a placement, also its score.
+    """Return the lines that make the same problem and its optimum; with a placement, also its score.
 
     Examples
     --------
@@ -242,59 +230,103 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     >>> round(space["result"].throughput, 3)
     301.784
     """
-    lines = code_of_problem(mix)
+    script, _ = script_of(mix)
     chosen = "" if mix.batches is None else f", batches={mix.batches}"
-    lines += [f'result = pl.solve(problem, "aggregated"{chosen})']
+    script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
     if placement is not None:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
-        lines += [
-            f"placement = pl.Placement.of({parts!r})",
-            f"score = pl.score({'' if mix.batches is None else 'result.'}problem, placement, result)",
-        ]
-    return "\n".join(lines) + "\n"
+        problem = "problem" if mix.batches is None else "result.problem"
+        script.lines.append(f"placement = pl.Placement.of({parts!r})")
+        script.lines.append(f"score = pl.score({problem}, placement, result)")
+    return script.code
 
 
-def code_of_problem(mix: Mix) -> list[str]:
-    """The lines that make `problem`, with their imports."""
+def script_of(mix: Mix) -> tuple[Script, Term]:
+    """Return the script of a mix's problem, and the problem as its last term."""
+    script, rules = (
+        Script(),
+        {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split},
+    )
+    written = (mix.output_tokens,) if mix.phase == "mixed" else ()
+    flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}
+    load = public(Workload)(mix.context, mix.batch or _BATCH, mix.phase, *written, **flight)
+    if not mix.is_case:
+        cluster, costs = _cluster(script, mix), _costs(script, mix)
+        model = script.let("model", public(load_model)(mix.source))
+        load = script.let("load", load)
+        names = {"link_units": "tokens", "name": mix.source}
+        problem = public(Problem)(cluster, model, load, costs, **rules, **names)
+        return script, script.let("problem", problem)
+    case = Term("pl.load_case", lambda: _load_case)(mix.source, link_units="tokens")
+    case = script.let("case", case)
+    changed: dict[str, Any] = {"workload": load, **rules}
+    cluster = script.let("cluster", case.cluster.with_counts(dict(mix.counts)))
+    if mix.network_gb_per_s is not None:
+        together = Term("[0] * len(cluster)", lambda: [0] * len(cluster.value))
+        whole = public(Cluster)(cluster.gpus, [[mix.network_gb_per_s]], together)
+        changed["cluster"] = script.let("cluster", whole)
+    changed.setdefault("cluster", cluster)
+    if LINEAR[mix.costs]:
+        changed["costs"] = _replaced(case.costs, **LINEAR[mix.costs])
+    return script, script.let("problem", _replaced(case, **changed))
+
+
+def _replaced(term: Term, **changes: Any) -> Term:
+    return Term("dataclasses.replace", lambda: replace)(term, **changes)
+
+
+def trained_by(script: Script, problem: Term, *load: Any, **more: Any) -> Term:
+    """Add the line that gives a problem the workload of training."""
+    workload = public(Workload)(*load, "training", **more)
+    return script.let("problem", _replaced(problem, workload=workload))
+
+
+def _cluster(script: Script, mix: Mix) -> Term:
     counts = dict(mix.counts)
-    written = f", {mix.output_tokens}" if mix.phase == "mixed" else ""
-    flight = "" if mix.in_flight is None else f", in_flight={mix.in_flight}"
-    load = f"pl.Workload({mix.context}, {mix.batch or _BATCH}, {mix.phase!r}{written}{flight})"
-    rules = f"max_gpus_per_stage={mix.gpus_per_stage}, batch_split={mix.batch_split!r}"
-    if mix.is_case:
-        lines = ["import dataclasses", "", "import pipelab as pl", ""]
-        lines += [f'case = pl.load_case({mix.source!r}, link_units="tokens")']
-        lines += [f"cluster = case.cluster.with_counts({counts!r})"]
-        if mix.network_gb_per_s is not None:
-            lines += [
-                f"cluster = pl.Cluster(cluster.gpus, [[{mix.network_gb_per_s!r}]], [0] * len(cluster))"
-            ]
-        changed = "".join(f", {field}={value!r}" for field, value in LINEAR[mix.costs].items())
-        lines += [f"costs = dataclasses.replace(case.costs{changed})"] if changed else []
-        rules += ", costs=costs" if changed else ""
-        lines += [f"problem = dataclasses.replace(case, cluster=cluster, workload={load}, {rules})"]
-    else:
-        lines = ["import pipelab as pl", ""]
-        lines += _code_of_cluster(mix, counts)
-        lines += [f"model, load = pl.load_model({mix.source!r}), {load}"]
-        lines += [f'rules = dict({rules}, link_units="tokens", name={mix.source!r})']
-        lines += code_of_costs(mix.costs, [t for t, n in mix.counts if n])
-        lines += ["problem = pl.Problem(cluster, model, load, costs, **rules)"]
-    return lines
-
-
-def _code_of_cluster(mix: Mix, counts: dict[str, int]) -> list[str]:
-    """The lines that make the cluster of a model's mix."""
     if mix.gpus_per_node > 1:
         some = {t: n for t, n in counts.items() if n}
-        return [
-            "from pipelab.hardware.known_clusters import cluster_of_counts",
-            "",
-            f"cluster = cluster_of_counts({some!r}, {mix.gpus_per_node}, {8 * given(mix.network_gb_per_s)!r})",
-        ]
-    return [
-        f"counts, facts = {counts!r}, pl.load_gpus()",
-        "memory = {t: facts[t].memory_gb for t in counts}",
-        "price = {t: facts[t].usd_per_hour for t in counts}",
-        f"cluster = pl.Cluster.from_counts(counts, memory, {mix.network_gb_per_s!r}, price)",
-    ]
+        gbit = 8 * (mix.network_gb_per_s or 0.0)
+        joined = Term("cluster_of_counts", lambda: cluster_of_counts)
+        return script.let("cluster", joined(some, mix.gpus_per_node, gbit))
+    named = script.let("counts", literal(counts))
+    facts = script.let("facts", public(load_gpus)())
+
+    def of_each(name: str, field: str) -> Term:
+        text = f"{{t: facts[t].{field} for t in counts}}"
+        each = Term(text, lambda: {t: getattr(facts.value[t], field) for t in counts})
+        return script.let(name, each)
+
+    memory, price = of_each("memory", "memory_gb"), of_each("price", "usd_per_hour")
+    made = public(Cluster).from_counts(named, memory, mix.network_gb_per_s, price)
+    return script.let("cluster", made)
+
+
+def _costs(script: Script, mix: Mix) -> Term:
+    types = [t for t, n in mix.counts if n]
+    if mix.costs in ROOFLINE:
+        return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
+    script.let("known", public(load_coefficients)().coefficients)
+    generation = 't.split("-")[0]'
+    text = f"{{t: known[{generation}] for t in {types} if {generation} in known}}"
+    known = Term(text, lambda: _coefficients(mix.costs, types))
+    return script.let("costs", public(LinearThroughput)(known, **LINEAR[mix.costs]))
+
+
+def _coefficients(name: str, types: Sequence[str]) -> dict:
+    """Return the write-up's coefficients; it has one set for all A100, one for all V100, …"""
+    strange = [t for t in types if not knows(name, t)]
+    if strange:
+        expected = f"the write-up has no coefficients for {listed(strange)}"
+        expected += ": set to 0, or choose a Roofline"
+        raise InvalidValue("explore_mix", [("cost model", name, expected)])
+    known = load_coefficients().coefficients
+    return {t: known[t.split("-")[0]] for t in types}
+
+
+def knows(name: str, gpu_type: str) -> bool:
+    """Whether the cost model of this name has numbers for a bundled GPU type.
+
+    >>> knows("linear", "A100-SXM-40"), knows("linear", "L4"), knows("Roofline", "L4")
+    (True, False, True)
+    """
+    return name in ROOFLINE or gpu_type.split("-")[0] in load_coefficients().coefficients

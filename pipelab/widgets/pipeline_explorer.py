@@ -8,14 +8,14 @@ import ipywidgets as widgets
 from pipelab.engine.timeline import PlacedTimeline, timeline_of
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.in_flight_chart import plot_in_flight
+from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.placed import placed_gantt
-from pipelab.figures.plan import plan_parts
+from pipelab.figures.placements import placement_parts
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
 from pipelab.widgets.parts import Words
-from pipelab.widgets.training_answer import TrainingValues, begin_training
+from pipelab.widgets.training_answers import TrainingValues, begin_training
 from pipelab.widgets.training_half import TrainingHalf
 
 
@@ -56,7 +56,7 @@ class PipelineExplorer(widgets.VBox):
         )
         mix.panel.hide_with(self.in_flight)
         self.words = Words()
-        empty = plan_parts(None, None, "No pipeline without a placement")
+        empty = placement_parts(None, None, "No pipeline without a placement")
         self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
         self._empty = empty
         mix.on_answer(lambda _found: self.redraw())

@@ -1,5 +1,6 @@
 """The schedule explorer: change any control and see Gantt charts, bubble measures and closed forms."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,12 +10,22 @@ from pipelab.engine.schedules import RULES, schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.figures.gantt_chart import MOST_BARS, GanttView, gantt_parts
-from pipelab.figures.makespans import timelines_parts
+from pipelab.figures.gantts import MOST_BARS, gantt_parts, timelines_parts, within
+from pipelab.figures.theme import finish
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.panel import LOOK, RELEASED, ControlPanel
-from pipelab.widgets.parts import CopyCode, Words, reload_note, shared
+from pipelab.widgets.parts import (
+    LOOK,
+    RELEASED,
+    ControlPanel,
+    CopyCode,
+    Words,
+    integer,
+    menu,
+    reload_note,
+    shared,
+)
 from pipelab.widgets.schedule_sentences import measures_html
+from pipelab.widgets.script import Script, Term, public
 
 _NONE = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.
@@ -55,33 +66,18 @@ class ScheduleValues:
     kept: float = 32 / 34
 
     @property
-    def costs_code(self) -> str:
-        """The costs as code."""
-        parts = []
-        for each in (self.forward, self.backward, self.weight):
-            slow = [
-                each * (self.slowness if rank == self.slow_rank else 1.0)
-                for rank in range(self.ranks)
-            ]
-            parts.append(f"{each:g}" if len(set(slow)) == 1 and slow[0] == each else f"{slow!r}")
-        kept = "32 / 34" if self.kept == 32 / 34 else f"{self.kept!r}"
-        return f"pl.StageCosts({', '.join(parts)}, comm={self.message:g}, weight_activation={kept})"
+    def names(self) -> list[str]:
+        """The schedules in the chart."""
+        return [name for name in (self.name, self.other) if name != _NONE]
 
     @property
     def code(self) -> str:
         """The few lines that make the same timelines."""
-        lines = ["import pipelab as pl", "", f"costs = {self.costs_code}", "timelines = []"]
-        names = [name for name in (self.name, self.other) if name != _NONE]
-        lines += [f"for name in {names!r}:"]
-        chunks = ", ".join(repr(name) for name in names if RULES[name].chunked)
-        given = f"{self.chunks} if name in ({chunks},) else None" if chunks else "None"
-        lines += [f"    order = pl.schedule(name, {self.ranks}, {self.microbatches}, {given})"]
-        lines += ["    timelines.append(pl.simulate(order, costs.cut_for(order)))"]
-        return "\n".join(lines) + "\n"
+        return _script(self, self.names)[0].code
 
 
 def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
-    """The simulated schedule of these values; one rank's work takes longer by `slowness`.
+    """Return the simulated schedule of these values; one rank's work takes longer by `slowness`.
 
     Raises
     ------
@@ -93,17 +89,29 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
     >>> timeline_for(ScheduleValues("1F1B", microbatches=4, slow_rank=3, slowness=2)).makespan
     33.0
     """
-    name = name or values.name
-    order = schedule(
-        name, values.ranks, values.microbatches, values.chunks if RULES[name].chunked else None
-    )
-    factors = [values.slowness if rank == values.slow_rank else 1.0 for rank in range(values.ranks)]
-    forward, backward, weight = (
-        [each * factor for factor in factors]
-        for each in (values.forward, values.backward, values.weight)
-    )
-    costs = StageCosts(forward, backward, weight, values.message, weight_activation=values.kept)
-    return simulate(order, costs.cut_for(order))
+    return _script(values, [name or values.name])[1][0].value
+
+
+def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[Term]]:
+    """The script of the timelines of these schedules, and a term for each."""
+    slow = [values.slowness if r == values.slow_rank else 1.0 for r in range(values.ranks)]
+    work = []
+    for each in (values.forward, values.backward, values.weight):
+        ranks = [each * factor for factor in slow]
+        work.append(ranks if any(one != each for one in ranks) else each)
+    kept = Term("32 / 34", lambda: 32 / 34) if values.kept == 32 / 34 else values.kept
+    script = Script()
+    costs = public(StageCosts)(*work, comm=values.message, weight_activation=kept)
+    costs, timelines = script.let("costs", costs), []
+    for name in names:
+        chunks = (values.chunks,) if RULES[name].chunked else ()
+        order = public(schedule)(name, values.ranks, values.microbatches, *chunks)
+        order = script.let("order", order)
+        timelines.append(public(simulate)(order, costs.cut_for(order)))
+        script.lines.append(
+            f"{'timelines += ' if timelines[1:] else 'timelines = '}[{timelines[-1].text}]"
+        )
+    return script, timelines
 
 
 class ScheduleExplorer(widgets.VBox):
@@ -143,16 +151,13 @@ class ScheduleExplorer(widgets.VBox):
         """Simulate what the controls say, and draw it."""
         self.controls["slow_rank"].max = max(self.controls["ranks"].value - 1, 0)
         values = self.values
-        self.controls["chunks"].disabled = not any(
-            RULES[n].chunked for n in (values.name, values.other) if n != _NONE
-        )
+        self.controls["chunks"].disabled = not any(RULES[name].chunked for name in values.names)
         self.timelines, refused = (), {}
-        for name in (values.name, values.other):
-            if name != _NONE:
-                try:
-                    self.timelines += (timeline_for(values, name),)
-                except PipelabError as error:
-                    refused[name] = error
+        for name in values.names:
+            try:
+                self.timelines += (timeline_for(values, name),)
+            except PipelabError as error:
+                refused[name] = error
         self.controls["kept"].disabled = not any(
             timeline.columns.splits_backward for timeline in self.timelines
         )
@@ -166,37 +171,32 @@ class ScheduleExplorer(widgets.VBox):
         self.measures.value = f"<div style='display:flex;flex-wrap:wrap'>{tables}</div>"
         self.code.code = values.code
 
-    def _draw(self, values: ScheduleValues) -> None:
+    def _draw(self, values: ScheduleValues, seen: list[float] | None = None) -> None:
+        """Draw all of the time, or the part that is seen."""
         if not self.timelines:
             empty = f"There is no {values.name} for these numbers"
-            self.chart.put({"data": [], "layout": {"title": {"text": empty}, "height": 430}})
-        elif len(self.timelines) == 2 and _bars(self.timelines) <= MOST_BARS:
-            labels = {
-                t.schedule.name + (" again" if i else ""): t for i, t in enumerate(self.timelines)
-            }
-            if len({t.schedule.name for t in self.timelines}) == 2:
-                labels = {t.schedule.name: t for t in self.timelines}
+            self.chart.put(finish([], empty, height=430, xaxis=_HIDDEN, yaxis=_HIDDEN))
+            return
+        first, two = self.timelines[0], len(self.timelines) == 2
+        if two and _bars(self.timelines) <= MOST_BARS:
+            again = " again" * (values.name == values.other)
+            labels = {values.name: first, values.other + again: self.timelines[1]}
             self.chart.put(timelines_parts(labels, critical_path=values.critical_path))
-        else:
-            if len(self.timelines) == 2:
-                self.words.say(
-                    "Too many bars to draw both schedules: the chart shows the first, the tables both."
-                )
-            view = GanttView(critical_path=values.critical_path, memory=values.memory, zoom=_ZOOM)
-            self.chart.put(gantt_parts(self.timelines[0], view))
+            return
+        if two:
+            many = "Too many bars to draw both schedules"
+            self.words.say(f"{many}: the chart shows the first, the tables both.")
+        marks: dict[str, Any] = {"critical_path": values.critical_path, "memory": values.memory}
+        window = within(first, seen) if seen else None
+        self.chart.put(gantt_parts(first, window=window, **marks, zoom=_ZOOM), seen)
 
     def _zoomed(self, change: Any) -> None:
         """Replace the raster by bars while few enough are in view."""
-        if not self.timelines or _bars(self.timelines[:1]) <= MOST_BARS:
-            return
-        timeline, values, seen = self.timelines[0], self.values, change["new"]
-        window = None
-        if seen:
-            low, high = sorted(min(max(float(edge), 0.0), timeline.makespan) for edge in seen)
-            window = (low, high)
-        if window is None or window[0] < window[1]:
-            view = GanttView(window, critical_path=values.critical_path, zoom=_ZOOM)
-            self.chart.put(gantt_parts(timeline, view), seen)
+        if self.timelines and _bars(self.timelines[:1]) > MOST_BARS:
+            self._draw(self.values, change["new"])
+
+
+_HIDDEN = {"visible": False}
 
 
 def _bars(timelines: tuple[Timeline, ...]) -> int:
@@ -205,45 +205,30 @@ def _bars(timelines: tuple[Timeline, ...]) -> int:
 
 def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     names = [known for known in RULES if known != "Inference"]
-
-    def number(
-        description: str, value: float, low: float = 0, high: float = 3, step: float = 0.25
-    ) -> Any:
-        return widgets.FloatSlider(
-            value=value, min=low, max=high, step=step, description=description, **RELEASED
-        )
-
-    def count(description: str, value: int, low: int, high: int) -> Any:
-        return widgets.IntSlider(
-            value=value, min=low, max=max(high, value), description=description, **RELEASED
-        )
-
-    return {
-        "name": widgets.Dropdown(options=names, value=values.name, description="schedule", **LOOK),
-        "other": widgets.Dropdown(
-            options=[_NONE, *names], value=values.other, description="compare with", **LOOK
-        ),
-        "ranks": count("ranks", values.ranks, 1, 32),
-        "microbatches": count("microbatches", values.microbatches, 1, 256),
-        "chunks": count("chunks per rank", values.chunks, 1, 4),
-        "forward": number("forward F", values.forward, 0.25),
-        "backward": number("input gradient I", values.backward, 0.25),
-        "weight": number("weight gradient W", values.weight),
-        "message": number("message", values.message, 0, 2, 0.05),
-        "slow_rank": count("slow rank", values.slow_rank, 0, 31),
-        "slowness": number("slowdown (×)", values.slowness, 1),
-        "critical_path": widgets.Checkbox(
-            value=values.critical_path, description="critical path", **LOOK
-        ),
-        "memory": widgets.Checkbox(value=values.memory, description="memory over time", **LOOK),
-        "kept": widgets.Dropdown(
-            options=list(_KEPT.items()),
-            value=values.kept,
-            description="held until W",
-            **LOOK,
-            tooltip="share of a microbatch's activations that its weight gradient still needs",
-        ),
+    held = "share of a microbatch's activations that its weight gradient still needs"
+    controls = {
+        "name": menu("schedule", names),
+        "other": menu("compare with", [_NONE, *names]),
+        "ranks": integer("ranks", 1, 32),
+        "microbatches": integer("microbatches", 1, 256),
+        "chunks": integer("chunks per rank", 1, 4),
+        "forward": _time("forward F", 0.25),
+        "backward": _time("input gradient I", 0.25),
+        "weight": _time("weight gradient W"),
+        "message": _time("message", 0, 2, 0.05),
+        "slow_rank": integer("slow rank", 0, 31),
+        "slowness": _time("slowdown (×)", 1),
+        "critical_path": widgets.Checkbox(description="critical path", **LOOK),
+        "memory": widgets.Checkbox(description="memory over time", **LOOK),
+        "kept": menu("held until W", list(_KEPT.items()), tooltip=held),
     }
+    for name, control in controls.items():
+        control.value = getattr(values, name)
+    return controls
+
+
+def _time(label: str, least: float = 0, most: float = 3, step: float = 0.25) -> Any:
+    return widgets.FloatSlider(min=least, max=most, step=step, description=label, **RELEASED)
 
 
 def explore_schedules(

@@ -1,13 +1,12 @@
-"""What the schedule explorer says of a timeline: its measures beside their closed forms, ticked where they agree."""
+"""What the schedule explorer says of a timeline: measures beside closed forms, ticked if equal."""
 
-from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.engine.timeline import Timeline
-from pipelab.engine.timeline.formulas import ClosedForm, closed_forms
+from pipelab.engine.timeline.formulas import closed_forms
 
 
 class Measure(NamedTuple):
@@ -21,28 +20,33 @@ class Measure(NamedTuple):
     @property
     def agrees(self) -> bool | None:
         """Whether both say the same; None where there is nothing to compare."""
-        return (
-            None
-            if self.closed is None
-            else bool(np.allclose(self.simulated, self.closed, rtol=1e-9, atol=1e-12))
-        )
+        if self.closed is None:
+            return None
+        return bool(np.allclose(self.simulated, self.closed, rtol=1e-9, atol=1e-12))
 
 
-# measure: the quantity whose formula it follows from, how, and that in words.
-_FROM: dict[str, tuple[str, Callable[[Timeline, Any], float | tuple[int, ...]], str]] = {
-    "bubble_fraction": (
-        "makespan", lambda t, value: 1 - t.busy.sum() / (t.schedule.ranks * value), "1 − Σ busy / (p · makespan)",
-    ),
-    "bubble_ratio": ("makespan", lambda t, value: (value - t.ideal) / t.ideal, "(makespan − ideal) / ideal"),
-    "zb_bubble_rate": ("span", lambda t, value: (value - t.ideal) / value, "(span − ideal) / span"),
-    "makespan": ("makespan", lambda t, value: value, ""),
-    "span": ("span", lambda t, value: value, ""),
-    "peak_in_flight": ("peak_in_flight", lambda t, value: value, ""),
-}  # fmt: skip
+# measure: the quantity whose formula it follows from, and in words how.
+_FROM = {
+    "bubble_fraction": ("makespan", "1 − Σ busy / (p · makespan)"),
+    "bubble_ratio": ("makespan", "(makespan − ideal) / ideal"),
+    "zb_bubble_rate": ("span", "(span − ideal) / span"),
+    "makespan": ("makespan", ""),
+    "span": ("span", ""),
+    "peak_in_flight": ("peak_in_flight", ""),
+}
+
+
+def _follows(name: str, timeline: Timeline, value: Any) -> Any:
+    """What a measure comes to where its quantity has this value."""
+    if name == "bubble_fraction":
+        return 1 - timeline.busy.sum() / (timeline.schedule.ranks * value)
+    if name in ("bubble_ratio", "zb_bubble_rate"):
+        return (value - timeline.ideal) / (timeline.ideal if name == "bubble_ratio" else value)
+    return value
 
 
 def measures(timeline: Timeline) -> list[Measure]:
-    """The three bubble measures, makespan, span and what is in flight, each with its closed form where it holds.
+    """Return the bubble measures, makespan, span and what is in flight, each with its closed form.
 
     Examples
     --------
@@ -53,41 +57,44 @@ def measures(timeline: Timeline) -> list[Measure]:
     """
     forms = closed_forms(timeline.schedule, timeline.costs)
     rows = []
-    for name, (quantity, derive, words) in _FROM.items():
+    for name, (quantity, words) in _FROM.items():
         mine = [form for form in forms if form.quantity == quantity]
         holding = [form for form in mine if form.value is not None]
-        closed = derive(timeline, holding[0].value) if holding else None
-        rows.append(
-            Measure(name, getattr(timeline, name), closed, _formula(holding or mine, words))
-        )
+        closed = _follows(name, timeline, holding[0].value) if holding else None
+        formula = ""
+        for form in (holding or mine)[:1]:
+            first = f"{words}, {quantity} = {form.formula}" if words else form.formula
+            formula = f"{first} (holds: {form.holds_when})"
+        rows.append(Measure(name, getattr(timeline, name), closed, formula))
     return rows
 
 
-def _formula(forms: Sequence[ClosedForm], words: str) -> str:
-    if not forms:
-        return ""
-    form = forms[0]
-    first = f"{words}, {form.quantity} = {form.formula}" if words else form.formula
-    return f"{first} (holds: {form.holds_when})"
-
-
 def measures_html(timeline: Timeline) -> str:
-    """The measures as a table, and the peak memory of each rank where it differs from what is in flight."""
-    rows = "".join(_row(measure) for measure in measures(timeline))
-    head = "".join(
-        f"<th scope='col' style='text-align:{side};padding:1px 10px 1px 0'>{text}</th>"
-        for text, side in (
-            ("", "left"),
-            ("simulated", "right"),
-            ("closed form", "right"),
-            ("", "left"),
-        )
+    """Return the measures as a table, and what each rank holds where that is not what is in flight."""
+    left, right = (
+        f"style='text-align:{side};padding:1px 10px 1px 0'" for side in ("left", "right")
     )
+    rows = [f"<tr><th></th><th {right}>simulated</th><th {right}>closed form</th><th></th></tr>"]
+    for measure in measures(timeline):
+        closed = "not claimed here" if measure.formula else "–"
+        closed = closed if measure.closed is None else _shown(measure.closed)
+        rows.append(
+            f"<tr title='{escape(measure.formula)}'><th scope='row' {left}>{measure.name}</th>"
+            f"<td {right}><b>{_shown(measure.simulated)}</b></td><td {right}>{closed}</td>"
+            f"{_SIGNS[measure.agrees]}</tr>"
+        )
     name = escape(timeline.schedule.name)
     return (
-        f"<div style='margin:4px 28px 4px 0;line-height:1.5'><b>{name}</b><table><tr>{head}</tr>{rows}</table>"
-        f"{_held(timeline)}</div>"
+        f"<div style='margin:4px 28px 4px 0;line-height:1.5'><b>{name}</b>"
+        f"<table>{''.join(rows)}</table>{_held(timeline)}</div>"
     )
+
+
+_SIGNS = {
+    True: "<td style='color:#006644'>✓ agree</td>",
+    False: "<td style='color:#8A3A00'>✗ differ</td>",
+    None: "<td></td>",
+}
 
 
 def _held(timeline: Timeline) -> str:
@@ -102,27 +109,6 @@ def _held(timeline: Timeline) -> str:
         share = table["weight_activation"][0] / table["activation"][0]
         held += f", if W needs {share:.4g} of the activations"
     return f"<div>held at most, per rank: {held}</div>"
-
-
-def _row(measure: Measure) -> str:
-    sign, colour = {
-        True: ("✓ agree", "#006644"),
-        False: ("✗ differ", "#8A3A00"),
-        None: ("", "#555"),
-    }[measure.agrees]
-    closed = (
-        _shown(measure.closed)
-        if measure.closed is not None
-        else "not claimed here"
-        if measure.formula
-        else "–"
-    )
-    cell = "<td style='text-align:right;padding:1px 10px 1px 0'>{}</td>"
-    return (
-        f"<tr title='{escape(measure.formula)}'><th scope='row' style='text-align:left;padding:1px 14px 1px 0'>"
-        f"{measure.name}</th>{cell.format(f'<b>{_shown(measure.simulated)}</b>')}{cell.format(closed)}"
-        f"<td style='color:{colour};padding-right:8px'>{sign}</td></tr>"
-    )
 
 
 def _shown(value: float | tuple[int, ...]) -> str:

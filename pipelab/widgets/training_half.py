@@ -2,19 +2,18 @@
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import ipywidgets as widgets
 
 from pipelab.errors import PipelabError
-from pipelab.figures.plan import plan_parts
+from pipelab.figures.placements import placement_parts
 from pipelab.figures.theme import plain
-from pipelab.figures.training_charts import training_gantt_parts, training_memory_parts
+from pipelab.figures.training import training_gantt_parts, training_memory_parts
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.panel import COLUMNS, LOOK, RELEASED
-from pipelab.widgets.parts import CopyCode, Words, reload_note
-from pipelab.widgets.training_answer import (
+from pipelab.widgets.parts import COLUMNS, Busy, CopyCode, Words, choice, menu, reload_note
+from pipelab.widgets.training_answers import (
     BEST,
     SCHEDULES,
     TrainingValues,
@@ -63,36 +62,27 @@ class TrainingHalf(widgets.VBox):
     def __init__(self, controls: "MixControls", values: TrainingValues) -> None:
         self._controls, self._at_work = controls, False
         self.found: TrainingResult | None = None
-        self.schedule = widgets.Dropdown(
-            options=[("the best rule" if name == BEST else name, name) for name in SCHEDULES],
-            value=values.schedule,
-            description="schedule",
-            **LOOK,
-        )
-        self.microbatches = _choice("microbatches", _MICROBATCHES, values.microbatches)
-        self.sequences = _choice("sequences in each", _SEQUENCES, values.sequences)
-        self.recompute = widgets.Dropdown(
-            options=[(label, kind) for kind, label in _RECOMPUTE.items()],
-            value=values.recompute,
-            description="recomputed",
-            **LOOK,
-        )
+        names = [("the best rule" if name == BEST else name, name) for name in SCHEDULES]
+        self.schedule = menu("schedule", names, value=values.schedule)
+        numbers = sorted({*_MICROBATCHES, values.microbatches})
+        self.microbatches = choice("microbatches", numbers, value=values.microbatches)
+        numbers = sorted({*_SEQUENCES, values.sequences})
+        self.sequences = choice("sequences in each", numbers, value=values.sequences)
+        names = [(label, kind) for kind, label in _RECOMPUTE.items()]
+        self.recompute = menu("recomputed", names, value=values.recompute)
         own = [self.schedule, self.microbatches, self.sequences, self.recompute]
-        self.busy, self.words, self.code = widgets.HTML(), Words(), CopyCode()
-        empty = plan_parts(None, None, "The training step is being solved …")
+        self.busy, self.words, self.code = Busy(), Words(), CopyCode()
+        empty = placement_parts(None, None, "The training step is being solved …")
         self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
-        self._beside = Beside(self._show_busy)
+        self._beside = Beside(self.busy.show)
         for control in own:
             control.observe(lambda _change: self.follow(), "value")
         head = widgets.HTML(
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
         grid = widgets.GridBox(own, layout=COLUMNS)
-        super().__init__(
-            [
-                head, grid, self.busy, self.words, self.gantt, self.memory, self.code, reload_note(),
-            ]
-        )  # fmt: skip
+        below = [self.words, self.gantt, self.memory, self.code, reload_note()]
+        super().__init__([head, grid, self.busy, *below])
 
     @property
     def values(self) -> TrainingValues:
@@ -110,7 +100,7 @@ class TrainingHalf(widgets.VBox):
         """Answer no more."""
         self._at_work = False
         self._beside.cancel()
-        self._show_busy(False)
+        self.busy.show(False)
 
     def follow(self) -> None:
         """The controls have changed: a placement at once, the proof later."""
@@ -161,15 +151,7 @@ class TrainingHalf(widgets.VBox):
         self.memory.put(training_memory_parts(step))
 
     def _show_nothing(self, title: str) -> None:
-        self.gantt.put(plan_parts(None, None, title))
-        self.memory.put(plan_parts(None, None, "Nothing is held in memory without a placement"))
-
-    def _show_busy(self, on: bool) -> None:
-        text = "<span role='status'>… Still solving; the charts show the previous values.</span>"
-        self.busy.value = text if on else ""
-
-
-def _choice(description: str, options: tuple[int, ...], value: int) -> Any:
-    return widgets.SelectionSlider(
-        options=sorted({*options, value}), value=value, description=description, **RELEASED
-    )
+        self.gantt.put(placement_parts(None, None, title))
+        self.memory.put(
+            placement_parts(None, None, "Nothing is held in memory without a placement")
+        )

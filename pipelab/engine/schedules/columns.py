@@ -6,9 +6,10 @@ somebody asks for them.
 
 A forward needs the forward of the stage before; a backward needs the backward of the stage after,
 or on the last stage its own forward; a weight gradient needs its input gradient. So an action has
-at most one maker on another rank. The graph of these needs is sorted once, by rounds: in each round
-every rank whose next action has all it waits for runs it. The actions of one round do not wait for
-each other, so their times are found together (`Graph.finish`), for one set of times or for many.
+at most one maker, and if that is on another rank, a message. The graph of these needs is sorted once,
+by rounds: in each round every rank whose next action has all it waits for runs it. The nodes of one
+round do not wait for each other, so their times are found together (`Graph.finish`), for one set of
+times or for many.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 import numpy as np
 
 from pipelab.errors import InvalidSchedule, TooLarge
-from pipelab.fields import given
+from pipelab.fields import instance
 from pipelab.schedules import KINDS, Action, Schedule
 
 if TYPE_CHECKING:
@@ -35,71 +36,71 @@ _MOST_ROUNDS = 1_000_000  # each costs some 15 µs, whatever it holds
 _MOST_CELLS = 40_000_000  # of rounds times ranks
 
 
-class Rounds(NamedTuple):
-    """The nodes of a graph, sorted so that each comes after all it waits for.
-
-    Attributes
-    ----------
-    number : int array, shape (nodes,)
-        The round in which each node runs, from 1; 0 where it never does.
-    stuck : int array, shape (ranks,)
-        The node at which each rank is stuck, or -1 where it has finished.
-    """
-
-    number: np.ndarray
-    stuck: np.ndarray
-
-
 class _Steps(NamedTuple):
-    """One round after the other: from which place to which, and where what they wait for is."""
+    """The nodes by round, and for each round what its nodes wait for."""
 
-    order: np.ndarray  # (nodes,) nodes by round
-    place: np.ndarray  # (nodes,) of each node in that order
-    rounds: list[tuple[int, int, list[tuple[int, np.ndarray]]]]
+    row: np.ndarray  # (nodes,) by round
+    place: np.ndarray  # (nodes,) of each node there
+    rounds: list[tuple[int, int, np.ndarray, list[tuple[int, np.ndarray]]]]
+    late: list[np.ndarray]  # for each reason but the first, the row of the message; by round
 
 
 @dataclass(frozen=True, eq=False)
 class Graph:
-    """Nodes in the order of their ranks, and for every node what it waits for.
+    """Actions in the order of their ranks, messages behind them, and what each waits for.
+
+    Between two ranks, each way, messages have a line of their own, on which they stand in the order in
+    which the sender made them. Where transfers are queued, each waits for the one before.
+
+        sending rank     … p ─┐   … q ─┐
+        line                  └▶ [p's message][q's message]
+        receiving rank                        └▶ x …      └▶ y …
 
     Attributes
     ----------
     first : int array, shape (ranks + 1,)
-        Rank r's nodes are those from first[r] to first[r + 1].
-    node : int array, shape (entries,)
-        The node of every entry of the schedule; the two parts of a pair share one.
+        Rank r's nodes are those from first[r] to first[r + 1]; a pair is one node.
     waits : tuple of int arrays, each shape (nodes,)
-        The nodes waited for, one array per reason; the number of nodes means "nothing".
-        The first array is the node before on the same rank.
-    meant : tuple of int arrays, each shape (nodes,), or None
-        For the first of these arrays, the entry whose result is needed, -1 for none: of a pair one
-        half. None, or no more arrays, where the node as a whole is waited for.
+        The nodes waited for, one array per reason; the number of nodes means "nothing". The first
+        array is the node before on the same rank or line; the second half of a pair has an array of
+        its own.
+    meant : tuple of int arrays, each shape (actions,)
+        For each of these arrays, the entry of the schedule whose end is waited for, -1 for none: of a
+        pair the half whose result is needed, and the first where the rank was busy with both.
+    row : int array, shape (nodes,)
+        Which row of a table of times (`Columns.times`) each node takes; -1, the last, takes none.
     """
 
     first: np.ndarray
-    node: np.ndarray
     waits: tuple[np.ndarray, ...]
-    meant: tuple[np.ndarray | None, ...] = ()
+    meant: tuple[np.ndarray, ...]
+    row: np.ndarray
 
     def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def actions(self) -> int:
+        """How many nodes are actions; those behind are messages."""
         return int(self.first[-1])
 
-    def needed(self, which: int) -> np.ndarray | None:
-        """The entries that array `which` of `waits` is about; None where whole nodes are waited for."""
-        return self.meant[which] if which < len(self.meant) else None
+    @cached_property
+    def makers(self) -> list[np.ndarray]:
+        """For each array of `waits` but the first, the action whose result each action needs."""
+        made_by, n = np.append(self.waits[1], len(self)), self.actions
+        return [np.where(w < n, w, made_by[w]) for w in (waits[:n] for waits in self.waits[1:])]
 
     @cached_property
-    def rounds(self) -> Rounds:
-        """The round of every node; computed once, used for every set of costs.
+    def rounds(self) -> np.ndarray:
+        """The round in which each action runs, from 1; 0 where it never does.
 
         Raises
         ------
         TooLarge
         """
-        n, ranks = len(self), len(self.first) - 1
+        n, ranks = self.actions, len(self.first) - 1
         _check_size(int(np.diff(self.first).max()), ranks)
-        # the first, one's own rank, holds by running in turn
-        waits = [np.append(w, n) for w in self.waits[1:]]
+        makers = [np.append(np.minimum(needed, n), n) for needed in self.makers]
         done = np.zeros(n + 1, dtype=bool)
         done[n] = True
         head, stop = self.first[:-1].copy(), self.first[1:]
@@ -109,55 +110,63 @@ class Graph:
             if now * ranks > 10_000_000:
                 _check_size(now, ranks)
             ready = head < n
-            for needed in waits:
+            for needed in makers:
                 ready &= done.take(needed.take(head))
             run = head[ready]
             if not len(run):
-                break
+                return number[:n]
             done[run] = True
             number[run] = now
             head += ready
             head[ready & (head == stop)] = n
             now += 1
-        return Rounds(number[:n], np.where(head < n, head, -1))
 
     @cached_property
-    def _steps(self) -> _Steps:
-        n, number = len(self), self.rounds.number
-        order = np.argsort(number, kind="stable")
+    def _buffered(self) -> _Steps:
+        """Without nodes for messages: an action waits for its maker, and so much longer."""
+        row, n = np.append(self.row, -1), self.actions
+        late = [np.where(waits[:n] < n, -1, row[waits[:n]]) for waits in self.waits[1:]]
+        return self._steps(self.rounds, [self.waits[0][:n], *self.makers], late)
+
+    @cached_property
+    def _queued(self) -> _Steps:
+        before, made_by = (waits[self.actions :] for waits in self.waits[:2])
+        # Both halves of a pair may send over one line, the second after the first.
+        second = np.append(self.waits[1], len(self))[before] == made_by
+        number = np.append(3 * self.rounds, 3 * self.rounds[made_by] + 1 + second)
+        steps = self._steps(number, self.waits, [])
+        # The fewest rounds: as many as nodes on the longest path.
+        path = self._ended(np.ones(self.row.max() + 2), steps)[steps.place]
+        return self._steps(path.astype(np.int64), self.waits, [])
+
+    def _steps(
+        self, number: np.ndarray, waits: Sequence[np.ndarray], late: list[np.ndarray]
+    ) -> _Steps:
+        n, order = len(number), np.argsort(number, kind="stable")
         # Behind the nodes: "nothing", and when each rank may begin.
         place = np.empty(n + 1, dtype=np.int64)
         place[order], place[n] = np.arange(n), n
-        waits = [place[w[order]] for w in self.waits]
-        begins = np.diff(self.first) > 0
-        waits[0][place[self.first[:-1][begins]]] = n + 1 + np.flatnonzero(begins)
-        edges = np.flatnonzero(np.diff(number[order], prepend=-1, append=-1))
-        rounds = []
+        sources = [place[np.minimum(each, n)[order]] for each in waits]
+        begins = np.flatnonzero(np.diff(self.first))
+        sources[0][place[self.first[begins]]] = n + 1 + begins
+        rounds, edges = [], np.flatnonzero(np.diff(number[order], prepend=-1, append=-1))
         for low, high in pairwise(edges.tolist()):
-            here = [(i, w[low:high]) for i, w in enumerate(waits)]
-            rounds.append((low, high, [(i, w) for i, w in here if i == 0 or (w != n).any()]))
-        return _Steps(order, place[:n], rounds)
+            own, *others = (source[low:high] for source in sources)
+            needed = [(i, source) for i, source in enumerate(others) if (source != n).any()]
+            rounds.append((low, high, own, needed))
+        return _Steps(self.row[order], place[:n], rounds, [each[order] for each in late])
 
     def finish(
-        self,
-        took: np.ndarray,
-        row: np.ndarray,
-        delay: np.ndarray | None = None,
-        link: Sequence[np.ndarray | None] = (),
-        free: np.ndarray | None = None,
+        self, took: np.ndarray, queued: bool = False, free: np.ndarray | None = None
     ) -> np.ndarray:
         """When every node ends: the longest paths through the graph, for one set of times or for K.
 
         Parameters
         ----------
         took : float array, shape (rows,) or (rows, K)
-            How long nodes take.
-        row : int array, shape (nodes,)
-            The row of each node.
-        delay : float array, shape (links,) or (links, K), optional
-            How long after what it waits for a node may start; without it, at once.
-        link : one int array of shape (nodes,), or None, per array of `waits`
-            The row of `delay` that counts; None for no delay.
+            How long nodes take, by row.
+        queued : bool
+            Whether each message waits for the one before on its line.
         free : float array, shape (ranks,) or (ranks, K), optional
             When each rank may begin, -inf for long before; by default at 0.
 
@@ -165,41 +174,36 @@ class Graph:
         -------
         float array, shape (nodes,) or (nodes, K)
         """
-        return self._ended(took, row, delay, link, free)[self._steps.place]
+        steps = self._queued if queued else self._buffered
+        ends = self._ended(took, steps, free)[steps.place]
+        if queued:
+            return ends
+        messages = slice(self.actions, None)
+        return np.concatenate([ends, ends[self.waits[1][messages]] + took[self.row[messages]]])
 
-    def makespan(self, took: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """Return when the last node ends, shape () or (K,); the arguments are those of `finish`."""
-        return self._ended(took, row)[: len(self)].max(axis=0)
+    def makespan(self, took: np.ndarray) -> np.ndarray:
+        """Return when the last node ends with queued transfers, shape () or (K,)."""
+        return self._ended(took, self._queued)[: len(self)].max(axis=0)
 
-    def _ended(
-        self,
-        took: np.ndarray,
-        row: np.ndarray,
-        delay: np.ndarray | None = None,
-        link: Sequence[np.ndarray | None] = (),
-        free: np.ndarray | None = None,
-    ) -> np.ndarray:
-        """As `finish`, in the order of the rounds."""
-        n, steps = len(self), self._steps
+    def _ended(self, took: np.ndarray, steps: _Steps, free: np.ndarray | None = None) -> np.ndarray:
+        """As `finish`, by round."""
+        n, row = len(steps.row), steps.row
         end = np.zeros((n + len(self.first), *took.shape[1:]))
         end[n] = -np.inf
         if free is not None:
             end[n + 1 :] = free
-        row = row[steps.order]
         # All durations at once, unless K sets of them would fill the caches.
         work = took[row] if took.ndim == 1 else None
-        late: list[np.ndarray | None] = [None] * len(self.waits)
-        if delay is not None:
-            late = [None if each is None else delay[each[steps.order]] for each in link]
+        late = [took[each] for each in steps.late]
         # A handful of numpy calls per round is all that costs time here.
-        for low, high, waits in steps.rounds:
+        for low, high, own, others in steps.rounds:
             ready = end[low:high]
-            for i, source in waits:
-                arrival = end.take(source, axis=0, out=None if i else ready, mode="clip")
-                if (more := late[i]) is not None:
-                    arrival += more[low:high]
-                if i:
-                    np.maximum(ready, arrival, out=ready)
+            end.take(own, axis=0, out=ready, mode="clip")
+            for i, source in others:
+                arrival = end.take(source, axis=0)
+                if late:
+                    arrival += late[i][low:high]
+                np.maximum(ready, arrival, out=ready)
             ready += took.take(row[low:high], axis=0) if work is None else work[low:high]
         return end
 
@@ -212,41 +216,6 @@ def _check_size(rounds: int, ranks: int) -> None:
             f"{rounds:,} rounds or more of actions on {ranks:,} ranks: {expected}",
             {"rounds": rounds, "ranks": ranks},
         )
-
-
-class Work(NamedTuple):
-    """Which row of a table of times (`Columns.times`) each node takes.
-
-    Attributes
-    ----------
-    row : int array, shape (nodes,)
-    pairs : int array, shape (P, 2)
-        For each different pair, the rows of its parts.
-    """
-
-    row: np.ndarray
-    pairs: np.ndarray
-
-
-class Queues(NamedTuple):
-    """The graph in which messages are nodes after the ranks' own.
-
-    Between two ranks, each way, messages go one at a time, in the order in which the sender made
-    them: a rank of its own, whose actions are messages.
-
-        sending rank     … p ─┐   … q ─┐
-        queue                 └▶ [p's message][q's message]
-        receiving rank                        └▶ x …      └▶ y …
-
-    Attributes
-    ----------
-    graph : Graph
-    link : int array, shape (messages,)
-        Over which link each message goes.
-    """
-
-    graph: Graph
-    link: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -437,114 +406,81 @@ class Columns:
         return np.where(crossing[link], link, no_link)
 
     @cached_property
-    def checked(self) -> tuple[tuple[str, ...], Graph | None]:
-        """Why the schedule cannot be run, and if it can, its graph.
-
-        A pair is one node that waits for what either part needs.
-        """
-        found = (
+    def defects(self) -> tuple[str, ...]:
+        """Why the schedule cannot be run; empty if it can."""
+        return (
             _listed(_impossible(self))
             or _listed(_wrong_numbers(self))
             or _listed(_wrong_order(self))
+            or tuple(_blocked(self))
         )
-        if found:
-            return found, None
-        n, second = len(self), self.second
-        node = np.cumsum(~second) - 1
-        count = n - int(second.sum())
-        first = np.concatenate([node, [count]])[self.first]
-        before = np.arange(count) - 1
-        before[first[:-1][np.diff(first) > 0]] = count
-        needs = self.makers
-        needed = np.where(needs >= 0, node[needs], count)
-        waits = (before, *self.slots(needed, node, count))
-        graph = Graph(first, node, waits, (None, *self.slots(needs, node, -1)))
-        found = tuple(_blocked(self, graph))
-        return found, None if found else graph
 
-    @property
-    def defects(self) -> tuple[str, ...]:
-        """Why the schedule cannot be run; empty if it can."""
-        return self.checked[0]
+    @cached_property
+    def node(self) -> np.ndarray:
+        """The node of every entry, (n,) array of ints; both halves of a pair share one."""
+        return np.cumsum(~self.second) - 1
 
-    @property
+    @cached_property
+    def entry(self) -> np.ndarray:
+        """The first entry of every node; (actions,) array of ints."""
+        return np.flatnonzero(~self.second)
+
+    @cached_property
     def graph(self) -> Graph:
-        """What waits for what.
+        """What waits for what, where nothing is wrong but that ranks may wait for each other.
 
         Raises
         ------
-        InvalidSchedule
+        TooLarge
         """
-        defects, graph = self.checked
-        if graph is None:
-            raise InvalidSchedule(defects, f"schedule {self.name!r}")
-        return graph
-
-    def slots(self, values: np.ndarray, node: np.ndarray, nothing: int) -> list[np.ndarray]:
-        """Values of entries by node: an array for single entries and first halves of pairs, and one for second halves.
-
-        The second array is there only if the schedule has pairs.
-        """
-        second = self.second
-        found = [values[~second]]
-        if second.any():
-            other = np.full(len(found[0]), nothing)
-            other[node[second]] = values[second]
-            found.append(other)
-        return found
-
-    @cached_property
-    def delayed_by(self) -> tuple[np.ndarray | None, ...]:
-        """For each array of the graph's `waits`, the link that delays each node; the number of links for none."""
-        return None, *self.slots(self.links, self.graph.node, self.stages - 1)
-
-    @cached_property
-    def queues(self) -> Queues:
-        """The graph in which messages between two ranks go one at a time, as nodes of their own."""
-        graph = self.graph
-        nodes = len(graph)
+        actions, second = len(self.entry), self.second
         received = np.flatnonzero(self.links < self.stages - 1)
-        made_by = self.makers[received]
-        # One queue for each pair of sender and receiver; its messages in the sender's order.
-        queue = self.rank[made_by] * np.int64(self.ranks) + self.rank[received]
-        order = np.lexsort((made_by, queue))
-        received, made_by, queue = received[order], made_by[order], queue[order]
-        begins = np.flatnonzero(np.diff(queue, prepend=-1))
-        count = nodes + len(received)
-        messages = np.arange(nodes, count)
-        waits = [
-            np.concatenate([np.where(wait == nodes, count, wait), np.full(len(received), count)])
-            for wait in graph.waits
-        ]
-        waits[0][nodes:] = messages - 1
-        waits[0][nodes + begins] = count
-        waits[1][nodes:] = graph.node[made_by]
-        # The second half of a pair has its own array of what it waits for.
-        for which, mine in enumerate((~self.second[received], self.second[received]), 1):
-            if mine.any():
-                waits[which][graph.node[received[mine]]] = messages[mine]
-        first = np.concatenate([graph.first[:-1], nodes + begins, [count]])
-        return Queues(Graph(first, np.arange(count), tuple(waits)), self.links[received])
+        # One line for each pair of sender and receiver; its messages in the sender's order.
+        line = self.rank[self.makers[received]] * np.int64(self.ranks) + self.rank[received]
+        order = np.lexsort((self.makers[received], line))
+        received, line = received[order], line[order]
+        count = actions + len(received)
+        first = np.append(self.node, actions)[self.first]
+        before = np.arange(count) - 1
+        before[first[:-1][np.diff(first) > 0]] = count
+        before[actions + np.flatnonzero(np.diff(line, prepend=-1))] = count
+        source = np.where(self.makers >= 0, self.node[self.makers], count)
+        made_by = source[received]
+        source[received] = np.arange(actions, count)
+        waits, meant = [before], [np.append(self.entry, -1)[np.minimum(before[:actions], actions)]]
+        for half in (~second, second) if second.any() else (~second,):
+            needed, entry = np.full(count, count), np.full(actions, -1)
+            needed[self.node[half]], entry[self.node[half]] = source[half], self.makers[half]
+            waits.append(needed)
+            meant.append(entry)
+        waits[1][actions:] = made_by
+        base, row = 4 * self.stages, self._row_alone[self.entry]
+        row[self.node[self.paired]] = base + self._pairs[1]
+        row = np.append(row, base + len(self._pairs[0]) + self.links[received])
+        return Graph(first, tuple(waits), tuple(meant), row)
 
     @cached_property
-    def work(self) -> Work:
-        """Which row of `times` each node of the graph takes."""
-        entry = np.array([0, 1, 2, 3, 0])[self.kind] * np.int64(self.stages) + self.stage
-        entry[self.kind == IDLE] = 4 * self.stages
-        row, paired = entry[~self.second], np.flatnonzero(self.paired)
-        pairs, which = np.unique(
-            np.stack([entry[paired], entry[paired + 1]], axis=1), axis=0, return_inverse=True
-        )
-        row[self.graph.node[paired]] = 4 * self.stages + 1 + which.ravel()
-        return Work(row, pairs)
+    def _row_alone(self) -> np.ndarray:
+        """The row of `times` of every entry by itself; (n,) array of ints."""
+        row = self.kind * np.int64(self.stages) + self.stage
+        return np.where(self.kind == IDLE, -1, row)
 
-    def times(self, times: np.ndarray, overlap: float = 1.0) -> np.ndarray:
-        """How long everything takes that nodes do, by row: F, I, B and W of every stage, idle ticks, pairs.
+    @cached_property
+    def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
+        """For each different pair the rows of its halves, shape (P, 2), and for every pair which it is."""
+        halves = np.stack([self._row_alone[self.paired], self._row_alone[self.second]], axis=1)
+        different, which = np.unique(halves, axis=0, return_inverse=True)
+        return different, which.ravel()
+
+    def times(self, times: np.ndarray, comm: np.ndarray, overlap: float = 1.0) -> np.ndarray:
+        """How long everything takes that nodes do, by row: F, I, B and W of every stage, pairs, messages, nothing.
 
         Parameters
         ----------
         times : float array, shape (3, stages) or (3, stages, K)
             Forward, input gradient and weight gradient of every stage.
+        comm : float array, shape (stages - 1,) or (stages - 1, K)
+            Of every link.
         overlap : float
             What a pair takes, as a share of the sum of its parts.
 
@@ -554,9 +490,9 @@ class Columns:
         """
         forward, back, weight = times
         single = np.concatenate([forward, back, back + weight, weight])
-        pairs = self.work.pairs
-        together = (single[pairs[:, 0]] + single[pairs[:, 1]]) * overlap
-        return np.concatenate([single, np.zeros_like(single[:1]), together])
+        one, other = self._pairs[0].T
+        together = (single[one] + single[other]) * overlap
+        return np.concatenate([single, together, comm, np.zeros_like(single[:1])])
 
     @cached_property
     def peak_in_flight(self) -> tuple[int, ...]:
@@ -633,6 +569,26 @@ def columns_of(schedule: Schedule) -> Columns:
     if kept is None:
         kept = schedule.__dict__["_columns"] = _made(schedule)
     return kept
+
+
+def runnable(schedule: Schedule) -> Columns:
+    """The columns of a schedule in which nothing is wrong.
+
+    Raises
+    ------
+    InvalidSchedule, TooLarge
+        As `validate` and `defects` do.
+    """
+    columns = columns_of(schedule)
+    if columns.defects:
+        raise InvalidSchedule(columns.defects, f"schedule {columns.name!r}")
+    return columns
+
+
+def a_schedule(what: str, schedule: Any) -> Schedule:
+    """The argument of this name of the function `what`, if it is a schedule."""
+    remedy = "a Schedule; make one with pl.schedule(...)"
+    return instance(what, "schedule", schedule, Schedule, remedy)
 
 
 def _made(schedule: Schedule) -> Columns:
@@ -753,30 +709,33 @@ def _wrong_order(columns: Columns) -> Iterator[str]:
                 yield f"{_place(columns, i)}: the backward of the pair waits for its own forward"
 
 
-def _blocked(columns: Columns, graph: Graph) -> list[str]:
+def _blocked(columns: Columns) -> list[str]:
     """The circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
-    stuck = graph.rounds.stuck
-    if (stuck < 0).all():
-        return []
-    ran = np.append(graph.rounds.number > 0, True)
-    entry = np.unique(graph.node, return_index=True)[1]  # the first entry of every node
-    rank, seen, edges = int(np.flatnonzero(stuck >= 0)[0]), [], []
-    while rank not in seen:
+    graph, entry = columns.graph, columns.entry
+    never = np.flatnonzero(graph.rounds == 0)
+    ranks, first = np.unique(columns.rank[entry[never]], return_index=True)
+    stuck = dict(zip(ranks.tolist(), never[first].tolist(), strict=True))
+    rank, seen, edges = min(stuck, default=-1), [], []
+    while stuck and rank not in seen:
         seen.append(rank)
-        head = int(stuck[rank])
-        which = next(i for i, waits in enumerate(graph.waits) if i and not ran[waits[head]])
+        head = stuck[rank]
+        which = next(
+            i
+            for i, makers in enumerate(graph.makers, 1)
+            if makers[head] < graph.actions and not graph.rounds[makers[head]]
+        )
         # Data comes from one half of a pair and goes to one half; a rank is busy with both.
-        whole = columns.whole(int(entry[head]))
+        whole, blocker = columns.whole(int(entry[head])), int(graph.meant[which][head])
         waiting = f"{whole.parts[which - 1]} of {whole}" if whole.parts else str(whole)
-        blocker = columns.action(int(given(graph.needed(which))[head]))
-        node = int(graph.waits[which][head])
-        other = int(columns.rank[entry[node]])
-        ahead = int(stuck[other])
-        behind = f", which comes after {columns.whole(int(entry[ahead]))}" if node != ahead else ""
-        edges.append(f"{waiting} on rank {rank} waits for {blocker} on rank {other}{behind}")
+        other = int(columns.rank[blocker])
+        ahead = stuck[other]
+        late = columns.node[blocker] != ahead
+        behind = f", which comes after {columns.whole(int(entry[ahead]))}" if late else ""
+        needed = f"{columns.action(blocker)} on rank {other}{behind}"
+        edges.append(f"{waiting} on rank {rank} waits for {needed}")
         rank = other
-    circle = edges[seen.index(rank) :]
-    return [f"deadlock: {circle[0]}", *circle[1:]]
+    circle = edges[seen.index(rank) :] if stuck else []
+    return [f"deadlock: {circle[0]}", *circle[1:]] if circle else []
 
 
 def _where(columns: Columns, i: int) -> str:
@@ -786,3 +745,82 @@ def _where(columns: Columns, i: int) -> str:
 
 def _place(columns: Columns, i: SupportsInt) -> str:
     return f"{columns.action(int(i))} ({_where(columns, int(i))})"
+
+
+def defects(schedule: Schedule) -> tuple[str, ...]:
+    """Why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Complete or not.
+
+    Returns
+    -------
+    tuple of str
+        Empty for a schedule that can be run; the first thousand of a longer list.
+
+    Raises
+    ------
+    InvalidValue
+        If `schedule` is not a Schedule.
+    TooLarge
+        It would take minutes to run; more than a million rounds of actions.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> defects(pl.Schedule.of("mine", [["0F0", "0B0"], ["1F0"]]))
+    ('1B0 is missing on rank 1',)
+    """
+    return columns_of(a_schedule("defects", schedule)).defects
+
+
+def validate(schedule: Schedule) -> Schedule:
+    """Return the schedule itself, or raise `InvalidSchedule` with all its defects."""
+    runnable(a_schedule("validate", schedule))
+    return schedule
+
+
+def with_idle(schedule: Schedule) -> Schedule:
+    """The same schedule with an idle tick wherever a rank waits, every action taking one tick.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Its own idle ticks are left out first.
+
+    Returns
+    -------
+    Schedule
+        A pair takes one tick, too.
+
+    Raises
+    ------
+    InvalidValue
+        If `schedule` is not a Schedule.
+    InvalidSchedule
+        It cannot be run.
+    TooLarge
+        It would take minutes to run; more than a million rounds of actions.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> print(with_idle(pl.schedule("1F1B", ranks=2, microbatches=2)))
+    rank 0: 0F0 0F1 IDLE 0B0 IDLE 0B1
+    rank 1: IDLE 1F0 1B0 1F1 1B1
+    """
+    columns = runnable(columns_of(a_schedule("with_idle", schedule)).computing().schedule)
+    graph = columns.graph
+    took = np.zeros(graph.row.max() + 2)
+    took[graph.row[: graph.actions]] = 1  # messages take no tick
+    tick = graph.finish(took).astype(np.int64) - 1
+    rows = []
+    for rank, row in enumerate(columns.actions):
+        ticks = tick[graph.first[rank] : graph.first[rank + 1]].tolist()
+        cells = [Action.parse("")] * (ticks[-1] + 1 if ticks else 0)
+        for t, action in zip(ticks, row, strict=True):
+            cells[t] = action
+        rows.append(cells)
+    return Schedule(columns.name, columns.microbatches, columns.stage_rank, tuple(map(tuple, rows)))

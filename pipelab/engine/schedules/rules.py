@@ -3,16 +3,15 @@
 Equal to the rules of `pipelab.schedules`, as arrays; LoopedBFS, forward-only orders and DualPipeV
 are here alone, ZB-V is `pipelab.schedules.zb_v` itself.
 
-A rank of the 1F1B family takes its forwards in one order and its backwards in another. `lead` says
-how many forwards it runs before its first backward; from then on one of each in turn. Where the
-backward is split, `delay` says how many weight gradients it holds back. GPipe, 1F1B, their
-interleaved kin and the hand-made zero-bubble schedules differ in these choices alone.
+1F1B and its relatives differ in two numbers. A rank runs so many forwards before its first backward,
+in proportion to the ranks behind it (`ahead`), and from then on a forward and a backward in each turn.
+Where the backward is split, it holds so many weight gradients back, in proportion to the ranks before
+it (`held_back`).
 """
 
-from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from itertools import count
 
 import numpy as np
 
@@ -20,242 +19,116 @@ from pipelab.display import counted
 from pipelab.engine.schedules.columns import B, Columns, F, I, W
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
-from pipelab.schedules import LARGEST_SIZE, Action, Schedule, zb_v
-
-
-class _Merge(NamedTuple):
-    """What distinguishes one schedule of the family; n = chunks · microbatches passes on every rank."""
-
-    forward: tuple[np.ndarray, np.ndarray]  # chunk and microbatch of the k-th forward, each (n,)
-    backward: tuple[np.ndarray, np.ndarray] | None  # of the k-th backward; None: forward only
-    # (ranks,) forwards before the first backward, less one where a forward follows
-    lead: np.ndarray
-    delay: np.ndarray | None = None  # (ranks,) weight gradients held back; None: full backward
-
-    def table(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Kind, stage and microbatch of every action, each (ranks, actions per rank).
-
-        Forward k is in slot k, backward k in slot lead + k, weight gradient k in slot
-        lead + delay + k; within a slot the order is F, B, W. The place of an action is the
-        number of actions before it, which is counted here rather than sorted for.
-        """
-        ranks, n = len(self.lead), len(self.forward[0])
-        k = np.arange(n)
-        queues = [(F, *self.forward, np.zeros((ranks, 1), dtype=np.int64))]
-        lead = self.lead[:, None]
-        if self.backward is not None:
-            queues.append((B if self.delay is None else I, *self.backward, lead))
-        if self.backward is not None and self.delay is not None:
-            queues.append((W, *self.backward, lead + self.delay[:, None]))
-        shape = ranks, n * len(queues)
-        kind, stage, microbatch = (
-            np.empty(shape, np.int8),
-            np.empty(shape, np.int32),
-            np.empty(shape, np.int32),
-        )
-        row = np.arange(ranks)[:, None]
-        for i, (code, chunk, batch, shift) in enumerate(queues):
-            place = np.zeros((ranks, n), dtype=np.int64) + k
-            for j, (_, _, _, other) in enumerate(queues):
-                # of an earlier queue the same slot counts as before, of a later one it does not
-                if j != i:
-                    place += np.clip(k + shift - other + (j < i), 0, n)
-            kind[row, place], stage[row, place], microbatch[row, place] = (
-                code,
-                chunk * ranks + row,
-                batch,
-            )
-        return kind, stage, microbatch
-
-
-def _in_rounds(
-    microbatches: int, chunks: int, per_round: int, reverse: bool = False
-) -> tuple[np.ndarray, np.ndarray]:
-    """Passes in groups: `per_round` microbatches through chunk 0, the same through chunk 1, …, then the next group."""
-    k = np.arange(microbatches * chunks)
-    group, within = np.divmod(k, per_round * chunks)
-    chunk, offset = np.divmod(within, per_round)
-    return (chunks - 1 - chunk if reverse else chunk), group * per_round + offset
-
-
-def _hops(ranks: int) -> np.ndarray:
-    """How far each rank is from the last one."""
-    return np.arange(ranks)[::-1].copy()
-
-
-def forward_only(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """Inference: every microbatch forward, nothing back."""
-    return _Merge(
-        _in_rounds(microbatches, chunks, min(ranks, microbatches)),
-        None,
-        np.zeros(ranks, dtype=np.int64),
-    )
-
-
-def gpipe(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """All forwards, then all backwards in the same order."""
-    order = _in_rounds(microbatches, 1, microbatches)
-    return _Merge(order, order, np.full(ranks, microbatches))
-
-
-def one_f_one_b(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """One forward for every hop to the last rank, then one forward and one backward in turn."""
-    order = _in_rounds(microbatches, 1, microbatches)
-    return _Merge(order, order, np.minimum(_hops(ranks), microbatches))
-
-
-def breadth_first(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """Looped BFS: every microbatch through one chunk before the next chunk; backwards mirrored."""
-    chunk, batch = _in_rounds(microbatches, chunks, microbatches)
-    return _Merge((chunk, batch), (chunk[::-1], batch[::-1]), np.full(ranks, microbatches * chunks))
-
-
-def interleaved(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """Interleaved 1F1B: a round of microbatches per chunk, and two forwards ahead for every hop."""
-    per_round = microbatches // max(1, microbatches // ranks)
-    lead = np.minimum((chunks - 1) * per_round + 2 * _hops(ranks), microbatches * chunks)
-    forward, backward = (
-        _in_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True)
-    )
-    return _Merge(forward, backward, lead)
-
-
-def interleaved_zero_bubble(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """ZB-H1: one forward ahead for every hop; rank r holds r weight gradients back for the end."""
-    per_round = microbatches // max(1, microbatches // ranks)
-    lead = np.minimum((chunks - 1) * per_round + _hops(ranks), microbatches * chunks)
-    forward, backward = (
-        _in_rounds(microbatches, chunks, per_round, reverse) for reverse in (False, True)
-    )
-    return _Merge(forward, backward, lead, np.arange(ranks))
-
-
-def zbh2(ranks: int, microbatches: int, chunks: int) -> _Merge:
-    """ZB-H2: as ZB-H1 with twice the forwards ahead and twice the weight gradients held back."""
-    order = _in_rounds(microbatches, 1, microbatches)
-    return _Merge(order, order, np.minimum(2 * _hops(ranks), microbatches), 2 * np.arange(ranks))
-
-
-class _Rank:
-    """Writes down the actions of one rank; every kind of work counts its own microbatches."""
-
-    def __init__(self, rank: int, ranks: int) -> None:
-        self.stages = (rank, 2 * ranks - 1 - rank)  # down the ranks and back
-        self.next: Counter[tuple[int, str]] = Counter()
-        self.owed: deque = deque()  # weight gradients put off, oldest first
-        self.actions: list[Action] = []
-
-    def _take(self, chunk: int, kind: str) -> Action:
-        # Input gradient and full backward are the same step of a microbatch and share their count.
-        counter = chunk, "B" if kind == "I" else kind
-        self.next[counter] += 1
-        return Action(self.stages[chunk], kind, self.next[counter] - 1)
-
-    def do(self, chunk: int, kinds: str) -> None:
-        """Append one action for each character of `kinds`."""
-        self.actions += [self._take(chunk, kind) for kind in kinds]
-
-    def together(self, forward_chunk: int) -> None:
-        """A forward of one chunk at the same time as a full backward of the other."""
-        self.actions.append(
-            Action.pair(self._take(forward_chunk, "F"), self._take(1 - forward_chunk, "B"))
-        )
-
-    def put_off(self, chunk: int) -> None:
-        """An input gradient whose weight gradient comes later, by `pay`."""
-        self.do(chunk, "I")
-        self.owed.append(self.actions[-1])
-
-    def pay(self) -> None:
-        """The oldest weight gradient that was put off."""
-        stage, _, microbatch, _ = self.owed.popleft()
-        self.actions.append(Action(stage, "W", microbatch))
+from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
 
 
 def dualpipev(ranks: int, microbatches: int) -> Schedule:
     """DualPipeV; needs at least 2p microbatches."""
-    rows = [_one_rank(rank, ranks, microbatches) for rank in range(ranks)]
-    return Schedule.of("DualPipeV", rows)
+    rows = [_dualpipev_letters(rank, ranks, microbatches) for rank in range(ranks)]
+    paired = _codes("".join(rows).replace("P", "10").replace("p", "10")) == ord("1")
+    rows = [row.replace("P", "Fb").replace("p", "fB") for row in rows]
+    letter, rank = _codes("".join(rows)), np.repeat(np.arange(ranks), list(map(len, rows)))
+    stage = np.where(letter < ord("a"), rank, 2 * ranks - 1 - rank)
+    kind, microbatch = np.empty(len(letter), np.int8), np.empty_like(stage)
+    for code, letters in enumerate(("Ff", "Ii", "Bb", "w")):
+        kind[np.isin(letter, _codes(letters))] = code
+    # Input gradient and full backward are the same step of a microbatch and are counted together.
+    for letters in ("F", "f", "BI", "bi"):
+        mine = np.isin(letter, _codes(letters))
+        microbatch[mine] = np.arange(mine.sum()) % microbatches
+    stage[kind == W], microbatch[kind == W] = stage[kind == I], microbatch[kind == I]
+    first = np.searchsorted(rank, np.arange(ranks + 1))
+    holder = (*range(ranks), *reversed(range(ranks)))
+    columns = kind, stage, microbatch, first, paired
+    return Columns("DualPipeV", microbatches, holder, *columns).schedule
 
 
-def _one_rank(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    hops = ranks - rank - 1
-    r = _Rank(rank, ranks)
-    r.do(0, "F" * (2 * hops))
-    for _ in range(rank + 1):
-        r.do(0, "F")
-        r.do(1, "F")
-    for _ in range(hops):
-        r.do(1, "IWF")
-    for i in range(microbatches - 2 * ranks + rank + 1):
-        # apart, the last rank's first backward reaches its neighbour sooner
-        if i == 0 and hops == 0:
-            r.do(0, "F")
-            r.do(1, "B")
-        else:
-            r.together(0)
-        r.together(1)
-    for _ in range(hops):
-        r.do(1, "B")
-        r.together(1)
-    # From the middle of the cool-down on, the backward is split so that weight gradients fill the
-    # gaps.
-    for i in range(2 * (rank + 1)):
-        chunk = 1 if i % 2 == 0 else 0
-        if i < rank + 1:
-            r.do(chunk, "B")
-        else:
-            r.put_off(chunk)
-    for _ in range(hops):
-        r.pay()
-        r.put_off(0)
-    for _ in range(rank + 1):
-        r.pay()
-    return r.actions
+def _codes(letters: str) -> np.ndarray:
+    return np.frombuffer(letters.encode(), np.uint8)
+
+
+def _dualpipev_letters(rank: int, ranks: int, microbatches: int) -> str:
+    """What a rank does; capitals are of its stage on the way down, small letters of that on the way back.
+
+    P is a forward of the first at the same time as a full backward of the second, p the reverse, and
+    w the oldest weight gradient that is put off, of either stage.
+    """
+    hops, ends = ranks - rank - 1, "bB" * (rank + 1)
+    row = "F" * (2 * hops) + "Ff" * (rank + 1) + "iwf" * hops
+    row += "Pp" * (microbatches - 2 * ranks + rank + 1) + "bp" * hops
+    if hops == 0:  # apart, the last rank's first backward reaches its neighbour sooner
+        row = row.replace("P", "Fb", 1)
+    # From the middle of the end on, backwards are split, so that weight gradients fill the gaps.
+    row += ends[: rank + 1] + ends[rank + 1 :].replace("B", "I").replace("b", "i")
+    return row + "wI" * hops + "w" * (rank + 1)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """How a named schedule is made and what it is."""
+    """How a named schedule is made."""
 
-    make: Callable
-    about: str
-    v_shaped: bool = False  # two chunks per rank, stage s and 2p-1-s
+    ahead: int | None = None  # forwards before the first backward, for each rank behind; None: all
+    held_back: int | None = None  # weight gradients, for each rank before; None: full backwards
+    forward_only: bool = False
     chunked: bool = False  # any number of chunks per rank
-    even_rounds: bool = False  # the microbatches must fill whole rounds
+    breadth_first: bool = False  # every microbatch through a chunk before the next; back mirrored
+    v_shaped: Callable[[int, int], Schedule] | None = None  # two chunks, stages s and 2p-1-s
     microbatches_per_rank: int = 0  # fewest microbatches, in units of the ranks
+
+    @property
+    def even_rounds(self) -> bool:
+        """Whether microbatches go through the chunks in rounds, which must be equally long."""
+        return self.chunked and not self.breadth_first
+
+    def table(
+        self, ranks: int, microbatches: int, chunks: int
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Kind, stage and microbatch of every action, each (ranks, actions per rank).
+
+        Forward k is in turn k, backward k as many turns later as forwards run ahead, weight gradient
+        k later by those held back; within a turn the order is F, B, W.
+        """
+        n, turn, rank = chunks * microbatches, np.arange(chunks * microbatches), np.arange(ranks)
+        rank = rank[:, None]
+        size = microbatches if self.breadth_first else microbatches // max(1, microbatches // ranks)
+        chunk, batch = turn // size % chunks, turn // (size * chunks) * size + turn % size
+        queues = [(F, chunk, batch, turn + 0 * rank)]
+        if not self.forward_only:
+            ahead = n if self.ahead is None else (chunks - 1) * size + self.ahead * rank[::-1]
+            back = chunks - 1 - chunk, batch[::-1] if self.breadth_first else batch
+            late = turn + np.minimum(ahead, n) + 0 * rank
+            queues.append((B if self.held_back is None else I, *back, late))
+            if self.held_back is not None:
+                queues.append((W, *back, late + self.held_back * rank))
+        place = [len(queues) * turns + i for i, (*_, turns) in enumerate(queues)]
+        order = np.argsort(np.concatenate(place, axis=1), axis=1, kind="stable")
+        kinds, chunk, batch = (
+            np.concatenate([np.broadcast_to(queue[i], n) for queue in queues])[order]
+            for i in range(3)
+        )
+        return kinds.astype(np.int8), chunk * ranks + rank, batch
 
 
 RULES = {
-    "GPipe": Rule(gpipe, "all forwards, then all backwards"),
-    "1F1B": Rule(one_f_one_b, "one forward and one backward in turn; saves memory, not time"),
-    "Interleaved1F1B": Rule(
-        interleaved, "1F1B over several chunks per rank", chunked=True, even_rounds=True
-    ),
-    "LoopedBFS": Rule(breadth_first, "GPipe over several chunks per rank", chunked=True),
-    "InterleavedZeroBubble": Rule(
-        interleaved_zero_bubble,
-        "ZB-H1 over several chunks per rank",
-        chunked=True,
-        even_rounds=True,
-    ),
-    "ZBH1": Rule(interleaved_zero_bubble, "weight gradients fill the end, memory as 1F1B"),
-    "ZBH2": Rule(
-        zbh2,
-        "no idle time within a rank where F = I = W and m ≥ 2p-1, up to twice the memory of 1F1B",
-    ),
-    "ZBV": Rule(
-        zb_v,
-        "no idle time within a rank where F = I = W and m ≥ 2p-1, memory as 1F1B's fullest rank",
-        v_shaped=True,
-    ),
-    "DualPipeV": Rule(
-        dualpipev,
-        "forward and backward of two chunks at the same time",
-        v_shaped=True,
-        microbatches_per_rank=2,
-    ),
-    "Inference": Rule(forward_only, "forward only"),
+    # all forwards, then all backwards
+    "GPipe": Rule(),
+    # one forward and one backward in turn; saves memory, not time
+    "1F1B": Rule(ahead=1),
+    # 1F1B over several chunks per rank
+    "Interleaved1F1B": Rule(ahead=2, chunked=True),
+    # GPipe over several chunks per rank
+    "LoopedBFS": Rule(chunked=True, breadth_first=True),
+    # ZB-H1 over several chunks per rank
+    "InterleavedZeroBubble": Rule(ahead=1, held_back=1, chunked=True),
+    # weight gradients fill the end, memory as 1F1B
+    "ZBH1": Rule(ahead=1, held_back=1),
+    # no idle time within a rank where F = I = W and m ≥ 2p-1, up to twice the memory of 1F1B
+    "ZBH2": Rule(ahead=2, held_back=2),
+    # no idle time within a rank where F = I = W and m ≥ 2p-1, memory as 1F1B's fullest rank
+    "ZBV": Rule(v_shaped=zb_v),
+    # forward and backward of two chunks at the same time
+    "DualPipeV": Rule(v_shaped=dualpipev, microbatches_per_rank=2),
+    "Inference": Rule(forward_only=True),
 }
 
 # torch's and the papers' other names for the same schedules.
@@ -315,12 +188,11 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     _check_size(known, rule, ranks, microbatches, chunks)  # first: what follows may search
     _check_microbatches(known, rule, ranks, microbatches)
     if rule.v_shaped:
-        return rule.make(ranks, microbatches)
-    kind, stage, microbatch = rule.make(ranks, microbatches, chunks).table()
-    first = np.arange(ranks + 1) * kind.shape[1]
-    holder = tuple(range(ranks)) * chunks
-    arrays = kind.ravel(), stage.ravel(), microbatch.ravel(), first
-    return Columns(known, microbatches, holder, *arrays, np.zeros(kind.size, bool)).schedule
+        return rule.v_shaped(ranks, microbatches)
+    kind, stage, microbatch = rule.table(ranks, microbatches, chunks)
+    first, alone = np.arange(ranks + 1) * kind.shape[1], np.zeros(kind.size, bool)
+    columns = kind.ravel(), stage.ravel(), microbatch.ravel(), first, alone
+    return Columns(known, microbatches, tuple(range(ranks)) * chunks, *columns).schedule
 
 
 def name_of(name: str) -> str:
@@ -337,18 +209,16 @@ def name_of(name: str) -> str:
 
 
 def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:
-    # What is laid out as a V is written action by action, and for at least 2p - 1 microbatches.
-    most = LARGEST_SIZE // 5 if rule.v_shaped else LARGEST_SIZE
-    counted = max(microbatches, 2 * ranks - 1) if rule.v_shaped else microbatches
-    passes = ranks * counted * chunks
+    most, rows, factors = LARGEST_SIZE, microbatches, "microbatches · chunks"
+    if rule.v_shaped:  # written action by action, and for at least 2p - 1 microbatches
+        most //= 5
+        if microbatches < 2 * ranks - 1:
+            rows, factors = 2 * ranks - 1, "(2 · ranks - 1) · chunks"
+    passes = ranks * rows * chunks
     if passes > most:
-        factors = (
-            "ranks · microbatches · chunks"
-            if counted == microbatches
-            else "ranks · (2 · ranks - 1) · chunks"
-        )
         expected = f"at most {most:,} are listed one by one; take fewer microbatches or ranks"
-        raise TooLarge(f"{name}: {passes:,} forwards ({factors}); {expected}", {"forwards": passes})
+        words = f"{name}: {passes:,} forwards (ranks · {factors}); {expected}"
+        raise TooLarge(words, {"forwards": passes})
 
 
 def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
@@ -359,26 +229,25 @@ def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
     fixed = 2 if rule.v_shaped else 1
     if chunks not in (None, fixed):
         others = ", ".join(n for n, r in RULES.items() if r.chunked)
-        expected = (
-            f"{name} has {counted(fixed, 'chunk')} per rank; schedules with any number: {others}"
-        )
+        has = f"{name} has {counted(fixed, 'chunk')} per rank"
+        expected = f"{has}; schedules with any number: {others}"
         raise InvalidValue("schedule", [("chunks", chunks, expected)])
     return fixed
 
 
 def _check_microbatches(name: str, rule: Rule, ranks: int, microbatches: int) -> None:
+    def fits(number: int) -> bool:
+        return not rule.even_rounds or number % max(1, number // ranks) == 0
+
     fewest = rule.microbatches_per_rank * ranks
     if microbatches < fewest:
         expected = f"{name} on {ranks} ranks needs at least {fewest} microbatches"
         raise InvalidValue("schedule", [("microbatches", microbatches, expected)])
-    rounds = max(1, microbatches // ranks)
-    if rule.even_rounds and microbatches % rounds:
-        below = next(n for n in range(microbatches, 0, -1) if n % max(1, n // ranks) == 0)
-        above = next(
-            n for n in range(microbatches, 3 * microbatches) if n % max(1, n // ranks) == 0
-        )
+    if not fits(microbatches):
+        below = next(filter(fits, count(microbatches, -1)))
+        above = next(filter(fits, count(microbatches)))
         expected = (
-            f"{name} on {ranks} ranks runs these in {rounds} rounds, which must be equally long; "
-            f"the nearest numbers that fit are {below} and {above}"
+            f"{name} on {ranks} ranks runs these in {microbatches // ranks} rounds, which must be "
+            f"equally long; the nearest numbers that fit are {below} and {above}"
         )
         raise InvalidValue("schedule", [("microbatches", microbatches, expected)])

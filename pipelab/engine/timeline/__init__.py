@@ -1,10 +1,14 @@
 """Times for a schedule: costs in, a timeline with its measures out."""
 
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.placed import PlacedTimeline, inference_costs
-from pipelab.engine.timeline.simulation import simulate
-from pipelab.engine.timeline.timeline import Timeline
-from pipelab.engine.timeline.training import TrainingTimeline, timeline_of, training_timeline
+from pipelab.engine.timeline.placed import (
+    PlacedTimeline,
+    TrainingTimeline,
+    inference_costs,
+    timeline_of,
+    training_timeline,
+)
+from pipelab.engine.timeline.timeline import Timeline, simulate
 
 __all__ = [
     "PlacedTimeline",

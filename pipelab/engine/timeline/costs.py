@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.engine.schedules.columns import columns_of
-from pipelab.errors import InvalidSchedule, InvalidValue
-from pipelab.fields import instance, is_list, whole_number
+from pipelab.engine.schedules.columns import a_schedule, columns_of, runnable
+from pipelab.errors import InvalidValue
+from pipelab.fields import is_list, whole_number
 from pipelab.schedules import Schedule
 
 PerStage = float | Sequence[float]
@@ -153,10 +153,7 @@ class StageCosts:
         >>> pl.StageCosts([1, 3], 1, 1).cut_for(pl.schedule("ZBV", ranks=2, microbatches=4)).forward
         (0.5, 1.5, 1.5, 0.5)
         """
-        _check_schedule("StageCosts.cut_for", schedule)
-        columns = columns_of(schedule)
-        if columns.defects:
-            raise InvalidSchedule(columns.defects, f"schedule {columns.name!r}")
+        columns = runnable(a_schedule("StageCosts.cut_for", schedule))
         if columns.stage_rank == tuple(range(columns.ranks)):
             return self
         if isinstance(self.comm, tuple):
@@ -199,11 +196,33 @@ class StageCosts:
             The argument is not a schedule, there are too many or too few numbers, or a backward has
             no time.
         """
-        _check_schedule("StageCosts.tables", schedule)
-        columns = columns_of(schedule)
+        columns = columns_of(a_schedule("StageCosts.tables", schedule))
         result = self.arrays(columns.stages, None if columns.forward_only else columns.name)
         result["comm"] = np.where(columns.holder[1:] != columns.holder[:-1], result["comm"], 0.0)
         return result
+
+    def times(self, schedule: Schedule) -> np.ndarray:
+        """How long everything takes that a schedule's graph has, by row.
+
+        Parameters
+        ----------
+        schedule : Schedule
+            Whose stages and links these costs are of.
+
+        Returns
+        -------
+        numpy.ndarray
+            As `Columns.times` has them, (rows,) array of floats.
+
+        Raises
+        ------
+        InvalidValue
+            As `tables` does.
+        """
+        table = self.tables(schedule)
+        names = ("forward", "backward_input", "backward_weight")
+        each = np.array([table[name] for name in names])
+        return columns_of(schedule).times(each, table["comm"], self.overlap)
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
         """Everything as arrays for so many stages, each on a rank of its own.
@@ -237,10 +256,6 @@ class StageCosts:
             result[name] = _spread(name, 0.0 if value is None else value, stages, "stages")
         result["comm"] = _spread("comm", self.comm, stages - 1, "links")
         return result
-
-
-def _check_schedule(what: str, schedule: Any) -> None:
-    instance(what, "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)")
 
 
 def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, ...]:

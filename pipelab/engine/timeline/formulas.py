@@ -8,14 +8,14 @@ has.
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
-from pipelab.engine.schedules.columns import columns_of
+from pipelab.engine.schedules.columns import a_schedule, columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.simulation import check_transfers
+from pipelab.engine.timeline.timeline import check_transfers
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import instance, is_list, true_or_false, whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule
@@ -33,222 +33,157 @@ class ClosedForm(NamedTuple):
 
 
 class _Case(NamedTuple):
-    """The symbols of the formulas for one schedule and its costs."""
+    """The symbols of the formulas for one schedule and its costs; F, I and W where stages are equal."""
 
     p: int
     m: int
     v: int
-    F: np.ndarray  # per stage
-    I: np.ndarray  # noqa: E741 - the field's symbol
-    W: np.ndarray
-    comm: np.ndarray  # per link, 0 within a rank
+    F: float
+    I: float  # noqa: E741 - the field's symbol
+    W: float
     overlap: float
+    table: dict[str, np.ndarray]  # as `StageCosts.tables` has it
+
+    @property
+    def FB(self) -> float:
+        """Forward and full backward: what one microbatch takes."""
+        return self.F + self.I + self.W
 
     @property
     def equal(self) -> bool:
-        """All stages cost the same."""
-        return all(len(set(x.tolist())) == 1 for x in (self.F, self.I, self.W))
-
-    @property
-    def silent(self) -> bool:
-        """Communication takes no time."""
-        return not self.comm.any()
-
-    @property
-    def one(self) -> tuple[float, float, float]:
-        """F, I and W of one microbatch on one rank, where all stages are equal."""
-        forward, back, weight = (float(x[0]) * self.v for x in (self.F, self.I, self.W))
-        return forward, back, weight
+        """Whether all stages cost the same and communication takes no time."""
+        times = (self.table[n] for n in ("forward", "backward_input", "backward_weight"))
+        return all((each == each[0]).all() for each in times) and not self.table["comm"].any()
 
 
 class _Form(NamedTuple):
     schedules: tuple[str, ...]
-    quantity: str
     formula: str
-    holds_when: str
-    holds: Callable[[_Case], bool]
-    value: Callable[[_Case], float | tuple[int, ...]]
+    conditions: tuple[str, ...]  # each a key of `_HOLDS`
+    value: Callable[..., float]  # of a case; of what a rank holds, of a case and the rank
     source: str
 
 
-def _gpipe(c: _Case) -> float:
-    back = c.I + c.W
-    sums, slowest = c.F.sum() + back.sum(), c.F.max() + back.max()
-    return float(sums + (c.m - 1) * slowest + 2 * c.comm.sum())
-
-
-def _makespan(bubble: Callable[[_Case], float]) -> Callable[[_Case], float]:
-    """m(F+B), the work of one rank, and a bubble."""
-    return lambda c: c.m * sum(c.one) + bubble(c)
-
-
-def _filling(c: _Case) -> bool:
-    """A weight gradient is no longer than either gap that it is meant to fill."""
-    forward, backward, weight = c.one
-    return c.equal and c.silent and weight <= min(forward, backward)
-
-
-def _bubble(f: float, i: float, w: float) -> Callable[[_Case], float]:
-    """(p-1)(f·F + i·I + w·W)."""
-    return lambda c: (c.p - 1) * (f * c.one[0] + i * c.one[1] + w * c.one[2])
-
-
-def _per_rank(rule: Callable[[_Case, int], int]) -> Callable[[_Case], tuple[int, ...]]:
-    return lambda c: tuple(int(min(rule(c, r), c.m * c.v)) for r in range(c.p))
-
-
-_EQUAL = "equal stages, no communication time"
-_SMALL_W = f"{_EQUAL}, W ≤ F and W ≤ I"
-_MEGATRON, _TABLE2 = "Megatron-LM", "Zero Bubble, table 2"
+_EQUAL = ("equal stages, no communication time",)
+_SMALL_W, _ONES = (*_EQUAL, "W ≤ F and W ≤ I"), (*_EQUAL, "F = I = W")
 
 # The paper's table names no condition on W; the ones below are where the formulas meet the
 # simulator.
-_FORMS = (
-    _Form(
-        ("GPipe",),
-        "makespan",
-        "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc",
-        "always",
-        lambda c: True,
-        _gpipe,
-        "two flow shops, one after the other",
-    ),
-    _Form(
-        ("1F1B",),
-        "makespan",
-        "(m+p-1)(F+B)",
-        _EQUAL,
-        lambda c: c.equal and c.silent,
-        _makespan(_bubble(1, 1, 1)),
-        f"{_TABLE2} and appendix H",
-    ),
-    _Form(
-        ("Interleaved1F1B",),
-        "makespan",
-        "m(F+B) + (p-1)(F+B)/v",
-        f"{_EQUAL}, m divisible by p",
-        lambda c: c.equal and c.silent and c.m % c.p == 0,
-        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v),
-        _MEGATRON,
-    ),
-    _Form(
-        ("LoopedBFS",),
-        "makespan",
-        "m(F+B) + (p-1)(F+B)/v",
-        f"{_EQUAL}, m ≥ p",
-        lambda c: c.equal and c.silent and c.m >= c.p,
-        _makespan(lambda c: (c.p - 1) * sum(c.one) / c.v),
-        "Breadth-first pipeline parallelism",
-    ),
-    _Form(
-        ("ZBH1",),
-        "makespan",
-        "m(F+B) + (p-1)(F+I-W)",
-        f"{_SMALL_W}, m ≥ p",
-        lambda c: _filling(c) and c.m >= c.p,
-        _makespan(_bubble(1, 1, -1)),
-        _TABLE2,
-    ),
-    _Form(
-        ("ZBH1",),
-        "makespan",
-        "(m+p-1)(F+I) + W",
-        f"{_SMALL_W}, m ≤ p",
-        lambda c: _filling(c) and c.m <= c.p,
-        lambda c: (c.m + c.p - 1) * (c.one[0] + c.one[1]) + c.one[2],
-        "Zero Bubble, appendix H",
-    ),
-    _Form(
-        ("ZBH2",),
-        "span",
-        "m(F+B) + (p-1)(F+I-2W)",
-        f"{_SMALL_W}, m ≥ 2p-1",
-        lambda c: _filling(c) and c.m >= 2 * c.p - 1,
-        _makespan(_bubble(1, 1, -2)),
-        _TABLE2,
-    ),
-    _Form(
-        ("ZBV",),
-        "span",
-        "m(F+B)",
-        f"{_EQUAL}, F = I = W, m ≥ 2p-1",
-        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.m >= 2 * c.p - 1,
-        _makespan(lambda c: 0.0),
-        "Zero Bubble, section 6",
-    ),
-    _Form(
-        ("DualPipeV",),
-        "makespan",
-        "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B",
-        f"{_EQUAL}, F = I = W, overlap = 1",
-        lambda c: c.equal and c.silent and len(set(c.one)) == 1 and c.overlap == 1,
-        _makespan(lambda c: (c.p - 1) * (sum(c.one) + c.one[1] - 2 * c.one[2]) / 2),
-        "DeepSeek-V3, table 2, as a V",
-    ),
-    _Form(
-        ("GPipe",),
-        "peak_in_flight",
-        "m",
-        "always",
-        lambda c: True,
-        _per_rank(lambda c, r: c.m),
-        "Megatron-LM",
-    ),
-    _Form(
-        ("1F1B", "ZBH1"),
-        "peak_in_flight",
-        "min(m, p-r) on rank r",
-        "always",
-        lambda c: True,
-        _per_rank(lambda c, r: c.p - r),
-        f"counted in the order; the largest, p, is that of {_TABLE2}",
-    ),
-    _Form(
-        ("ZBH2",),
-        "peak_in_flight",
-        "min(m, 2(p-r)-1) on rank r",
-        "always",
-        lambda c: True,
-        _per_rank(lambda c, r: 2 * (c.p - r) - 1),
-        f"counted in the order; the largest, 2p-1, is that of {_TABLE2}",
-    ),
-    _Form(
-        ("Interleaved1F1B",),
-        "peak_in_flight",
-        "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r",
-        "m divisible by p",
-        lambda c: c.m % c.p == 0,
-        _per_rank(lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1),
-        _MEGATRON,
-    ),
-    _Form(
-        ("LoopedBFS",),
-        "peak_in_flight",
-        "mv chunks",
-        "always",
-        lambda c: True,
-        _per_rank(lambda c, r: c.m * c.v),
-        "Breadth-first pipeline parallelism",
-    ),
-    _Form(
-        ("ZBV",),
-        "peak_in_flight",
-        "2p chunks, half a microbatch each",
-        "m ≥ 2p-1",
-        lambda c: c.m >= 2 * c.p - 1,
-        _per_rank(lambda c, r: 2 * c.p),
-        "Zero Bubble, section 6",
-    ),
-    _Form(
-        ("DualPipeV",),
-        "peak_in_flight",
-        "2p+1 chunks, half a microbatch each",
-        "always",
-        lambda c: True,
-        _per_rank(lambda c, r: 2 * c.p + 1),
-        "counted in torch's order",
-    ),
+_HOLDS: dict[str, Callable[[_Case], bool]] = {
+    _EQUAL[0]: lambda c: c.equal,
+    "W ≤ F and W ≤ I": lambda c: min(c.F, c.I) >= c.W,
+    "F = I = W": lambda c: c.F == c.I == c.W,
+    "overlap = 1": lambda c: c.overlap == 1,
+    "m ≥ p": lambda c: c.m >= c.p,
+    "m ≤ p": lambda c: c.m <= c.p,
+    "m ≥ 2p-1": lambda c: c.m >= 2 * c.p - 1,
+    "m divisible by p": lambda c: c.m % c.p == 0,
+}
+
+
+def _flow_shops(c: _Case) -> float:
+    forward, back = c.table["forward"], c.table["backward_input"] + c.table["backward_weight"]
+    slowest = forward.max() + back.max()
+    return float(forward.sum() + back.sum() + (c.m - 1) * slowest + 2 * c.table["comm"].sum())
+
+
+def _in_chunks(c: _Case) -> float:
+    return c.m * c.FB + (c.p - 1) * c.FB / c.v
+
+
+def _overlapped(c: _Case) -> float:
+    return c.m * c.FB + (c.p - 1) * (c.FB + c.I - 2 * c.W) / 2
+
+
+def _bubble(weights: int) -> Callable[[_Case], float]:
+    """m(F+B) + (p-1)(F+I-`weights`·W)."""
+    return lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - weights * c.W)
+
+
+_CHUNKS, _MEGATRON, _BFS = (
+    "m(F+B) + (p-1)(F+B)/v",
+    "Megatron-LM",
+    "Breadth-first pipeline parallelism",
 )
+_H2, _FEW = "m(F+B) + (p-1)(F+I-2W)", "(m+p-1)(F+I) + W"
+_OVERLAP = "m(F+B) + (p-1)(F&B + B - 3W)/2, F&B = F+B"
+_TABLE_2, _SECTION_6 = "Zero Bubble, table 2", "Zero Bubble, section 6"
+_COUNTED = f"counted in the order; the largest, {{}}, is that of {_TABLE_2}"
+_2P = ("m ≥ 2p-1",)
+
+# By the attribute of `Timeline` that they predict.
+_FORMS = {
+    "makespan": (
+        _Form(
+            ("GPipe",),
+            "ΣF + (m-1)·max F + ΣB + (m-1)·max B + 2Σc",
+            (),
+            _flow_shops,
+            "two flow shops, one after the other",
+        ),
+        _Form(
+            ("1F1B",),
+            "(m+p-1)(F+B)",
+            _EQUAL,
+            lambda c: (c.m + c.p - 1) * c.FB,
+            f"{_TABLE_2} and appendix H",
+        ),
+        _Form(("Interleaved1F1B",), _CHUNKS, (*_EQUAL, "m divisible by p"), _in_chunks, _MEGATRON),
+        _Form(("LoopedBFS",), _CHUNKS, (*_EQUAL, "m ≥ p"), _in_chunks, _BFS),
+        _Form(("ZBH1",), "m(F+B) + (p-1)(F+I-W)", (*_SMALL_W, "m ≥ p"), _bubble(1), _TABLE_2),
+        _Form(
+            ("ZBH1",),
+            _FEW,
+            (*_SMALL_W, "m ≤ p"),
+            lambda c: (c.m + c.p - 1) * (c.F + c.I) + c.W,
+            "Zero Bubble, appendix H",
+        ),
+        _Form(
+            ("DualPipeV",),
+            _OVERLAP,
+            (*_ONES, "overlap = 1"),
+            _overlapped,
+            "DeepSeek-V3, table 2, as a V",
+        ),
+    ),
+    "span": (
+        _Form(("ZBH2",), _H2, (*_SMALL_W, *_2P), _bubble(2), _TABLE_2),
+        _Form(("ZBV",), "m(F+B)", (*_ONES, *_2P), lambda c: c.m * c.FB, _SECTION_6),
+    ),
+    "peak_in_flight": (
+        _Form(("GPipe",), "m", (), lambda c, r: c.m, _MEGATRON),
+        _Form(
+            ("1F1B", "ZBH1"),
+            "min(m, p-r) on rank r",
+            (),
+            lambda c, r: c.p - r,
+            _COUNTED.format("p"),
+        ),
+        _Form(
+            ("ZBH2",),
+            "min(m, 2(p-r)-1) on rank r",
+            (),
+            lambda c, r: 2 * (c.p - r) - 1,
+            _COUNTED.format("2p-1"),
+        ),
+        _Form(
+            ("Interleaved1F1B",),
+            "min(mv, (v-1)p + 2(p-1-r) + 1) chunks on rank r",
+            ("m divisible by p",),
+            lambda c, r: (c.v - 1) * c.p + 2 * (c.p - 1 - r) + 1,
+            _MEGATRON,
+        ),
+        _Form(("LoopedBFS",), "mv chunks", (), lambda c, r: c.m * c.v, _BFS),
+        _Form(("ZBV",), "2p chunks, half a microbatch each", _2P, lambda c, r: 2 * c.p, _SECTION_6),
+        _Form(
+            ("DualPipeV",),
+            "2p+1 chunks, half a microbatch each",
+            (),
+            lambda c, r: 2 * c.p + 1,
+            "counted in torch's order",
+        ),
+    ),
+}
 
 
 def closed_forms(
@@ -293,56 +228,36 @@ def closed_forms(
     >>> [(form.quantity, form.value) for form in pl.closed_forms(schedule, costs)]
     [('makespan', 33.0), ('peak_in_flight', (4, 3, 2, 1))]
     """
-    instance(
-        "closed_forms", "schedule", schedule, Schedule, "a Schedule; make one with pl.schedule(...)"
-    )
+    columns = columns_of(a_schedule("closed_forms", schedule))
     instance("closed_forms", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_transfers(transfers)
-    table = costs.tables(schedule)
-    names = ("forward", "backward_input", "backward_weight", "comm")
-    forward, back, weight, comm = (table[name] for name in names)
-    case = _Case(
-        schedule.ranks,
-        schedule.microbatches,
-        schedule.chunks,
-        forward,
-        back,
-        weight,
-        comm,
-        costs.overlap,
-    )
+    p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
+    names = ("forward", "backward_input", "backward_weight")
+    forward, back, weight = (v * float(table[name][0]) for name in names)
+    case = _Case(p, schedule.microbatches, v, forward, back, weight, costs.overlap, table)
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
-    name = (
-        "ZBH1"
-        if schedule.name == "InterleavedZeroBubble" and schedule.chunks == 1
-        else schedule.name
-    )
-    forms = [form for form in _FORMS if name in form.schedules]
-    made = bool(forms) and _as_made(schedule)
+    name = schedule.name
+    name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
+    made = _made(schedule.name, p, schedule.microbatches, v)
+    as_made = made is not None and columns_of(made).schedule == columns.computing().schedule
     found = []
-    for form in forms:
-        timed = form.quantity != "peak_in_flight"
-        conditions = [form.holds_when] * (form.holds_when != "always") + [
-            "buffered transfers"
-        ] * timed
-        if not made:
-            conditions.insert(0, f"pl.schedule's own order of {name}, which this is not")
-        holds = (
-            made
-            and form.holds(case)
-            and (not timed or transfers == "buffered" or schedule.ranks == 1)
-        )
-        when, value = ", ".join(conditions) or "always", form.value(case) if holds else None
-        found.append(ClosedForm(name, form.quantity, form.formula, when, value, form.source))
+    for quantity, form in (
+        (q, f) for q, forms in _FORMS.items() for f in forms if name in f.schedules
+    ):
+        holds = as_made and all(_HOLDS[each](case) for each in form.conditions)
+        when, value = list(form.conditions), cast(float | tuple[int, ...] | None, None)
+        if not as_made:
+            when.insert(0, f"pl.schedule's own order of {name}, which this is not")
+        if quantity != "peak_in_flight":
+            when.append("buffered transfers")
+            holds = holds and (transfers == "buffered" or p == 1)
+            value = form.value(case) if holds else None
+        elif holds:
+            most = case.m * v
+            value = tuple(int(min(form.value(case, rank), most)) for rank in range(p))
+        words = ", ".join(when) or "always"
+        found.append(ClosedForm(name, quantity, form.formula, words, value, form.source))
     return tuple(found)
-
-
-def _as_made(schedule: Schedule) -> bool:
-    """Whether this is what `pl.schedule` makes under its name, idle ticks aside."""
-    made = _made(schedule.name, schedule.ranks, schedule.microbatches, schedule.chunks)
-    if made is None:
-        return False
-    return columns_of(made).schedule == columns_of(schedule).computing().schedule
 
 
 @lru_cache(maxsize=8)
@@ -405,7 +320,7 @@ def lower_bound(
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = true_or_false("lower_bound", "split_backward", split_backward)
-    held = _held(in_flight, ranks, microbatches)
+    held = held_at_most("lower_bound", "in_flight", in_flight, ranks, microbatches)
     table = costs.arrays(ranks, "training")
     shortened = min(1.0, costs.overlap)
     forward, backward, weight = (
@@ -424,19 +339,23 @@ def lower_bound(
     return float(max(steady.max(), drained.max()))
 
 
-def _held(in_flight: Any, ranks: int, microbatches: int) -> np.ndarray:
-    """How many microbatches each rank may hold, no more than there are."""
-    if in_flight is None:
-        return np.full(ranks, float(microbatches))
-    if not is_list(in_flight):
-        in_flight = whole_number("lower_bound", "in_flight", in_flight)
-        return np.full(ranks, float(min(in_flight, microbatches)))
-    most = list(in_flight)
-    if len(most) != ranks:
-        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(most)}"
-        raise InvalidValue("lower_bound", [("in_flight", in_flight, expected)])
-    checked = [
-        whole_number("lower_bound", f"in_flight[{rank}]", number)
-        for rank, number in enumerate(most)
-    ]
+def held_at_most(
+    what: str, field: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
+) -> np.ndarray:
+    """How many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
+
+    Raises
+    ------
+    InvalidValue
+        In the name of `what`: `most` is neither a whole number of at least 1 nor one per rank.
+    """
+    if not is_list(most):
+        each = microbatches if most is None else whole_number(what, field, most)
+        return np.full(ranks, float(min(each, microbatches)))
+    found = list(cast(Sequence[int], most))
+    if len(found) != ranks:
+        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(found)}"
+        raise InvalidValue(what, [(field, most, expected)])
+    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(found))
+    checked = [whole_number(what, name, number) for name, number in named]
     return np.minimum(np.array(checked, dtype=float), microbatches)

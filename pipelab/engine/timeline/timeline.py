@@ -1,4 +1,10 @@
-"""A timeline: a schedule with start and end of every action, and every measure taken from it."""
+"""A timeline: a schedule with start and end of every action, and every measure taken from it.
+
+With buffered transfers `simulate` equals the definition, `pipelab.simulator.action_times`.
+
+buffered  the sender goes on at once; the message arrives `comm` later
+queued    the same, but messages from one rank to another go one at a time
+"""
 
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -6,14 +12,28 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.engine.schedules.columns import IDLE, B, Columns, F, Graph, I, W, columns_of
+from pipelab.engine.schedules.columns import (
+    IDLE,
+    B,
+    Columns,
+    F,
+    Graph,
+    I,
+    W,
+    a_schedule,
+    columns_of,
+    runnable,
+)
+from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.errors import InvalidValue
-from pipelab.fields import numbered
+from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.fields import instance, numbered, true_or_false, whole_number
 from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+TRANSFER_MODES = ("buffered", "queued")
 
 
 class Steps(NamedTuple):
@@ -56,28 +76,6 @@ class Idle(NamedTuple):
         return table(self.to_frame())
 
 
-class Binding(NamedTuple):
-    """What every node waited for last, each an array of shape (nodes,).
-
-    Attributes
-    ----------
-    node : int array
-        The number of nodes means "nothing".
-    entry : int array
-        The entry that was meant, -1 for nothing: the half of a pair whose result was needed, or its
-        forward, where its rank was busy with the pair as a whole.
-    whole : bool array
-        True where a rank was busy, False where data was needed.
-    second : bool array
-        True where it was the second half of a pair that had to wait.
-    """
-
-    node: np.ndarray
-    entry: np.ndarray
-    whole: np.ndarray
-    second: np.ndarray
-
-
 class Messages(NamedTuple):
     """Every message between two ranks, each an array of shape (messages,).
 
@@ -109,13 +107,10 @@ class Timeline:
         As for `simulate`.
     synchronous_optimizer : bool
         As for `simulate`.
-    node_start, node_end : arrays of float, shape (nodes,)
-        When every node starts and ends; a node is an action or a pair.
     graph : Graph
         What waits for what (`pipelab.engine.schedules.columns`).
-    arrivals : tuple of arrays of float, shape (nodes,)
-        For each array of the graph's `waits`, when what a node waits for is there; at most 0 where it
-        waits for nothing.
+    ends : array of float, shape (nodes,)
+        When every node of the graph ends: first the actions, a pair being one, then the messages.
 
     Examples
     --------
@@ -130,10 +125,8 @@ class Timeline:
     costs: StageCosts
     transfers: str
     synchronous_optimizer: bool
-    node_start: np.ndarray = field(repr=False)  # a node is an action or a pair
-    node_end: np.ndarray = field(repr=False)
     graph: Graph = field(repr=False)
-    arrivals: tuple[np.ndarray, ...] = field(repr=False)
+    ends: np.ndarray = field(repr=False)
 
     @property
     def columns(self) -> Columns:
@@ -141,19 +134,35 @@ class Timeline:
         return columns_of(self.schedule)
 
     @cached_property
+    def arrivals(self) -> tuple[np.ndarray, ...]:
+        """For each array of the graph's `waits`, when what an action waits for is there; 0 for nothing."""
+        known = np.append(self.ends, 0.0)
+        return tuple(known[waits[: len(self.node_entry)]] for waits in self.graph.waits)
+
+    @cached_property
+    def node_start(self) -> np.ndarray:
+        """When every action starts: as the last of what it waits for is there; shape (actions,)."""
+        return np.maximum.reduce(self.arrivals)
+
+    @property
+    def node_end(self) -> np.ndarray:
+        """When every action ends, shape (actions,)."""
+        return self.ends[: len(self.node_entry)]
+
+    @cached_property
     def start(self) -> np.ndarray:
         """When every entry of the schedule starts; (n,) array of floats."""
-        return self.node_start[self.graph.node]
+        return self.node_start[self.columns.node]
 
     @cached_property
     def end(self) -> np.ndarray:
         """When every entry of the schedule ends; (n,) array of floats."""
-        return self.node_end[self.graph.node]
+        return self.node_end[self.columns.node]
 
-    @cached_property
+    @property
     def node_entry(self) -> np.ndarray:
-        """The first entry of every node; (nodes,) array of ints."""
-        return np.flatnonzero(~self.columns.second)
+        """The first entry of every action; (actions,) array of ints."""
+        return self.columns.entry
 
     @cached_property
     def node_works(self) -> np.ndarray:
@@ -221,14 +230,6 @@ class Timeline:
         return _ratio(self.span - self.ideal, self.span)
 
     @property
-    def optimizer_start(self) -> tuple[float, ...]:
-        """When each rank's optimizer step starts: after its own last action, or after everybody's."""
-        ends = self.rank_ends
-        return tuple(
-            (np.full_like(ends, self.makespan) if self.synchronous_optimizer else ends).tolist()
-        )
-
-    @property
     def iteration_time(self) -> float:
         """From one training step to the next.
 
@@ -283,8 +284,7 @@ class Timeline:
         columns = self.columns
         rank = numbered("memory", "rank", rank, columns.ranks, "rank")
         mine = slice(columns.first[rank], columns.first[rank + 1])
-        kind, stage, node = columns.kind[mine], columns.stage[mine], self.graph.node[mine]
-        start, end = self.start[mine], self.end[mine]
+        kind, stage, node = columns.kind[mine], columns.stage[mine], columns.node[mine]
         table = self.costs.tables(self.schedule)
         full, rest = table["activation"][stage], np.zeros(len(stage))
         if columns.splits_backward:
@@ -295,39 +295,25 @@ class Timeline:
                 )
                 raise InvalidValue("memory", [("weight_activation", None, expected)])
             rest = table["weight_activation"][stage]
-        changes = [
-            (kind == F, 0, start, full),
-            (kind == B, 1, end, -full),
-            (kind == I, 1, end, rest - full),
-            (kind == W, 1, end, -rest),
-        ]
-        if columns.forward_only:
-            changes.append((kind == F, 1, end, -full))
+        taken, backward = kind == F, (kind == B) | (kind == I) | (kind == W)
+        freed = np.select([kind == I, kind == W], [full - rest, rest], full)
+        at_end = taken if columns.forward_only else backward
         # In the order of the rank, which does one thing at a time: each node takes as it starts and
         # frees as it ends.
-        place, time, change = (
-            np.concatenate(parts)
-            for parts in zip(
-                *((2 * node[m] + late, at[m], by[m]) for m, late, at, by in changes), strict=True
-            )
-        )
+        place = np.append(2 * node[taken], 2 * node[at_end] + 1)
         order = np.argsort(place, kind="stable")
-        return _stepped(time[order], change[order])
+        time = np.append(self.start[mine][taken], self.end[mine][at_end])
+        return _stepped(time[order], np.append(full[taken], -freed[at_end])[order])
 
     @cached_property
     def idle(self) -> Idle:
         """Idle time of every rank by its cause: every gap before an action, and the one behind the last."""
-        graph, rank, ranks, kind = (
-            self.graph,
-            self.node_rank,
-            self.schedule.ranks,
-            self.columns.kind,
-        )
-        known = np.append(self.node_end, 0.0)
-        before = known[graph.waits[0]]
+        rank, ranks, kind = self.node_rank, self.schedule.ranks, self.columns.kind
+        known = np.append(self.end, 0.0)
+        before, *others = (known[entry] for entry in self.graph.meant)
         gap = self.node_start - before
         # When the last of all that is waited for ended, messages not counted.
-        network = self.node_start - np.maximum.reduce([known[waits] for waits in graph.waits])
+        network = self.node_start - np.maximum.reduce([before, *others])
         first_backward, last_forward = np.full(ranks, np.inf), np.full(ranks, -np.inf)
         turns = kind == F if self.columns.forward_only else np.isin(kind, (B, I))
         np.minimum.at(first_backward, self.columns.rank[turns], self.start[turns])
@@ -353,24 +339,19 @@ class Timeline:
         pair it is the half whose result was needed, and the forward where the rank was busy with
         both.
         """
-        return self.binding.entry[self.graph.node]
+        return self._last[1][self.columns.node]
 
     @cached_property
-    def binding(self) -> Binding:
-        """For every node what it waited for last. Of several that end together, the one on the same rank is named."""
-        graph, n = self.graph, len(self.graph)
-        node, which, best = np.full(n, n), np.zeros(n, dtype=np.int64), np.full(n, -1.0)
-        for i, (waits, arrival) in enumerate(zip(graph.waits, self.arrivals, strict=True)):
-            better = (waits < n) & (arrival > best)
-            node[better], which[better], best[better] = waits[better], i, arrival[better]
-        entry, whole = np.append(self.node_entry, -1)[node], np.ones(n, bool)
-        second = np.zeros(n, bool)
-        for i in range(len(graph.waits)):
-            needed = graph.needed(i)
-            if needed is not None:
-                mine = (which == i) & (node < n)
-                entry[mine], whole[mine], second[mine] = needed[mine], False, i == 2
-        return Binding(node, entry, whole, second)
+    def _last(self) -> tuple[np.ndarray, np.ndarray]:
+        """For every action which array of the graph's `waits` names what ended last, and the entry meant there.
+
+        The entry is -1 for nothing. Of several that end together, the one on the same rank is named.
+        """
+        which, entry, best = (np.full(len(self.node_entry), x) for x in (0, -1, -1.0))
+        for i, (meant, arrival) in enumerate(zip(self.graph.meant, self.arrivals, strict=True)):
+            better = (meant >= 0) & (arrival > best)
+            which[better], entry[better], best[better] = i, meant[better], arrival[better]
+        return which, entry
 
     def names_waited_for(self, entries: np.ndarray) -> list[str]:
         """What each of these entries waited for last, as text.
@@ -385,13 +366,13 @@ class Timeline:
         list of str
             Empty for nothing; a pair where a rank was busy with one.
         """
-        bound, columns, node = self.binding, self.columns, self.graph.node[entries]
-        wanted = zip(bound.entry[node].tolist(), bound.whole[node].tolist(), strict=True)
+        columns, node = self.columns, self.columns.node[entries]
+        wanted = zip(*(each[node].tolist() for each in self._last), strict=True)
         paired, texts = columns.paired.tolist(), columns.texts
         return [
             # a whole pair is its first half
-            "" if i < 0 else str(columns.whole(i)) if whole and paired[i] else texts[i]
-            for i, whole in wanted
+            "" if i < 0 else str(columns.whole(i)) if which == 0 and paired[i] else texts[i]
+            for which, i in wanted
         ]
 
     @property
@@ -409,13 +390,16 @@ class Timeline:
         Of a pair, the half whose result is needed next; where nothing is but the rank, the half that
         had to wait.
         """
-        bound, first, n = self.binding, self.node_entry, len(self.graph)
+        (which, entry), columns = self._last, self.columns
         node, needed, path = int(np.argmax(self.node_end)), -1, []
-        while node < n:
-            path.append(needed if needed >= 0 else int(first[node]) + int(bound.second[node]))
-            needed = -1 if bound.whole[node] else int(bound.entry[node])
-            node = int(bound.node[node])
-        return np.array(path[::-1])
+        while True:
+            first = int(self.node_entry[node])
+            late = int(columns.paired[first] and which[node] == 2)
+            path.append(needed if needed >= 0 else first + late)
+            before = int(entry[node])
+            if before < 0:
+                return np.array(path[::-1])
+            node, needed = int(columns.node[before]), before if which[node] else -1
 
     @property
     def critical_path(self) -> tuple[Action, ...]:
@@ -485,3 +469,130 @@ def _stepped(time: np.ndarray, change: np.ndarray) -> Steps:
     shown = np.stack([most > np.maximum(before, last), np.ones(len(last), bool)], axis=1).ravel()
     times, amounts = np.repeat(time[begins], 2), np.stack([most, last], axis=1).ravel()
     return Steps(np.append(0.0, times[shown]), np.append(0.0, amounts[shown]))
+
+
+def simulate(
+    schedule: Schedule,
+    costs: StageCosts,
+    *,
+    transfers: str = "buffered",
+    synchronous_optimizer: bool = True,
+) -> Timeline:
+    """Times of every action: each starts as soon as its rank is free and its data is there.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Checked first, and compiled once: the same schedule with other costs takes a fraction of the
+        time.
+    costs : StageCosts
+        Of the schedule's stages and links; of whole ranks, `costs.cut_for(schedule)` makes them.
+    transfers : {"buffered", "queued"}
+        `"buffered"`: a rank sends and goes on at once, and messages never wait for one another.
+        `"queued"`: the same, but what one rank sends another goes one message at a time.
+    synchronous_optimizer : bool
+        Whether every rank's optimizer step waits for the last rank (for a global gradient norm,
+        say).
+
+    Returns
+    -------
+    Timeline
+        Start and end of every action, in the unit of the costs, and the measures taken from them.
+
+    Raises
+    ------
+    InvalidSchedule
+        The schedule cannot be run; names the action, or the edges of the deadlock.
+    InvalidValue
+        The costs do not fit the schedule, or an argument is not valid.
+    UnknownName
+        `transfers` is unknown.
+    TooLarge
+        More than a million rounds of actions, or 40 million cells of rounds times ranks.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> schedule = pl.schedule("1F1B", ranks=4, microbatches=8)
+    >>> timeline = pl.simulate(schedule, pl.StageCosts(forward=1, backward_input=1, backward_weight=1))
+    >>> timeline.makespan, round(timeline.bubble_fraction, 4), timeline.peak_in_flight
+    (33.0, 0.2727, (4, 3, 2, 1))
+    """
+    a_schedule("simulate", schedule)
+    instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
+    synchronous_optimizer = true_or_false(
+        "simulate", "synchronous_optimizer", synchronous_optimizer
+    )
+    check_transfers(transfers)
+    took, graph = costs.times(schedule), runnable(schedule).graph
+    ends = graph.finish(took, queued=transfers == "queued")
+    return Timeline(schedule, costs, transfers, synchronous_optimizer, graph, ends)
+
+
+def simulate_in_flight(
+    costs: StageCosts, microbatches: int, in_flight: int, leaving: float = 0.0
+) -> Timeline:
+    """Passes of microbatches through lanes of which at most `in_flight` are in flight at any time.
+
+    Lanes (stages and links) work on one microbatch at a time, in order. With n in flight,
+    microbatch q waits at the first lane until microbatch q - n has left the last. In decode that is
+    the same microbatch, whose next token can only start once its last one is known: n of them go
+    round in a closed loop. In prefill they are n places of an open stream.
+
+    A lane may be free for the next microbatch before the last one is through: its GPUs take turns
+    (`pipelab.costs`), or the message is still on the wire. Such a wait (`StageCosts.comm`, and
+    `leaving` behind the last lane) delays the microbatch and keeps no other one from the lane.
+
+    Parameters
+    ----------
+    costs : StageCosts
+        `forward` holds one time per lane; links are lanes of their own (`pl.inference_costs`).
+        `comm` is what passes between a lane's end and the next one's start.
+    microbatches : int
+        Passes in all; in decode pass q is token q // in_flight of microbatch q mod in_flight.
+    in_flight : int
+    leaving : float
+        From the end of the last lane to the moment a microbatch has left.
+
+    Returns
+    -------
+    Timeline
+        `waited_for` shows where a pass waited for another one to leave.
+
+    Raises
+    ------
+    InvalidValue, TooLarge
+        A count is no positive whole number, or there are more than 5 million forwards.
+
+    Examples
+    --------
+    >>> from pipelab.engine.timeline.timeline import simulate_in_flight
+    >>> costs = StageCosts((1, 1, 1))
+    >>> [simulate_in_flight(costs, microbatches=6, in_flight=n).makespan for n in (1, 2, 3)]
+    [18.0, 10.0, 8.0]
+    """
+    in_flight = whole_number("simulate_in_flight", "in_flight", in_flight)
+    lanes = np.size(costs.forward)
+    schedule = make_schedule("Inference", lanes, microbatches)
+    took, graph = costs.times(schedule), columns_of(schedule).graph
+    # Node lane · microbatches + q is pass q on that lane. Behind the lanes and their messages come the
+    # passes on their way out, for each of which another one waits at the first lane.
+    total, passes = len(graph), lanes * microbatches
+    out = np.arange(max(0, microbatches - in_flight))
+    count, left = total + len(out), passes - microbatches + out
+    before, made_by = (np.where(waits == total, count, waits) for waits in graph.waits)
+    room, meant = np.full(count, count), np.full(passes, -1)
+    room[in_flight:microbatches], meant[in_flight:microbatches] = total + out, left
+    waits = (np.append(before, np.full(len(out), count)), np.append(made_by, left), room)
+    row = np.append(graph.row, np.full(len(out), len(took)))
+    loop = Graph(graph.first, waits, (*graph.meant, meant), row)
+    ends = loop.finish(np.append(took, [leaving, 0.0]))
+    return Timeline(schedule, costs, "buffered", True, loop, ends)
+
+
+def check_transfers(transfers: str) -> None:
+    """Raise `UnknownName` for an unknown transfer mode."""
+    if not isinstance(transfers, str) or transfers not in TRANSFER_MODES:
+        raise UnknownName(
+            f"transfers {shown(transfers)} is not known; {nearest(transfers, TRANSFER_MODES)}"
+        )

@@ -82,9 +82,7 @@ class Order:
         """
         columns = self.columns
         each = times[:, columns.holder] / columns.held[columns.holder][:, None]
-        took, queues = columns.times(each), columns.queues
-        row = np.concatenate([columns.work.row, len(took) + queues.link])
-        return queues.graph.makespan(np.concatenate([took, comm]), row)
+        return columns.graph.makespan(columns.times(each, comm))
 
 
 @lru_cache(maxsize=256)

@@ -19,7 +19,7 @@ from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.stage_arrays import StageTables, stage_tables
-from pipelab.engine.timeline.training import in_training
+from pipelab.engine.timeline.placed import in_training
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import StageReport
 from pipelab.placement import Placement, Stage

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, overload
 
 from pipelab.display import counted
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.timeline.training import TrainingTimeline
+from pipelab.engine.timeline.placed import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate

@@ -11,12 +11,14 @@ import re
 import subprocess
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelab.course.checks import EXERCISES
 from pipelab.course.plain_answers import MIME, checked
+from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.whole_files import refused
@@ -28,16 +30,18 @@ _ASK = "from pipelab.course.plain_answers import tell as _tell\n_tell({name!r}, 
 _MARK = "pipelab-asks"
 
 
-def grade(path: str | Path, limit: float = 600.0) -> dict[str, Any]:
+def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[str, Any]:
     """Points for every exercise of a notebook.
 
     Parameters
     ----------
     path : str or Path
-        A student's copy of a notebook of the course; its exercises are those of the number with
-        which its name begins, or else of the checks in it.
+        A student's copy of a notebook of the course: its exercises are those of the notebook that
+        most of its checks belong to, or without a check, of the number in its name.
     limit : float
         Seconds for the whole notebook. What was answered before it ends, counts.
+    each : float
+        Seconds for a cell, which is interrupted then; the next one begins.
 
     Returns
     -------
@@ -47,14 +51,15 @@ def grade(path: str | Path, limit: float = 600.0) -> dict[str, Any]:
     Raises
     ------
     InvalidValue
-        The limit is not a positive number.
+        A limit is not a positive number.
     InvalidData
         The file cannot be read, is no notebook, or belongs to no exercise.
     MissingPackage
         The extra `lab` is not installed.
     """
-    if not limit > 0:
-        raise InvalidValue("grade", [("limit", limit, "expected seconds, more than 0")])
+    for name, seconds in (("limit", limit), ("each", each)):
+        if not seconds > 0:
+            raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
     began = time.monotonic()
     path = Path(path)
     notebook = _read(path)
@@ -66,13 +71,13 @@ def grade(path: str | Path, limit: float = 600.0) -> dict[str, Any]:
     names = _exercises(path, [name for checks in asked.values() for name, _ in checks])
     for name in names:  # whatever a check imports is imported before any code of the student's runs
         EXERCISES[name].grade((lambda *_: None) if hasattr(EXERCISES[name], "inputs") else 0.0)
-    stopped = _run(notebook, asked, limit)
-    said = _answers(notebook)
-    tests = [_test(name, said.get(name), stopped) for name in names]
+    stopped = _run(notebook, asked, limit, each)
+    said, late = _answers(notebook, each)
+    tests = [_test(name, said.get(name), late.get(name, stopped)) for name in names]
     return {
         "score": sum(test["score"] for test in tests),
         "execution_time": round(time.monotonic() - began, 1),
-        "output": stopped or "The notebook ran to its end.",
+        "output": stopped or f"The notebook ran to its end{_failed(notebook)}.",
         "tests": tests,
     }
 
@@ -117,19 +122,24 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
 
 def _exercises(path: Path, checks: list[str]) -> list[str]:
     """The names of all exercises that there are points for."""
-    digits = re.match(r"\d\d", path.name)
-    numbers = {digits[0]} if digits else {name[:2] for name in checks}
+    most = Counter(name[:2] for name in checks).most_common(1)
+    numbers = [number for number, _ in most] or re.findall(r"(?<!\d)\d\d(?!\d)", path.name)
     names = [name for name in EXERCISES if name[:2] in numbers]
     if not names:
         known = ", ".join(sorted({name[:2] for name in EXERCISES}))
         expected = (
-            f"expected a name that begins with the number of a notebook with exercises ({known})"
+            f"expected a check, or a name with the number of a notebook with exercises ({known})"
         )
         raise InvalidData(f"{path}: {expected}")
     return names
 
 
-def _run(notebook: "NotebookNode", asked: dict[int, list[tuple[str, str]]], limit: float) -> str:
+def _run(
+    notebook: "NotebookNode",
+    asked: dict[int, list[tuple[str, str]]],
+    limit: float,
+    each: float,
+) -> str:
     """Run it with the questions put between its cells; say why it stopped early, or nothing."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
     from nbformat.v4 import new_code_cell
@@ -149,12 +159,17 @@ def _run(notebook: "NotebookNode", asked: dict[int, list[tuple[str, str]]], limi
 
     def left(_: object) -> float:
         began.append(time.monotonic())
-        return max(0.1, limit - (began[-1] - began[0]))
+        rest = limit - (began[-1] - began[0])
+        if rest <= 0:
+            raise CellTimeoutError
+        return min(rest, each)
 
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         client = notebook_client(
             notebook,
             timeout_func=left,
+            interrupt_on_timeout=True,
+            error_on_timeout={"ename": "TimeoutError", "evalue": "", "traceback": []},
             allow_errors=True,
             resources={"metadata": {"path": scratch}},
         )
@@ -167,30 +182,45 @@ def _run(notebook: "NotebookNode", asked: dict[int, list[tuple[str, str]]], limi
     return ""
 
 
-def _answers(notebook: "NotebookNode") -> dict[str, str]:
-    """What the kernel said last of every exercise; a value that cannot be found hides no earlier one."""
-    said: dict[str, str] = {}
+def _answers(notebook: "NotebookNode", each: float) -> tuple[dict[str, str], dict[str, str]]:
+    """What the kernel said last of every exercise, and of which it was interrupted.
+
+    A value that cannot be found hides no earlier one.
+    """
+    said, late = dict[str, str](), dict[str, str]()
     for cell in notebook.cells:
         name = cell.metadata.get(_MARK)
         for output in cell.get("outputs", []) if name else []:
             text = output.get("data", {}).get(MIME)
             if isinstance(text, str) and (name not in said or not text.startswith('{"failed"')):
                 said[name] = text
-    return said
+            if output.get("ename") == "KeyboardInterrupt":
+                late[name] = f"It was stopped after {each:g} s."
+    return said, late
+
+
+def _failed(notebook: "NotebookNode") -> str:
+    """How many of the student's cells raise, and what the first one does."""
+    errors = [
+        output.get("ename", "")
+        for cell in notebook.cells
+        if cell.cell_type == "code" and _MARK not in cell.metadata
+        for output in cell.outputs
+        if output.output_type == "error"
+    ]
+    return (
+        f", but {counted(len(errors), 'cell')} failed, the first with {errors[0]}" if errors else ""
+    )
 
 
 def _test(name: str, stated: str | None, stopped: str) -> dict[str, Any]:
-    right, why = checked(name, stated) if stated is not None else (None, "")
-    missing = (
-        f"no answer. {stopped}".strip()
-        if stopped
-        else "no answer: its check is gone from the notebook"
-    )
+    missing = stopped or "its check is gone from the notebook"
+    points, why = checked(name, stated) if stated is not None else (0, f"no answer: {missing}")
     return {
         "name": f"exercise {name}",
-        "score": int(right is True),
+        "score": points or 0,
         "max_score": 1,
-        "status": "passed" if right else "failed",
-        "output": missing if stated is None else why,
+        "status": "passed" if points == 1 else "failed",
+        "output": why,
         "visibility": "visible",
     }

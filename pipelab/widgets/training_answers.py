@@ -5,15 +5,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import ending
+from pipelab.display import duration, ending
 from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import given, whole_number
+from pipelab.figures.theme import rate
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Problem
 from pipelab.solving import solve
-from pipelab.widgets.mix_values import Mix, code_of_problem, problem_of
+from pipelab.widgets.mix_answers import keep, kept
+from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
+from pipelab.widgets.script import Script, Term
 
 if TYPE_CHECKING:
     from pipelab.engine.training import TrainingResult
@@ -22,8 +25,6 @@ BEST = "best"  # of the published rules, for each placement
 SCHEDULES = (*(name for name in RULES if name != "Inference"), BEST)
 RECOMPUTE = (*KINDS, "auto")
 _MOST = {"microbatches": 1024, "sequences": 256}
-_MOST_KEPT = 100
-_kept: dict[tuple[Mix, "TrainingValues"], "TrainingResult"] = {}
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,14 @@ def training_problem(mix: Mix, values: TrainingValues) -> Problem:
     InvalidValue
         The values contradict each other.
     """
-    load = Workload(mix.context, values.sequences, "training", microbatches=values.microbatches)
-    return replace(problem_of(for_training(mix, values)), workload=load)
+    problem_of(for_training(mix, values))  # raises what is wrong with the mix
+    return _script(mix, values)[1].value
+
+
+def _script(mix: Mix, values: TrainingValues) -> tuple[Script, Term]:
+    script, problem = script_of(for_training(mix, values))
+    load = mix.context, values.sequences
+    return script, trained_by(script, problem, *load, microbatches=values.microbatches)
 
 
 def trained(
@@ -105,8 +112,8 @@ def trained(
         The values contradict each other.
     """
     key = for_training(mix, values), values
-    if key in _kept:
-        return _kept[key]
+    if (known := kept(key)) is not None:
+        return known
     found = solve(
         training_problem(mix, values),
         objective="step_time",
@@ -114,10 +121,7 @@ def trained(
         stop=stop,
         time_limit=time_limit,
     )
-    if found.status in ("optimal", "infeasible"):
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = found
+    keep(key, found, found.status)
     return found
 
 
@@ -140,21 +144,19 @@ def carried_on(
 
 
 def passing_headline(step: TrainingTimeline) -> str:
-    """The title until there is an answer."""
-    name, seconds = step.timeline.schedule.name, step.timeline.iteration_time
+    """Return the title until there is an answer."""
+    name, seconds = step.timeline.schedule.name, duration(step.timeline.iteration_time)
     fits = ", which does not fit" if step.shortfall else ""
-    return (
-        f"{name}: a step takes {_time(seconds)} with this placement{fits}; "
-        "the best is being solved …"
-    )
+    placed = f"{name}: a step takes {seconds} with this placement{fits}"
+    return f"{placed}; the best is being solved …"
 
 
 def headline(found: "TrainingResult", at_work: bool) -> str:
-    """What was found, and how far it is proven, in one line."""
+    """Return in one line what was found, and how far it is proven."""
     if found.placement is None:
         return ""
-    stages = len(found.placement)
-    head = f"{found.schedule}: a step takes {_time(given(given(found.objective).value))} on {stages} stages, "
+    stages, step = len(found.placement), duration(given(given(found.objective).value))
+    head = f"{found.schedule}: a step takes {step} on {stages} stages, "
     if found.status == "optimal":
         return f"{head}proven least"
     far = f"up to {found.gap:.1%} less may be possible" if found.gap is not None else "no bound yet"
@@ -163,34 +165,22 @@ def headline(found: "TrainingResult", at_work: bool) -> str:
 
 
 def facts(found: "TrainingResult", at_work: bool) -> list[str]:
-    """Tokens/s, idle share, what is recomputed; each a line for a reader."""
-    step = found.step
-    if step is None:
+    """Return lines for a reader: tokens/s, idle share, what is recomputed."""
+    if found.step is None:
         return [] if at_work else [found.reason or found.sentence]
-    lines = [
-        f"{found.throughput:,.6g} tokens/s; {found.bubble:.1%} of the stages' time is idle (the bubble)."
-    ]
-    kinds = found.recompute or ()
-    if len(set(kinds)) > 1:
-        again = [i for i, kind in enumerate(kinds, 1) if kind != "none"]
-        lines.append(f"Recomputed in stages {', '.join(map(str, again))} only.")
+    idle = f"{found.bubble:.1%} of the stages' time is idle (the bubble)."
+    lines = [f"{rate(given(found.throughput))}; {idle}"]
+    modes = found.recompute or ()
+    if len(set(modes)) > 1:
+        again = [str(i) for i, mode in enumerate(modes, 1) if mode != "none"]
+        lines.append(f"Recomputed in stages {', '.join(again)} only.")
     return lines
 
 
 def code_of_training(mix: Mix, values: TrainingValues) -> str:
     """The few lines that make the same problem and the same answer."""
-    lines = code_of_problem(for_training(mix, values))
+    script, _ = _script(mix, values)
     options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
-    load = f'pl.Workload({mix.context}, {values.sequences}, "training", microbatches={values.microbatches})'
-    lines += [
-        f"problem = dataclasses.replace(problem, workload={load})",
-        f'result = pl.solve(problem, objective="step_time", {options})',
-        "step = result.step",
-    ]
-    if "import dataclasses" not in lines:
-        lines = ["import dataclasses", "", *lines]
-    return "\n".join(lines) + "\n"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds:.4g} s" if seconds >= 1 else f"{seconds * 1000:.4g} ms"
+    script.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')
+    script.lines.append("step = result.step")
+    return script.code

@@ -1,28 +1,47 @@
-"""From a state of the mix explorer to what it shows: optimum, baselines, prices, and one more GPU of each type."""
+"""From a state of the mix explorer to what it shows: optimum, baselines, deployment, one more GPU."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from pipelab.display import outcome_of
+from pipelab.engine.deployments.deploying import deploy
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.speed_scenarios import sensitivity
+from pipelab.errors import PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
-from pipelab.figures.baselines import Row
+from pipelab.figures.baselines import Row, row_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, solve
 from pipelab.widgets.mix_values import Mix, problem_of
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
-_MOST_KEPT = 300  # answers; each holds its tables of stages
+FIRST_S = 0.4  # for a first deployment with its bound
+_MOST_KEPT = 500
+
+# What is proven is kept: the optimum with one more GPU, solved in advance, is the next press of a
+# key. Each answer holds its tables of stages.
+_kept: dict[Hashable, Any] = {}
 
 
-@dataclass(frozen=True)
-class Money:
+def kept(key: Hashable) -> Any:
+    """Return what was kept under this key, or None."""
+    return _kept.get(key)
+
+
+def keep(key: Hashable, found: Any, status: str) -> None:
+    """Keep what is proven; what was stopped early is computed again."""
+    if status in ("optimal", "infeasible"):
+        while len(_kept) >= _MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = found
+
+
+class Money(NamedTuple):
     """What the GPUs in use cost; None where one of them has no price."""
 
     usd_per_hour: float | None
@@ -31,21 +50,12 @@ class Money:
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The proven optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
+    """The optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
 
     mix: Mix
     problem: Problem
     result: Result
     baselines: tuple[Row, ...]
-
-
-# Answers are kept: the optimum with one more GPU, solved in advance, is the next press of a key.
-_kept: dict[Mix, Answer] = {}
-
-
-def answered(mix: Mix) -> Answer | None:
-    """The answer, if it is known already."""
-    return _kept.get(mix)
 
 
 def answer(
@@ -65,35 +75,48 @@ def answer(
     >>> round(found.result.throughput, 3), [r.name for r in found.baselines if r.throughput]
     (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
     """
-    if mix in _kept:
-        return _kept[mix]
-    asked = problem_of(mix)
-    result = solve(asked, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
+    if (known := kept(mix)) is not None:
+        return known
+    begun = problem_of(mix)
+    result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
     problem = result.problem
-    found = Answer(
-        mix, problem, result, tuple(row_of(name, solve(problem, name)) for name in RULES)
-    )
-    if result.status in ("optimal", "infeasible"):  # a solve that was stopped early is repeated
-        while len(_kept) >= _MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[mix] = found
+    rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
+    found = Answer(mix, problem, result, rules)
+    keep(mix, found, result.status)
     return found
 
 
-def row_of(name: str, result: Result) -> Row:
-    """A result as a row of the baselines' chart."""
-    return Row(name, result.throughput, outcome_of(result), result.reason)
+def deployments(
+    found: Answer, stop: threading.Event, limit_s: float
+) -> Iterator[Deployment | PipelabError]:
+    """Yield the best deployment of an answer's problem: a first one, then what is proven in time."""
+    key = "deployment", found.mix
+    if (known := kept(key)) is not None:
+        yield known
+        return
+    for seconds in (FIRST_S, limit_s):
+        try:
+            best = deploy(found.problem, batches=found.mix.batches, time_limit=seconds, stop=stop)
+        except PipelabError as error:
+            yield error
+            return
+        if stop.is_set():
+            return
+        keep(key, best, best.status)
+        yield best
+        if best.status in ("optimal", "infeasible"):
+            return
 
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
-    """The optimum with one GPU per stage, as the original MILP has it."""
+    """Return the optimum with one GPU per stage, as in the original MILP."""
     return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
 
 
 def one_more(
     mix: Mix, stop: threading.Event, budget_s: float
 ) -> Iterator[tuple[str, float | None]]:
-    """The optimum with one more GPU of each type, one by one; None where the time ran out.
+    """Yield the optimum with one more GPU of each type, one by one; None if the time ran out.
 
     Parameters
     ----------
@@ -134,14 +157,14 @@ def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterat
 
 
 def expected_of(problem: Problem, evaluation: Evaluation | None) -> Any:
-    """How far the rate may be off, if the cost model knows; else None."""
+    """Return how far the rate may be off, or None if the cost model does not know."""
     if evaluation is None or not hasattr(problem.costs, "expected_rate"):
         return None
     return problem.costs.expected_rate(problem, evaluation)
 
 
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
-    """Price per hour of the GPUs in use, and per million tokens."""
+    """Return the price per hour of the GPUs in use, and per million tokens."""
     per_hour = None if placement is None else price_per_hour(problem, placement)
     if per_hour is None or not throughput:
         return Money(per_hour, None)
@@ -149,7 +172,7 @@ def money(problem: Problem, placement: Placement | None, throughput: float | Non
 
 
 def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
-    """The GPUs of the optimum's stages, and after them those without a stage, one by one.
+    """Return the GPUs of the optimum's stages, and after them those without a stage, one by one.
 
     Parameters
     ----------
@@ -169,7 +192,7 @@ def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
 
 
 def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
-    """Layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
+    """Score layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
 
     If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
     then GPUs of the stages, one by one.
@@ -191,7 +214,7 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
 
 
 def tightest(problem: Problem, placement: Placement) -> tuple[float, float, int]:
-    """Memory needed and offered, in GB, on the GPU that has least to spare, and its stage, counted from 1."""
+    """Return needed and available memory (GB) of the GPU with the least to spare, and its stage (from 1)."""
     rows = [
         (limit - need, need, limit, i + 1)
         for i, stage in enumerate(evaluate(problem, placement).stages)

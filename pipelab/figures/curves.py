@@ -1,0 +1,264 @@
+"""What is reached against what it costs: a sweep, or the trade-off between the two, as curves."""
+
+from collections import Counter
+from collections.abc import Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import STOPPED, ended_row, outcome_of_row
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain, rate
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+    from plotly.graph_objects import Figure
+
+    from pipelab.engine.methods.trade_offs import TradeOff
+    from pipelab.engine.sweeps.run import Sweep
+
+_REST = "#999999"
+_BEST = (TYPE_COLOURS[0], 10)
+_UNITS = {
+    "throughput_tokens_per_s": "tokens/s",
+    "bound_tokens_per_s": "tokens/s at most",
+    "gpus": "GPUs in use",
+    "gpus_used": "GPUs in use",
+}
+_LESS_IS_BETTER = ("gpus_used", "usd_per_hour", "usd_per_million_tokens", "stages", "seconds")
+_EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for the same is better
+# Amounts, whose chart shows what each yields; the others are ratios and times.
+_ADDING_UP = {"gpus": "GPU", "usd_per_hour": "dollar"}
+
+
+def _unit(name: str) -> str:
+    return plain(_UNITS.get(name, name.replace("usd_", "$ ").replace("_", " ")))
+
+
+def plot_sweep(
+    sweep: "Sweep", x: str | None = None, y: str = "throughput_tokens_per_s"
+) -> "Figure":
+    """Draw one column of a sweep against another.
+
+    Parameters
+    ----------
+    sweep : Sweep
+        Made by `pl.sweep`.
+    x : str, optional
+        A column of numbers: a name of the points, or of the answers. By default what is paid:
+        usd_per_hour where there are prices, otherwise gpus_used. Points that no other one beats in
+        both x and y are then joined as steps; against any other column, the best at each value.
+    y : str
+        A column of numbers.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A dot per point that has a placement; hover gives its values.
+
+    Raises
+    ------
+    UnknownName
+        The column is unknown.
+    InvalidValue
+        A column does not hold numbers.
+    """
+    frame = sweep.to_frame()
+    x = x or ("usd_per_hour" if "usd_per_hour" in frame else "gpus_used")
+    _check_columns(frame, x, y)
+    known = frame.dropna(subset=[x, y])
+    rows = known.to_dict("records")
+    best = _best(rows, x, y)
+    data = []
+    for part, mode, colour, size, name in (
+        (rows, "markers", _REST, 6, "all points"),
+        (best, "lines+markers", *_BEST, _best_name(x)),
+    ):
+        symbols = [outcome_of_row(row).marker for row in part]
+        hover = f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>"
+        trace = line(
+            name,
+            [row[x] for row in part],
+            [row[y] for row in part],
+            colour,
+            look={"shape": "hv" if x in _EFFORT else "linear"},
+            text=[f"{_point(sweep, row)}, {ended_row(row)}" for row in part],
+            hovertemplate=hover,
+        )
+        marker = {"color": colour, "size": size, "symbol": symbols}
+        data.append(trace | {"mode": mode, "marker": marker})
+    across, down = ({"title": _unit(name), "rangemode": "tozero"} for name in (x, y))
+    title, note = _best_of(sweep, best, y), _points(sweep, rows, best, x)
+    return figure_of(finish(data, title, note, x=across, y=down, height=420))
+
+
+def _check_columns(frame: "DataFrame", *names: str) -> None:
+    from pandas.api.types import is_numeric_dtype
+
+    for name in names:
+        if name not in frame:
+            hint = "; no GPU has a price" if "usd" in name else ""
+            raise UnknownName(
+                f"a sweep has no column {name!r}{hint}; {nearest(name, frame.columns)}"
+            )
+        if not is_numeric_dtype(frame[name]) and frame[name].notna().any():
+            raise InvalidValue("plot_sweep", [("column", name, "expected one that holds numbers")])
+
+
+def _best(rows: list[dict], x: str, y: str) -> list[dict]:
+    """The best row at each x; where x is paid for, only those better than all that pay less."""
+    sign = -1 if y in _LESS_IS_BETTER else 1
+    ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
+    each = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
+    if x not in _EFFORT:
+        return each
+    front: list[dict] = []
+    for row in each:
+        if not front or sign * row[y] > sign * front[-1][y]:
+            front.append(row)
+    return front
+
+
+def _best_name(x: str) -> str:
+    return "beaten by none" if x in _EFFORT else plain(f"best at each {x}")
+
+
+def _point(sweep: "Sweep", row: dict) -> str:
+    """The values of a point; numbers of GPUs that are 0 are left out."""
+    return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
+
+
+def _best_of(sweep: "Sweep", best: list[dict], y: str) -> str:
+    if not best:
+        return f"None of {sweep.requested:,} points has a placement"
+    top = (min if y in _LESS_IS_BETTER else max)(best, key=lambda row: row[y])
+    least = "at least" if y in _LESS_IS_BETTER else "at most"
+    return f"{top[y]:,.4g} {_unit(y)} {least}, with {_point(sweep, top)}"
+
+
+def _points(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
+    joined = (
+        f"{len(best)} are beaten by none"
+        if x in _EFFORT
+        else f"the best at each of {len(best)} values joined"
+    )
+    parts = [
+        f"{len(rows):,} points, {joined}",
+        *["all proven"] * all(row["status"] == "optimal" for row in rows),
+    ]
+    parts += [
+        f"{how}: {number:,}"
+        for how, number in Counter(filter(None, map(_short_of_proof, sweep.rows))).items()
+    ]
+    parts += [] if sweep.complete else [f"{sweep.requested - len(sweep.rows):,} not reached"]
+    return "; ".join(parts)
+
+
+def _short_of_proof(row: Mapping[str, Any]) -> str:
+    """How a point ended that is not proven, or for some placements only; empty for those that are proven."""
+    if row["status"] == "optimal":
+        return ""
+    alone = outcome_of_row(row) is STOPPED and row["placement"] == ""
+    return f"{ended_row(row)}, no placement" if alone else ended_row(row)
+
+
+def plot_trade_off(curve: "TradeOff") -> "Figure":
+    """Draw throughput against GPUs, dollars or seconds, as steps: nothing better exists between.
+
+    Parameters
+    ----------
+    curve : TradeOff
+        Made by `trade_off`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Tokens/s against what `curve.against` names; hover gives the placement.
+    """
+    frame = curve.to_frame().sort_values(curve.against) if curve.points else curve.to_frame()
+    unit = _unit(curve.against)
+    x, y = (
+        frame[c].tolist() if len(frame) else [] for c in (curve.against, "throughput_tokens_per_s")
+    )
+    ends = [*x, _end(curve, x)] if x else []
+    steps = line("", ends, [*y, *y[-1:]], TYPE_COLOURS[0], look={"shape": "hv"})
+    symbols = ["circle" if proven else "circle-open" for proven in frame["proven"]] if x else []
+    points = line(
+        "",
+        x,
+        y,
+        TYPE_COLOURS[0],
+        mode="markers+text",
+        marker={"color": TYPE_COLOURS[0], "size": 11, "symbol": symbols},
+        text=_labels(curve.against, x, y) if x else [],
+        textposition="top center",
+        customdata=[p.replace(" → ", "<br>") for p in frame["placement"]] if x else [],
+        hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+    )
+    across = {"title": unit} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {})
+    down = {"title": "tokens/s", "tickformat": ",", "range": [0, 1.15 * max(y, default=1)]}
+    title, note = _finding(curve, unit, x, y), _note(curve)
+    return figure_of(finish([steps, points], title, note, x=across, y=down, showlegend=False))
+
+
+def _note(curve: "TradeOff") -> str:
+    """How much is proven, and in what time."""
+    proven, points = sum(p.status == "optimal" for p in curve.points), len(curve.points)
+    if proven == points:
+        note = f"every point proven, {points} in {curve.seconds:.2g} s"
+    else:
+        note = f"{proven} of {points} points proven (filled), in {curve.seconds:.2g} s"
+    if not curve.complete:
+        return f"{note}; {STOPPED}, points may be missing"
+    return f"{note}; between two points nothing better exists" if points else note
+
+
+def _end(curve: "TradeOff", x: list[float]) -> float:
+    """How far the last step is drawn: more than the last point costs buys nothing; the cluster ends the axis."""
+    if curve.against not in _ADDING_UP:
+        return x[-1] * 1.15 if len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
+    gpus = curve.problem.cluster.gpus
+    return (
+        float(len(gpus)) if curve.against == "gpus" else sum(gpu.usd_per_hour or 0 for gpu in gpus)
+    )
+
+
+def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
+    name = plain(curve.problem.name)
+    if not x:
+        return (
+            f"{name}: no placement exists"
+            if curve.complete
+            else f"{name}: no point was proven in time"
+        )
+    if curve.against in _ADDING_UP:
+        best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
+        return f"{name}: {rate(y[-1])} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+    if len(x) == 1 and not curve.complete:
+        return f"{name}: stopped early with one placement, {rate(y[0])} at {x[0]:.4g} {unit}"
+    if len(x) == 1:
+        return f"{name}: one placement is best in both, {rate(y[0])} at {x[0]:.4g} {unit}"
+    least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[
+        curve.against
+    ]
+    more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
+    return f"{name}: up to {more} more tokens/s than the {least} plan, at {dearer} more {unit}"
+
+
+def _percent(share: float) -> str:
+    """Two digits, as small as it may be.
+
+    >>> _percent(1.786), _percent(0.023), _percent(0.00046)
+    ('179%', '2.3%', '0.046%')
+    """
+    return f"{share:.0%}" if share >= 0.1 else f"{100 * share:.2g}%"
+
+
+def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
+    """Throughput beside each point, unless the next one leaves no room.
+
+    >>> _labels("usd_per_hour", [1.0, 1.1, 4.0], [10.0, 11.0, 30.0])
+    ['', '11', '30']
+    """
+    labels = [rate(v).split()[0] for v in y]
+    room = 0.07 * x[-1] if against in _ADDING_UP else 0.09 * (x[-1] - x[0])
+    return [t if i == len(x) - 1 or x[i + 1] - x[i] > room else "" for i, t in enumerate(labels)]

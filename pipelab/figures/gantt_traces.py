@@ -1,0 +1,223 @@
+"""The traces of a Gantt chart: actions, gaps, messages, a microbatch, the critical path, memory."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pipelab.display import KIND_COLOURS
+from pipelab.engine.schedules.columns import B, F, I, W
+from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line
+
+if TYPE_CHECKING:
+    from pipelab.engine.timeline.timeline import Timeline
+
+# One trace per entry: legend, kinds, colour, hatch. Hatches keep them apart in grey print.
+_TRACES = (
+    ("forward", (F,), KIND_COLOURS["F"], ""),
+    ("backward", (B,), KIND_COLOURS["B"], ""),
+    ("input gradient", (I,), KIND_COLOURS["I"], ""),
+    ("weight gradient", (W,), KIND_COLOURS["W"], "/"),
+)
+_HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
+_IDLE = {"color": "#F2F2F2", "line": {"width": 0}}
+_WIDTH = 700  # pixels of the time axis
+_EVER = (-np.inf, np.inf)
+Window = tuple[float, float]
+
+
+def idle(lane: Any, start: Any, end: Any, **more: Any) -> dict:
+    """Return pale bars where nothing is done."""
+    return bar("idle", lane, start, end, marker=_IDLE, **more)
+
+
+def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, share: np.ndarray) -> dict:
+    """Return the numbers of microbatches in bars, lane by lane where all of a lane's fit.
+
+    Parameters
+    ----------
+    colour : str
+        Of the bars.
+    batch, lane, share : array
+        Of every bar: what to write, in which lane, and its share of the visible time.
+    """
+    narrowest = np.full(int(lane.max()) + 1, np.inf)
+    np.minimum.at(narrowest, lane, share)
+    wide = _WIDTH * narrowest[lane] >= 6 + 5.5 * len(str(batch.max()))
+    return {
+        "text": np.where(wide, batch.astype(str), ""),
+        "textposition": "inside",
+        "textangle": 0,
+        "insidetextanchor": "middle",
+        "textfont": {"color": ink_on(colour), "size": 11},
+        "constraintext": "both",
+    }
+
+
+def visible(timeline: "Timeline", window: Window | None) -> np.ndarray:
+    """Return the entries that take time and touch the window."""
+    low, high = window or _EVER
+    long = timeline.end > timeline.start
+    return np.flatnonzero(long & (timeline.end > low) & (timeline.start < high))
+
+
+def action_traces(
+    timeline: "Timeline", chosen: np.ndarray, span: float, labels: bool, follow: int | None
+) -> list[dict]:
+    """Return one bar trace per kind of action that occurs; `span` is the visible time."""
+    columns, unit = timeline.columns, timeline.costs.unit
+    # the parts of a pair share their lane, forward above backward
+    lane = columns.rank + np.where(columns.paired, -0.2, 0.0) + np.where(columns.second, 0.2, 0.0)
+    height = np.where(columns.paired | columns.second, 0.4, 0.8)
+    traces = []
+    for name, kinds, colour, hatch in _TRACES:
+        mine = chosen[np.isin(columns.kind[chosen], kinds)]
+        if not len(mine):
+            continue
+        batch, stage, rank = columns.microbatch[mine], columns.stage[mine], columns.rank[mine]
+        start, end = timeline.start[mine], timeline.end[mine]
+        marker: dict[str, Any] = {"color": _shades(colour, columns.chunk[stage], columns.chunks)}
+        if hatch and labels:  # of many bars it could not be seen, and doubles the browser's time
+            marker["pattern"] = {"shape": hatch, **_HATCH}
+        if follow is not None:
+            marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
+        marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
+        numbers = numbered(colour, batch, rank, (end - start) / span) if labels else {}
+        hover = (
+            f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, "
+            f"rank %{{customdata[2]}}<br>%{{base:.6g}} to %{{value:.6g}} {unit}"
+            "<br>%{hovertext}<extra></extra>"
+        )
+        traces.append(
+            bar(
+                name,
+                lane[mine],
+                start,
+                end,
+                width=height[mine],
+                legendgroup=name,
+                marker=marker,
+                customdata=np.stack([stage, batch, rank], axis=1),
+                hovertext=_waits(timeline, mine),
+                hovertemplate=hover,
+                **(numbers or {"textposition": "none"}),
+            )
+        )
+    return traces
+
+
+def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
+    """One colour, or with several chunks a lighter shade for every later chunk."""
+    if chunks == 1:
+        return colour
+    base = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
+    tints = [base + (255 - base) * 0.6 * c / (chunks - 1) for c in range(chunks)]
+    names = np.array(["#" + "".join(f"{round(v):02X}" for v in tint) for tint in tints])
+    return names[chunk]
+
+
+def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
+    """For each entry what it waited for last, in words."""
+    ranks, own = timeline.columns.rank, timeline.columns.rank[entries]
+    before = ranks[timeline.waited_for[entries]]
+    far = np.where(before == own, -1, before)
+    return [
+        "waited for nothing"
+        if not name
+        else f"its rank was busy with {name}"
+        if rank < 0
+        else f"waited for {name} on rank {rank}"
+        for name, rank in zip(timeline.names_waited_for(entries), far.tolist(), strict=True)
+    ]
+
+
+def gap_trace(timeline: "Timeline", window: Window | None) -> dict:
+    """Return idle time: before an action it says what it waits for, after the last that all is done."""
+    low, high = window or _EVER
+    ranks, end = timeline.schedule.ranks, timeline.makespan
+    before = timeline.arrivals[0]
+    last = np.zeros(ranks)
+    np.maximum.at(last, timeline.node_rank, timeline.node_end)
+    begin, stop = np.append(before, last), np.append(timeline.node_start, np.full(ranks, end))
+    lane = np.append(timeline.node_rank, np.arange(ranks))
+    shown = np.flatnonzero((stop - begin > 1e-9 * end) & (stop > low) & (begin < high))
+    inner = timeline.node_entry[shown[shown < len(before)]]
+    done = len(shown) - len(inner)
+    names = [f"before {timeline.columns.whole(i)}" for i in inner.tolist()] + ["at the end"] * done
+    return idle(
+        lane[shown],
+        begin[shown],
+        stop[shown],
+        width=0.8,
+        text=_waits(timeline, inner) + ["nothing left to do"] * done,
+        textposition="none",
+        hovertext=[
+            f"rank {r} idle {name}" for r, name in zip(lane[shown].tolist(), names, strict=True)
+        ],
+        hovertemplate=f"<b>%{{hovertext}}</b><br>%{{base:.6g}} to %{{value:.6g}} "
+        f"{timeline.costs.unit}<br>%{{text}}<extra></extra>",
+    )
+
+
+def message_trace(timeline: "Timeline", window: Window | None) -> dict:
+    """Return a line for every message, from rank to rank, from when it leaves to when it is used."""
+    low, high = window or _EVER
+    rank, sent = timeline.columns.rank, timeline.messages
+    seen = (sent.arrives >= low) & (sent.leaves <= high)
+    times = sent.leaves[seen], sent.arrives[seen]
+    lanes = rank[sent.maker[seen]], rank[sent.taker[seen]]
+    return line("message", broken(times), broken(lanes), "#555555", 1)
+
+
+def broken(points: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the coordinates of many short lines in one trace, a gap after each."""
+    return np.stack([*points, np.full(len(points[0]), np.nan)], axis=1).ravel()
+
+
+def critical_path_trace(timeline: "Timeline") -> dict:
+    """Return the chain that decides the makespan: a black line along the lower edge of its bars."""
+    path = timeline.critical_entries
+    times = np.stack([timeline.start[path], timeline.end[path]], axis=1).ravel()
+    lanes = np.repeat(timeline.columns.rank[path] + 0.44, 2)
+    return line("critical path", times, lanes, BOTTLENECK, 4)
+
+
+def microbatch_trace(timeline: "Timeline", microbatch: int) -> dict:
+    """Return one microbatch's path down the ranks and back."""
+    columns = timeline.columns
+    mine = np.flatnonzero((columns.microbatch == microbatch) & np.isin(columns.kind, (F, I, B)))
+    mine = mine[np.argsort(timeline.start[mine], kind="stable")]
+    start, end = timeline.start[mine], timeline.end[mine]
+    text = [
+        f"{columns.action(i)}: {begin:.6g} to {until:.6g}"
+        for i, begin, until in zip(mine.tolist(), start, end, strict=True)
+    ]
+    path = line(f"microbatch {microbatch}", (start + end) / 2, columns.rank[mine], WRONG)
+    marks = {"mode": "lines+markers", "marker": {"size": 6}}
+    return path | marks | {"hovertext": text, "hoverinfo": "text"}
+
+
+def memory_traces(timeline: "Timeline") -> list[dict]:
+    """Return activation memory over time: of a few ranks each, else the highest and lowest peak."""
+    ranks, peaks = timeline.schedule.ranks, timeline.peak_memory
+    ends = sorted({int(np.argmax(peaks)), int(np.argmin(peaks))})
+    shown = list(range(ranks)) if ranks <= 8 else ends
+    dashes = ("solid", "dash", "dot", "dashdot")
+    traces = []
+    for rank in shown:
+        steps = timeline.memory(rank)
+        shade = int(150 * rank / max(ranks - 1, 1))
+        traces.append(
+            line(
+                f"memory of rank {rank}",
+                np.append(steps.time, timeline.makespan),
+                np.append(steps.amount, steps.amount[-1]),
+                f"rgb({shade},{shade},{shade})",
+                look={"shape": "hv", "dash": dashes[rank % 4]},
+                yaxis="y2",
+                legend="legend2",
+                showlegend=len(shown) <= 4,
+                hovertemplate=f"rank {rank} holds %{{y:.6g}} from %{{x:.6g}}<extra></extra>",
+            )
+        )
+    return traces

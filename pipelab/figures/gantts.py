@@ -1,0 +1,441 @@
+"""Timelines as Gantt charts: a lane per rank, one trace per kind of action; long ones as rasters."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelab.display import counted, listed
+from pipelab.engine.best_schedules import BestSchedule
+from pipelab.engine.timeline import Timeline
+from pipelab.errors import InvalidValue, needed_by
+from pipelab.fields import instance, is_list, numbered, real_number, true_or_false
+from pipelab.figures import gantt_traces as traces
+from pipelab.figures.raster import lane_lines, raster_trace
+from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure, FigureWidget
+
+MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
+MOST_CHARTS = 6
+_MOST_LABELS = 500
+_MOST_NAMES = 32
+
+
+def gantt(
+    timeline: Timeline,
+    *,
+    window: tuple[float, float] | None = None,
+    transfers: bool = False,
+    memory: bool = False,
+    critical_path: bool = False,
+    follow: int | None = None,
+    overview: bool | None = None,
+    finding: str | None = None,
+) -> "Figure":
+    """Draw when every rank does what.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Made by `simulate`.
+    window : (float, float), optional
+        From when to when, in the unit of the costs: draw this part of the time only. It may be
+        short enough for bars where the whole needs an overview.
+    transfers : bool
+        Join every action to the one on another rank that uses its result, or every send to its
+        receive where these are shown; an overview has no room for it.
+    memory : bool
+        Activations held over time, below, on the same time axis.
+    critical_path : bool
+        Mark the chain of actions that decides the makespan.
+    follow : int, optional
+        A microbatch to follow across the ranks; the others fade.
+    overview : bool, optional
+        True for a raster that shows what each rank does most at each moment, False for a bar per
+        action; by default a raster from 6,000 visible actions on.
+    finding : str, optional
+        What the chart shows, for its title; by default how much of the time is idle.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Hover gives stage, microbatch, start, end and what was waited for, of gaps too.
+
+    Raises
+    ------
+    InvalidValue
+        The window is empty, there is no such microbatch, an argument is of another kind, or
+        `memory` is wanted of a split backward whose costs have no `weight_activation`.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
+    >>> [trace.name for trace in pl.gantt(timeline).data]
+    ['idle', 'forward', 'backward']
+    """
+    instance("gantt", "timeline", timeline, Timeline, "a Timeline; make one with pl.simulate(...)")
+    marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
+    others = {"window": window, "follow": follow, "overview": overview, "finding": finding}
+    return figure_of(gantt_parts(timeline, **checked(timeline, **marks, **others)))
+
+
+def checked(
+    timeline: Timeline,
+    *,
+    window: Any = None,
+    follow: Any = None,
+    overview: Any = None,
+    finding: Any = None,
+    transfers: Any = False,
+    memory: Any = False,
+    critical_path: Any = False,
+) -> dict:
+    """Return the options of `gantt`; refuse what does not fit, each by its name."""
+    marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
+    for name, value in marks.items():
+        true_or_false("gantt", name, value)
+    if overview is not None:
+        true_or_false("gantt", "overview", overview)
+    if finding is not None:
+        instance("gantt", "finding", finding, str, "text")
+    if follow is not None:
+        most = timeline.schedule.microbatches
+        follow = numbered("gantt", "follow", follow, most, "microbatch")
+    window = _checked_window(timeline, window)
+    return {**marks, "window": window, "follow": follow, "overview": overview, "finding": finding}
+
+
+def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
+    if window is None:
+        return None
+    expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
+    edges = tuple(window) if is_list(window) else ()
+    if len(edges) != 2:
+        raise InvalidValue("gantt", [("window", window, expected)])
+    low, high = (real_number("gantt", "window", edge, expected) for edge in edges)
+    low, high = max(low, 0.0), min(high, timeline.makespan)
+    if not low < high:
+        raise InvalidValue("gantt", [("window", window, expected)])
+    return low, high
+
+
+def gantt_parts(
+    timeline: Timeline,
+    *,
+    window: tuple[float, float] | None = None,
+    transfers: bool = False,
+    memory: bool = False,
+    critical_path: bool = False,
+    follow: int | None = None,
+    overview: bool | None = None,
+    finding: str | None = None,
+    zoom: str = "zoom with window=",
+    names: Sequence[str] = (),
+) -> dict:
+    """Return the drawing of `gantt`, whose arguments are not checked here.
+
+    Parameters
+    ----------
+    zoom : str
+        How to see more of an overview, for the note.
+    names : sequence of str
+        Of the lanes; by default the number of each rank.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1))
+    >>> [len(trace["y"]) for trace in gantt_parts(timeline)["data"]]
+    [3, 4, 4]
+    """
+    schedule, unit = timeline.schedule, timeline.costs.unit
+    seen = window or (0.0, timeline.makespan)
+    actions = traces.visible(timeline, window)
+    if overview is None:
+        overview = len(actions) > MOST_BARS
+    if overview:
+        data = [raster_trace(timeline, window)]
+        how = f"each pixel shows what takes most of its time; {zoom}"
+    else:
+        labels = len(actions) <= _MOST_LABELS
+        span = seen[1] - seen[0]
+        data = [traces.gap_trace(timeline, window)]
+        data += traces.action_traces(timeline, actions, span, labels, follow)
+        data += [traces.message_trace(timeline, window)] if transfers else []
+        how = "hover for what was waited for"
+    data += [traces.critical_path_trace(timeline)] if critical_path else []
+    data += [traces.microbatch_trace(timeline, follow)] if follow is not None else []
+    data += traces.memory_traces(timeline) if memory else []
+    spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
+    size = f"{counted(schedule.ranks, 'rank')}, {_microbatches(schedule.microbatches)}"
+    below = {
+        "domain": [0, 0.28],
+        "rangemode": "tozero",
+        "title": {"text": "activations held"},
+        "anchor": "x",
+    }
+    return finish(
+        data,
+        finding or _idle(timeline),
+        f"{size}; {spans}; {how}",
+        x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
+        y=_lanes(names or [f"rank {rank}" for rank in range(schedule.ranks)])
+        | {"domain": [0.42 if memory else 0, 1]},
+        height=min(30 * max(schedule.ranks, 3), 640) + (460 if memory else 150),
+        barmode="overlay",
+        showlegend=True,
+        **({"yaxis2": below, "legend2": {"y": 0.29, **LEGEND}} if memory else {}),
+        **({"shapes": [lane_lines(schedule.ranks)]} if overview else {}),
+    )
+
+
+def _lanes(names: Sequence[str]) -> dict:
+    """The axis of lanes; of many, every so many have a name."""
+    shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
+    return rows(names, tickvals=list(shown), ticktext=[names[lane] for lane in shown])
+
+
+def _time_axis(seen: tuple[float, float], unit: str) -> dict:
+    title = f"time ({unit})" if unit else "time"
+    return {"title": title, "range": list(seen)}
+
+
+def _idle(timeline: Timeline) -> str:
+    share = timeline.bubble_fraction
+    said = f"{share:.1%} of all ranks' time is idle" if share > 0 else "no rank is idle"
+    return f"{plain(timeline.schedule.name)}: {said}"
+
+
+def _microbatches(number: int) -> str:
+    return f"{number} microbatch{'es' * (number > 1)}"
+
+
+def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
+    """Draw when every rank does what in the shortest schedule; the title says what is proven.
+
+    Parameters
+    ----------
+    best : BestSchedule
+        As `pl.best_schedule` returned it.
+    **options
+        As `gantt` takes them.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+
+    Raises
+    ------
+    InvalidValue
+        There is no schedule to draw.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> best = pl.best_schedule(pl.StageCosts(1, 1, 1), ranks=2, microbatches=4)
+    >>> pl.plot(best).layout.title.text.split("<br>")[0]
+    'No schedule takes less than 13: this one takes 13'
+    """
+    if best.timeline is None:
+        raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
+    least, value = f"{best.bound:,.6g}", f"{best.value:,.6g}"
+    options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
+    return gantt(best.timeline, **options)
+
+
+def gantt_widget(timeline: Timeline, **options: Any) -> "FigureWidget":
+    """Return `gantt` as a widget: zoomed in on a large schedule, bars take the place of the raster.
+
+    Parameters
+    ----------
+    timeline : Timeline
+        Made by `simulate`.
+    **options
+        As for `gantt`, but `window` and `overview`, which the zoom decides.
+
+    Returns
+    -------
+    plotly.graph_objects.FigureWidget
+        Needs a kernel for as long as it is to change.
+
+    Raises
+    ------
+    InvalidValue
+        `window` or `overview` is among the options, or a value does not fit.
+    TypeError
+        The option is unknown.
+    MissingPackage
+        anywidget is not installed.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
+    >>> type(gantt_widget(timeline)).__name__
+    'FigureWidget'
+    """
+    import plotly.graph_objects as go
+
+    for name in ("window", "overview"):
+        if name in options:
+            expected = "not an option here: zooming sets it"
+            raise InvalidValue("gantt_widget", [(name, options[name], expected)])
+    with needed_by('kind="live"', "anywidget"):
+        widget = go.FigureWidget(gantt(timeline, **options))
+    large = len(traces.visible(timeline, None)) > MOST_BARS
+    raster = large
+
+    def exchange(_layout: Any, seen: Any) -> None:
+        nonlocal raster
+        window = within(timeline, seen)
+        before, raster = raster, len(traces.visible(timeline, window)) > MOST_BARS
+        if before and raster:
+            return  # the raster of the whole stays sharp enough until bars take over
+        figure = gantt(timeline, window=None if raster else window, **options)
+        with widget.batch_update():
+            widget.data = []
+            widget.add_traces(figure.data)
+
+    if large:  # else bars throughout: nothing to exchange
+        widget.layout.on_change(exchange, "xaxis.range")
+    return widget
+
+
+def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
+    """Return the visible part of the time, with something of it left wherever one has dragged to."""
+    low, high = sorted(float(edge) for edge in seen)
+    low = min(max(low, 0.0), timeline.makespan * (1 - 1e-9))
+    return low, max(min(high, timeline.makespan), low * (1 + 1e-9) + 1e-12)
+
+
+def plot_timelines(
+    timelines: Mapping[str, Timeline], *, finding: str | None = None, **options: Any
+) -> "Figure":
+    """Draw Gantt charts one below the other on one time axis.
+
+    Parameters
+    ----------
+    timelines : sequence of Timeline, or mapping of label to Timeline
+        At most six.
+    finding : str, optional
+        The title; by default which of them ends first and by how much.
+    **options
+        `transfers`, `critical_path` and `follow`, as for `gantt`.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In the unit of the first one's costs.
+
+    Raises
+    ------
+    InvalidValue
+        There is no timeline, two have one label, there are too many to be read, or an option does
+        not fit.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> costs = pl.StageCosts(1, 1, 1)
+    >>> two = [pl.simulate(pl.schedule(name, 4, 8), costs) for name in ("1F1B", "ZBH1")]
+    >>> plot_timelines(two).layout.title.text
+    'ZBH1 ends at 27, 18% before 1F1B'
+    """
+    timelines = _labelled(timelines)
+    if finding is not None:
+        instance("plot_timelines", "finding", finding, str, "text")
+    for option in options.keys() - {"transfers", "critical_path", "follow"}:
+        expected = "expected transfers, critical_path or follow"
+        raise InvalidValue("plot_timelines", [(option, options[option], expected)])
+    if not 1 <= len(timelines) <= MOST_CHARTS:
+        number = f"{len(timelines)} timelines"
+        expected = f"expected 1 to {MOST_CHARTS} of them"
+        raise InvalidValue("plot_timelines", [("timelines", number, expected)])
+    for timeline in timelines.values():
+        checked(timeline, **options)
+    return figure_of(timelines_parts(timelines, finding, **options))
+
+
+def timelines_parts(
+    timelines: Mapping[str, Timeline], finding: str | None = None, **options: Any
+) -> dict:
+    """Return the drawing of `plot_timelines`, whose arguments are not checked here.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> costs = pl.StageCosts(1, 1, 1)
+    >>> two = {n: pl.simulate(pl.schedule(n, 2, 4), costs) for n in ("GPipe", "1F1B")}
+    >>> {trace["yaxis"] for trace in timelines_parts(two)["data"]} == {"y", "y2"}
+    True
+    """
+    end = max(timeline.makespan for timeline in timelines.values())
+    unit = next(iter(timelines.values())).costs.unit
+    # a chart and the line above it
+    heights = [26 * max(3, t.schedule.ranks) + 30 for t in timelines.values()]
+    total = below = sum(heights)
+    data, named, axes, notes = [], set(), {}, []
+    for i, (label, height) in enumerate(zip(timelines, heights, strict=True), 1):
+        timeline, axis, top = timelines[label], "" if i == 1 else str(i), below
+        below -= height
+        single = gantt_parts(timeline, overview=False, **options)
+        for trace in single["data"]:
+            name = trace["name"]
+            shown = {"legendgroup": name, "showlegend": name not in named}
+            data.append(trace | shown | {"yaxis": f"y{axis}"})
+            named.add(name)
+        high = (top - 30) / total
+        axes[f"yaxis{axis}"] = single["layout"]["yaxis"] | {"domain": [below / total, high]}
+        caption = {"text": _caption(label, timeline), "x": 0, "xanchor": "left", "xref": "paper"}
+        place = {"y": high, "yanchor": "bottom", "yref": "paper", "showarrow": False}
+        notes.append(caption | place)
+    return finish(
+        data,
+        finding or _who_ends_first(timelines),
+        x=_time_axis((0, end), unit) | {"anchor": f"y{axis}"},
+        height=total + 120,
+        margin={"l": 72},
+        barmode="overlay",
+        showlegend=True,
+        annotations=notes,
+        **axes,
+    )
+
+
+def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
+    """Timelines by label; of two with one name only one would be seen."""
+    named = isinstance(timelines, Mapping)
+    several: Any = timelines.values() if named else timelines if is_list(timelines) else ()
+    found: list[Timeline] = list(several)
+    wrong = next((t for t in found if not isinstance(t, Timeline)), None)
+    if wrong is not None or not (named or is_list(timelines)):
+        expected = "expected Timelines, or a mapping of label to Timeline"
+        expected += "; make them with pl.simulate(...)"
+        given = timelines if wrong is None else wrong
+        raise InvalidValue("plot_timelines", [("timelines", given, expected)])
+    labels = [str(label) for label in timelines] if named else [t.schedule.name for t in found]
+    for label in labels:
+        if labels.count(label) > 1:
+            expected = "two timelines have this name; expected a mapping of label to Timeline"
+            raise InvalidValue("plot_timelines", [("timelines", label, expected)])
+    return dict(zip(map(plain, labels), found, strict=True))
+
+
+def _caption(label: str, timeline: Timeline) -> str:
+    known = timeline.costs.weight_activation is not None or not timeline.columns.splits_backward
+    peaks = timeline.peak_memory if known else timeline.peak_in_flight
+    most = ", ".join(f"{peak:.4g}" for peak in peaks[:8]) + ", …" * (len(peaks) > 8)
+    return (
+        f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
+        f"{timeline.bubble_fraction:.1%} idle, at most {most} {'held' if known else 'in flight'}"
+    )
+
+
+def _who_ends_first(timelines: Mapping[str, Timeline]) -> str:
+    ends = {label: timeline.makespan for label, timeline in timelines.items()}
+    first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
+    if ends[last] - ends[first] > 1e-9 * ends[last]:
+        sooner = f"{1 - ends[first] / ends[last]:.0%} before {last}"
+        return f"{first} ends at {ends[first]:.6g}, {sooner}"
+    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
