@@ -69,6 +69,10 @@ class Inside(NamedTuple):
     nodes: tuple[Node, ...]
 
 
+_NONE: Any = np.zeros(0, dtype=int)
+NO_NODES = Inside(_NONE, _NONE, np.zeros((0, 1, 1)), np.zeros((0, 1, 1)), ())
+
+
 @dataclass(frozen=True, eq=False)
 class Instance:
     """The arrays of a problem, with memory for `Workload.in_memory` microbatches in flight.
@@ -93,7 +97,8 @@ class Instance:
     link, hop : float arrays, shape (A, A)
         Between GPUs of two classes, sender first: in the problem's link units per second, and seconds of one message.
         A class of one GPU has no link to itself: there it has the best values of its other links.
-    inside : Inside or None
+    inside : Inside
+        Where nodes are left out of the types.
     """
 
     problem: Problem
@@ -106,7 +111,7 @@ class Instance:
     seconds: np.ndarray
     link: np.ndarray
     hop: np.ndarray
-    inside: Inside | None = None
+    inside: Inside = NO_NODES
 
     @property
     def spans(self) -> Spans:
@@ -134,7 +139,7 @@ class Instance:
 
         Empty where no stage fits anywhere.
         """
-        tables = [self._there] if self.inside is None else [self._there, self.inside.rate]
+        tables = self._there, self.inside.rate
         stages = np.unique(np.concatenate([np.unique(table) for table in tables]))
         stages = stages[stages > 0]
         if not len(stages):
@@ -152,7 +157,7 @@ class Instance:
     @property
     def nodes(self) -> tuple[Node, ...]:
         """The nodes that matter."""
-        return () if self.inside is None else self.inside.nodes
+        return self.inside.nodes
 
     @property
     def _there(self) -> np.ndarray:
@@ -188,10 +193,10 @@ class Instance:
         held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
         share = np.where(self.composition > 0, (held / self.size)[:, None], 0.0)
         best = share.max(axis=0, initial=0.0)
-        if self.inside is not None:
-            own = np.where((self.inside.rate >= rate) & (self.inside.rate > 0), layers, 0)
-            own = own.max(axis=2) / np.arange(1, self.largest + 1)
-            np.maximum.at(best, self.inside.type_of, own.max(axis=1))
+        inside = self.inside
+        own = np.where((inside.rate >= rate) & (inside.rate > 0), layers, 0).max(axis=2)
+        own = own / np.arange(1, own.shape[1] + 1)
+        np.maximum.at(best, inside.type_of, own.max(axis=1))
         return float(best @ self.count)
 
     def highest(self, cap: int | None = None) -> int:
@@ -212,13 +217,11 @@ class Instance:
     def same_times(self, other: "Instance") -> bool:
         """Whether the same stages fit, at the same rates and times."""
         pairs = [(self.rate, other.rate), (self.seconds, other.seconds)]
-        if self.inside is not None and other.inside is not None:
-            pairs += [
-                (self.inside.rate, other.inside.rate),
-                (self.inside.seconds, other.inside.seconds),
-            ]
-        same = self.pure == other.pure and (self.inside is None) == (other.inside is None)
-        return same and all(np.array_equal(a, b) for a, b in pairs)
+        pairs += [
+            (self.inside.rate, other.inside.rate),
+            (self.inside.seconds, other.inside.seconds),
+        ]
+        return self.types == other.types and all(np.array_equal(a, b) for a, b in pairs)
 
     def rates_of(self, compositions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Rates and seconds of any compositions with every kind of span, nodes aside; shape (N, U) each.
@@ -343,7 +346,7 @@ def _of_types(
     if like is None or like.types != types:
         like = _empty(problem, types, deadline)
     rate, seconds = _tables(problem, types, like.composition, deadline)
-    return replace(like, problem=problem, rate=rate, seconds=seconds, inside=None)
+    return replace(like, problem=problem, rate=rate, seconds=seconds, inside=NO_NODES)
 
 
 def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
@@ -399,14 +402,14 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
     for i, key in enumerate(keys):
         example = next(cluster.kinds[k] for k in in_nodes if key_of[k] == key)
         sizes = np.arange(1, min(base.largest, most[i]) + 1)
-        own = _tables(problem, (example,), sizes[:, None], deadline)
-        rate[i, : len(sizes)], seconds[i, : len(sizes)] = own
+        fast, soon = _tables(problem, (example,), sizes[:, None], deadline)
+        rate[i, : len(sizes)], seconds[i, : len(sizes)] = fast, soon
         alone = base.alone(type_of[i])[: len(sizes)]
-        if (own[0] < base.rate[alone]).any():
+        if (fast < base.rate[alone]).any():
             return None
-        if (own[1] > base.seconds[alone] * (1 + LAST_BITS)).any():
+        if (soon > base.seconds[alone] * (1 + LAST_BITS)).any():
             return None
-        better |= (own[0] > base.rate[alone]).any() or (own[1] < base.seconds[alone]).any()
+        better |= (fast > base.rate[alone]).any() or (soon < base.seconds[alone]).any()
     return (
         replace(base, inside=Inside(type_of, most, rate, seconds, tuple(nodes))) if better else base
     )

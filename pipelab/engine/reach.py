@@ -65,8 +65,7 @@ class Reach:
     @cached_property
     def inside(self) -> np.ndarray:
         """The same of stages inside one node; shape (L, largest, U)."""
-        own = self.instance.inside
-        return np.zeros((0, 0, 0)) if own is None else self._reaching(own.rate, own.seconds)
+        return self._reaching(self.instance.inside.rate, self.instance.inside.seconds)
 
     @cached_property
     def hop(self) -> np.ndarray:
@@ -174,7 +173,8 @@ class Reach:
     def one_stage(self) -> bool:
         """Whether one stage may hold all layers."""
         whole = self.instance.spans.layers == self.instance.problem.model.layers
-        return any(np.isfinite(t[..., whole]).any() for t in (self.seconds, self.inside) if t.size)
+        tables = self.seconds, self.inside
+        return any(np.isfinite(t[..., whole]).any() for t in tables if t.size)
 
     def stages(self, part: Part) -> Stages:
         """The stages of a part of the cluster."""
@@ -207,12 +207,12 @@ class Reach:
 
     def _local(self, part: Part) -> tuple[list[Local], list[tuple[np.ndarray, ...]]]:
         """The stages inside the nodes of a part, and the GPU ids by node of each packing."""
-        count, found = part.classes.count, []
+        count, found = part.classes.count, list[Local]()
         shared: dict[tuple[int, int], list[np.ndarray]] = {}  # GPU ids by class and sort
         for node in part.nodes:
             if len(node.classes) == 1:
                 shared.setdefault((int(node.classes[0]), node.sort), []).append(node.gpus)
-        bins = []
+        bins: list[tuple[np.ndarray, ...]] = []
         for (a, sort), nodes in shared.items():
             if len(nodes) > 1 or len(nodes[0]) < count[a]:
                 mask = np.arange(len(count)) == a

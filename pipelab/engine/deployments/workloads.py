@@ -21,7 +21,7 @@ from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.formulations.count import compositions
-from pipelab.engine.instance import Instance, instance_of, refuse_many, with_memory_for
+from pipelab.engine.instance import NO_NODES, Instance, instance_of, refuse_many, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -104,8 +104,8 @@ def _link_binds(offer: Offer) -> bool:
 def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
     """The arrays of an instance with its classes as types, as each class has a price of its own.
 
-    `merged`: identical nodes are one, whose links are as fast as any. Where mixed stages are too many to list and are no
-    faster than their slowest GPUs, they are left out.
+    `merged`: identical nodes are one, whose links are as fast as any. Where mixed stages are too many to list and
+    no faster than their slowest GPUs, they are left out.
     """
     problem, classes, inside = instance.problem, instance.classes, instance.inside
     label = _nodes_of(problem.cluster, merged)
@@ -127,7 +127,7 @@ def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
     by_type = composition @ (kind[:, None] == np.arange(len(instance.types)))
     rate, seconds = instance.rates_of(by_type)
     size = composition.sum(axis=1)
-    for sort, _, gpus in () if inside is None else inside.nodes:
+    for sort, _, gpus in inside.nodes:
         here = (own == label[gpus[0]]) & (kind == inside.type_of[sort])
         rows = np.flatnonzero((composition[:, ~here] == 0).all(axis=1) & (size <= len(gpus)))
         rate[rows] = inside.rate[sort, size[rows] - 1]
@@ -143,7 +143,7 @@ def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
         seconds=seconds,
         link=link,
         hop=hop,
-        inside=None,
+        inside=NO_NODES,
     )
 
 
@@ -170,18 +170,18 @@ def _merged(
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.kind[a]), int(label[members[0]])), []).append(a)
-    members = tuple(
+    together = tuple(
         np.sort(np.concatenate([classes.members[a] for a in own])) for own in keys.values()
     )
     first = [own[0] for own in keys.values()]
-    shape = len(members), len(members)
+    shape = len(keys), len(keys)
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
     fast, soon = bandwidth[there].max(), latency[there].min()
     hop = problem.message_seconds(fast, soon) if problem.link_units == "tokens" else 0.0
     merged = replace(
         classes,
-        members=members,
+        members=together,
         kind=classes.kind[first],
         bandwidth_gb_per_s=np.full(shape, fast),
         latency_ms=np.full(shape, soon),

@@ -58,18 +58,20 @@ def least_of(
         found = _LeastRatio(pairs).run(floor, known)
     placement, least, stopped, number, reason = found
     least = max(least, bound)
+    proven = None if least in (0.0, math.inf) else least
     if number is not None:
         pairs = replace(pairs, problem=pairs.problem.with_in_flight(number))
     problem = pairs.problem
     status, value, throughput = "unknown", None, None
-    bound = None if least in (0.0, math.inf) else least
     if placement is None and least == math.inf and stopped is None:
         status = "infeasible"
     elif placement is not None:
         value, throughput = value_of(pairs, objective, placement), pairs.yields(placement)
         # of a price and of a rate
-        proven = least >= value * (1 - 2 * ATTAINED)
-        status, bound = ("optimal", value) if proven else ("feasible", bound)
+        if least >= value * (1 - 2 * ATTAINED):
+            status, proven = "optimal", value
+        else:
+            status = "feasible"
     if status in ("optimal", "infeasible"):
         stopped = None
     elif stopped is None:
@@ -87,8 +89,8 @@ def least_of(
         choice.solver_version(),
         pairs.deadline.remark(reason),
         stopped,
-        _named(objective, value, bound),
-        Objective(name, unit, value, bound, floor),
+        _named(objective, value, proven),
+        Objective(name, unit, value, proven, floor),
     )
 
 
