@@ -22,6 +22,7 @@ from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.formulations.count import compositions
 from pipelab.engine.instance import NO_NODES, Instance, instance_of, refuse_many, with_memory_for
+from pipelab.engine.stage_arrays import mixes_as_slowest
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -87,8 +88,9 @@ def _offers(
     for problem in problems:
         counted = with_memory_for(problem, numbers.first, or_more=not numbers.single)
         instance = made_in_time(partial(instance_of, counted), deadline)
+        merged &= _repeat(problem.cluster)
         table = made_in_time(partial(_table, instance, merged), deadline)
-        offer = Offer(problem, numbers, table, merged, instance.pure)
+        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(counted))
         if len(table.composition):
             offers.append(offer)
     return offers
@@ -145,6 +147,11 @@ def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
         hop=hop,
         inside=NO_NODES,
     )
+
+
+def _repeat(cluster: Cluster) -> bool:
+    """Whether nodes of the same contents repeat."""
+    return len(set(_nodes_of(cluster, True))) < len(set(_nodes_of(cluster, False)))
 
 
 def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
