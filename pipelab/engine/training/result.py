@@ -1,5 +1,6 @@
 """The answer to which placement trains fastest under a schedule, and to which rule is best for one placement."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,19 @@ from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+_COLUMNS = (
+    "schedule",
+    "chunks",
+    "seconds_per_step",
+    "tokens_per_s",
+    "mfu",
+    "bubble",
+    "memory_needed_gb",
+    "fits",
+    "reason",
+)
 
 
 @dataclass(frozen=True)
@@ -143,45 +157,25 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
 
     rows = []
     for name in TRAINED_BY:
-        row: dict[str, Any] = {"schedule": name}
+        row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"schedule": name, "fits": False}
         try:
             step = training_timeline(problem, placement, schedule=name, **options)
         except InvalidValue as error:
             if not str(error).startswith("schedule"):
                 raise
-            rows.append(row | {"fits": False, "reason": str(error)})
+            rows.append(row | {"reason": str(error)})
             continue
-        timeline = step.timeline
-        most = None
-        if step.memory_gb is not None:
-            most = max(zip(step.memory_gb, step.limits_gb, strict=True), key=lambda x: x[0] / x[1])
-        rows.append(
-            row
-            | {
-                "chunks": timeline.schedule.chunks,
-                "seconds_per_step": timeline.iteration_time,
-                "tokens_per_s": step.rate,
-                "mfu": step.mfu,
-                "bubble": timeline.bubble_fraction,
-                "memory_needed_gb": None if most is None else most[0],
-                "fits": not step.shortfall,
-                "reason": step.shortfall,
-            }
-        )
-    columns = (
-        "schedule",
-        "chunks",
-        "seconds_per_step",
-        "tokens_per_s",
-        "mfu",
-        "bubble",
-        "memory_needed_gb",
-        "fits",
-        "reason",
-    )
-    frame = pd.DataFrame(rows, columns=columns)
-    frame["memory_needed_gb"] = frame["memory_needed_gb"].astype(float)
-    order = frame.assign(misfit=~frame["fits"]).sort_values(
-        ["misfit", "seconds_per_step"], kind="stable"
-    )
-    return order.drop(columns="misfit").reset_index(drop=True)
+        needed = zip(step.memory_gb or (), step.limits_gb, strict=False)
+        row |= {
+            "chunks": step.timeline.schedule.chunks,
+            "seconds_per_step": step.timeline.iteration_time,
+            "tokens_per_s": step.rate,
+            "mfu": step.mfu,
+            "bubble": step.timeline.bubble_fraction,
+            "memory_needed_gb": max(needed, key=lambda x: x[0] / x[1], default=(None,))[0],
+            "fits": not step.shortfall,
+            "reason": step.shortfall,
+        }
+        rows.append(row)
+    rows.sort(key=lambda row: (not row["fits"], row["seconds_per_step"] or math.inf))
+    return pd.DataFrame(rows, columns=_COLUMNS).astype({"memory_needed_gb": float})
