@@ -9,7 +9,7 @@ from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.fields import is_list
 from pipelab.problem import Problem
-from pipelab.solving import METHODS, Result, solve
+from pipelab.solving import METHODS, Result, method_of, options_of, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -156,7 +156,6 @@ def compare(
             raise UnknownName(
                 f"there are options for {name!r}, which is not compared; {nearest(name, methods)}"
             )
-    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in methods:
@@ -164,7 +163,7 @@ def compare(
                 refused[method] = _NOT_ASKED
                 continue
             own = dict(options.get(method, {}))
-            if method in limited:
+            if "time_limit" in options_of(method_of(method, own)):
                 own.setdefault("time_limit", time_limit)
             try:
                 results[method] = solve(problem, method, **own)

@@ -9,7 +9,7 @@ from pydantic import InstanceOf
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
@@ -78,7 +78,7 @@ class Score:
 
     @property
     def valid(self) -> bool:
-        """Whether the placement keeps all rules and fits."""
+        """Whether the placement breaks no rule and fits."""
         return self.evaluation is not None
 
     @property
@@ -123,13 +123,7 @@ class Score:
             )
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
-        more = (
-            f" and {others[0]}"
-            if len(others) == 1
-            else f" and {len(others)} more"
-            if others
-            else ""
-        )
+        more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
         text = f"{self.throughput:,.7g} tokens/s, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
@@ -153,13 +147,11 @@ class Score:
         if self.valid:
             return given(self.evaluation).to_frame()
         columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
-        columns.append("layers_that_fit")
-        rows = [
-            {name: getattr(m, name) for name in columns if hasattr(m, name)}
-            | {"layers": len(m.layers), "layers_that_fit": m.most_layers}
-            for m in self.misfits
-        ]
-        return pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(
+            [[getattr(m, c) for c in columns] for m in self.misfits], columns=columns
+        )
+        frame["layers"] = frame["layers"].map(len)
+        return frame.assign(layers_that_fit=[m.most_layers for m in self.misfits])
 
     def __repr__(self) -> str:
         return f"<Score: {self.sentence}>"
@@ -235,66 +227,52 @@ def score(
 
 
 def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
-    beyond = best.status == "infeasible" or (
-        best.bound is not None and evaluation.throughput > best.bound * (1 + 1e-6)
+    if best.status == "infeasible":
+        claim = "that there is no placement"
+    elif best.bound is not None and evaluation.throughput > best.bound * (1 + SOLVER):
+        claim = f"at most {best.bound:,.7g} tokens/s"
+    else:
+        return
+    expected = (
+        f"expected a result of this problem: it claims {claim}, yet this one yields "
+        f"{evaluation.throughput:,.7g}"
     )
-    if beyond:
-        claim = (
-            "that there is no placement"
-            if best.status == "infeasible"
-            else f"at most {best.bound:,.7g} tokens/s"
-        )
-        expected = (
-            f"expected a result of this problem: it claims {claim}, yet this one yields "
-            f"{evaluation.throughput:,.7g}"
-        )
-        raise InvalidValue("score", [("best", best.problem.name, expected)])
+    raise InvalidValue("score", [("best", best.problem.name, expected)])
 
 
 def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
-    """The overloaded stages among those whose layers and GPUs exist, most overloaded first."""
+    """Return the overloaded stages among those whose layers and GPUs exist, most overloaded first."""
     found, gpus = [], problem.cluster.gpus
-    for i, stage in enumerate(placement.stages):
-        exists = stage.layers.start >= 0 and stage.layers.stop <= problem.model.layers
+    for i, stage in enumerate(placement.stages, 1):
+        layers = stage.layers
+        exists = layers.start >= 0 and layers.stop <= problem.model.layers
         if not (exists and stage.gpus and all(0 <= g < len(gpus) for g in stage.gpus)):
             continue
-        need = _need(problem, stage)
-        if _fits(problem, stage, need):
-            continue
-        _, needed, g = max(
-            (n - gpus[g].memory_gb, n, g) for g, n in zip(stage.gpus, need, strict=True)
-        )
-        found.append(
-            Misfit(
-                i + 1,
-                stage.layers,
-                g,
-                gpus[g].type,
-                needed,
-                gpus[g].memory_gb,
-                _most(problem, stage),
-            )
-        )
+        lacking = _lacking(problem, stage)
+        if lacking is not None:
+            g, needed = lacking
+            most = _most(problem, stage)
+            found.append(Misfit(i, layers, g, gpus[g].type, needed, gpus[g].memory_gb, most))
     return tuple(sorted(found, key=lambda m: -m.deficit_gb))
 
 
-def _need(problem: Problem, stage: Stage) -> tuple[float, ...]:
-    """Memory that a stage needs on each of its GPUs."""
+def _lacking(problem: Problem, stage: Stage) -> tuple[int, float] | None:
+    """Return the GPU of a stage that lacks most memory, and what it needs; None if all have enough."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    return problem.costs.stage(
+    need = problem.costs.stage(
         problem.model, problem.workload, gpus, stage.layers, problem.batch_split
     ).memory_gb
-
-
-def _fits(problem: Problem, stage: Stage, need: tuple[float, ...]) -> bool:
-    offers = (problem.cluster.gpus[g].memory_gb for g in stage.gpus)
-    return all(amount <= offer * MEMORY_SLACK for amount, offer in zip(need, offers, strict=True))
+    if all(n <= gpu.memory_gb * MEMORY_SLACK for n, gpu in zip(need, gpus, strict=True)):
+        return None
+    lacks = (n - gpu.memory_gb for n, gpu in zip(need, gpus, strict=True))
+    _, needed, g = max(zip(lacks, need, stage.gpus, strict=True))
+    return g, needed
 
 
 def _most(problem: Problem, stage: Stage) -> int:
-    """The most layers, from the stage's first one on, that fit on its GPUs; tried in turn: rules may be of any kind."""
+    """Return the most layers, from the stage's first one on, that fit; tried in turn: rules may be of any kind."""
     for count in range(len(stage.layers) - 1, 0, -1):
         fewer = Stage(range(stage.layers.start, stage.layers.start + count), stage.gpus)
-        if _fits(problem, fewer, _need(problem, fewer)):
+        if _lacking(problem, fewer) is None:
             return count
     return 0

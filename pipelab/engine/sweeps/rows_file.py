@@ -49,9 +49,9 @@ class RowsFile:
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
+        self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        self._why_not: InvalidData | None = None
         for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
             if found(self.path):
                 raise InvalidValue(
@@ -61,54 +61,36 @@ class RowsFile:
     def hold(self) -> None:
         """Keep other sweeps from this file until `close`: what two of them write, one would replace.
 
+        A file that cannot be written may still be read: why not is then in `unwritable`.
+
         Raises
         ------
         InvalidValue
             Another sweep is adding to it.
         """
         for _ in range(_ATTEMPTS):
-            if self._hold():
+            self.close()
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("ab")
+            except (OSError, ValueError) as error:
+                self.unwritable = refused(self.path, "write", error)
                 return
-            self.close()
-        raise self._in_use()
+            try:
+                import fcntl
 
-    def _hold(self) -> bool:
-        """One attempt; False where another sweep replaced the file after it was opened here."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab")
-        # what cannot be written may still be read: `check` is for those who add
-        except (OSError, ValueError) as error:
-            self._why_not = refused(self.path, "write", error)
-            return True
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise self._in_use() from None
-        except (ImportError, OSError):  # Windows; a file system without locks
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
-        except FileNotFoundError:
-            return False
-
-    def _in_use(self) -> InvalidValue:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                break
+            except (ImportError, OSError):  # Windows; a file system without locks
+                return
+            with suppress(FileNotFoundError):
+                # Another sweep may have replaced the file after it was opened here.
+                if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
+                    return
+        self.close()
         expected = "another sweep is adding to it: wait for its end, or give another file"
-        return InvalidValue("sweep", [("file", str(self.path), expected)])
-
-    def check(self) -> None:
-        """Refuse before the first point what could not be kept after it.
-
-        Raises
-        ------
-        InvalidData
-            The file cannot be written.
-        """
-        if self._why_not is not None:
-            raise self._why_not
+        raise InvalidValue("sweep", [("file", str(self.path), expected)])
 
     def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """The rows of the file, by their point's key; the last one where there are several.
@@ -147,7 +129,13 @@ class RowsFile:
             It cannot be written.
         """
         try:
-            file = self._open() if self._file is None or not self._begun else self._file
+            file = self._file = self._file or self.path.open("ab")
+            if not self._begun:  # after the last whole line
+                whole = self.path.read_bytes().rfind(b"\n") + 1
+                file.truncate(whole)
+                if not whole:
+                    file.write(_line(self.header))
+                self._begun = True
             file.write(_line(self._cells(row)))
             file.flush()
             os.fsync(file.fileno())
@@ -173,17 +161,6 @@ class RowsFile:
             self.close()
         lines = [self.header, *map(self._cells, rows)]
         write_to("sweep", self.path, b"".join(map(_line, lines)))
-
-    def _open(self) -> io.BufferedWriter:
-        """For appending, after the last whole line."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file = self._file or self.path.open("ab")
-        whole = self.path.read_bytes().rfind(b"\n") + 1
-        file.truncate(whole)
-        if not whole:
-            file.write(_line(self.header))
-        self._begun = True
-        return file
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]

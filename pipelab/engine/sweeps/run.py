@@ -228,8 +228,9 @@ def _held(
     store.hold()
     try:
         there = store.read(keys)
-        if any(key not in there or there[key]["status"] in again for key in keys):
-            store.check()
+        missing = any(key not in there or there[key]["status"] in again for key in keys)
+        if missing and store.unwritable is not None:
+            raise store.unwritable
     except BaseException:
         store.close()
         raise

@@ -188,6 +188,8 @@ def answers(
     Dask cluster joblib does not learn of a worker's death: Dask tries again elsewhere, and after the
     third death joblib waits without end.)
     """
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
     waiting = dict(points)
     while waiting:
         begun: list[Hashable] = []
@@ -196,15 +198,32 @@ def answers(
                 for key, row in rows:
                     del waiting[key]
                     yield key, row
-        except Exception as error:
-            if not _is_a_death(error):
-                raise _explained(error, task) from error
+        except TerminatedWorkerError:
             for key in [key for key in begun if key in waiting]:
-                yield key, _alone(task, waiting.pop(key), jobs)
+                point = waiting.pop(key)
+                try:
+                    ((_, row),) = _parallel(task, {key: point}, jobs, [])
+                except TerminatedWorkerError as error:
+                    name = type(error).__name__
+                    why = f"the process that worked on it died ({name}); out of memory?"
+                    row = {**point, **vars(failed(why))}
+                yield key, row
 
 
-def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: list) -> Generator:
+def _parallel(
+    task: Task, points: Mapping[Any, dict], jobs: int | None, begun: list
+) -> Generator[tuple[Hashable, dict[str, Any]]]:
+    """Yield the rows as they are computed; `begun` takes the keys of those that workers were given.
+
+    Raises
+    ------
+    TerminatedWorkerError
+        A worker process ended without an answer.
+    PipelabError
+        The task cannot be copied to the workers, or a row from them.
+    """
     from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
     from joblib.parallel import get_active_backend
 
     def calls() -> Iterator:
@@ -218,16 +237,26 @@ def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: l
     backend, configured = get_active_backend()
     if jobs is None and configured is None:
         jobs = -1
-    rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
     try:
-        for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
-            yield answer
-    except BaseException:
-        # Where whoever reads the rows was interrupted: closing makes joblib warn of work that was
-        # not used.
-        with suppress(KeyboardInterrupt):
-            rows.throw(KeyboardInterrupt)
+        rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
+        try:
+            for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
+                yield answer
+        except BaseException:
+            # Where whoever reads the rows was interrupted: closing makes joblib warn of work that was
+            # not used.
+            with suppress(KeyboardInterrupt):
+                rows.throw(KeyboardInterrupt)
+            raise
+    except TerminatedWorkerError:
         raise
+    except Exception as error:
+        # A task turns its own errors into rows: this one is of the way to the workers and back.
+        name = getattr(task.make, "__name__", repr(task.make))
+        raise PipelabError(
+            f"sweep: the workers cannot run {name!r} ({type(error).__name__}: {error}). What {name!r} refers to must "
+            "be fit to be copied to other processes; jobs=1 stays in this one"
+        ) from error
 
 
 def _watched(backend: Any) -> dict[str, Any]:
@@ -239,34 +268,6 @@ def _watched(backend: Any) -> dict[str, Any]:
 
 def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
     return key, task(point)
-
-
-def _alone(task: Task, point: dict, jobs: int | None) -> dict:
-    """One point in a worker of its own; if that dies too, the point is the cause."""
-    try:
-        ((_, row),) = _parallel(task, {0: point}, jobs, [])
-        return row
-    except Exception as error:
-        if not _is_a_death(error):
-            raise _explained(error, task) from error
-        why = f"the process that worked on it died ({type(error).__name__}); out of memory?"
-        return {**point, **vars(failed(why))}
-
-
-def _is_a_death(error: Exception) -> bool:
-    """Whether an error of joblib's means that a worker process ended without an answer."""
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    return isinstance(error, TerminatedWorkerError)
-
-
-def _explained(error: Exception, task: Task) -> PipelabError:
-    """A task turns its own errors into rows, so this one comes from the transport to the workers and back."""
-    name = getattr(task.make, "__name__", repr(task.make))
-    return PipelabError(
-        f"sweep: the workers cannot run {name!r} ({type(error).__name__}: {error}). What {name!r} refers to must be "
-        "fit to be copied to other processes; jobs=1 stays in this one"
-    )
 
 
 _EVERY_S = 0.25
