@@ -3,8 +3,8 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -188,19 +188,25 @@ def sweep(
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
-    there = _held(store, keys, again) if store else {}
-    done = {key: row for key, row in there.items() if row["status"] not in again}
-    waiting = {key: point for key, point in zip(keys, requested, strict=True) if key not in done}
+    done: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def so_far() -> Sweep:
         rows = tuple(done[key] for key in keys if key in done)
         return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
 
     try:
-        with (
-            noted_interrupts(passed_on=True) as interrupted,
-            closing(answers(task, waiting, jobs)) as found,
-        ):
+        with ExitStack() as stack:
+            there: dict[tuple[str, ...], dict[str, Any]] = {}
+            if store is not None:
+                stack.callback(store.close)
+                store.hold()
+                there = store.read(keys)
+            done |= {key: row for key, row in there.items() if row["status"] not in again}
+            waiting = {key: p for key, p in zip(keys, requested, strict=True) if key not in done}
+            if store is not None and waiting and store.unwritable is not None:
+                raise store.unwritable
+            interrupted = stack.enter_context(noted_interrupts(passed_on=True))
+            found = stack.enter_context(closing(answers(task, waiting, jobs)))
             for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
                 # a solve takes Ctrl-C for its own; this row may have less to say for it
                 if interrupted():
@@ -208,33 +214,14 @@ def sweep(
                 done[key] = row
                 if len(done) == 1 and row["reason"].endswith(A_RESULT):  # nor will others be one
                     _refuse_all_failed(so_far(), file)
-                if store:
+                if store is not None:
                     _keep(store.add, row, so_far)
-        if store and there.keys() & waiting.keys():
-            _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
+            if store is not None and there.keys() & waiting.keys():
+                _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
     except KeyboardInterrupt:
         raise _interrupted(so_far(), file) from None
-    finally:
-        if store:
-            store.close()
     _refuse_all_failed(so_far(), file)
     return so_far()
-
-
-def _held(
-    store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]
-) -> dict[tuple[str, ...], dict]:
-    """The rows of the file, which is locked against other sweeps from now on, and writable if need be."""
-    store.hold()
-    try:
-        there = store.read(keys)
-        missing = any(key not in there or there[key]["status"] in again for key in keys)
-        if missing and store.unwritable is not None:
-            raise store.unwritable
-    except BaseException:
-        store.close()
-        raise
-    return there
 
 
 def _statuses(again: Any) -> tuple[str, ...]:

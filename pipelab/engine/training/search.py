@@ -8,7 +8,7 @@ moved, stages swapped, GPUs exchanged, put in and left out.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,7 @@ class Search:
         self.stopped: str | None = None
         self.count = self.simulated = self.states = self.waiting = 0
         self.tables: dict[int, Suffixes] = {}  # by the number of ranks
+        self.nodes: Any = None  # an array of `_node`
         self.heap: list[tuple[float, int]] = []
         self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
         self.taken: set[int] = set()  # of the heap, what was extended out of turn
@@ -186,7 +187,7 @@ class Search:
         self.heap, self.taken = [], set()
         self.leaves.clear()
         self.count = self.waiting = 0
-        self.nodes: Any = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
+        self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
             rows = np.flatnonzero(least < min(REAL, self.best.useful))
@@ -254,7 +255,7 @@ class Search:
         """Put one more stage behind these, every one that may come next."""
         suffixes, stages, rule = self.tables[ranks], self.stages, self.rule
         rank, groups = ranks - left, suffixes.merged
-        parts, held = suffixes.parts(ranks, rank), rule.window(ranks, rank)
+        parts, held = suffixes.parts(ranks, rank), [rule.window(ranks, i) for i in range(rank + 1)]
         size, earlier = np.arange(suffixes.most_layers), self._earlier(rank, nodes)
         every = self.nodes[nodes]
         for c, counts in enumerate(stages.composition):
@@ -274,12 +275,12 @@ class Search:
                 lead = np.zeros((len(rule.hops), len(some), len(size)))
                 if rule.split:
                     lead[-1] = mine.weight
-            own = lead + rule.own(mine, held, beyond, link)
+            own = lead + rule.own(mine, held[rank], beyond, link)
             own = np.maximum(some["own"].T[..., None], own)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
                 run = lead[-1] + mine.both - started
-                most = rule.window(ranks, i), held
+                most = held[i], held[rank]
                 found = rule.run(most, forward[here, None], both[here, None], run, run + beyond)
                 np.maximum(own[-1], started + found + mine.step, out=own[-1])
             bound = np.maximum(own, lead + mine.lead + after).max(axis=0)
@@ -295,7 +296,7 @@ class Search:
             longer["forward"], longer["both"] = mine.forward[at, n], mine.both[at, n]
             self._push(bound[at, n], longer)
 
-    def _earlier(self, rank: int, nodes: np.ndarray) -> list[tuple[np.ndarray, ...]]:
+    def _earlier(self, rank: int, nodes: np.ndarray) -> Sequence[tuple[np.ndarray, ...]]:
         """Return when every earlier stage of these nodes may begin, and its times."""
         found = []
         for _ in range(rank if self.runs else 0):

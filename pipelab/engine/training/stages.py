@@ -318,7 +318,7 @@ class Merged:
     def least(self, times: Times) -> Times:
         """Return the least over the members of each merged composition; shape (4, D, U)."""
         found = np.full((4, len(self.composition), times.seconds.shape[2]), np.inf)
-        np.minimum.at(found, (slice(None), self.of), times.seconds)
+        np.minimum.at(found.swapaxes(0, 1), self.of, times.seconds.swapaxes(0, 1))
         return Times(found)
 
 
