@@ -1,4 +1,4 @@
-"""A reader's own placement against the proven optimum, or why it does not fit, in numbers."""
+"""Compare a user's own placement with the proven optimum, or say in numbers why it does not fit."""
 
 from dataclasses import dataclass
 from html import escape
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Misfit:
-    """A stage that needs more memory than one of its GPUs has; of several GPUs the one that lacks most."""
+    """A stage that needs more memory than one of its GPUs has; if several lack memory, the one that lacks most."""
 
     stage: int  # counted from 1
     layers: range
@@ -31,11 +31,11 @@ class Misfit:
     gpu_type: str
     needed_gb: float
     offered_gb: float
-    most_layers: int  # so many from the stage's first one fit on its GPUs
+    most_layers: int  # that fit on its GPUs, from the stage's first one on
 
     @property
     def deficit_gb(self) -> float:
-        """How much is missing."""
+        """GB that are missing."""
         return self.needed_gb - self.offered_gb
 
     @property
@@ -56,17 +56,17 @@ class Score:
     Attributes
     ----------
     problem : Problem
-        Its rules and rates count.
+        Gives the rules and rates.
     placement : Placement
-        The placement scored.
+        The placement that is scored.
     evaluation : Evaluation or None
-        None where the placement is not valid.
+        None if the placement is not valid.
     broken : tuple of str
-        Rules that it breaks besides memory.
+        Rules that it breaks, other than memory.
     misfits : tuple of Misfit
         Stages beyond the memory of their GPUs, the most overloaded first.
     best : Result
-        What it is compared with.
+        The result that it is compared with.
     """
 
     problem: Problem
@@ -83,20 +83,20 @@ class Score:
 
     @property
     def throughput(self) -> float | None:
-        """In tokens/s; None where it is not valid."""
+        """Rate in tokens/s; None if it is not valid."""
         return given(self.evaluation).throughput if self.valid else None
 
     @property
     def share(self) -> float | None:
         """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger.
 
-        None where the placement is not valid, or nothing is proven.
+        None if the placement is not valid, or nothing is proven.
         """
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
     def outcome(self) -> Outcome:
-        """Proven where it is the proven optimum; refused where it breaks a rule besides memory."""
+        """Proven if it is the proven optimum; refused if it breaks a rule other than memory."""
         if not self.valid:
             return REFUSED if self.broken else DOES_NOT_FIT
         return (
@@ -134,7 +134,7 @@ class Score:
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:,.7g}."
 
     def to_frame(self) -> "DataFrame":
-        """One row per stage (`Evaluation.to_frame`) of a valid placement; otherwise one per overloaded stage.
+        """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.
 
         Returns
         -------
@@ -175,29 +175,29 @@ def score(
     *,
     time_limit: float | None = 60,
 ) -> Score:
-    """Evaluate a placement of one's own, and say how far it is from the best or why it does not fit.
+    """Evaluate a placement, and say how far it is from the best or why it does not fit.
 
     Parameters
     ----------
     problem : Problem
-        Its rules and rates count.
+        Gives the rules and rates.
     placement : Placement or Result
-        To be scored; of a result, its placement.
+        The placement to score; of a result, its placement.
     best : Result, optional
-        What to compare with; by default what `solve` answers.
+        The result to compare with; by default that of `solve`.
     time_limit : float, optional
-        Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
+        Seconds for that solve, 60 by default. If it runs out, the share is one of the proven bound.
 
     Returns
     -------
     Score
-        A placement that breaks a rule or does not fit is an answer too, with all reasons.
+        A placement that breaks a rule or does not fit has a score, too: all reasons.
 
     Raises
     ------
     InvalidValue
-        `best` is no result of this problem (the placement is faster than its bound), or what is
-        given is no problem, no placement, or a result without one.
+        `best` is not a result of this problem (the placement is faster than its bound), `problem` is
+        not a Problem, or `placement` is neither a Placement nor a Result with one.
 
     Examples
     --------

@@ -60,7 +60,7 @@ def solve_for_step_time(
     stop: choice.Stop = None,
     on_progress: Callable | None = None,
 ) -> TrainingResult:
-    """The placement whose training step takes least time.
+    """Find the placement whose training step takes the least time.
 
     A step runs `Workload.microbatches` forward and backward, then the optimizer. Memory must hold
     the parameters' state, and the activations of as many microbatches as the schedule keeps on
@@ -71,8 +71,8 @@ def solve_for_step_time(
     problem : Problem
         With a workload of training, and with `link_units="tokens"`, unless there is only one GPU.
     schedule : str
-        A rule that `pl.schedule` knows, or "best": whichever published rule takes least time, each
-        with its own placement.
+        A rule that `pl.schedule` knows, or "best": the published rule that takes the least time,
+        each with its own placement.
     recompute : {"none", "selective", "full", "auto"}, optional
         Activations that are computed a second time instead of kept; none by default. "auto": all of
         a stage where it does not fit otherwise.
@@ -80,9 +80,9 @@ def solve_for_step_time(
         Of weights, gradients and the optimizer's state; by default 18, as Adam in mixed precision
         in Megatron, which adds gradients up in fp32 (`Engine.gradient_bytes`).
     time_limit : float, optional
-        Seconds. Ended early, the answer is the best placement so far, with a proven bound.
+        Seconds. If it runs out, the answer is the best placement so far, with a proven bound.
     gap : float, optional
-        Stop once the least is known to be lower by at most this share.
+        Stop once the best is proven to be within this share of the least.
     stop : threading.Event, optional
         Set it to end the search, to the same effect.
     on_progress : function of Progress, optional
@@ -91,8 +91,8 @@ def solve_for_step_time(
     Returns
     -------
     TrainingResult
-        `objective` has the seconds and their bound. Where nothing fits, `reason` says which stage
-        of the placement that comes nearest lacks how much, and what would help.
+        `objective` has the seconds and their bound. If nothing fits, `reason` names the stage that
+        lacks most memory in the placement that comes nearest, how much, and what would help.
 
     Raises
     ------

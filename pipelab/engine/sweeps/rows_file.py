@@ -1,8 +1,8 @@
-"""Rows on disk: a CSV that grows as a sweep runs, and records for a later one what is done.
+"""Rows on disk: a CSV that grows as a sweep runs, from which a later call goes on.
 
-Every row is one line that ends in the method and its options, so that the file explains itself
-and a file of another sweep is known by its first rows. A line that a kill tore off has no line
-end: it is cut away, and its point is solved again.
+Every row is one line that ends with the method and its options, so that the file explains itself
+and the file of another sweep is recognised by its first rows. A line that was cut off by a kill has
+no line end: it is removed, and its point is solved again.
 """
 
 import csv
@@ -25,7 +25,7 @@ _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
-    """What makes two points the same: the text of their values."""
+    """Return what makes two points the same: the text of their values."""
     return tuple(map(cell, point.values()))
 
 
@@ -36,10 +36,10 @@ class RowsFile:
     ----------
     path : str or Path
     names : sequence of str
-        Of the values of a point.
+        Names of the values of a point.
     method : str
     options : mapping
-        Of the method, plain values.
+        Options of the method, plain values.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class RowsFile:
         raise InvalidValue("sweep", [("file", str(self.path), expected)])
 
     def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
-        """The rows of the file, by their point's key; the last one where there are several.
+        """Return the rows of the file by their point's key, the last one if there are several.
 
         Raises
         ------
         InvalidData
-            The file cannot be read, is of another sweep, or not of one at all.
+            The file cannot be read, or belongs to another sweep or to none.
         """
         lines = self._whole_lines()
         if not lines:
@@ -143,14 +143,14 @@ class RowsFile:
             raise refused(self.path, "write", error) from None
 
     def close(self) -> None:
-        """No more rows are added."""
+        """Close the file and let other sweeps add to it."""
         if self._file is not None:
             with suppress(OSError):  # what could not be written is known from `add`
                 self._file.close()
             self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have exactly these rows, where recomputed ones are in the file twice; before `close`.
+        """Replace the file by one with exactly these rows, if some were recomputed; before `close`.
 
         Raises
         ------
@@ -218,9 +218,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _table(lines: Sequence[str]) -> list[list[str]]:
-    """Lines as cells, however long: csv's limit of 131,072 characters is for files of unknown origin.
+    """Split lines into cells of any length: csv's limit of 131,072 characters is lifted meanwhile.
 
-    It is one limit for the whole process, so it is put back.
+    It is one limit for the whole process, so it is restored.
     """
     with _ONE_AT_A_TIME:
         before = csv.field_size_limit(2**31 - 1)
@@ -237,7 +237,7 @@ def _line(cells: Sequence[str]) -> bytes:
 
 
 def _without_time(text: str) -> Hashable:
-    """A setting without its time limit: a row says what it says, however long it may have taken."""
+    """Return a setting without its time limit: a row is valid whatever time it was given."""
     value = value_of(text)
     if not isinstance(value, dict):
         return text

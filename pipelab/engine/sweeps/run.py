@@ -38,7 +38,7 @@ class Sweep:
     Attributes
     ----------
     names : tuple of str
-        Of the values of a point.
+        Names of the values of a point.
     rows : tuple of mappings
         A point's values, then status, outcome, proven_among, throughput_tokens_per_s,
         bound_tokens_per_s, gpus_used, usd_per_hour and usd_per_million_tokens (of the GPUs in use,
@@ -51,7 +51,7 @@ class Sweep:
     method : str
         Its name.
     seconds : float
-        Of this call; rows that were read from a file cost none.
+        Time of this call; rows that were read from a file cost none.
     """
 
     names: tuple[str, ...]
@@ -208,7 +208,7 @@ def sweep(
             interrupted = stack.enter_context(noted_interrupts(passed_on=True))
             found = stack.enter_context(closing(answers(task, waiting, jobs)))
             for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
-                # a solve takes Ctrl-C for its own; this row may have less to say for it
+                # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
                 if interrupted():
                     raise KeyboardInterrupt
                 done[key] = row
@@ -236,7 +236,7 @@ def _statuses(again: Any) -> tuple[str, ...]:
 
 
 def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
-    """The same rows, with a progress bar that counts those that failed."""
+    """Yield the same rows, with a progress bar that counts those that failed."""
     from tqdm.auto import tqdm
 
     with tqdm(initial=done, total=total, unit="point", disable=not progress) as bar:

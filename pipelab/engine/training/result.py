@@ -1,4 +1,4 @@
-"""The answer to which placement trains fastest under a schedule, and to which rule is best for one placement."""
+"""Answers: which placement trains fastest under a schedule, and which rule is best for one placement."""
 
 import math
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ _COLUMNS = (
 
 @dataclass(frozen=True)
 class StepTime(Objective):
-    """Seconds of a training step, and among which placements they are the least."""
+    """Seconds of a training step, and the placements among which they are the least."""
 
     schedule: str = ""
 
     @property
     def among(self) -> str:
-        """Under which schedule."""
+        """The schedule that the proof covers."""
         return f" among placements under {self.schedule}"
 
 
@@ -48,10 +48,10 @@ class TrainingResult(Result):
     Attributes
     ----------
     schedule : str or None
-        The rule that the answer runs under; None without a placement.
+        The rule of the best step; None without a placement.
     recompute : tuple of str or None
-        For every stage which activations are computed a second time; None where the cost model does
-        not say, and without a placement.
+        For each stage, which activations are computed a second time; None if the cost model does not
+        say, and without a placement.
     step : TrainingTimeline or None
         The step, simulated: `pl.gantt(result.step.timeline)`.
 
@@ -76,12 +76,12 @@ class TrainingResult(Result):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilization; None where the cost model does not count FLOPs."""
+        """Model FLOPs utilization; None if the cost model does not count FLOPs."""
         return None if self.step is None else self.step.mfu
 
     @property
     def memory_gb(self) -> tuple[float, ...] | None:
-        """On each rank's fullest GPU; None where the cost model does not say."""
+        """GB on each rank's fullest GPU; None if the cost model does not say."""
         return None if self.step is None else self.step.memory_gb
 
     def to_dict(self) -> dict:
@@ -102,7 +102,7 @@ class TrainingResult(Result):
         }
 
     def to_frame(self) -> "DataFrame":
-        """The answer as a table of one row.
+        """Return the answer as a table of one row.
 
         Returns
         -------
@@ -118,14 +118,14 @@ class TrainingResult(Result):
 
 
 def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> "DataFrame":
-    """A training step of one placement under every published rule, the best first.
+    """Simulate a training step of one placement under every published rule, the best first.
 
     Parameters
     ----------
     problem : Problem
         With a workload of training.
     placement : Placement or Result
-        What runs as a pipeline.
+        The pipeline.
     **options
         As for `pl.timeline_of`: `recompute`, `bytes_per_parameter`, `microbatches`, …
 
