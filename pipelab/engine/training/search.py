@@ -26,6 +26,7 @@ _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
 _SIMULATED = 256  # neighbours of least bound, per round
 _FIRST_LIMIT = 1.25  # times the least time that the slowest stage may have
+_DIVES = 4  # numbers of ranks on which a first placement is looked for
 _TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
 
 Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of every stage
@@ -102,6 +103,7 @@ class Search:
         self.tables: dict[int, Suffixes] = {}  # by the number of ranks
         self.nodes: Any = None  # an array of `_node`
         self.heap: list[tuple[float, int]] = []
+        self.roots: list[tuple[float, int]] = []  # the least for each number of ranks
         self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
         self.taken: set[int] = set()  # of the heap, what was extended out of turn
         self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
@@ -129,6 +131,8 @@ class Search:
         while True:
             self.build()
             self._raise_bound()
+            for _, root in sorted(self.roots)[:_DIVES]:
+                self._improve(*self._descend(root))
             self._improve(*self.dive())
             self._raise_bound()
             yield
@@ -184,7 +188,7 @@ class Search:
         self._roots()
 
     def _roots(self) -> None:
-        self.heap, self.taken = [], set()
+        self.heap, self.roots, self.taken = [], [], set()
         self.leaves.clear()
         self.count = self.waiting = 0
         self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
@@ -194,6 +198,10 @@ class Search:
             roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
+            if len(rows):
+                self.roots.append(
+                    (float(least[rows].min()), self.count + int(least[rows].argmin()))
+                )
             self._push(least[rows], roots)
 
     @property
@@ -221,20 +229,20 @@ class Search:
             self.waiting += n
 
     def dive(self) -> tuple[float, Plan | None]:
-        """Find a placement quickly: from the node of least bound always to its best.
+        """Find a placement, if none is known: from the node of least bound, and if need be the next."""
+        found: tuple[float, Plan | None] = (np.inf, None)
+        while self.best.plan is None and self.nearest < np.inf:
+            found = self._descend(self.heap[0][1])
+        return found
 
-        If a placement is known, one attempt suffices. Returns its seconds, too.
-        """
-        known = self.best.plan is not None
-        while self.nearest < np.inf and not self.waiting:
+    def _descend(self, node: int) -> tuple[float, Plan | None]:
+        """Go from a node always to its best; return the placement at the end, if there is one."""
+        self.fresh = [(0.0, node)]
+        while not self.waiting and self.fresh:
             self.deadline.check()
-            self._extend([heapq.heappop(self.heap)[1]])
-            while not self.waiting and self.fresh:
-                node = min(self.fresh)[1]
-                self.taken.add(node)
-                self._extend([node])
-            if known:
-                break
+            _, node = min(self.fresh)
+            self.taken.add(node)
+            self._extend([node])
         return self._simulate()
 
     def _extend_nearest(self) -> None:

@@ -9,6 +9,7 @@ bounds remain bounds.
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -85,14 +86,14 @@ class Stages:
     costs: Mapping[str | None, np.ndarray]
     offered: np.ndarray
     hop: np.ndarray
-    _kept: dict[bytes, Times] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[tuple, Times] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def layers(self) -> int:
         """Layers of the model."""
         return self.problem.model.layers
 
-    @property
+    @cached_property
     def spans(self) -> Spans:
         """The kinds of span."""
         return self.instance.spans
@@ -122,16 +123,19 @@ class Stages:
 
     def times(self, held: np.ndarray, chunks: int) -> Times:
         """Return seconds of every stage in equal chunks on such a rank; made once for the stages that fit."""
-        limit = self.offered[:, None] * MEMORY_SLACK
-        serves = (self.instance.rate > 0) & (self.spans.layers % chunks == 0)
-        fits = {m: serves & (self.needed(m, held, chunks) <= limit) for m in self.modes}
-        key = b"".join(np.packbits(each).tobytes() for each in fits.values())
-        if key not in self._kept:
-            found = np.full((4, *serves.shape), np.inf)
-            for mode, fit in reversed(fits.items()):
-                found[:, fit] = self.costs[mode][:4][:, fit]
-            self._kept[key] = Times(found)
-        return self._kept[key]
+        asked = held.tobytes(), chunks
+        if asked not in self._kept:
+            limit = self.offered[:, None] * MEMORY_SLACK
+            serves = (self.instance.rate > 0) & (self.spans.layers % chunks == 0)
+            fits = {m: serves & (self.needed(m, held, chunks) <= limit) for m in self.modes}
+            same = tuple(np.packbits(each).tobytes() for each in fits.values())
+            if same not in self._kept:
+                found = np.full((4, *serves.shape), np.inf)
+                for mode, fit in reversed(fits.items()):
+                    found[:, fit] = self.costs[mode][:4][:, fit]
+                self._kept[same] = Times(found)
+            self._kept[asked] = self._kept[same]
+        return self._kept[asked]
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
         """Return a placement with stages of these compositions and numbers of layers."""
