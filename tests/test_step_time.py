@@ -152,6 +152,7 @@ def root_bounds(schedule):
         shared = Suffixes(stages, rule, rule.orders, merged(stages, 10**6), NEVER)
         search = Search(stages, rule, Best(), NEVER)
         search.build()
+        search.refine()
         for ranks in rule.orders:
             both = shared, search.tables[ranks]
             yield [float(table.whole(ranks).min(initial=BIG)) for table in both]

@@ -299,6 +299,7 @@ def _any(stages: Stages, rule: Rule, deadline: Deadline, factor: float = 1.0) ->
     roomy = replace(stages, offered=stages.offered * factor)
     search = Search(roomy, rule, Best(), deadline)
     search.build()
+    search.refine()
     search.dive()
     return search.best.plan
 

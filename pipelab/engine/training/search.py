@@ -8,7 +8,7 @@ moved, stages swapped, GPUs exchanged, put in and left out.
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.engine.training.bounds import REAL, Rule, Suffixes, step_times, times_of
-from pipelab.engine.training.stages import Stages, least_slowest, merged
+from pipelab.engine.training.stages import Merged, Stages, least_slowest, merged
 
 MOST_NODES = 2_500_000
 _MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
@@ -101,6 +101,7 @@ class Search:
         self.stopped: str | None = None
         self.count = self.simulated = self.states = self.waiting = 0
         self.tables: dict[int, Suffixes] = {}  # by the number of ranks
+        self.merged: Merged
         self.nodes: Any = None  # an array of `_node`
         self.heap: list[tuple[float, int]] = []
         self.roots: list[tuple[float, int]] = []  # the least for each number of ranks
@@ -141,6 +142,8 @@ class Search:
             # What exceeds the best need not be in the tables, and the rest bounds more.
             wider = 2 * self.within if self.within < 100 * least else np.inf
             self.within = min(wider, self.best.seconds)
+        self.refine()
+        self._raise_bound()
         while self._is_open():
             self.deadline.check()
             self._extend_nearest()
@@ -167,27 +170,32 @@ class Search:
         self.bound = max(self.bound, min(left, self.within, self.best.seconds))
 
     def build(self) -> None:
-        """Make the tables: one for all numbers of ranks, then for each its own where it bounds more."""
-        groups = merged(self.stages, _MOST_CELLS // self.stages.layers)
-        limit, useful = self.within / self.rule.microbatches, self.best.seconds
+        """Make one table for all numbers of ranks."""
+        self.merged = merged(self.stages, _MOST_CELLS // self.stages.layers)
+        self._start(dict.fromkeys(self.rule.orders, self._table(self.rule.orders)))
 
-        def table(every: Any) -> Suffixes:
-            return Suffixes(self.stages, self.rule, every, groups, self.deadline, limit, useful)
+    def refine(self) -> None:
+        """Make a table for each number of ranks, if these bound more."""
+        tables = dict(self.tables)
+        if all(table.exact for table in tables.values()):
+            return
+        least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
+        left = _MOST_NUMBERS
+        for p in sorted(tables, key=lambda p: least[p]):
+            if left > 0 and least[p] < min(REAL, self.best.seconds):
+                tables[p] = self._table([p])
+                left -= sum(each.size for each in tables[p].value)
+        self._start(tables)
 
-        shared = table(self.rule.orders)
-        tables = dict.fromkeys(self.rule.orders, shared)
-        if not shared.exact:
-            least = {p: float(shared.whole(p).min(initial=np.inf)) for p in tables}
-            left = _MOST_NUMBERS
-            for p in sorted(tables, key=lambda p: least[p]):
-                if left > 0 and least[p] < min(REAL, useful):
-                    tables[p] = table([p])
-                    left -= sum(each.size for each in tables[p].value)
+    def _table(self, every: Iterable[int]) -> Suffixes:
+        limit = self.within / self.rule.microbatches
+        seconds = self.best.seconds
+        return Suffixes(self.stages, self.rule, every, self.merged, self.deadline, limit, seconds)
+
+    def _start(self, tables: dict[int, Suffixes]) -> None:
+        """Begin with the nodes of no stage yet."""
         self.tables = tables
         self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
-        self._roots()
-
-    def _roots(self) -> None:
         self.heap, self.roots, self.taken = [], [], set()
         self.leaves.clear()
         self.count = self.waiting = 0
