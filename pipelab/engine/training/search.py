@@ -26,6 +26,7 @@ _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
 _SIMULATED = 256  # neighbours of least bound, per round
 _FIRST_LIMIT = 1.25  # times the least time that the slowest stage may have
+_FAR = 2.0  # times the limit
 _DIVES = 4  # numbers of ranks on which a first placement is looked for
 _TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
 
@@ -189,7 +190,8 @@ class Search:
 
     def _table(self, every: Iterable[int]) -> Suffixes:
         limit = self.within / self.rule.microbatches
-        seconds = self.best.seconds
+        # While the limit is being looked for, placements far beyond it need not be in the table.
+        seconds = min(self.best.seconds, _FAR * self.within)
         return Suffixes(self.stages, self.rule, every, self.merged, self.deadline, limit, seconds)
 
     def _start(self, tables: dict[int, Suffixes]) -> None:
