@@ -135,7 +135,9 @@ class Search:
             self._raise_bound()
             for _, root in sorted(self.roots)[:_DIVES]:
                 self._improve(*self._descend(root))
-            self._improve(*self.dive())
+            if self.best.plan is None:
+                self.refine()
+                self._improve(*self.dive())
             self._raise_bound()
             yield
             if self.within * _TIGHTER <= self.best.seconds <= self.within:
