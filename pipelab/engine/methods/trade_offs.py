@@ -211,16 +211,16 @@ def _of_rates(
 
     `on_point` gets the points as long as they attain their rates.
     """
-    told: dict[int, Result] = {}
+    told: dict[Result, Result] = {}
 
     def tell(point: Result) -> None:
-        told[id(point)] = _attained(problem, point)
+        told[point] = _attained(problem, point)
         if on_point is not None and all(map(_attains, told.values())):
-            on_point(told[id(point)])
+            on_point(told[point])
 
     counted = problem.with_in_flight(problem.workload.in_memory)
     points, complete = _by_rate(counted, against, deadline, tell)
-    return tuple(told.get(id(p)) or _attained(problem, p) for p in points), complete
+    return tuple(told.get(p) or _attained(problem, p) for p in points), complete
 
 
 def _attained(problem: Problem, point: Result) -> Result:
