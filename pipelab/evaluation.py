@@ -314,7 +314,7 @@ def _with_memory_for(
     if defects:
         raise InvalidPlacement(defects)
     stages = tuple(
-        _stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
+        stage_report(problem, s, c) for s, c in zip(placement.stages, costs, strict=True)
     )
     rates = {f"stage {i + 1}": s.throughput for i, s in enumerate(stages)}
     rates |= {f"link {i + 1}→{i + 2}": link.throughput for i, link in enumerate(links)}
@@ -468,7 +468,8 @@ def _memory_defects(
     return defects
 
 
-def _stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
+def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport:
+    """Return what the evaluator reports of a stage of this cost."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
     types, limits = tuple(g.type for g in gpus), tuple(g.memory_gb for g in gpus)
     seconds = (

@@ -8,6 +8,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine import layer_runs
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.layer_runs import spans_of
@@ -95,3 +96,9 @@ def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
     assert spans.kind[20, 1] == spans.kind[60, 1]  # the same set of layers, in another order
     assert len(np.unique(spans.kind[spans.kind >= 0])) == len(spans.weight)
     assert list(spans.layers) == sorted(spans.layers)
+
+
+def test_a_model_does_not_take_the_spans_of_another_that_had_its_identity(monkeypatch):
+    one, other = (pl.Model("m", n, 256, 1024, 0.001) for n in (3, 5))
+    monkeypatch.setitem(layer_runs._KNOWN, id(one), (lambda: other, layer_runs.runs_of(other)))
+    assert len(layer_runs.runs_of(one).layers) == 3

@@ -12,17 +12,10 @@ from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.engine import schedules
 from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.methods import step_time
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
-from pipelab.engine.training.bounds import (
-    TRAINED_BY,
-    Order,
-    Suffixes,
-    order_of,
-    orders_of,
-    placement_bounds,
-    tables_of,
-)
-from pipelab.engine.training.search import RuleSearch
+from pipelab.engine.training.bounds import TRAINED_BY, Rule, Suffixes, makespans, order_of
+from pipelab.engine.training.search import Best, Search
 from pipelab.engine.training.stages import BIG, Times, merged, stages_in_training
 from pipelab.errors import UnknownName
 
@@ -136,16 +129,15 @@ def test_no_placement_is_faster_with_several_gpus_per_stage():
 
 def test_merged_classes_bound_every_placement(monkeypatch):
     """Each group counts with the best that any of its members has."""
-    from pipelab.engine.training import search as rule
+    from pipelab.engine.training import search
 
-    monkeypatch.setattr(rule, "_MOST_CELLS", 0)
+    monkeypatch.setattr(search, "_MOST_CELLS", 0)
     for seed in (2, 4):
         problem = random_problem(np.random.default_rng(seed), gpus=3, layers=4)
         stages = stages_in_training(problem, None, None, NEVER)
-        orders, *_ = orders_of("1F1B", stages.most, problem.workload.microbatches)
-        groups = merged(stages, 1)
+        rule, groups = Rule("1F1B", stages.most, problem.workload.microbatches), merged(stages, 1)
         assert len(groups.count) == 1 < len(stages.classes)
-        table = Suffixes(stages, orders, groups, np.inf, NEVER)
+        table = Suffixes(stages, rule, rule.orders, groups, NEVER)
         bound = min(value[..., 0].max(axis=1).min() for value in table.value[1:])
         assert bound <= least(problem, "1F1B") * (1 + 1e-9)
         compare(seed, "1F1B", gpus=3, layers=4)
@@ -156,13 +148,14 @@ def root_bounds(schedule):
     for seed in range(6):
         problem = random_problem(np.random.default_rng(seed), gpus=4, layers=4)
         stages = stages_in_training(problem, None, None, NEVER)
-        orders, *_ = orders_of(schedule, stages.most, 6)
-        groups = merged(stages, 10**6)
-        every = list(
-            tables_of(orders, lambda some: Suffixes(stages, some, groups, np.inf, NEVER))  # noqa: B023
-        )
-        for ranks in orders:
-            yield [float(t[ranks].whole(ranks).min(initial=BIG)) for t in (every[0], every[-1])]
+        rule = Rule(schedule, stages.most, 6)
+        shared = Suffixes(stages, rule, rule.orders, merged(stages, 10**6), NEVER)
+        search = Search(stages, rule, Best(), NEVER)
+        search.build()
+        search.refine()
+        for ranks in rule.orders:
+            both = shared, search.tables[ranks]
+            yield [float(table.whole(ranks).min(initial=BIG)) for table in both]
 
 
 def test_tables_of_one_number_of_ranks_bound_more():
@@ -203,32 +196,56 @@ def test_each_stage_recomputes_only_where_it_must():
     assert auto.timeline.iteration_time == min(times)
 
 
+def chain_bounds(rule, times, comm):
+    """What the terms of a rule bound for K placements: every stage, every run of ranks, and the ways to and from."""
+    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1]])))
+    passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
+    passed[1:] += 2 * comm
+    passed = passed.cumsum(axis=0)
+    value, beyond, link = np.zeros((3, times.shape[2]))
+    for i in reversed(range(ranks)):
+        mine, most = parts.take(i), [rule.window(ranks, rank) for rank in range(ranks)]
+        own = rule.own(mine, most[i], beyond, link).copy()
+        for j in range(i, ranks if rule.chunks == 1 else i):
+            inside, through = (passed[k] - passed[i] + mine.both for k in (j, -1))
+            found = rule.run((most[i], most[j]), mine.forward, mine.both, inside, through)
+            own[-1] = np.maximum(own[-1], found)
+        hop = comm[i] if i < ranks - 1 else 0 * comm[:1].sum(axis=0)
+        value = np.maximum(own, mine.lead + rule.hops[:, None] * hop + value)
+        if i:
+            through = mine.both + beyond
+            beyond = 2 * comm[i - 1] + through
+            link = (rule.microbatches + 1) * comm[i - 1] + through
+    if rule.split:
+        value[-1] += parts.weight[0]
+    return value.max(axis=0)
+
+
 @pytest.mark.parametrize("schedule", TRAINED_BY)
 def test_bounds_hold_and_many_are_simulated_as_one(schedule):
     rng = np.random.default_rng(0)
     for ranks, microbatches in ((1, 4), (3, 6), (4, 8), (5, 5)):
         if not exists(schedule, ranks, microbatches):
             continue
-        order = Order(pl.schedule(schedule, ranks, microbatches))
-        at, count = np.array(order.schedule.stage_rank), 60
+        order, rule = pl.schedule(schedule, ranks, microbatches), Rule(schedule, 5, microbatches)
+        at, count, columns = np.array(order.stage_rank), 60, columns_of(order)
         times = rng.random((3, ranks, count)) ** rng.choice([0.3, 1, 4])
         hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
         hops = np.maximum(hops, hops.transpose(1, 0, 2))
         comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
-        ends = order.makespans(times, comm)
+        ends = makespans(columns, times, comm)
         chain = hops[range(ranks - 1), range(1, ranks)]
-        bounds = placement_bounds(order, times, np.zeros((ranks, count)), chain)
+        bounds = chain_bounds(rule, times, chain)
         assert (bounds <= ends * (1 + 1e-9)).all()
         # a rank's own work is never forgotten
         assert (bounds >= microbatches * times.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
         forward, back, weight = times[:, :, 0].tolist()
         costs = pl.StageCosts(forward, back, weight, activation=forward, weight_activation=back)
-        costs = replace(costs.cut_for(order.schedule), comm=comm[:, 0].tolist())
-        alone = pl.simulate(order.schedule, costs, transfers="queued")
+        costs = replace(costs.cut_for(order), comm=comm[:, 0].tolist())
+        alone = pl.simulate(order, costs, transfers="queued")
         assert ends[0] == pytest.approx(alone.makespan, rel=1e-12)
-        peaks = [
-            (held @ times[:2, rank, 0]).max() / order.chunks for rank, held in enumerate(order.held)
-        ]
+        held = columns.held_counts
+        peaks = [(held[r] @ times[:2, r, 0]).max() / columns.chunks for r in range(ranks)]
         assert peaks == pytest.approx(alone.peak_memory)
 
 
@@ -243,14 +260,14 @@ def real_problem(counts, microbatches=32, sequence=4096, model="Llama-3-8B", **m
 @pytest.mark.parametrize("microbatches", [3, 5, 6, 7, 11])
 def test_a_search_ends_whatever_the_rounding(microbatches, monkeypatch):
     """m · (s / m) may be less than s: a search that compared these two made the same table for ever."""
-    table, made = RuleSearch._table, []
+    build, made = Search.build, []
 
-    def counted(self, *limits):
-        made.append(limits)
+    def counted(self):
+        made.append(self.within)
         assert len(made) < 20
-        return table(self, *limits)
+        build(self)
 
-    monkeypatch.setattr(RuleSearch, "_table", counted)
+    monkeypatch.setattr(Search, "build", counted)
     cluster = pl.Cluster.from_counts({"A100-SXM-80": 2}, {"A100-SXM-80": 80}, 25)
     load = pl.Workload(2048, 1, "training", microbatches=microbatches)
     problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())

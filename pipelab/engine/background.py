@@ -20,7 +20,7 @@ class Solving:
     Parameters
     ----------
     problem : Problem
-        What is solved.
+        The problem to solve.
     method : str
         As for `solve`.
     options : dict
@@ -31,7 +31,7 @@ class Solving:
     problem : Problem
         As given.
     progress : list of Progress
-        Grows while it runs; the last entry is the newest.
+        Grows while the solve runs; the last entry is the newest.
     """
 
     def __init__(self, problem: Problem, method: str, options: dict) -> None:
@@ -54,11 +54,11 @@ class Solving:
 
     @property
     def running(self) -> bool:
-        """Whether it is still at work."""
+        """Whether it is still running."""
         return not self._done.is_set()
 
     def stop(self) -> None:
-        """Ask it to end; the best placement so far is kept. Returns at once; the end takes a second at most."""
+        """Ask it to end; the best placement so far is kept. Returns at once; the solve ends within a second."""
         self._stop.set()
 
     def result(self, timeout: float | None = None) -> Result:
@@ -117,11 +117,11 @@ def solve_in_background(problem: Problem, method: str = "auto", **options: Any) 
     Parameters
     ----------
     problem : Problem
-        What is to be placed on what.
+        The problem to solve.
     method : str
         As for `solve`.
     **options
-        As for `solve`, but `stop`.
+        As for `solve`, except `stop`.
 
     Returns
     -------

@@ -9,7 +9,7 @@ from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.fields import is_list
 from pipelab.problem import Problem
-from pipelab.solving import METHODS, Result, solve
+from pipelab.solving import METHODS, Result, method_of, options_of, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,12 +25,12 @@ class Comparison:
     Attributes
     ----------
     problem : Problem
-        What all of them solved.
+        The problem that all of them solved.
     results : mapping of method to Result
         In the order of the call.
     refused : mapping of method to str
-        Methods whose model would be too large, or which have no answer for this kind of problem,
-        with the reason.
+        Methods whose program would be too large, or which do not apply to this problem, with the
+        reason.
     """
 
     problem: Problem
@@ -39,17 +39,17 @@ class Comparison:
 
     @property
     def optimum(self) -> float | None:
-        """The proven optimum in tokens/s; None where none of the methods proved it."""
+        """The proven optimum in tokens/s; None if no method proved it."""
         proven = [r.throughput for r in self.results.values() if r.status == "optimal"]
         return proven[0] if proven else None
 
     def shares(self) -> dict[str, float | None]:
-        """Each method's throughput as a share of the proven optimum.
+        """Return each method's throughput as a share of the proven optimum.
 
         Returns
         -------
         dict of str to float or None
-            By method; None where it has no placement, or where no method proved the optimum.
+            By method; None if it has no placement, or if no method proved the optimum.
         """
         best = self.optimum
         return {
@@ -66,7 +66,7 @@ class Comparison:
         }
 
     def to_frame(self) -> "DataFrame":
-        """The comparison as a table, one row per method.
+        """Return the comparison as a table, one row per method.
 
         Returns
         -------
@@ -116,10 +116,10 @@ def compare(
     Parameters
     ----------
     problem : Problem
-        What all methods solve.
+        The problem that all methods solve.
     methods : iterable of str
-        By default all but "auto", which is one of the others. "type_count" answers with a predicted rate,
-        not with a placement.
+        By default all except "auto", which chooses one of the others. "type_count" answers with a
+        predicted rate, not with a placement.
     time_limit : float, optional
         Seconds for each method that takes a limit; 30 by default.
     **options
@@ -156,7 +156,6 @@ def compare(
             raise UnknownName(
                 f"there are options for {name!r}, which is not compared; {nearest(name, methods)}"
             )
-    limited = ("auto", "exhaustive", "single_gpu", "type_count", "joint", "aggregated")
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
         for method in methods:
@@ -164,7 +163,7 @@ def compare(
                 refused[method] = _NOT_ASKED
                 continue
             own = dict(options.get(method, {}))
-            if method in limited:
+            if "time_limit" in options_of(method_of(method, own)):
                 own.setdefault("time_limit", time_limit)
             try:
                 results[method] = solve(problem, method, **own)

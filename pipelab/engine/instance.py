@@ -415,6 +415,70 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
     )
 
 
+class Groups(NamedTuple):
+    """GPUs that count as one class each: their types, as `Instance.kind`, links, hops, and the node of every GPU."""
+
+    classes: Classes
+    kind: np.ndarray
+    link: np.ndarray
+    hop: np.ndarray
+    node: np.ndarray  # of each GPU id, -1 where it is in none
+
+
+def apart(instance: Instance) -> Groups:
+    """The instance's own classes, and its nodes."""
+    gpus = instance.problem.cluster.gpus
+    names = list(dict.fromkeys(gpu.node for gpu in gpus if gpu.node))
+    node = np.array([names.index(gpu.node) if gpu.node else -1 for gpu in gpus])
+    return Groups(instance.classes, instance.kind, instance.link, instance.hop, node)
+
+
+def by_class(
+    instance: Instance, groups: Groups, deadline: Deadline = NEVER, mixed: bool = True
+) -> Instance:
+    """The same with a type for every class, where what a stage takes of each class counts.
+
+    `mixed`: whether stages of several classes are listed.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    TooLarge
+        There are too many compositions of too many classes.
+    """
+    inside, kind, count = instance.inside, groups.kind, groups.classes.count
+    types = tuple(instance.types[k] for k in kind)
+    if mixed:
+        refuse_many(instance.problem, types)
+        composition = compositions(instance.problem, types, count.tolist(), deadline)
+    else:
+        sizes = np.arange(1, instance.largest + 1)[:, None, None]
+        composition = (np.eye(len(types), dtype=int) * sizes).reshape(-1, len(types))
+        composition = composition[(composition <= count).all(axis=1)]
+    of_type = (kind[:, None] == np.arange(len(instance.types))).astype(int)
+    rate, seconds = instance.rates_of(composition @ of_type)
+    size, first = composition.sum(axis=1), [members[0] for members in groups.classes.members]
+    for sort, _, gpus in inside.nodes:
+        own = (groups.node[first] == groups.node[gpus[0]]) & (kind == inside.type_of[sort])
+        rows = np.flatnonzero((composition[:, ~own] == 0).all(axis=1) & (size <= len(gpus)))
+        rate[rows] = inside.rate[sort, size[rows] - 1]
+        seconds[rows] = inside.seconds[sort, size[rows] - 1]
+    return replace(
+        instance,
+        types=types,
+        classes=groups.classes,
+        kind=np.arange(len(types)),
+        composition=composition,
+        pure=False,
+        rate=rate,
+        seconds=seconds,
+        link=groups.link,
+        hop=groups.hop,
+        inside=NO_NODES,
+    )
+
+
 def without_node(gpu: GPU) -> GPU:
     """The same GPU in no node."""
     return replace(gpu, node="", node_gb_per_s=None)

@@ -145,12 +145,13 @@ def _sums(
     return total
 
 
-# Runs of models already seen, by identity: a model of 100,000 layers takes long to hash.
-_KNOWN: dict[int, tuple[weakref.ref | ModelLike, Spans]] = {}
+# Spans of models already seen, by identity: a model of 100,000 layers takes long to hash, and a cached
+# attribute would be copied to other processes with it.
+_KNOWN: dict[int, tuple[Callable[[], ModelLike | None], Spans]] = {}
 
 
 def runs_of(model: ModelLike) -> Spans:
-    """The different kinds of consecutive layers of a model; computed once per model.
+    """Return the different kinds of consecutive layers of a model; computed once per model.
 
     Raises
     ------
@@ -161,12 +162,13 @@ def runs_of(model: ModelLike) -> Spans:
     if own is not None:
         return own
     key = id(model)
-    if key not in _KNOWN:
-        spans = spans_of(model.layers, *_factors(model))
+    if key not in _KNOWN or _KNOWN[key][0]() is not model:
+        seen: Callable[[], ModelLike | None]
         try:
-            _KNOWN[key] = weakref.ref(model, lambda _: _KNOWN.pop(key, None)), spans
+            seen = weakref.ref(model, lambda _: _KNOWN.pop(key, None))
         except TypeError:  # a named tuple, or slots: kept, so that no other gets its identity
-            _KNOWN[key] = model, spans
+            seen = lambda: model  # noqa: E731
+        _KNOWN[key] = seen, spans_of(model.layers, *_factors(model))
     return _KNOWN[key][1]
 
 

@@ -1,4 +1,4 @@
-"""The objective of a result where that is not throughput: its value, and the least that is possible."""
+"""The objective of a result if it is not throughput: its value, and the least that is possible."""
 
 from dataclasses import dataclass
 from typing import NoReturn
@@ -9,18 +9,18 @@ from pipelab.errors import PipelabError
 
 @dataclass(frozen=True)
 class Objective:
-    """A quantity that was to be as small as possible, under a floor of throughput.
+    """A quantity that was minimised, under a floor of throughput.
 
     Attributes
     ----------
     name : str
-        With its unit as in a table's column, such as "seconds_per_pass".
+        Name with its unit, as in a table's column, such as "seconds_per_pass".
     unit : str
-        As in a sentence: "seconds per pass".
+        Unit as in a sentence: "seconds per pass".
     value : float or None
-        Of the placement, by `evaluate`; None without one.
+        Value of the placement, by `evaluate`; None without one.
     bound : float or None
-        No placement that reaches the floor has less; equals `value` when optimal.
+        No placement that reaches the floor has less; equals `value` if optimal.
     at_least : float
         The floor in tokens/s; 0 where there is none.
     """
@@ -33,14 +33,14 @@ class Objective:
 
     @property
     def gap(self) -> float | None:
-        """By how much the least may be lower, as a share of `value`."""
+        """How much lower the least may be, as a share of `value`."""
         if self.value is None or self.bound is None:
             return None
         return max(0.0, 1 - self.bound / self.value)
 
     @property
     def among(self) -> str:
-        """Of which placements a proof speaks; empty where of all."""
+        """The placements that the proof covers; empty if it covers all."""
         return (
             f" among placements of at least {self.at_least:,.7g} tokens/s" if self.at_least else ""
         )
@@ -55,7 +55,7 @@ class Objective:
 
 
 def status_and_least(value: float | None, bound: float | None) -> tuple[str, float | None]:
-    """The status that a placement's value and a proven lower bound amount to, and the bound to report.
+    """Return the status of a placement's value and a proven lower bound, and the bound to report.
 
     Raises
     ------
@@ -75,7 +75,7 @@ def status_and_least(value: float | None, bound: float | None) -> tuple[str, flo
 
 
 def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str, float | None]:
-    """The status that a placement and a proven bound amount to, and the bound to report.
+    """Return the status of a placement's throughput and a proven bound, and the bound to report.
 
     Raises
     ------

@@ -16,7 +16,7 @@ __all__ = ["check_options", "refuse_training"]
 
 
 def check_options(options: Mapping[str, Any]) -> None:
-    """Raise `InvalidValue` with all that do not fit; an infinite gap would prove anything."""
+    """Raise `InvalidValue` with all options that do not fit; an infinite gap would prove anything."""
     bad = []
     for name in [n for n in ("time_limit", "gap", "memory_limit_gb", "limit") if n in options]:
         value, optional = options[name], name in ("time_limit", "memory_limit_gb")

@@ -1,4 +1,4 @@
-"""A reader's own placement against the proven optimum, or why it does not fit, in numbers."""
+"""Compare a user's own placement with the proven optimum, or say in numbers why it does not fit."""
 
 from dataclasses import dataclass
 from html import escape
@@ -9,7 +9,7 @@ from pydantic import InstanceOf
 from pipelab.costs import MEMORY_SLACK
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Misfit:
-    """A stage that needs more memory than one of its GPUs has; of several GPUs the one that lacks most."""
+    """A stage that needs more memory than one of its GPUs has; if several lack memory, the one that lacks most."""
 
     stage: int  # counted from 1
     layers: range
@@ -31,11 +31,11 @@ class Misfit:
     gpu_type: str
     needed_gb: float
     offered_gb: float
-    most_layers: int  # so many from the stage's first one fit on its GPUs
+    most_layers: int  # that fit on its GPUs, from the stage's first one on
 
     @property
     def deficit_gb(self) -> float:
-        """How much is missing."""
+        """GB that are missing."""
         return self.needed_gb - self.offered_gb
 
     @property
@@ -56,17 +56,17 @@ class Score:
     Attributes
     ----------
     problem : Problem
-        Its rules and rates count.
+        Gives the rules and rates.
     placement : Placement
-        The placement scored.
+        The placement that is scored.
     evaluation : Evaluation or None
-        None where the placement is not valid.
+        None if the placement is not valid.
     broken : tuple of str
-        Rules that it breaks besides memory.
+        Rules that it breaks, other than memory.
     misfits : tuple of Misfit
         Stages beyond the memory of their GPUs, the most overloaded first.
     best : Result
-        What it is compared with.
+        The result that it is compared with.
     """
 
     problem: Problem
@@ -78,25 +78,25 @@ class Score:
 
     @property
     def valid(self) -> bool:
-        """Whether the placement keeps all rules and fits."""
+        """Whether the placement breaks no rule and fits."""
         return self.evaluation is not None
 
     @property
     def throughput(self) -> float | None:
-        """In tokens/s; None where it is not valid."""
+        """Rate in tokens/s; None if it is not valid."""
         return given(self.evaluation).throughput if self.valid else None
 
     @property
     def share(self) -> float | None:
         """Throughput as a share of the proven optimum, or of the proven bound: then the true share may be larger.
 
-        None where the placement is not valid, or nothing is proven.
+        None if the placement is not valid, or nothing is proven.
         """
         return given(self.throughput) / self.best.bound if self.valid and self.best.bound else None
 
     @property
     def outcome(self) -> Outcome:
-        """Proven where it is the proven optimum; refused where it breaks a rule besides memory."""
+        """Proven if it is the proven optimum; refused if it breaks a rule other than memory."""
         if not self.valid:
             return REFUSED if self.broken else DOES_NOT_FIT
         return (
@@ -123,13 +123,7 @@ class Score:
             )
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
-        more = (
-            f" and {others[0]}"
-            if len(others) == 1
-            else f" and {len(others)} more"
-            if others
-            else ""
-        )
+        more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
         text = f"{self.throughput:,.7g} tokens/s, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
@@ -140,7 +134,7 @@ class Score:
         return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:,.7g}."
 
     def to_frame(self) -> "DataFrame":
-        """One row per stage (`Evaluation.to_frame`) of a valid placement; otherwise one per overloaded stage.
+        """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.
 
         Returns
         -------
@@ -153,13 +147,11 @@ class Score:
         if self.valid:
             return given(self.evaluation).to_frame()
         columns = ["stage", "layers", "gpu", "gpu_type", "needed_gb", "offered_gb", "deficit_gb"]
-        columns.append("layers_that_fit")
-        rows = [
-            {name: getattr(m, name) for name in columns if hasattr(m, name)}
-            | {"layers": len(m.layers), "layers_that_fit": m.most_layers}
-            for m in self.misfits
-        ]
-        return pd.DataFrame(rows, columns=columns)
+        frame = pd.DataFrame(
+            [[getattr(m, c) for c in columns] for m in self.misfits], columns=columns
+        )
+        frame["layers"] = frame["layers"].map(len)
+        return frame.assign(layers_that_fit=[m.most_layers for m in self.misfits])
 
     def __repr__(self) -> str:
         return f"<Score: {self.sentence}>"
@@ -183,29 +175,29 @@ def score(
     *,
     time_limit: float | None = 60,
 ) -> Score:
-    """Evaluate a placement of one's own, and say how far it is from the best or why it does not fit.
+    """Evaluate a placement, and say how far it is from the best or why it does not fit.
 
     Parameters
     ----------
     problem : Problem
-        Its rules and rates count.
+        Gives the rules and rates.
     placement : Placement or Result
-        To be scored; of a result, its placement.
+        The placement to score; of a result, its placement.
     best : Result, optional
-        What to compare with; by default what `solve` answers.
+        The result to compare with; by default that of `solve`.
     time_limit : float, optional
-        Seconds for that, 60 by default. Where it runs out, the share is one of the proven bound.
+        Seconds for that solve, 60 by default. If it runs out, the share is one of the proven bound.
 
     Returns
     -------
     Score
-        A placement that breaks a rule or does not fit is an answer too, with all reasons.
+        A placement that breaks a rule or does not fit has a score, too: all reasons.
 
     Raises
     ------
     InvalidValue
-        `best` is no result of this problem (the placement is faster than its bound), or what is
-        given is no problem, no placement, or a result without one.
+        `best` is not a result of this problem (the placement is faster than its bound), `problem` is
+        not a Problem, or `placement` is neither a Placement nor a Result with one.
 
     Examples
     --------
@@ -235,66 +227,52 @@ def score(
 
 
 def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
-    beyond = best.status == "infeasible" or (
-        best.bound is not None and evaluation.throughput > best.bound * (1 + 1e-6)
+    if best.status == "infeasible":
+        claim = "that there is no placement"
+    elif best.bound is not None and evaluation.throughput > best.bound * (1 + SOLVER):
+        claim = f"at most {best.bound:,.7g} tokens/s"
+    else:
+        return
+    expected = (
+        f"expected a result of this problem: it claims {claim}, yet this one yields "
+        f"{evaluation.throughput:,.7g}"
     )
-    if beyond:
-        claim = (
-            "that there is no placement"
-            if best.status == "infeasible"
-            else f"at most {best.bound:,.7g} tokens/s"
-        )
-        expected = (
-            f"expected a result of this problem: it claims {claim}, yet this one yields "
-            f"{evaluation.throughput:,.7g}"
-        )
-        raise InvalidValue("score", [("best", best.problem.name, expected)])
+    raise InvalidValue("score", [("best", best.problem.name, expected)])
 
 
 def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
-    """The overloaded stages among those whose layers and GPUs exist, most overloaded first."""
+    """Return the overloaded stages among those whose layers and GPUs exist, most overloaded first."""
     found, gpus = [], problem.cluster.gpus
-    for i, stage in enumerate(placement.stages):
-        exists = stage.layers.start >= 0 and stage.layers.stop <= problem.model.layers
+    for i, stage in enumerate(placement.stages, 1):
+        layers = stage.layers
+        exists = layers.start >= 0 and layers.stop <= problem.model.layers
         if not (exists and stage.gpus and all(0 <= g < len(gpus) for g in stage.gpus)):
             continue
-        need = _need(problem, stage)
-        if _fits(problem, stage, need):
-            continue
-        _, needed, g = max(
-            (n - gpus[g].memory_gb, n, g) for g, n in zip(stage.gpus, need, strict=True)
-        )
-        found.append(
-            Misfit(
-                i + 1,
-                stage.layers,
-                g,
-                gpus[g].type,
-                needed,
-                gpus[g].memory_gb,
-                _most(problem, stage),
-            )
-        )
+        lacking = _lacking(problem, stage)
+        if lacking is not None:
+            g, needed = lacking
+            most = _most(problem, stage)
+            found.append(Misfit(i, layers, g, gpus[g].type, needed, gpus[g].memory_gb, most))
     return tuple(sorted(found, key=lambda m: -m.deficit_gb))
 
 
-def _need(problem: Problem, stage: Stage) -> tuple[float, ...]:
-    """Memory that a stage needs on each of its GPUs."""
+def _lacking(problem: Problem, stage: Stage) -> tuple[int, float] | None:
+    """Return the GPU of a stage that lacks most memory, and what it needs; None if all have enough."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    return problem.costs.stage(
+    need = problem.costs.stage(
         problem.model, problem.workload, gpus, stage.layers, problem.batch_split
     ).memory_gb
-
-
-def _fits(problem: Problem, stage: Stage, need: tuple[float, ...]) -> bool:
-    offers = (problem.cluster.gpus[g].memory_gb for g in stage.gpus)
-    return all(amount <= offer * MEMORY_SLACK for amount, offer in zip(need, offers, strict=True))
+    if all(n <= gpu.memory_gb * MEMORY_SLACK for n, gpu in zip(need, gpus, strict=True)):
+        return None
+    lacks = (n - gpu.memory_gb for n, gpu in zip(need, gpus, strict=True))
+    _, needed, g = max(zip(lacks, need, stage.gpus, strict=True))
+    return g, needed
 
 
 def _most(problem: Problem, stage: Stage) -> int:
-    """The most layers, from the stage's first one on, that fit on its GPUs; tried in turn: rules may be of any kind."""
+    """Return the most layers, from the stage's first one on, that fit; tried in turn: rules may be of any kind."""
     for count in range(len(stage.layers) - 1, 0, -1):
         fewer = Stage(range(stage.layers.start, stage.layers.start + count), stage.gpus)
-        if _fits(problem, fewer, _need(problem, fewer)):
+        if _lacking(problem, fewer) is None:
             return count
     return 0

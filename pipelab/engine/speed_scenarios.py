@@ -1,8 +1,8 @@
 """Does the plan change within the error of the prediction?
 
-A proof holds for the stage times it starts from, and these are predictions. So each type of GPU is
-made faster and slower in turn, and all of them together; the problem is solved again, and the plan
-is evaluated with the new times. What counts is not whether another plan is better then, but by how
+A proof holds for the stage times that it assumes, and these are predictions. So each type of GPU, and
+all of them together, is made faster and slower in turn; the problem is solved again, and the plan is
+evaluated with the new times. What matters is not whether another plan is then better, but by how
 much.
 """
 
@@ -28,16 +28,16 @@ __all__ = ["Scenario", "Sensitivity", "sensitivity"]
 
 @dataclass(frozen=True)
 class Scenario:
-    """Stage times that may be the true ones, and what they make of the plan."""
+    """Stage times that may be the true ones, and the rate of the plan with them."""
 
-    gpu_type: str  # that is faster or slower; "all" of them
-    speed: float  # times that of the prediction
+    gpu_type: str  # the type that is faster or slower, or "all"
+    speed: float  # as a multiple of the predicted speed
     throughput: float  # of the plan in tokens/s
     best: Result
 
     @property
     def loss(self) -> float:
-        """What the plan loses against the best one, as a share of the proven bound; 0 if it is the best."""
+        """How far the plan is below the proven bound, as a share of it; 0 if the plan is the best."""
         bound = self.best.bound if self.best.bound is not None else self.best.throughput
         lost = 1 - self.throughput / max(given(bound), self.throughput)
         return 0.0 if lost < ONE_ANSWER else lost
@@ -45,16 +45,16 @@ class Scenario:
 
 @dataclass(frozen=True, eq=False)
 class Sensitivity:
-    """How a plan does where GPUs are faster or slower than predicted; made by `pl.sensitivity`.
+    """The rates of a plan if GPUs are faster or slower than predicted; made by `pl.sensitivity`.
 
     Attributes
     ----------
     problem : Problem
-        As predicted.
+        With the predicted times.
     placement : Placement
-        The plan.
+        The placement of the plan.
     within : float
-        By how much the speed of a GPU may be off.
+        Largest relative error of the speed of a GPU.
     scenarios : tuple of Scenario
         The first is the prediction itself.
     """
@@ -72,7 +72,7 @@ class Sensitivity:
 
     @property
     def worst(self) -> Scenario:
-        """Where the plan loses most."""
+        """The scenario in which the plan loses most."""
         return max(self.scenarios, key=lambda scenario: scenario.loss)
 
     @property
@@ -87,7 +87,7 @@ class Sensitivity:
         return f"{rates}. Another plan is better if {when}: this one loses up to {self.worst.loss:.1%}."
 
     def to_frame(self) -> "DataFrame":
-        """One row per scenario.
+        """Return one row per scenario.
 
         Returns
         -------
@@ -121,7 +121,7 @@ def sensitivity(
     within: float = 0.1,
     **options: Any,
 ) -> Sensitivity:
-    """How a plan does where GPUs are faster or slower than predicted.
+    """Evaluate a plan if GPUs are faster or slower than predicted, and solve each case again.
 
     Parameters
     ----------
@@ -130,8 +130,8 @@ def sensitivity(
     plan : Placement or Result, optional
         By default the optimum.
     within : float
-        By how much the speed of a type of GPU may be off, above 0 and below 1. `against_measured`
-        says what to expect.
+        Largest relative error of the speed of a type of GPU, above 0 and below 1.
+        `against_measured` says what to expect.
     **options
         For `pl.solve`, such as time_limit, which then holds for each scenario.
 
@@ -145,7 +145,7 @@ def sensitivity(
     InvalidPlacement
         The plan is not valid.
     InvalidValue
-        An argument does not fit, the costs know no other speed, or there is no plan to look at.
+        An argument does not fit, the costs do not support another speed, or there is no plan.
 
     Examples
     --------
@@ -178,7 +178,7 @@ def sensitivity(
 
 
 def _with_speed(costs: Any, gpu_type: str, speed: float) -> Any:
-    """The same cost model with one type of GPU so many times as fast."""
+    """Return the cost model with one type of GPU `speed` times as fast."""
     if isinstance(costs, LayerTimes):
         slower = costs.ms_per_layer[gpu_type] / speed
         return replace(costs, ms_per_layer={**costs.ms_per_layer, gpu_type: slower})

@@ -17,11 +17,9 @@ import numpy as np
 
 from pipelab.cluster import Cluster
 from pipelab.engine.attainable import Range
-from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.formulations.count import compositions
-from pipelab.engine.instance import NO_NODES, Instance, instance_of, refuse_many, with_memory_for
+from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.engine.stage_arrays import mixes_as_slowest
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
@@ -104,49 +102,17 @@ def _link_binds(offer: Offer) -> bool:
 
 
 def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
-    """The arrays of an instance with its classes as types, as each class has a price of its own.
+    """The instance by classes, as each has a price of its own; `merged`: over identical nodes as one.
 
-    `merged`: identical nodes are one, whose links are as fast as any. Where mixed stages are too many to list and
-    no faster than their slowest GPUs, they are left out.
+    Where mixed stages are too many to list and no faster than their slowest GPUs, they are left out.
     """
-    problem, classes, inside = instance.problem, instance.classes, instance.inside
-    label = _nodes_of(problem.cluster, merged)
-    link, hop, kind = instance.link, instance.hop, instance.kind
-    if merged:
-        classes, kind, link, hop = _merged(instance, label)
-    own = label[[members[0] for members in classes.members]]
-    types = tuple(instance.types[k] for k in kind)
+    groups = _merged(instance) if merged else apart(instance)
     try:
-        refuse_many(problem, types)
-        composition = compositions(problem, types, classes.count.tolist(), deadline)
+        return by_class(instance, groups, deadline)
     except TooLarge:
         if not instance.pure:
             raise
-        composition = np.concatenate(
-            [np.eye(len(types), dtype=int) * n for n in range(1, instance.largest + 1)]
-        )
-        composition = composition[(composition <= classes.count).all(axis=1)]
-    by_type = composition @ (kind[:, None] == np.arange(len(instance.types)))
-    rate, seconds = instance.rates_of(by_type)
-    size = composition.sum(axis=1)
-    for sort, _, gpus in inside.nodes:
-        here = (own == label[gpus[0]]) & (kind == inside.type_of[sort])
-        rows = np.flatnonzero((composition[:, ~here] == 0).all(axis=1) & (size <= len(gpus)))
-        rate[rows] = inside.rate[sort, size[rows] - 1]
-        seconds[rows] = inside.seconds[sort, size[rows] - 1]
-    return replace(
-        instance,
-        types=types,
-        classes=classes,
-        kind=np.arange(len(types)),
-        composition=composition,
-        pure=False,
-        rate=rate,
-        seconds=seconds,
-        link=link,
-        hop=hop,
-        inside=NO_NODES,
-    )
+        return by_class(instance, groups, deadline, mixed=False)
 
 
 def _repeat(cluster: Cluster) -> bool:
@@ -169,17 +135,14 @@ def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
     return np.array([numbers[gpu.node] if gpu.node else -1 for gpu in cluster.gpus])
 
 
-def _merged(
-    instance: Instance, label: np.ndarray
-) -> tuple[Classes, np.ndarray, np.ndarray, np.ndarray]:
-    """Classes, their types and links where GPUs of one type and label can be exchanged and links are as fast as any."""
+def _merged(instance: Instance) -> Groups:
+    """GPUs of one type in nodes of the same contents are one class, and all links as fast as any."""
     classes, problem = instance.classes, instance.problem
+    label = _nodes_of(problem.cluster, True)
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.kind[a]), int(label[members[0]])), []).append(a)
-    together = tuple(
-        np.sort(np.concatenate([classes.members[a] for a in own])) for own in keys.values()
-    )
+    together = [np.concatenate([classes.members[a] for a in own]) for own in keys.values()]
     first = [own[0] for own in keys.values()]
     shape = len(keys), len(keys)
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
@@ -188,10 +151,10 @@ def _merged(
     hop = problem.message_seconds(fast, soon) if problem.link_units == "tokens" else 0.0
     merged = replace(
         classes,
-        members=together,
+        members=tuple(map(np.sort, together)),
         kind=classes.kind[first],
         bandwidth_gb_per_s=np.full(shape, fast),
         latency_ms=np.full(shape, soon),
     )
     link = np.full(shape, problem.link_throughput(fast))
-    return merged, instance.kind[first], link, np.full(shape, hop)
+    return Groups(merged, instance.kind[first], link, np.full(shape, hop), label)

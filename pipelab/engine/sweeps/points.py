@@ -1,4 +1,4 @@
-"""What a sweep solves: points, each a mapping of names to plain values."""
+"""The points that a sweep solves, each a mapping of names to plain values."""
 
 import itertools
 import json
@@ -24,12 +24,12 @@ _Prices = Annotated[
 
 
 def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
-    """Every combination of the values of all axes; the last axis changes fastest.
+    """Return every combination of the values of all axes; the last axis changes fastest.
 
     Parameters
     ----------
     *parts : lists of points
-        Such as `mixes(…)`: each of their points is combined with everything else.
+        For example `mixes(…)`: each of their points is combined with everything else.
     **axes : iterables
         The values of each name.
 
@@ -43,7 +43,7 @@ def grid(*parts: Iterable[Mapping], **axes: Iterable) -> list[dict]:
     TooLarge
         More than a million points.
     InvalidValue
-        A part holds no points, an axis no several values, or a name is in two parts.
+        A part is not a list of points, an axis is a single value, or a name is in two parts.
 
     Examples
     --------
@@ -80,18 +80,18 @@ def mixes(
     usd_per_hour: _Prices = None,
     budget: _Amount | None = None,
 ) -> list[dict[str, int]]:
-    """Every mix of GPUs with at least one of them: one point per mix, one name per type.
+    """Return every mix of GPUs with at least one GPU: one point per mix, one name per type.
 
     Parameters
     ----------
     most : mapping of type to int, or to several numbers
-        4 means 0, 1, 2, 3 and 4 of them; (0, 8) for none or a node of eight.
+        4 means 0, 1, 2, 3 or 4 GPUs; (0, 8) means none or a node of eight.
     gpus : int, optional
-        At most so many in total.
+        Largest total number.
     usd_per_hour : mapping of type to float, optional
-        What a GPU of each type costs, in $ per hour.
+        Price of a GPU of each type, in $ per hour.
     budget : float, optional
-        All GPUs of a mix cost at most so much, in $ per hour; needs `usd_per_hour`.
+        Largest price of all GPUs of a mix, in $ per hour; needs `usd_per_hour`.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def mixes(
 def _mixes(
     numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus: float, budget: float
 ) -> Iterator[dict]:
-    """Type by type, leaving out what the types before have used up."""
+    """Yield the mixes type by type, within what the types before have left of GPUs and budget."""
     if not numbers:
         yield {}
         return
@@ -164,7 +164,7 @@ def _numbers(name: str, most: Any) -> list[int]:
 
 
 def listed(what: str, field: str, values: Any, expected: str) -> list:
-    """Several values as a list; text and mappings are one value each."""
+    """Return several values as a list; text and mappings are one value each."""
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
         raise InvalidValue(what, [(field, values, expected)])
     return list(values)
@@ -181,11 +181,12 @@ def _refuse_too_many(what: str, number: int) -> None:
 def plain_points(
     points: Iterable[Mapping], taken: Sequence[str]
 ) -> tuple[tuple[str, ...], list[dict]]:
-    """Names and points of a sweep, all with the same names and of plain values.
+    """Return names and points of a sweep, all with the same names and of plain values.
 
     Parameters
     ----------
-    taken : names that a sweep's own columns have
+    taken : sequence of str
+        Names of a sweep's own columns.
     """
     found: list[dict] = []
     expected = "expected a list of points, such as grid(batch=(8, 16))"
@@ -209,7 +210,7 @@ def plain_points(
 
 
 def plain(value: Any, where: str) -> Any:
-    """The value as JSON knows it; numpy's numbers become Python's."""
+    """Return the value as JSON knows it; NumPy's numbers become Python's."""
     value = python_value(value)
     if value is None or isinstance(value, str | bool | int):
         return value
@@ -226,7 +227,7 @@ def plain(value: Any, where: str) -> Any:
 
 
 def cell(value: Any) -> str:
-    """A plain value as the text of a table's cell, on one line; `value_of` gives it back.
+    """Return a plain value as the text of a table's cell, on one line; `value_of` reads it back.
 
     >>> cell(8), cell("fp8"), cell("8"), cell(None), cell({"H100": 2})
     ('8', 'fp8', '"8"', 'null', '{"H100": 2}')
@@ -237,8 +238,8 @@ def cell(value: Any) -> str:
 
 
 def value_of(text: str) -> Any:
-    """The value of a cell: JSON if it is that, else the text itself."""
+    """Return the value of a cell: JSON if it is JSON, else the text itself."""
     try:
         return json.loads(text)
-    except (ValueError, RecursionError):  # no JSON, or brackets in brackets without end
+    except (ValueError, RecursionError):  # not JSON, or nested too deeply
         return text

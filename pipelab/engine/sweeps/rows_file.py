@@ -1,8 +1,8 @@
-"""Rows on disk: a CSV that grows as a sweep runs, and records for a later one what is done.
+"""Rows on disk: a CSV that grows as a sweep runs, from which a later call goes on.
 
-Every row is one line that ends in the method and its options, so that the file explains itself
-and a file of another sweep is known by its first rows. A line that a kill tore off has no line
-end: it is cut away, and its point is solved again.
+Every row is one line that ends with the method and its options, so that the file explains itself
+and the file of another sweep is recognised by its first rows. A line that was cut off by a kill has
+no line end: it is removed, and its point is solved again.
 """
 
 import csv
@@ -25,7 +25,7 @@ _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
-    """What makes two points the same: the text of their values."""
+    """Return what makes two points the same: the text of their values."""
     return tuple(map(cell, point.values()))
 
 
@@ -36,10 +36,10 @@ class RowsFile:
     ----------
     path : str or Path
     names : sequence of str
-        Of the values of a point.
+        Names of the values of a point.
     method : str
     options : mapping
-        Of the method, plain values.
+        Options of the method, plain values.
     """
 
     def __init__(
@@ -49,9 +49,9 @@ class RowsFile:
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
+        self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        self._why_not: InvalidData | None = None
         for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
             if found(self.path):
                 raise InvalidValue(
@@ -61,62 +61,44 @@ class RowsFile:
     def hold(self) -> None:
         """Keep other sweeps from this file until `close`: what two of them write, one would replace.
 
+        A file that cannot be written may still be read: why not is then in `unwritable`.
+
         Raises
         ------
         InvalidValue
             Another sweep is adding to it.
         """
         for _ in range(_ATTEMPTS):
-            if self._hold():
+            self.close()
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self.path.open("ab")
+            except (OSError, ValueError) as error:
+                self.unwritable = refused(self.path, "write", error)
                 return
-            self.close()
-        raise self._in_use()
+            try:
+                import fcntl
 
-    def _hold(self) -> bool:
-        """One attempt; False where another sweep replaced the file after it was opened here."""
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = self.path.open("ab")
-        # what cannot be written may still be read: `check` is for those who add
-        except (OSError, ValueError) as error:
-            self._why_not = refused(self.path, "write", error)
-            return True
-        try:
-            import fcntl
-
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.close()
-            raise self._in_use() from None
-        except (ImportError, OSError):  # Windows; a file system without locks
-            return True
-        try:
-            return os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path))
-        except FileNotFoundError:
-            return False
-
-    def _in_use(self) -> InvalidValue:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                break
+            except (ImportError, OSError):  # Windows; a file system without locks
+                return
+            with suppress(FileNotFoundError):
+                # Another sweep may have replaced the file after it was opened here.
+                if os.path.samestat(os.fstat(self._file.fileno()), os.stat(self.path)):
+                    return
+        self.close()
         expected = "another sweep is adding to it: wait for its end, or give another file"
-        return InvalidValue("sweep", [("file", str(self.path), expected)])
-
-    def check(self) -> None:
-        """Refuse before the first point what could not be kept after it.
-
-        Raises
-        ------
-        InvalidData
-            The file cannot be written.
-        """
-        if self._why_not is not None:
-            raise self._why_not
+        raise InvalidValue("sweep", [("file", str(self.path), expected)])
 
     def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
-        """The rows of the file, by their point's key; the last one where there are several.
+        """Return the rows of the file by their point's key, the last one if there are several.
 
         Raises
         ------
         InvalidData
-            The file cannot be read, is of another sweep, or not of one at all.
+            The file cannot be read, or belongs to another sweep or to none.
         """
         lines = self._whole_lines()
         if not lines:
@@ -147,7 +129,13 @@ class RowsFile:
             It cannot be written.
         """
         try:
-            file = self._open() if self._file is None or not self._begun else self._file
+            file = self._file = self._file or self.path.open("ab")
+            if not self._begun:  # after the last whole line
+                whole = self.path.read_bytes().rfind(b"\n") + 1
+                file.truncate(whole)
+                if not whole:
+                    file.write(_line(self.header))
+                self._begun = True
             file.write(_line(self._cells(row)))
             file.flush()
             os.fsync(file.fileno())
@@ -155,14 +143,14 @@ class RowsFile:
             raise refused(self.path, "write", error) from None
 
     def close(self) -> None:
-        """No more rows are added."""
+        """Close the file and let other sweeps add to it."""
         if self._file is not None:
             with suppress(OSError):  # what could not be written is known from `add`
                 self._file.close()
             self._file, self._begun = None, False
 
     def replace(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Have exactly these rows, where recomputed ones are in the file twice; before `close`.
+        """Replace the file by one with exactly these rows, if some were recomputed; before `close`.
 
         Raises
         ------
@@ -173,17 +161,6 @@ class RowsFile:
             self.close()
         lines = [self.header, *map(self._cells, rows)]
         write_to("sweep", self.path, b"".join(map(_line, lines)))
-
-    def _open(self) -> io.BufferedWriter:
-        """For appending, after the last whole line."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        file = self._file = self._file or self.path.open("ab")
-        whole = self.path.read_bytes().rfind(b"\n") + 1
-        file.truncate(whole)
-        if not whole:
-            file.write(_line(self.header))
-        self._begun = True
-        return file
 
     def _cells(self, row: Mapping[str, Any]) -> list[str]:
         answer = ["" if row[name] is None else cell(row[name]) for name in COLUMNS]
@@ -241,9 +218,9 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def _table(lines: Sequence[str]) -> list[list[str]]:
-    """Lines as cells, however long: csv's limit of 131,072 characters is for files of unknown origin.
+    """Split lines into cells of any length: csv's limit of 131,072 characters is lifted meanwhile.
 
-    It is one limit for the whole process, so it is put back.
+    It is one limit for the whole process, so it is restored.
     """
     with _ONE_AT_A_TIME:
         before = csv.field_size_limit(2**31 - 1)
@@ -260,7 +237,7 @@ def _line(cells: Sequence[str]) -> bytes:
 
 
 def _without_time(text: str) -> Hashable:
-    """A setting without its time limit: a row says what it says, however long it may have taken."""
+    """Return a setting without its time limit: a row is valid whatever time it was given."""
     value = value_of(text)
     if not isinstance(value, dict):
         return text

@@ -3,8 +3,8 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -38,7 +38,7 @@ class Sweep:
     Attributes
     ----------
     names : tuple of str
-        Of the values of a point.
+        Names of the values of a point.
     rows : tuple of mappings
         A point's values, then status, outcome, proven_among, throughput_tokens_per_s,
         bound_tokens_per_s, gpus_used, usd_per_hour and usd_per_million_tokens (of the GPUs in use,
@@ -51,7 +51,7 @@ class Sweep:
     method : str
         Its name.
     seconds : float
-        Of this call; rows that were read from a file cost none.
+        Time of this call; rows that were read from a file cost none.
     """
 
     names: tuple[str, ...]
@@ -188,52 +188,40 @@ def sweep(
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
     store = None if file is None else RowsFile(file, names, task.name, task.options)
-    there = _held(store, keys, again) if store else {}
-    done = {key: row for key, row in there.items() if row["status"] not in again}
-    waiting = {key: point for key, point in zip(keys, requested, strict=True) if key not in done}
+    done: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def so_far() -> Sweep:
         rows = tuple(done[key] for key in keys if key in done)
         return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
 
     try:
-        with (
-            noted_interrupts(passed_on=True) as interrupted,
-            closing(answers(task, waiting, jobs)) as found,
-        ):
+        with ExitStack() as stack:
+            there: dict[tuple[str, ...], dict[str, Any]] = {}
+            if store is not None:
+                stack.callback(store.close)
+                store.hold()
+                there = store.read(keys)
+            done |= {key: row for key, row in there.items() if row["status"] not in again}
+            waiting = {key: p for key, p in zip(keys, requested, strict=True) if key not in done}
+            if store is not None and waiting and store.unwritable is not None:
+                raise store.unwritable
+            interrupted = stack.enter_context(noted_interrupts(passed_on=True))
+            found = stack.enter_context(closing(answers(task, waiting, jobs)))
             for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
-                # a solve takes Ctrl-C for its own; this row may have less to say for it
+                # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
                 if interrupted():
                     raise KeyboardInterrupt
                 done[key] = row
                 if len(done) == 1 and row["reason"].endswith(A_RESULT):  # nor will others be one
                     _refuse_all_failed(so_far(), file)
-                if store:
+                if store is not None:
                     _keep(store.add, row, so_far)
-        if store and there.keys() & waiting.keys():
-            _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
+            if store is not None and there.keys() & waiting.keys():
+                _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
     except KeyboardInterrupt:
         raise _interrupted(so_far(), file) from None
-    finally:
-        if store:
-            store.close()
     _refuse_all_failed(so_far(), file)
     return so_far()
-
-
-def _held(
-    store: RowsFile, keys: Sequence[tuple[str, ...]], again: Sequence[str]
-) -> dict[tuple[str, ...], dict]:
-    """The rows of the file, which is locked against other sweeps from now on, and writable if need be."""
-    store.hold()
-    try:
-        there = store.read(keys)
-        if any(key not in there or there[key]["status"] in again for key in keys):
-            store.check()
-    except BaseException:
-        store.close()
-        raise
-    return there
 
 
 def _statuses(again: Any) -> tuple[str, ...]:
@@ -248,7 +236,7 @@ def _statuses(again: Any) -> tuple[str, ...]:
 
 
 def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
-    """The same rows, with a progress bar that counts those that failed."""
+    """Yield the same rows, with a progress bar that counts those that failed."""
     from tqdm.auto import tqdm
 
     with tqdm(initial=done, total=total, unit="point", disable=not progress) as bar:

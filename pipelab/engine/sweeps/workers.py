@@ -1,7 +1,7 @@
-"""From points to rows on all cores: make each problem, solve it, note the answer, or why there is none.
+"""Turn points into rows on all cores: make each problem, solve it, note the answer or why there is none.
 
-joblib has it done, with whatever backend and number of jobs is configured. A worker ends with the process
-that started it, even where that one was killed and could not say so.
+joblib runs the points, with whatever backend and number of jobs is configured. A worker ends with the
+process that started it, even if that one was killed.
 """
 
 import os
@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any
 
 from annotated_types import Predicate
@@ -33,7 +34,7 @@ _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {',
 
 @checked
 class Answer:
-    """What every row says after its point; a method of the reader's own, or a file, may say anything."""
+    """The columns of a row after its point, checked: they may come from a user's own method, or a file."""
 
     status: _Status
     outcome: _Outcome
@@ -60,12 +61,12 @@ COLUMNS = tuple(Answer.__dataclass_fields__)
 
 @dataclass(frozen=True)
 class Task:
-    """What is done at every point.
+    """What is computed for every point.
 
     Attributes
     ----------
     make : function
-        From a point's values to a Problem, or to a Problem and further options of the method.
+        Turns a point's values into a Problem, or into a Problem and further options of the method.
     method : str or function
         A method of `solve`, or a function of a Problem and options that returns a Result.
     options : mapping
@@ -76,33 +77,29 @@ class Task:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        if callable(self.method):
-            self._refuse_others(self.method)
-            return
-        for name in ("stop", "on_progress"):
-            if name in self.options:
-                expected = "is not for a sweep: its points run in other processes. Ctrl-C ends it, progress=True shows"
+        function = self.method
+        if not callable(function):
+            for name in self.options.keys() & {"stop", "on_progress"}:
+                why = "is not for a sweep: its points run in other processes"
+                expected = f"{why}. Ctrl-C ends it, progress=True shows"
                 raise InvalidValue("sweep", [(name, self.options[name], expected)])
-        # a wrong name is refused now, not once per point
-        self._refuse_others(method_of(self.method, self.options))
-
-    def _refuse_others(self, function: Callable) -> None:
-        """What says that it returns something other than a Result, such as a Deployment, is no method here."""
+            # A wrong name is refused now, not once per point.
+            function = method_of(function, self.options)
         gives = getattr(function, "__annotations__", {}).get("return")
-        if isinstance(gives, type) and not issubclass(gives, Result):
+        if isinstance(gives, type) and not issubclass(gives, Result):  # such as a Deployment
             asked = self.options.get("objective")
             name, value = ("objective", asked) if asked else ("method", self.name)
             raise InvalidValue("sweep", [(name, value, f"gives {gives.__name__}, {A_RESULT}")])
 
     @property
     def name(self) -> str:
-        """Of the method, for titles and files."""
+        """Name of the method, for titles and files."""
         if isinstance(self.method, str):
             return self.method
         return getattr(self.method, "__name__", repr(self.method))
 
     def __call__(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """The row of a point. Whatever goes wrong but an interrupt is its reason."""
+        """Return the row of a point; any error except an interrupt is its reason."""
         began = time.perf_counter()
         try:
             answer = _answer(self._result(point))
@@ -115,10 +112,8 @@ class Task:
         made = self.make(**point)
         problem, own = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
         options = {**self.options, **own}
-        if callable(self.method):
-            result = self.method(problem, **options)
-        else:
-            result = solve(problem, self.method, **options)
+        method = self.method if callable(self.method) else partial(solve, method=self.method)
+        result = method(problem, **options)
         if not isinstance(result, Result):
             raise InvalidValue(
                 "sweep", [("method", self.name, f"gave {type(result).__name__}, {A_RESULT}")]
@@ -130,7 +125,7 @@ class Task:
 
 
 def failed(reason: str) -> Answer:
-    """The columns of a point without an answer; a reason of many pages is shortened."""
+    """Return the columns of a point without an answer; a reason of many pages is shortened."""
     reason = " ".join(reason.split())
     if len(reason) > _LONGEST_REASON:
         left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
@@ -164,7 +159,7 @@ def _answer(result: Result) -> Answer:
 
 
 def _reason(error: BaseException) -> str:
-    """Class and message; for an error that pipelab did not raise on purpose, also where it came from."""
+    """Return class and message; for an error that pipelab did not raise on purpose, also its place."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, PipelabError):
         return text
@@ -181,13 +176,15 @@ Jobs = Annotated[
 def answers(
     task: Task, points: Mapping[Any, dict], jobs: int | None
 ) -> Generator[tuple[Hashable, dict[str, Any]]]:
-    """The row of every point, as (key, row), in the order in which they are done.
+    """Yield the row of every point as (key, row), in the order in which they are computed.
 
-    Where a worker process dies, it takes its points with it: those that were running then run
-    again one by one, so that the one that kills its worker is known. It becomes a failed row. (On a
+    If a worker process dies, the points that were running run again one by one, to find the one that
+    kills its worker. It becomes a failed row. (On a
     Dask cluster joblib does not learn of a worker's death: Dask tries again elsewhere, and after the
     third death joblib waits without end.)
     """
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
+
     waiting = dict(points)
     while waiting:
         begun: list[Hashable] = []
@@ -196,15 +193,32 @@ def answers(
                 for key, row in rows:
                     del waiting[key]
                     yield key, row
-        except Exception as error:
-            if not _is_a_death(error):
-                raise _explained(error, task) from error
+        except TerminatedWorkerError:
             for key in [key for key in begun if key in waiting]:
-                yield key, _alone(task, waiting.pop(key), jobs)
+                point = waiting.pop(key)
+                try:
+                    ((_, row),) = _parallel(task, {key: point}, jobs, [])
+                except TerminatedWorkerError as error:
+                    name = type(error).__name__
+                    why = f"the process that worked on it died ({name}); out of memory?"
+                    row = {**point, **vars(failed(why))}
+                yield key, row
 
 
-def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: list) -> Generator:
+def _parallel(
+    task: Task, points: Mapping[Any, dict], jobs: int | None, begun: list
+) -> Generator[tuple[Hashable, dict[str, Any]]]:
+    """Yield the rows as they are computed; `begun` takes the keys of those that workers were given.
+
+    Raises
+    ------
+    TerminatedWorkerError
+        A worker process ended without an answer.
+    PipelabError
+        The task cannot be copied to the workers, or a row from them.
+    """
     from joblib import Parallel, delayed
+    from joblib.externals.loky.process_executor import TerminatedWorkerError
     from joblib.parallel import get_active_backend
 
     def calls() -> Iterator:
@@ -218,20 +232,30 @@ def _parallel(task: Task, points: Mapping[Any, dict], jobs: int | None, begun: l
     backend, configured = get_active_backend()
     if jobs is None and configured is None:
         jobs = -1
-    rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
     try:
-        for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
-            yield answer
-    except BaseException:
-        # Where whoever reads the rows was interrupted: closing makes joblib warn of work that was
-        # not used.
-        with suppress(KeyboardInterrupt):
-            rows.throw(KeyboardInterrupt)
+        rows = Parallel(n_jobs=jobs, return_as="generator_unordered", **_watched(backend))(calls())
+        try:
+            for answer in rows:  # noqa: UP028 - "yield from" would close them, see below
+                yield answer
+        except BaseException:
+            # Where whoever reads the rows was interrupted: closing makes joblib warn of work that was
+            # not used.
+            with suppress(KeyboardInterrupt):
+                rows.throw(KeyboardInterrupt)
+            raise
+    except TerminatedWorkerError:
         raise
+    except Exception as error:
+        # A task turns its own errors into rows: this one arose on the way to the workers or back.
+        name = getattr(task.make, "__name__", repr(task.make))
+        raise PipelabError(
+            f"sweep: the workers cannot run {name!r} ({type(error).__name__}: {error}). What {name!r} refers to must "
+            "be fit to be copied to other processes; jobs=1 stays in this one"
+        ) from error
 
 
 def _watched(backend: Any) -> dict[str, Any]:
-    """Have joblib's own worker processes end with this one; where a backend is chosen, its workers are its affair."""
+    """Have joblib's own worker processes end with this one; other backends manage their own workers."""
     if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
         return {}
     return {"initializer": end_with, "initargs": (os.getpid(),)}
@@ -241,39 +265,11 @@ def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
     return key, task(point)
 
 
-def _alone(task: Task, point: dict, jobs: int | None) -> dict:
-    """One point in a worker of its own; if that dies too, the point is the cause."""
-    try:
-        ((_, row),) = _parallel(task, {0: point}, jobs, [])
-        return row
-    except Exception as error:
-        if not _is_a_death(error):
-            raise _explained(error, task) from error
-        why = f"the process that worked on it died ({type(error).__name__}); out of memory?"
-        return {**point, **vars(failed(why))}
-
-
-def _is_a_death(error: Exception) -> bool:
-    """Whether an error of joblib's means that a worker process ended without an answer."""
-    from joblib.externals.loky.process_executor import TerminatedWorkerError
-
-    return isinstance(error, TerminatedWorkerError)
-
-
-def _explained(error: Exception, task: Task) -> PipelabError:
-    """A task turns its own errors into rows, so this one comes from the transport to the workers and back."""
-    name = getattr(task.make, "__name__", repr(task.make))
-    return PipelabError(
-        f"sweep: the workers cannot run {name!r} ({type(error).__name__}: {error}). What {name!r} refers to must be "
-        "fit to be copied to other processes; jobs=1 stays in this one"
-    )
-
-
 _EVERY_S = 0.25
 
 
 def end_with(parent: int) -> None:
-    """Run in a worker: ends this process as soon as `parent` has ended; joblib's workers would wait for minutes."""
+    """End this process as soon as `parent` has ended; joblib's workers would wait for minutes."""
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

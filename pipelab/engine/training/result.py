@@ -1,5 +1,6 @@
-"""The answer to which placement trains fastest under a schedule, and to which rule is best for one placement."""
+"""Answers: which placement trains fastest under a schedule, and which rule is best for one placement."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,28 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
+_COLUMNS = (
+    "schedule",
+    "chunks",
+    "seconds_per_step",
+    "tokens_per_s",
+    "mfu",
+    "bubble",
+    "memory_needed_gb",
+    "fits",
+    "reason",
+)
+
+
 @dataclass(frozen=True)
 class StepTime(Objective):
-    """Seconds of a training step, and among which placements they are the least."""
+    """Seconds of a training step, and the placements among which they are the least."""
 
     schedule: str = ""
 
     @property
     def among(self) -> str:
-        """Under which schedule."""
+        """The schedule that the proof covers."""
         return f" among placements under {self.schedule}"
 
 
@@ -34,10 +48,10 @@ class TrainingResult(Result):
     Attributes
     ----------
     schedule : str or None
-        The rule that the answer runs under; None without a placement.
+        The rule of the best step; None without a placement.
     recompute : tuple of str or None
-        For every stage which activations are computed a second time; None where the cost model does
-        not say, and without a placement.
+        For each stage, which activations are computed a second time; None if the cost model does not
+        say, and without a placement.
     step : TrainingTimeline or None
         The step, simulated: `pl.gantt(result.step.timeline)`.
 
@@ -62,12 +76,12 @@ class TrainingResult(Result):
 
     @property
     def mfu(self) -> float | None:
-        """Model FLOPs utilization; None where the cost model does not count FLOPs."""
+        """Model FLOPs utilization; None if the cost model does not count FLOPs."""
         return None if self.step is None else self.step.mfu
 
     @property
     def memory_gb(self) -> tuple[float, ...] | None:
-        """On each rank's fullest GPU; None where the cost model does not say."""
+        """GB on each rank's fullest GPU; None if the cost model does not say."""
         return None if self.step is None else self.step.memory_gb
 
     def to_dict(self) -> dict:
@@ -88,7 +102,7 @@ class TrainingResult(Result):
         }
 
     def to_frame(self) -> "DataFrame":
-        """The answer as a table of one row.
+        """Return the answer as a table of one row.
 
         Returns
         -------
@@ -104,14 +118,14 @@ class TrainingResult(Result):
 
 
 def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> "DataFrame":
-    """A training step of one placement under every published rule, the best first.
+    """Simulate a training step of one placement under every published rule, the best first.
 
     Parameters
     ----------
     problem : Problem
         With a workload of training.
     placement : Placement or Result
-        What runs as a pipeline.
+        The pipeline.
     **options
         As for `pl.timeline_of`: `recompute`, `bytes_per_parameter`, `microbatches`, …
 
@@ -143,45 +157,25 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
 
     rows = []
     for name in TRAINED_BY:
-        row: dict[str, Any] = {"schedule": name}
+        row: dict[str, Any] = dict.fromkeys(_COLUMNS) | {"schedule": name, "fits": False}
         try:
             step = training_timeline(problem, placement, schedule=name, **options)
         except InvalidValue as error:
             if not str(error).startswith("schedule"):
                 raise
-            rows.append(row | {"fits": False, "reason": str(error)})
+            rows.append(row | {"reason": str(error)})
             continue
-        timeline = step.timeline
-        most = None
-        if step.memory_gb is not None:
-            most = max(zip(step.memory_gb, step.limits_gb, strict=True), key=lambda x: x[0] / x[1])
-        rows.append(
-            row
-            | {
-                "chunks": timeline.schedule.chunks,
-                "seconds_per_step": timeline.iteration_time,
-                "tokens_per_s": step.rate,
-                "mfu": step.mfu,
-                "bubble": timeline.bubble_fraction,
-                "memory_needed_gb": None if most is None else most[0],
-                "fits": not step.shortfall,
-                "reason": step.shortfall,
-            }
-        )
-    columns = (
-        "schedule",
-        "chunks",
-        "seconds_per_step",
-        "tokens_per_s",
-        "mfu",
-        "bubble",
-        "memory_needed_gb",
-        "fits",
-        "reason",
-    )
-    frame = pd.DataFrame(rows, columns=columns)
-    frame["memory_needed_gb"] = frame["memory_needed_gb"].astype(float)
-    order = frame.assign(misfit=~frame["fits"]).sort_values(
-        ["misfit", "seconds_per_step"], kind="stable"
-    )
-    return order.drop(columns="misfit").reset_index(drop=True)
+        needed = zip(step.memory_gb or (), step.limits_gb, strict=False)
+        row |= {
+            "chunks": step.timeline.schedule.chunks,
+            "seconds_per_step": step.timeline.iteration_time,
+            "tokens_per_s": step.rate,
+            "mfu": step.mfu,
+            "bubble": step.timeline.bubble_fraction,
+            "memory_needed_gb": max(needed, key=lambda x: x[0] / x[1], default=(None,))[0],
+            "fits": not step.shortfall,
+            "reason": step.shortfall,
+        }
+        rows.append(row)
+    rows.sort(key=lambda row: (not row["fits"], row["seconds_per_step"] or math.inf))
+    return pd.DataFrame(rows, columns=_COLUMNS).astype({"memory_needed_gb": float})

@@ -2,102 +2,218 @@
 
 A node is the first stages of a placement: what they bound by themselves, and what the rest must add
 to them (`Suffixes`). Many nodes of least bound are extended at a time, and what is complete is
-simulated, until the bound meets the best. A better placement is made better still step by step:
-layers moved, stages swapped, GPUs exchanged, put in and left out.
+simulated, until the bound meets the best. A better placement is improved step by step: layers
+moved, stages swapped, GPUs exchanged, put in and left out.
 """
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import (
-    REAL,
-    Batch,
-    Order,
-    Shape,
-    Suffixes,
-    own_terms,
-    run_bound,
-    tables_of,
-)
-from pipelab.engine.training.stages import BIG, Stages, least_slowest, merged
-from pipelab.fields import given
+from pipelab.engine.training.bounds import REAL, Rule, Suffixes, step_times, times_of
+from pipelab.engine.training.stages import Merged, Stages, least_slowest, merged
 
 MOST_NODES = 2_500_000
+_MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
+_MOST_NUMBERS = 60_000_000  # of tables for one number of ranks each: half a gigabyte
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
 _SIMULATED = 256  # neighbours of least bound, per round
-_FIRST_LIMIT = 3.0  # times the least time that the slowest stage may have
-_IMPROVED = 2  # of the first placements
+_FIRST_LIMIT = 1.25  # times the least time that the slowest stage may have
+_FAR = 2.0  # times the limit
+_DIVES = 4  # numbers of ranks on which a first placement is looked for
 _TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
-_MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
 
 Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of every stage
 
 
-def _node(tracks: int, classes: int) -> np.dtype:
-    """The first stages of a placement.
-
-    On how many ranks, how many are left; the state of the tables; the last stage's composition, where
-    it ends, and the node before it; GPUs used, by class; when the next stage may begin and what all
-    bound, by track; of the last stage its forward, and it with what is run before its gradient is
-    sent on.
-    """
-    whole = [(name, np.int32) for name in ("ranks", "left", "state", "last", "first", "before")]
-    parts = [("used", np.int16, classes), ("lead", float, tracks), ("own", float, tracks)]
-    return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
-
-
-class Search:
-    """All placements of the tables of suffixes.
+@dataclass
+class Best:
+    """The best placement so far, over all rules.
 
     Attributes
     ----------
-    tables : mapping of int to Suffixes
-        By the number of ranks.
-    best : float
-        Seconds; nothing that is not less is looked at.
+    seconds : float
+        Of a step; infinite as long as there is none.
+    rule : str
+    plan : Plan or None
+    on_change : function, optional
+        Called after every change.
+    """
+
+    seconds: float = np.inf
+    rule: str = ""
+    plan: Plan | None = None
+    on_change: Callable[[], None] | None = None
+
+    @property
+    def useful(self) -> float:
+        """Seconds; what is not below this need not be looked at."""
+        return self.seconds * (1 - PROVEN_WITHIN)
+
+    def keep(self, rule: str, plan: Plan, seconds: float) -> None:
+        """Take it if it is better."""
+        if seconds < self.seconds:
+            self.seconds, self.rule, self.plan = seconds, rule, plan
+            if self.on_change is not None:
+                self.on_change()
+
+
+class Search:
+    """All placements under one rule, in the order of their bounds.
+
+    Parameters
+    ----------
+    best : Best
+        Shared by all rules; nothing that is not better is looked at.
+    gap : float
+        Stop once the least is known to be lower by at most this share.
+
+    Attributes
+    ----------
     bound : float
-        No placement has less, but for the stages that the table leaves out.
-    keep : function of (ranks, compositions, cuts, seconds)
-        Called for every better placement.
+        No placement under this rule has less than this or the best, in seconds; infinite where
+        there is none.
+    within : float
+        Seconds per step: stages that alone make it longer are not in the tables.
+    count, simulated, states : int
+        Nodes and simulated placements, and states of the last tables.
+    stopped : str or None
+        What ended it early.
     """
 
     def __init__(
         self,
-        tables: Mapping[int, Suffixes],
-        best: float,
-        keep: Callable,
+        stages: Stages,
+        rule: Rule,
+        best: Best,
         deadline: Deadline,
         gap: float = 0.0,
     ) -> None:
-        self.tables, self.best, self.keep, self.deadline = tables, best, keep, deadline
-        some = next(iter(tables.values()))
-        self.gap, self.stages, self.shape = gap, some.stages, some.shape
+        self.stages, self.rule, self.best = stages, rule, best
+        self.deadline, self.gap = deadline, gap
+        self.bound, self.within = 0.0, np.inf
+        self.stopped: str | None = None
+        self.count = self.simulated = self.states = self.waiting = 0
+        self.tables: dict[int, Suffixes] = {}  # by the number of ranks
+        self.merged: Merged
+        self.nodes: Any = None  # an array of `_node`
         self.heap: list[tuple[float, int]] = []
+        self.roots: list[tuple[float, int]] = []  # the least for each number of ranks
         self.fresh: list[tuple[float, int]] = []  # of the heap, what was last added
         self.taken: set[int] = set()  # of the heap, what was extended out of turn
         self.leaves: dict[int, list[tuple[float, int]]] = defaultdict(list)
-        self.waiting, self.simulated, self.bound = 0, 0, 0.0
-        tracks = len(self.shape.hops)
-        self.count = 0
-        self.nodes: Any = np.zeros(1024, dtype=_node(tracks, len(self.stages.classes)))
-        self.runs = self.shape.windows and bool((self.stages.hop > 0).any())
-        self._roots()
+        self.runs = rule.chunks == 1 and bool((stages.hop > 0).any())
 
-    def _roots(self) -> None:
+    def rounds(self) -> Iterator[None]:
+        """Search in rounds of a moment until nothing better can be left, or something ends it."""
+        try:
+            yield from self._rounds()
+        except Ended as end:
+            self.stopped = end.reason
+        self.tables, self.nodes = {}, None
+
+    def _rounds(self) -> Iterator[None]:
+        self.deadline.check()
+        orders = self.rule.orders
+        on_any = {self.rule.times(self.stages, p, rank) for p in orders for rank in range(p)}
+        self.bound = max(self.bound, self.rule.microbatches * least_slowest(self.stages, on_any))
+        if self.bound == np.inf:
+            return
+        if self.best.plan is not None and len(self.best.plan[0]) in orders:
+            self._least(*np.array(self.best.plan)[:, None])
+        least = self.bound
+        self.within = min(_FIRST_LIMIT * least, self.best.seconds)
+        while True:
+            self.build()
+            self._raise_bound()
+            for _, root in sorted(self.roots)[:_DIVES]:
+                self._improve(*self._descend(root))
+            if self.best.plan is None:
+                self.refine()
+                self._improve(*self.dive())
+            self._raise_bound()
+            yield
+            if self.within * _TIGHTER <= self.best.seconds <= self.within:
+                break
+            # What exceeds the best need not be in the tables, and the rest bounds more.
+            wider = 2 * self.within if self.within < 100 * least else np.inf
+            self.within = min(wider, self.best.seconds)
+        self.refine()
+        self._raise_bound()
+        while self._is_open():
+            self.deadline.check()
+            self._extend_nearest()
+            if self.nearest >= self.best.useful or self.waiting >= _LEAVES_AT_ONCE:
+                self._improve(*self._simulate())
+            self._raise_bound()
+            yield
+        self._raise_bound()
+
+    def _is_open(self) -> bool:
+        """Whether to go on; what else ended it is noted."""
+        if self.bound >= self.best.useful:
+            return False
+        if self.best.seconds * (1 - self.gap) <= self.bound:
+            self.stopped = "gap limit"
+        elif self.count > MOST_NODES:
+            self.stopped = "list limit"
+        return self.stopped is None
+
+    def _raise_bound(self) -> None:
+        """Note what is proven by now: of all that is left, and of what is not simulated yet."""
+        leaves = (bound for own in self.leaves.values() for bound, _ in own)
+        left = min(self.nearest, min(leaves, default=np.inf))
+        self.bound = max(self.bound, min(left, self.within, self.best.seconds))
+
+    def build(self) -> None:
+        """Make one table for all numbers of ranks."""
+        self.merged = merged(self.stages, _MOST_CELLS // self.stages.layers)
+        self._start(dict.fromkeys(self.rule.orders, self._table(self.rule.orders)))
+
+    def refine(self) -> None:
+        """Make a table for each number of ranks, if these bound more."""
+        tables = dict(self.tables)
+        if all(table.exact for table in tables.values()):
+            return
+        least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
+        left = _MOST_NUMBERS
+        for p in sorted(tables, key=lambda p: least[p]):
+            if left > 0 and least[p] < min(REAL, self.best.seconds):
+                tables[p] = self._table([p])
+                left -= sum(each.size for each in tables[p].value)
+        self._start(tables)
+
+    def _table(self, every: Iterable[int]) -> Suffixes:
+        limit = self.within / self.rule.microbatches
+        # While the limit is being looked for, placements far beyond it need not be in the table.
+        seconds = min(self.best.seconds, _FAR * self.within)
+        return Suffixes(self.stages, self.rule, every, self.merged, self.deadline, limit, seconds)
+
+    def _start(self, tables: dict[int, Suffixes]) -> None:
+        """Begin with the nodes of no stage yet."""
+        self.tables = tables
+        self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
+        self.heap, self.roots, self.taken = [], [], set()
+        self.leaves.clear()
+        self.count = self.waiting = 0
+        self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
-            rows = np.flatnonzero(least < min(REAL, self._useful))
+            rows = np.flatnonzero(least < min(REAL, self.best.useful))
             roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
+            if len(rows):
+                self.roots.append(
+                    (float(least[rows].min()), self.count + int(least[rows].argmin()))
+                )
             self._push(least[rows], roots)
 
     @property
@@ -106,11 +222,6 @@ class Search:
         while self.heap and self.heap[0][1] in self.taken:
             self.taken.remove(heapq.heappop(self.heap)[1])
         return self.heap[0][0] if self.heap else np.inf
-
-    @property
-    def _useful(self) -> float:
-        """What is not below this need not be looked at."""
-        return self.best * (1 - PROVEN_WITHIN)
 
     def _push(self, bound: np.ndarray, nodes: Any) -> None:
         """Add nodes of one number of ranks, all with the same number of stages left."""
@@ -129,49 +240,26 @@ class Search:
             self.leaves[int(nodes["ranks"][0])] += pairs
             self.waiting += n
 
-    def rounds(self, beyond: float = np.inf) -> Generator[None, None, str | None]:
-        """Search in rounds of a moment until nothing better can be left below `beyond`.
+    def dive(self) -> tuple[float, Plan | None]:
+        """Find a placement, if none is known: from the node of least bound, and if need be the next."""
+        found: tuple[float, Plan | None] = (np.inf, None)
+        while self.best.plan is None and self.nearest < np.inf:
+            found = self._descend(self.heap[0][1])
+        return found
 
-        Returns what stopped it before, if anything. Raises Ended.
-        """
-        while True:
-            nearest = self.nearest
-            if nearest >= self._useful or self.waiting >= _LEAVES_AT_ONCE:
-                self._simulate()
-            waiting = min(
-                (pair[0] for each in self.leaves.values() for pair in each), default=np.inf
-            )
-            self.bound = min(nearest, waiting, self.best)
-            if self.bound >= min(self._useful, beyond):
-                return None
-            if self.best * (1 - self.gap) <= self.bound:
-                return "gap limit"
-            if self.count > MOST_NODES:
-                return "list limit"
+    def _descend(self, node: int) -> tuple[float, Plan | None]:
+        """Go from a node always to its best; return the placement at the end, if there is one."""
+        self.fresh = [(0.0, node)]
+        while not self.waiting and self.fresh:
             self.deadline.check()
-            self._extend_nearest()
-            yield
-
-    def dive(self) -> None:
-        """To a placement quickly: from the node of least bound always to its best.
-
-        Where a placement is known, one attempt will do.
-        """
-        known = self.best < np.inf
-        while self.nearest < np.inf and not self.waiting:
-            self.deadline.check()
-            self._extend([heapq.heappop(self.heap)[1]])
-            while not self.waiting and self.fresh:
-                node = min(self.fresh)[1]
-                self.taken.add(node)
-                self._extend([node])
-            if known:
-                break
-        self._simulate()
+            _, node = min(self.fresh)
+            self.taken.add(node)
+            self._extend([node])
+        return self._simulate()
 
     def _extend_nearest(self) -> None:
         chosen: list[int] = []
-        while len(chosen) < _NODES_AT_ONCE and self.nearest < self._useful:
+        while len(chosen) < _NODES_AT_ONCE and self.nearest < self.best.useful:
             chosen.append(heapq.heappop(self.heap)[1])
         self._extend(chosen)
 
@@ -185,57 +273,51 @@ class Search:
 
     def _extend_level(self, ranks: int, left: int, nodes: np.ndarray) -> None:
         """Put one more stage behind these, every one that may come next."""
-        suffixes, stages = self.tables[ranks], self.stages
-        order = suffixes.orders[ranks]
-        rank, parts = ranks - left, suffixes.parts(suffixes.exact(ranks, ranks - left))
-        onto, groups, last_layer = suffixes.onto[left], suffixes.groups, stages.layers
+        suffixes, stages, rule = self.tables[ranks], self.stages, self.rule
+        rank, groups = ranks - left, suffixes.merged
+        parts, held = suffixes.parts(ranks, rank), [rule.window(ranks, i) for i in range(rank + 1)]
         size, earlier = np.arange(suffixes.most_layers), self._earlier(rank, nodes)
         every = self.nodes[nodes]
         for c, counts in enumerate(stages.composition):
             fits = (every["used"] + counts <= stages.classes.count).all(axis=1)
-            rest = onto[every["state"], groups.of[c]]
+            rest = suffixes.onto[left][every["state"], groups.of[c]]
             here = fits & (rest >= 0)
             if not here.any():
                 continue
             some, rest = every[here], rest[here]
-            first = some["first"]
-            after = suffixes.after(left, rest, groups.onward[c])
-            after = after.take(np.arange(len(rest)), first)
+            first, row = some["first"], np.arange(len(rest))
+            after, beyond, link = suffixes.after(left, rest, groups.onward[c], row, first)
             mine = parts.take(np.full(len(some), c), first)
-            beyond = None if after.link is None else after.beyond
-            own = own_terms(self.shape, mine, order.window[rank], beyond, after.link)
             if rank:
-                messages = np.array(self.shape.hops) * stages.hop[some["last"], c][:, None]
+                messages = rule.hops * stages.hop[some["last"], c][:, None]
                 lead = (some["lead"] + messages).T[..., None]
             else:
-                lead = np.zeros((len(self.shape.hops), len(some), len(size)))
-                if self.shape.split:
+                lead = np.zeros((len(rule.hops), len(some), len(size)))
+                if rule.split:
                     lead[-1] = mine.weight
-            own = np.maximum(some["own"].T[..., None], lead + own)
+            own = lead + rule.own(mine, held[rank], beyond, link)
+            own = np.maximum(some["own"].T[..., None], own)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
                 run = lead[-1] + mine.both - started
-                through = run if after.link is None else run + after.beyond
-                most = order.window[i], order.window[rank]
-                found = run_bound(
-                    self.shape, most, forward[here, None], both[here, None], run, through
-                )
+                most = held[i], held[rank]
+                found = rule.run(most, forward[here, None], both[here, None], run, run + beyond)
                 np.maximum(own[-1], started + found + mine.step, out=own[-1])
-            lead = lead + mine.lead
-            bound = np.maximum(own, lead + after.value.transpose(1, 0, 2)).max(axis=0)
+            bound = np.maximum(own, lead + mine.lead + after).max(axis=0)
             end = first[:, None] + size + 1
-            good = (bound < min(self._useful, REAL)) & (end <= last_layer)
+            good = (bound < min(self.best.useful, REAL)) & (end <= stages.layers)
             at, n = np.nonzero(good)
             longer: Any = np.zeros(len(at), dtype=self.nodes.dtype)
             longer["ranks"], longer["left"], longer["state"] = ranks, left - 1, rest[at]
             longer["last"], longer["first"], longer["before"] = c, end[at, n], nodes[here][at]
             longer["used"] = some["used"][at] + counts
-            longer["lead"], longer["own"] = lead[:, at, n].T, own[:, at, n].T
+            longer["lead"] = (lead + mine.lead)[:, at, n].T
+            longer["own"] = own[:, at, n].T
             longer["forward"], longer["both"] = mine.forward[at, n], mine.both[at, n]
             self._push(bound[at, n], longer)
 
     def _earlier(self, rank: int, nodes: np.ndarray) -> Sequence[tuple[np.ndarray, ...]]:
-        """Of every earlier stage of these nodes: when it may begin, and its times."""
+        """Return when every earlier stage of these nodes may begin, and its times."""
         found = []
         for _ in range(rank if self.runs else 0):
             some = self.nodes[nodes]
@@ -243,140 +325,64 @@ class Search:
             nodes = some["before"]
         return found[::-1]
 
-    def _simulate(self) -> None:
-        """Step times of the placements found; the better ones are kept."""
-        for ranks, found in self.leaves.items():
-            nodes = np.array([node for bound, node in found if bound < self._useful], dtype=int)
-            if not len(nodes):
-                continue
-            batch = self._placements(ranks, nodes)
-            seconds = batch.step_times(self.stages, self.tables[ranks].orders[ranks])
-            self.simulated += len(nodes)
-            least = int(np.argmin(seconds))
-            if seconds[least] < self._useful:
-                self.best = float(seconds[least])
-                self.keep(batch.compositions[least], batch.cuts[least], self.best)
+    def _simulate(self) -> tuple[float, Plan | None]:
+        """Simulate the placements found; return the best."""
+        found: list[tuple[float, Plan | None]] = [(np.inf, None)]
+        for ranks, leaves in self.leaves.items():
+            nodes = np.array([leaf for bound, leaf in leaves if bound < self.best.useful], int)
+            compositions, ends = np.empty((2, len(nodes), ranks), dtype=int)
+            for i in reversed(range(ranks)):  # from the last stage back to the first
+                some = self.nodes[nodes]
+                compositions[:, i], ends[:, i], nodes = some["last"], some["first"], some["before"]
+            found.append(self._least(compositions, np.diff(ends, axis=1, prepend=0)))
         self.leaves.clear()
         self.waiting = 0
+        return min(found, key=lambda each: each[0])
 
-    def _placements(self, ranks: int, nodes: np.ndarray) -> Batch:
-        """The way to these nodes, from the last stage back to the first."""
-        compositions = np.empty((len(nodes), ranks), dtype=int)
-        cuts = np.zeros((len(nodes), ranks + 1), dtype=int)
-        for i in reversed(range(ranks)):
-            some = self.nodes[nodes]
-            compositions[:, i], cuts[:, i + 1], nodes = some["last"], some["first"], some["before"]
-        return Batch(compositions, cuts)
+    def _least(self, compositions: np.ndarray, sizes: np.ndarray) -> tuple[float, Plan | None]:
+        """Simulate placements on one number of ranks; return the best, and keep it if none was better."""
+        if not len(sizes):
+            return np.inf, None
+        found = step_times(self.stages, self.rule.orders[sizes.shape[1]], compositions, sizes)
+        self.simulated += len(sizes)
+        least = int(np.argmin(found))
+        seconds = float(found[least])
+        plan = tuple(compositions[least].tolist()), tuple(sizes[least].tolist())
+        if seconds < self.best.useful:
+            self.best.keep(self.rule.name, plan, seconds)
+        return seconds, plan
+
+    def _improve(self, seconds: float, plan: Plan | None) -> None:
+        """Walk from a placement to the best of its neighbours, as long as it is better."""
+        while plan is not None:
+            by_ranks: dict[int, list[Plan]] = defaultdict(list)
+            for each in neighbours(self.stages, plan):
+                by_ranks[len(each[0])].append(each)
+            plan = None
+            for ranks in sorted(by_ranks.keys() & self.rule.orders):
+                if self.deadline.reason is not None:
+                    return
+                compositions, sizes = np.array(sorted(set(by_ranks[ranks]))).transpose(1, 0, 2)
+                times = times_of(self.stages, self.rule.orders[ranks], compositions, sizes)
+                work = (self.rule.microbatches * times[:3].sum(axis=0) + times[3]).max(axis=0)
+                nearest = np.argsort(work, kind="stable")[:_SIMULATED]
+                nearest = nearest[work[nearest] < seconds * (1 - PROVEN_WITHIN)]
+                found, best = self._least(compositions[nearest], sizes[nearest])
+                if found < seconds * (1 - PROVEN_WITHIN):
+                    seconds, plan = found, best
 
 
-def first_plans(stages: Stages, orders: dict[int, Order]) -> Iterator[Plan]:
-    """First placements: stages of equal size on GPUs by speed, cut to be equally busy.
+def _node(tracks: int, classes: int) -> np.dtype:
+    """Return the fields of the first stages of a placement.
 
-    Some that fit, if these do: of every size of a stage, with the slower classes left out or not.
+    On how many ranks, how many are left; the state of the tables; the last stage's composition, where
+    it ends, and the node before it; GPUs used, by class; when the next stage may begin and what all
+    bound, by track; of the last stage its forward, and it with what is run before its gradient is
+    sent on.
     """
-    classes, size = stages.classes, stages.composition.sum(axis=1)
-    of_one_class = (stages.composition > 0).sum(axis=1) == 1
-    mode = stages.costs[stages.modes[0]]
-    pace = mode[:3].sum(axis=0).mean(axis=1)
-    seen = set()
-    for most in sorted(set(size.tolist())):
-        by_class = []  # the largest stages up to this size
-        for a, count in enumerate(classes.count.tolist()):
-            own = np.flatnonzero(of_one_class & (stages.composition[:, a] > 0) & (size <= most))
-            if len(own):
-                c = int(own[np.argmax(size[own])])
-                by_class.append((float(pace[c]), [c] * (count // int(size[c]))))
-        by_class.sort()
-        for kept in range(len(by_class), 0, -1):
-            for step in (1, -1):
-                chosen = [c for _, own in by_class[:kept][::step] for c in own]
-                while chosen and len(chosen) not in orders:
-                    chosen = chosen[:-1] if step > 0 else chosen[1:]
-                if chosen and tuple(chosen) not in seen:
-                    seen.add(tuple(chosen))
-                    sizes = best_cut(stages, orders[len(chosen)], chosen)
-                    if sizes is not None:
-                        yield tuple(chosen), sizes
-
-
-def best_cut(stages: Stages, order: Order, compositions: list[int]) -> tuple[int, ...] | None:
-    """Layers of every stage, for the least of the simplest bounds; None where none fits."""
-    shape, layers, ranks = Shape.of(order), stages.layers, len(compositions)
-    hops = np.array(shape.hops)
-    start, size = np.indices((layers, layers))
-    inside = start + size + 1 <= layers
-    kind = np.where(inside, stages.runs.kind, 0)
-    value = np.full((len(hops), layers + 1), BIG)
-    value[:, layers] = 0.0
-    cuts = np.zeros((ranks, layers), dtype=int)
-    for i in reversed(range(ranks)):
-        c = compositions[i]
-        parts = shape.parts(stages.times(order.held[i], order.chunks)).take(c, kind)
-        after = value.copy()
-        if i < ranks - 1:
-            after += (hops * min(BIG, float(stages.hop[c, compositions[i + 1]])))[:, None]
-        end = np.minimum(start + size + 1, layers)
-        beyond = np.where(inside, after[:, end], BIG)
-        found = np.maximum(np.where(inside, parts.busy, BIG), parts.lead + beyond)
-        best = np.argmin(found.max(axis=0), axis=1)
-        cuts[i] = best + 1
-        value = np.full((len(hops), layers + 1), BIG)
-        value[:, :layers] = found[:, np.arange(layers), best]
-    if value[:, 0].max() >= REAL:
-        return None
-    sizes, layer = [], 0
-    for i in range(ranks):
-        sizes.append(int(cuts[i, layer]))
-        layer += sizes[-1]
-    return tuple(sizes)
-
-
-def improved(
-    stages: Stages,
-    orders: dict[int, Order],
-    plan: Plan,
-    seconds: float,
-    deadline: Deadline,
-) -> tuple[Plan, float]:
-    """The best that a walk from neighbour to better neighbour ends at; stopped early, the best so far."""
-    while deadline.reason is None:
-        best = _best_neighbour(stages, orders, plan, seconds, deadline)
-        if best is None:
-            break
-        plan, seconds = best
-    return plan, seconds
-
-
-def _best_neighbour(
-    stages: Stages, orders: dict[int, Order], plan: Plan, seconds: float, deadline: Deadline
-) -> tuple[Plan, float] | None:
-    by_ranks: dict[int, list[Plan]] = defaultdict(list)
-    for each in set(neighbours(stages, plan)):
-        if len(each[0]) in orders:
-            by_ranks[len(each[0])].append(each)
-    found: tuple[Plan, float] | None = None
-    useful = seconds * (1 - PROVEN_WITHIN)
-    for ranks, plans in sorted(by_ranks.items()):
-        plans.sort()
-        batch = batch_of(plans)
-        bound = batch.bounds(stages, orders[ranks])
-        nearest = np.argsort(bound, kind="stable")[:_SIMULATED]
-        nearest = nearest[bound[nearest] < useful]
-        if not len(nearest) or deadline.reason is not None:
-            continue
-        value = batch.take(nearest).step_times(stages, orders[ranks])
-        least = int(np.argmin(value))
-        if value[least] < useful:
-            useful = float(value[least])
-            found = plans[int(nearest[least])], useful
-    return found
-
-
-def batch_of(plans: list[Plan]) -> Batch:
-    """Plans on equally many ranks as arrays."""
-    compositions = np.array([plan[0] for plan in plans])
-    sizes = np.array([plan[1] for plan in plans])
-    return Batch(compositions, np.concatenate([sizes[:, :1] * 0, sizes.cumsum(axis=1)], axis=1))
+    whole = [(name, np.int32) for name in ("ranks", "left", "state", "last", "first", "before")]
+    parts = [("used", np.int16, classes), ("lead", float, tracks), ("own", float, tracks)]
+    return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
 
 
 def neighbours(stages: Stages, plan: Plan) -> Iterator[Plan]:
@@ -424,148 +430,3 @@ def _changed(values: tuple[int, ...], to: dict[int, int]) -> tuple[int, ...]:
 def _moved(values: tuple[int, ...], i: int, j: int) -> tuple[int, ...]:
     rest = values[:i] + values[i + 1 :]
     return rest[:j] + (values[i],) + rest[j:]
-
-
-@dataclass
-class Best:
-    """The best placement so far, over all rules.
-
-    Attributes
-    ----------
-    seconds : float
-        Of a step; infinite as long as there is none.
-    rule : str
-    plan : Plan or None
-    on_change : function, optional
-        Called after every change.
-    """
-
-    seconds: float = np.inf
-    rule: str = ""
-    plan: Plan | None = None
-    on_change: Callable[[], None] | None = None
-
-    def keep(self, rule: str, plan: Plan, seconds: float) -> None:
-        """Take it if it is better."""
-        if seconds < self.seconds:
-            self.seconds, self.rule, self.plan = seconds, rule, plan
-            if self.on_change is not None:
-                self.on_change()
-
-
-@dataclass
-class RuleSearch:
-    """The state of one rule's search.
-
-    Attributes
-    ----------
-    bound : float
-        No placement under this rule has less than this or the best, in seconds; infinite where
-        there is none.
-    nodes, simulated, states : int
-        Of the last search and its tables.
-    stopped : str or None
-        What ended it early.
-    """
-
-    name: str
-    stages: Stages
-    orders: dict[int, Order]
-    best: Best
-    deadline: Deadline
-    gap: float = 0.0
-    bound: float = 0.0
-    nodes: int = 0
-    simulated: int = 0
-    states: int = 0
-    stopped: str | None = None
-    _search: Search | None = field(default=None, repr=False)
-    _beyond: float = field(default=np.inf, repr=False)
-
-    def rounds(self) -> Iterator[None]:
-        """Search in rounds until nothing better can be left; stopped early, with what is known then."""
-        try:
-            for _ in self._rounds():
-                self._note()
-                yield
-        except Ended as end:
-            self.stopped = end.reason
-        self._note()
-        self._search = None  # and its tables
-
-    def _rounds(self) -> Iterator[None]:
-        self.deadline.check()
-        held = [(each, o.chunks) for o in self.orders.values() for each in o.held]
-        slowest = least_slowest(self.stages, held)
-        if slowest == np.inf:
-            self.bound = np.inf
-            return
-        microbatches = next(iter(self.orders.values())).schedule.microbatches
-        self.bound = max(self.bound, microbatches * slowest)
-        self._first()
-        beyond = min(_FIRST_LIMIT * slowest * microbatches, self.best.seconds)
-        while True:
-            # With a stage that takes longer than the table's, a step is no shorter than this.
-            search = self._table(beyond / microbatches, beyond)
-            if search.bound < beyond:
-                search.dive()
-                if self.best.seconds < beyond * _TIGHTER:
-                    # What exceeds the best need not be in the table, and the rest bounds more.
-                    beyond = self.best.seconds
-                    search = self._table(beyond / microbatches, beyond)
-                yield
-                self.stopped = yield from search.rounds(beyond)
-                self._note()
-            if self.stopped or self.best.seconds <= beyond or beyond == np.inf:
-                break
-            wider = beyond * 4 if beyond < 100 * slowest * microbatches else np.inf
-            beyond = min(wider, self.best.seconds)
-        if self.best.seconds == np.inf and not self.stopped:
-            self.bound = np.inf
-
-    def _first(self) -> None:
-        """Placements to begin with: by size of stage, and the best of the rules before."""
-        plans = list(first_plans(self.stages, self.orders))
-        if self.best.plan is not None and len(self.best.plan[0]) in self.orders:
-            plans.append(self.best.plan)
-        found = []
-        for plan in plans:
-            order = self.orders[len(plan[0])]
-            self.deadline.check()
-            found.append((float(batch_of([plan]).step_times(self.stages, order)[0]), plan))
-        for seconds, plan in sorted(found)[:_IMPROVED]:
-            if seconds < np.inf:
-                self._keep_improved(plan, seconds)
-
-    def _table(self, limit: float, beyond: float) -> Search:
-        """A search of all placements whose stages keep to the limit."""
-        groups = merged(self.stages, _MOST_CELLS // self.stages.layers)
-
-        def made(orders: dict[int, Order]) -> Suffixes:
-            return Suffixes(self.stages, orders, groups, limit, self.deadline, self.best.seconds)
-
-        for tables in tables_of(self.orders, made):
-            self._search = Search(tables, self.best.seconds, self._keep, self.deadline, self.gap)
-            self._beyond = beyond
-            self._search.bound = self._search.nearest
-            self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
-            self._note()
-        return given(self._search)
-
-    def _note(self) -> None:
-        """What the table that is searched has proven by now."""
-        search = self._search
-        if search is not None:
-            search.best = min(search.best, self.best.seconds)
-            self.bound = max(self.bound, min(search.bound, self._beyond, self.best.seconds))
-            self.nodes, self.simulated = search.count, search.simulated
-
-    def _keep(self, compositions: np.ndarray, cuts: np.ndarray, seconds: float) -> None:
-        """Take a placement, and what small changes make of it."""
-        self._keep_improved((tuple(compositions.tolist()), tuple(np.diff(cuts).tolist())), seconds)
-
-    def _keep_improved(self, plan: Plan, seconds: float) -> None:
-        self.best.keep(self.name, plan, seconds)
-        plan, seconds = improved(self.stages, self.orders, plan, seconds, self.deadline)
-        self.best.keep(self.name, plan, seconds)
-        self._note()
