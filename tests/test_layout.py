@@ -63,7 +63,7 @@ MAY_IMPORT = {
     "formats": {"front", "files", "engine"},
     "figures": {"front", "files", "hardware", "engine"},
     "widgets": {"front", "rates", "files", "hardware", "engine", "figures"},
-    "course": {"front", "package", "files", "hardware", "engine", "figures"},
+    "course": {"front", "package", "rates", "files", "hardware", "engine", "figures"},
     "programs": {"front", "files", "hardware", "engine", "formats", "figures", "course"},
 }
 
@@ -82,8 +82,6 @@ AGAINST = [
     ("pipelab.io.cases_csv", "pipelab.hardware.newest_cases"),
     # Ctrl-C while modules are imported is noted by the call
     ("pipelab", "pipelab.engine.interrupts"),
-    # only Roofline knows which stages stay inside a node
-    ("pipelab.engine.search", "pipelab.hardware.roofline"),
 ]
 
 # Imports that close a circle inside one part: (who, whom).

@@ -229,13 +229,14 @@ def claims(documents: Iterable[str] | None = None) -> list[Claim]:
     UnknownName
         For a document that is not in `DOCUMENTS`.
     """
-    from pipelab.course.ledger import programs, writeup
+    from pipelab.course.ledger.programs import CLAIMS as OF_PROGRAMS
+    from pipelab.course.ledger.writeup import CLAIMS as OF_THE_WRITEUP
 
     chosen = list(DOCUMENTS) if documents is None else list(documents)
     for name in chosen:
         if name not in DOCUMENTS:
             raise UnknownName(f"there is no document {name!r}; {nearest(name, DOCUMENTS)}")
-    rows = (*programs.CLAIMS, *writeup.CLAIMS)
+    rows = (*OF_PROGRAMS, *OF_THE_WRITEUP)
     return [row for name in chosen for row in rows if row.document == name]
 
 
