@@ -499,9 +499,6 @@ SLOW = {
     "tests/test_gantt.py": {
         "test_titles_say_what_is_seen": 0,
     },
-    "tests/test_language.py": {
-        "test_the_words_are_the_fields": 0,
-    },
     "tests/test_layout.py": {
         "test_no_imports_go_in_a_circle": 0,
         "test_imports_point_one_way": 0,

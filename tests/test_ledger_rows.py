@@ -27,7 +27,7 @@ from pipelab.course.ledger.claims import (
     compared,
     numbers_in,
     shown,
-    told,
+    fields_in,
     tried,
 )
 
@@ -135,7 +135,7 @@ def test_a_docstring_is_a_row():
         Says: “a quotation”
         """
 
-    assert told(fault) == {"title": "the name of a fault", "says": "a quotation"}
+    assert fields_in(fault) == {"title": "the name of a fault", "says": "a quotation"}
 
 
 def _pieces(claim):

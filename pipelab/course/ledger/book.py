@@ -200,7 +200,7 @@ class Ledger:
         filled = [column for column in _WIDTHS if not data[column].isin(["", "–"]).all()]
         whole = sum(_WIDTHS[column] for column in filled)
         colours = {v: VERDICT_COLOURS.get(v, "#FFFFFF") for v in verdicts}
-        loader = PackageLoader("pipelab.course.ledger", ".")
+        loader = PackageLoader(__package__, ".")
         made = Environment(loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True)
         return made.get_template("ledger.html.j2").render(
             name=f"ledger{next(_NUMBER)}",

@@ -299,17 +299,17 @@ def claim(
     """Enter a function into a list of rows.
 
     Its docstring quotes the claim and then says, each in a line or several that begin so: *Printed* or
-    *Tested*, *How*, *Remark*. `told` reads it.
+    *Tested*, *How*, *Remark*. `fields_in` reads it.
     """
 
     def entered(compute: Callable) -> Callable:
-        rows.append(Claim(section, place, recorded, compute, rule, **told(compute)))
+        rows.append(Claim(section, place, recorded, compute, rule, **fields_in(compute)))
         return compute
 
     return entered
 
 
-def told(function: Callable) -> dict[str, str]:
+def fields_in(function: Callable) -> dict[str, str]:
     """The fields of a Claim that a docstring gives: `says`, `stated`, `how` and `remark`.
 
     If it begins without a quotation, that is a `title`, and *Says* quotes.
@@ -321,7 +321,7 @@ def told(function: Callable) -> dict[str, str]:
     ...     Remark: A remark may
     ...     go on.
     ...     '''
-    >>> told(fits)
+    >>> fields_in(fits)
     {'says': 'a quotation', 'stated': 'it fits', 'remark': 'A remark may go on.'}
     """
     names = {

@@ -25,7 +25,7 @@ from pipelab.course.ledger.claims import (
     Found,
     Trial,
     claim,
-    told,
+    fields_in,
     tried,
 )
 from pipelab.course.ledger.writeup import once, tiny
@@ -99,7 +99,7 @@ def statement(
     """Enter a function into the table: a fault if a property catches it, a claim if it stands somewhere."""
 
     def entered(shows: Callable[..., Shown]) -> Callable[..., Shown]:
-        listed, fields = tuple(sorted(inputs, key=size)), told(shows)
+        listed, fields = tuple(sorted(inputs, key=size)), fields_in(shows)
         title = fields.pop("title", "")
         if caught_by:
             FAULTS.append(Fault(program, title, caught_by, listed, shows))
