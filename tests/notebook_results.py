@@ -699,7 +699,7 @@ FIGURES = {
     ),
     "13_reproducing_the_write_up.ipynb": (
         [
-            "6 of 53 numbers are wrong, 35 of 91 statements do not hold",
+            "6 of 34 numbers are wrong, 35 of 84 statements do not hold",
             "268.1 tokens/s: GPUs 20, 21, 22, 23 take ",
         ],
         None,

@@ -610,7 +610,7 @@ def test_a_stop_before_anything_was_found_still_ends_with_a_placement(limit, las
     )
 
 
-@pytest.mark.parametrize("last", [1, 2])
+@pytest.mark.parametrize("last", [1, 2, 3])
 def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
     """The stop comes with one of the answers that rule out all rates; only after the last of them is it too late."""
     from pipelab.engine.solvers import highs
@@ -629,7 +629,7 @@ def test_what_is_proven_infeasible_was_stopped_by_nothing(last, monkeypatch):
         oracle.random_problem(190, unlike=True), stop=stop
     )  # its layers fit in parts, but in no whole stages
     assert len(result.details["subproblems"]) >= last
-    proven = last == 2
+    proven = last == 3
     assert (result.status, result.stopped_by) == (
         ("infeasible", None) if proven else ("unknown", "stop")
     )

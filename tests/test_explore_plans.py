@@ -104,7 +104,7 @@ def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
     from pipelab.widgets import mix_explorer as mix
 
     monkeypatch.setattr(mix, "_LIMIT_S", 0.0)
-    shown = pl.explore_mix("small", {"A100": 3}, context=300)
+    shown = pl.explore_mix("medium", context=300)
     assert shown.found.result.stopped_by == "time limit"
     assert "stopped early" in shown.chart.layout.title.text
     assert "proven optimum" not in shown.baselines.layout.yaxis.ticktext

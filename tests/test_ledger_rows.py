@@ -25,9 +25,9 @@ from pipelab.course.ledger.claims import (
     Trial,
     claim,
     compared,
+    fields_in,
     numbers_in,
     shown,
-    fields_in,
     tried,
 )
 

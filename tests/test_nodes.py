@@ -53,7 +53,7 @@ def by_nodes(problem):
 
 def parts(problem, rate, **how):
     reach = Reach(instance_of(problem), rate, **how)
-    return list(parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage, NEVER))
+    return list(parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage_may_do, NEVER))
 
 
 @pytest.mark.parametrize("part", range(4))

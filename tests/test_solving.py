@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.engine import rates
+from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
@@ -30,7 +30,7 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
 ):
     balanced = dataclasses.replace(tiny, batch_split="balanced")
     usual = pl.solve(balanced)
-    monkeypatch.setattr(rates, "_MOST_CELLS", 10)
+    monkeypatch.setattr(instance, "_MOST_CELLS", 10)
     result = pl.solve(balanced)
     assert (usual.method, result.method) == ("aggregated", "joint")
     assert result.status == "optimal"
@@ -47,7 +47,7 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
 
 
 def test_where_both_are_refused_both_reasons_are_given(monkeypatch):
-    monkeypatch.setattr(rates, "_MOST_CELLS", 10)
+    monkeypatch.setattr(instance, "_MOST_CELLS", 10)
     with pytest.raises(
         pl.TooLarge,
         match=r"'aggregated' refuses: demo has .* mixtures.*; and method 'joint': the joint ILP",

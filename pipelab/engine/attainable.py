@@ -29,7 +29,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import Search, least, possible, used, walks
+from pipelab.engine.search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.engine.walk import Found
 from pipelab.errors import InvalidPlacement, TooLarge
@@ -127,6 +127,7 @@ class Pairs:
     on_best: Callable[[], None] = lambda: None
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
     _most: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _left_open: str | None = None  # what ended a program but for the deadline
 
     def __post_init__(self) -> None:
         self.full |= self.problem.link_units == "transfers"
@@ -200,7 +201,6 @@ class Pairs:
             bound, needed = search.bound or 0.0, first
             if search.best is not None:
                 needed = self.keep(search.best) or first
-            bound = float(bound)  # rates are numpy's
             self._most[first] = bound, needed
             self.rounds.append(Round(first, math.inf, "rate", bound, self.attained))
         return self._most[first][0]
@@ -340,10 +340,12 @@ class Pairs:
                     for half in numbers.halves(self.in_flight):
                         heapq.heappush(open_ranges, (-bound, half))
         except (Ended, TooLarge) as end:  # what was looked at last stays open
-            stopped = end.reason if isinstance(end, Ended) else "list limit"
+            stopped = end.reason if isinstance(end, Ended) else SETS
             left.append(min(here, self._most.get(self.numbers.first, (math.inf, 1))[0]))
         most = max([self.attained, *left, *(-negative for negative, _ in open_ranges)])
-        return most, stopped or ("gap limit" if within else None)
+        if stopped is None and most > self.attained * _MORE:
+            stopped = "gap limit" if within else self._left_open or BY_TOLERANCE
+        return most, stopped
 
     def _looked_at(self, numbers: Range, bound: float) -> float:
         """A bound on the pairs of a range, by rules 1 and 2."""
@@ -366,6 +368,7 @@ class Pairs:
         self.rounds.append(Round(*numbers, solved_for, bound, self.attained))
         if found.stopped_by is not None:
             self.deadline.check()
+            self._left_open = found.stopped_by
         return bound
 
     def _settled(self, number: Range, bound: float) -> float:
@@ -446,7 +449,7 @@ class Pairs:
                     raise Ended(found.stopped_by)
                 if bound == math.inf or bound >= value * (1 - ATTAINED / 2):
                     continue
-                if numbers.single:
+                if numbers.single or numbers.first > MOST_IN_FLIGHT:
                     left = min(left, bound)
                 else:
                     for half in numbers.halves(self.in_flight):

@@ -1,8 +1,8 @@
 """A problem as arrays, made once: what GPUs can be exchanged, what a stage of them yields, and what links carry.
 
-A stage is a *composition* (how many GPUs of each type) with a kind of *span* (`layer_runs`). Nothing behind this table
-asks the cost model again. A placement is as fast as its slowest stage or link, so its rate is one of finitely
-many, and the search for the best is a search in a sorted list.
+A stage is a *composition* (how many GPUs of each type) with a kind of *span* (`layer_runs`). No search behind this
+table asks the cost model again; `evaluate` recomputes every answer. A placement is as fast as its slowest stage or
+link, so its rate is one of finitely many, and the search for the best is a search in a sorted list.
 
 Two things keep the table small:
 
@@ -10,7 +10,7 @@ Two things keep the table small:
   (`mixes_as_slowest`: batches split evenly), mixed stages need not be listed: types × sizes say all.
 - Where nodes matter at most to stages of identical GPUs of one node (`nodes_matter_alone`: these may cut their
   layers), nodes are left out of the types, and stages inside one node have a table of their own. 12 nodes of 8
-  identical GPUs make 125,969 compositions; so they make 8, and 8 more inside a node.
+  identical GPUs make 125,969 compositions; without nodes they make 8, and 8 more inside a node.
 """
 
 from collections.abc import Sequence
@@ -46,7 +46,7 @@ class Node(NamedTuple):
     """The identical GPUs of one node."""
 
     sort: int  # index into `Inside`
-    classes: np.ndarray  # that they are in, and no others
+    classes: np.ndarray  # that have its GPUs
     gpus: np.ndarray  # ids
 
 
@@ -81,7 +81,7 @@ class Instance:
     ----------
     problem : Problem
     types : tuple of K GPUs
-        What stages are made of; without their nodes where `inside` says what those change.
+        What stages are made of; without their nodes where these change nothing, or `inside` says what.
     classes : Classes
         A classes of interchangeable GPUs.
     kind : int array, shape (A,)
@@ -199,13 +199,12 @@ class Instance:
         np.maximum.at(best, inside.type_of, own.max(axis=1))
         return float(best @ self.count)
 
-    def highest(self, cap: int | None = None) -> int:
-        """The highest index of a rate, up to `cap`, at which the GPUs can hold all layers; -1 if there is none.
+    def highest(self) -> int:
+        """The highest index of a rate at which the GPUs can hold all layers; -1 if there is none.
 
         What they can hold at a rate they can hold at every lower one.
         """
-        most = len(self.thresholds) - 1
-        low, high = -1, most if cap is None else min(most, cap)
+        low, high = -1, len(self.thresholds) - 1
         while low < high:
             middle = (low + high + 1) // 2
             if self.holdable(self.thresholds[middle]) >= self.problem.model.layers - SOLVER:
@@ -405,7 +404,7 @@ def _without_nodes(problem: Problem, deadline: Deadline, like: Instance | None) 
         fast, soon = _tables(problem, (example,), sizes[:, None], deadline)
         rate[i, : len(sizes)], seconds[i, : len(sizes)] = fast, soon
         alone = base.alone(type_of[i])[: len(sizes)]
-        if (fast < base.rate[alone]).any():
+        if (fast < base.rate[alone] * (1 - LAST_BITS)).any():
             return None
         if (soon > base.seconds[alone] * (1 + LAST_BITS)).any():
             return None

@@ -51,9 +51,9 @@ class Part(NamedTuple):
 
 
 def parts_of(
-    instance: Instance, hop: np.ndarray, usable: np.ndarray, whole: bool, deadline: Deadline
+    instance: Instance, hop: np.ndarray, usable: np.ndarray, one_stage: bool, deadline: Deadline
 ) -> Iterator[Part]:
-    """The parts that a pipeline may be in, the largest first.
+    """The parts that a pipeline may be in: components whose hops take one time, then others, then all for one stage.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def parts_of(
         Seconds between the instance's classes; infinite where there is no hop.
     usable : int array
         The classes with GPUs that are of use.
-    whole : bool
+    one_stage : bool
         Whether one stage may hold all layers.
     """
     if not len(usable) or _one_time(instance, hop, usable):
@@ -81,7 +81,7 @@ def parts_of(
         yield _merged(instance, hop, part)
     for part in others:
         yield _by_hops(instance, hop, part, deadline)
-    if len(components) > 1 and whole:
+    if len(components) > 1 and one_stage:
         yield _merged(instance, np.zeros_like(hop), usable)._replace(one_stage=True)
 
 
@@ -107,7 +107,7 @@ def _hop_of(instance: Instance, hop: np.ndarray, part: np.ndarray) -> float:
 
 
 def _components(hop: np.ndarray, usable: np.ndarray) -> list[np.ndarray]:
-    """Classes joined by hops in either direction; the largest first."""
+    """Classes joined by hops in either direction; those of most classes first."""
     from scipy.sparse.csgraph import connected_components
 
     number, part = connected_components(np.isfinite(hop[np.ix_(usable, usable)]), connection="weak")

@@ -91,7 +91,10 @@ class Reach:
             yield Choice(takes, np.where(useful[c], self.seconds[c], np.inf))
 
     def _freely_mixed(self) -> Iterator[Choice]:
-        """Of every size, for each span the types that are no slower than one of them."""
+        """Stages of several types, of which the slowest counts.
+
+        For each size, span and type: any of the types that are no slower than that one, in its time.
+        """
         instance = self.instance
         names = np.array([gpu.type for gpu in instance.types])
         groups = [np.ones(len(names), dtype=bool)]
@@ -138,7 +141,7 @@ class Reach:
 
     @cached_property
     def in_nodes_by_type(self) -> list[Choice]:
-        """The same as `choices` has all others."""
+        """`in_nodes` in the form of `choices`."""
         unit, own = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
         return [
             Choice([(number, unit[own.type_of[sort]])], seconds)
@@ -166,11 +169,13 @@ class Reach:
         ------
         Ended, TooLarge
         """
-        for part in parts_of(self.instance, self.hop, self.usable, self.one_stage, self.deadline):
+        for part in parts_of(
+            self.instance, self.hop, self.usable, self.one_stage_may_do, self.deadline
+        ):
             yield part, self.stages(part)
 
     @property
-    def one_stage(self) -> bool:
+    def one_stage_may_do(self) -> bool:
         """Whether one stage may hold all layers."""
         whole = self.instance.spans.layers == self.instance.problem.model.layers
         tables = self.seconds, self.inside

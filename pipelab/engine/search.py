@@ -28,9 +28,10 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 Verdict = Literal["yes", "no", "not answered"]
-# What is least among equally fast placements: first this, then that. By default, price comes last.
-PREFERENCES = {"gpus": ("gpus", "price"), "price": ("price", "gpus")}
 SETS = "list limit"  # sets of classes were too many to list
+BY_TOLERANCE = (
+    "the solver's tolerance"  # what ended a search if nothing else did, and it stayed open
+)
 _SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
 
 
@@ -120,7 +121,7 @@ def least(
         )
         if placement is not None and not uses:
             break
-    return best
+    return best._replace(bound=max(best.bound, known)) if uses else best
 
 
 def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, float]) -> None:
@@ -134,7 +135,7 @@ def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, fl
 
 @dataclass(frozen=True)
 class Subproblem:
-    """One solved question: is there a placement of at least this rate?"""
+    """One solved question: is there a placement of at least this rate, if links are ignored or counted?"""
 
     rate: float  # tokens/s
     kind: str  # "links ignored", "with links", or "least gpus", "least price"
@@ -159,16 +160,12 @@ class Search:
         What a placement may use at most: "gpus", "stages", "price".
     gap : float
         Relative distance between `best` and the bound at which to stop.
-    prefer : "gpus" or "price"
-        What is least among equally fast placements.
-    cap : int or None
-        An index above which nothing is looked for.
     low, high : int
         `best` has the rate of index `low` (-1: none yet); no placement's is above `high`.
     share : float
         The part of the time left that one question may take.
     narrowed : bool
-        Some question stayed open because its sets of classes were too many to list.
+        Some question stayed open because something was too much to list: sets of classes, or what `refusal` says.
     stopped : str or None
         What ended the search; None as long as it goes on, and where it ran to its end.
     fewest : bool
@@ -183,12 +180,11 @@ class Search:
     most: dict[str, float] = field(default_factory=dict)
     gap: float = 0.0
     on_progress: Callable | None = None
-    prefer: str = "gpus"
-    cap: int | None = None
     low: int = -1
     high: int = -1
     share: float = 1.0
     narrowed: bool = False
+    refusal: str = ""
     best: Placement | None = None
     throughput: float | None = None
     stopped: str | None = None
@@ -222,6 +218,7 @@ class Search:
     def run(self) -> "Search":
         """Find the best rate; then choose among equally fast placements, unless something ended the search."""
         self.find_best_rate()
+        self.share = 1.0
         if self.best is not None and self.stopped is None:
             self.choose_among_equals()
         return self
@@ -233,12 +230,12 @@ class Search:
         below it, `high` stays above it, and once all below is settled such questions have another turn, with more of
         the time that is left.
         """
-        self.high, step = self.instance.highest(self.cap), 1
+        self.high, step = self.instance.highest(), 0
         for self.share in _SHARES:
             ceiling = self.high  # above: ruled out, or open
             while self.low < ceiling and self.stopped is None:
                 index = max(ceiling - step, (self.low + ceiling + 1) // 2, 0)
-                step *= 2
+                step = max(1, 2 * step)
                 reached = self.reaches(index)
                 if reached is False:
                     self.high = min(self.high, index - 1)
@@ -283,8 +280,9 @@ class Search:
             found = least(reach, uses, self.most)
         except Ended:
             pass  # the time of this question, or of the search
-        except TooLarge:
+        except TooLarge as refusal:
             found = found._replace(stopped_by=SETS)
+            self.refusal = str(refusal)
         self.nodes += found.nodes
         self.narrowed |= found.stopped_by == SETS
         if found.stopped_by not in (None, SETS, "time limit", "stop", "interrupt"):
@@ -300,9 +298,9 @@ class Search:
         return found
 
     def choose_among_equals(self) -> None:
-        """At the best rate: fewest GPUs, then fewest stages, then the lowest price (or price first)."""
+        """At the best rate: fewest GPUs, then fewest stages, then the lowest price."""
         problem = self.instance.problem
-        for what in PREFERENCES[self.prefer]:
+        for what in ("gpus", "price"):
             if what == "price" and not comparable(problem):
                 if any(gpu.usd_per_hour for gpu in problem.cluster.kinds):
                     return  # some prices are missing, or too far apart: that choice stays open
@@ -312,7 +310,7 @@ class Search:
                 self.keep(placement)
             if placement is None or not proven or self.stopped is not None:
                 return
-            self.most[what] = used(problem, what, placement)
+            self.most = {**self.most, what: used(problem, what, placement)}
             if what == "gpus":
                 self.most["stages"] = len(placement)
         self.fewest = True

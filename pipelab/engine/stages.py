@@ -9,11 +9,13 @@ A message takes what the slowest pair of GPUs takes, so stages whose classes hav
 are entered in one way, and those whose classes have the same links *to* all others are left in one way. Three classes
 A, B and C; the links A→A, A→B, B→B and B→C may be used:
 
-    stage of     may be followed by     may follow
-    A            A, B                   A
-    B            B, C                   A, B, A and B
-    C            nothing                B
-    A and B      B                      A
+    stage of     may be followed by a stage of     may follow a stage of
+    A            A, B, A and B                     A
+    B            B, C, B and C                     A, B, A and B
+    C            nothing                           B
+    A and B      B                                 A
+    B and C      nothing                           B
+    A and C      nothing                           nothing
 """
 
 from collections.abc import Sequence

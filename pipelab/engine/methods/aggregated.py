@@ -110,7 +110,7 @@ def result_of(search: Search) -> Result:
     if search.high < 0:
         status, bound, reason = "infeasible", None, _why_infeasible(search, solver)
     if search.stopped == SETS:
-        reason = (
+        reason = search.refusal or (
             f"stages that mix many of the {len(instance.classes)} classes were left out "
             "where links bind"
         )

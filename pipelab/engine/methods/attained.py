@@ -100,7 +100,8 @@ def _searched(
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, deadline, on_best=moment, known=known)
+        made = {(problem.workload.in_memory, True): found.details["instance"]}
+        pairs = Pairs(problem, deadline, on_best=moment, known=known, _instances=made)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.first_placements import best_of, evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
-from pipelab.evaluation import Evaluation, evaluate
+from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 from pipelab.solving import Result
@@ -74,8 +74,7 @@ def solve_for_cost(
         answer = least_of(full, "cost", at_least, _best(full, first, at_least))
         if answer.placement is not None and not _attains(pairs, answer, at_least):
             bound = given(answer.objective).bound
-            for placement in _longer(full, given(answer.throughput)):
-                first[placement] = evaluate(problem, placement)
+            first |= evaluated(problem, _longer(full, given(answer.throughput)))
             answer = least_of(pairs, "cost", at_least, _best(pairs, first, at_least), bound or 0.0)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))

@@ -1,11 +1,11 @@
 """First placements of every search: simple ones that are evaluated at once, without any table."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 
 from pipelab.cluster import GPU
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.methods.rules import (
     solve_bandwidth_aware,
     solve_by_flops,
@@ -33,8 +33,16 @@ def incumbents(problem: Problem) -> dict[Placement, Evaluation]:
 
     The simplest come first; after 0.2 s no more are tried. Those that do not fit are left out.
     """
-    within, found = Deadline(_SECONDS), {}
-    for placement in chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem)):
+    found = chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem))
+    return evaluated(problem, found, Deadline(_SECONDS))
+
+
+def evaluated(
+    problem: Problem, placements: Iterable[Placement], within: Deadline = NEVER
+) -> dict[Placement, Evaluation]:
+    """Evaluate placements, as many as there is time for, without those that do not fit."""
+    found = {}
+    for placement in placements:
         try:
             found[placement] = evaluate(problem, placement)
         except InvalidPlacement:

@@ -17,7 +17,7 @@ from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attained import solve_for_attainable
 from pipelab.engine.objective import Objective
 from pipelab.engine.prices import usd_per_million_tokens
-from pipelab.engine.search import SETS
+from pipelab.engine.search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
 from pipelab.errors import InvalidValue, TooLarge
@@ -26,7 +26,6 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 
-BY_TOLERANCE = "the solver's tolerance"  # what ended it if the last program stayed open
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved
 
@@ -127,7 +126,7 @@ def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
         if known is None:
             raise
         return Least(known, 0.0, SETS, None, str(refusal))
-    while bound < min(most * (1 - ATTAINED), math.inf):
+    while bound < most * (1 - ATTAINED):
         wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
