@@ -27,7 +27,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
-from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.instance import (
+    Instance,
+    instance_of,
+    listed,
+    with_memory_for,
+)
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
@@ -127,6 +132,7 @@ class Pairs:
     on_best: Callable[[], None] = lambda: None
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
     _most: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _listed: dict[Instance, Instance] = field(default_factory=dict)
     _left_open: str | None = None  # what ended a program but for the deadline
 
     def __post_init__(self) -> None:
@@ -174,6 +180,12 @@ class Pairs:
         ------
         Ended, TooLarge
         """
+        made = self._compiled(numbers)
+        if made not in self._listed:
+            self._listed[made] = made_in_time(lambda until: listed(made, until), self.deadline)
+        return self._listed[made]
+
+    def _compiled(self, numbers: Range) -> Instance:
         first = self._made(numbers.first, True)
         if numbers.single:
             return first
@@ -241,8 +253,8 @@ class Pairs:
         return {} if self.budget is None else {self.budget.what: self.budget.most}
 
     def _reach(self, numbers: Range, floor: float, timed: bool) -> Reach:
-        rate = floor * (1 - ONE_ANSWER)
-        return Reach(self.instance(numbers), rate, timed, deadline=self.deadline)
+        instance = self.instance(numbers)
+        return Reach(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
 
     def shortest(self, numbers: Range, floor: float) -> float:
         """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""

@@ -39,6 +39,7 @@ from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 
 _MOST_CELLS = 40_000_000  # compositions × kinds of span, or × types; 8 bytes each
+_FEW_COMPOSITIONS = 1_000
 _CELLS_AT_ONCE = 1_000_000  # between two looks at the deadline: a tenth of a second
 
 
@@ -476,6 +477,22 @@ def by_class(
         hop=groups.hop,
         inside=NO_NODES,
     )
+
+
+def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
+    """The instance by classes where hops tell these apart and stages of several are few; otherwise as it is.
+
+    Every set of classes then has a way of its own to enter a stage and to leave it, and programs are two to five times
+    as large where GPUs are freely mixed.
+    """
+    types = tuple(instance.types[k] for k in instance.kind)
+    few = number_of_compositions(instance.problem, types) <= _FEW_COMPOSITIONS
+    one_time = (instance.hop == instance.hop[0, 0]).all() and (
+        instance.link == instance.link[0, 0]
+    ).all()
+    if not instance.pure or not few or one_time:
+        return instance
+    return by_class(instance, apart(instance), deadline)
 
 
 def without_node(gpu: GPU) -> GPU:

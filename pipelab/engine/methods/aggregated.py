@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
-from pipelab.engine.instance import instance_of
+from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.search import SETS, Search
@@ -60,7 +60,9 @@ def solve_aggregated(
     """
     with deadline_of(time_limit, stop) as deadline:
         try:
-            instance = made_in_time(lambda until: instance_of(problem, until), deadline)
+            instance = made_in_time(
+                lambda until: listed(instance_of(problem, until), until), deadline
+            )
         except Ended as end:
             return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages")
         search = Search(instance, deadline, gap=gap, on_progress=on_progress).run()

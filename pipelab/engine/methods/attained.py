@@ -100,8 +100,7 @@ def _searched(
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        made = {(problem.workload.in_memory, True): found.details["instance"]}
-        pairs = Pairs(problem, deadline, on_best=moment, known=known, _instances=made)
+        pairs = Pairs(problem, deadline, on_best=moment, known=known)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)
