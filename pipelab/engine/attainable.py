@@ -143,8 +143,9 @@ class Pairs:
         return Pairs(self.problem, self.deadline, budget, self.full, _instances=self._instances)
 
     def filled(self) -> "Pairs":
-        """The relaxation in which every pipeline is full."""
-        return Pairs(self.problem, self.deadline, self.budget, True, _instances=self._instances)
+        """The relaxation in which every pipeline is full, with memory for one microbatch (or the workload's number)."""
+        problem = self.problem.with_in_flight(self.problem.workload.in_memory)
+        return Pairs(problem, self.deadline, self.budget, True, _instances=self._instances)
 
     def yields(self, placement: Placement) -> float:
         """Tokens/s of a placement."""

@@ -72,6 +72,7 @@ def solve_for_cost(
         pairs, first = Pairs(problem, deadline), incumbents(problem)
         full = pairs.filled()
         answer = least_of(full, "cost", at_least, _best(full, first, at_least))
+        answer = replace(answer, problem=problem)
         if answer.placement is not None and not _attains(pairs, answer, at_least):
             bound = given(answer.objective).bound
             first |= evaluated(problem, _longer(full, given(answer.throughput)))

@@ -178,6 +178,9 @@ class _LeastRatio:
                 attained = max(attained, at) * (1 + ATTAINED / 2)
                 if halve:
                     heapq.heappush(ranges, (price / at, first, at, price))
+                if found.placement is None and stopped is None and found.bound < math.inf:
+                    least = min(least, found.bound / last)  # left open by the solver's tolerance
+                    continue
                 if found.bound < math.inf and attained < last:
                     heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
                 if attained:

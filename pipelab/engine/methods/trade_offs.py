@@ -209,13 +209,19 @@ def _of_full_pipelines(
         rate = given(point.throughput)
         return pairs.yields(given(point.placement)) >= rate * (1 - ONE_ANSWER)
 
+    told: dict[Result, Result] = {}
+
+    def of_problem(point: Result) -> Result:
+        """The point of the problem itself; the same one every time."""
+        return told.setdefault(point, replace(point, problem=pairs.problem))
+
     def tell(point: Result) -> None:
         attained.append(attains(point))
         if on_point is not None and all(attained):
-            on_point(point)
+            on_point(of_problem(point))
 
     found, complete = find(pairs.filled(), against, tell)
-    kept = tuple(filter(attains, found))
+    kept = tuple(map(of_problem, filter(attains, found)))
     if len(kept) < len(found) and pairs.deadline.reason is None:
         return None, False
     return kept, complete and len(kept) == len(found)
