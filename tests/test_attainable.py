@@ -257,6 +257,28 @@ def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed, share, objectiv
         assert answer.evaluation.seconds_per_pass == answer.objective.value
 
 
+def test_the_least_cost_is_not_sought_in_steps_of_a_tolerance(monkeypatch):
+    """A full pipeline has memory for one microbatch, whatever mode more of them would leave it."""
+    real, asked = Pairs.least, []
+
+    def least(self, *question):
+        asked.append(question)
+        assert len(asked) < 100  # 300,000 steps of a millionth would follow
+        return real(self, *question)
+
+    monkeypatch.setattr(Pairs, "least", least)
+    problem = free(400751)
+    floor = 0.99 * pl.solve(problem).throughput
+    found = pl.solve(problem, objective="cost", at_least=floor)
+    assert found.status == "optimal"
+    dollars = [
+        sum(problem.cluster.gpus[g].usd_per_hour for g in used) / rate / 3600 * 1e6
+        for rate, _, used, _ in every_pair(problem)
+        if rate >= floor
+    ]
+    assert found.objective.value == pytest.approx(min(dollars), rel=CLOSE)
+
+
 @pytest.mark.parametrize("number", [1, 2, 5])
 @pytest.mark.parametrize("seed", [0, 3, 16, 54, 90])
 def test_a_number_that_is_given_stays(seed, number):

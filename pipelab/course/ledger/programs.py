@@ -760,7 +760,7 @@ def tests_of_the_scheduler() -> object:
 
 
 def kinds(row: Iterable) -> str:
-    """The letters of a rank's actions."""
+    """The symbols of a rank's actions."""
     return "".join(action.kind for action in row)
 
 
