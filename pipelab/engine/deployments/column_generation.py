@@ -54,7 +54,8 @@ _HALVED_FROM = 3  # rounds: before, prices say little
 _FIRST_SHARE = 0.003  # of the bound: as if no more were open
 _WIDER = 3.0
 _FIRST_LABELS, _MORE_LABELS = 150, 5  # kept at each boundary, and times as many
-_MOST_STEPS = 200_000_000  # of listings: some ten seconds
+_NEARLY_ALL = 0.6  # a list that grows by less than this share of its labels will soon be complete
+_MOST_STEPS = 600_000_000  # of listings: some twenty seconds
 _SMALL_SHARE = 0.05
 _FEW_MIXES = 5_000
 _MARGIN = 1e-9  # of the price of all GPUs: the arithmetic of prices
@@ -502,24 +503,30 @@ class Generation:
         """
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
         few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
-        share, labels = _FIRST_SHARE, _FIRST_LABELS
+        share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
             timed = any(offer.tokens < np.inf for offer in self.offers)
             wide = few and timed and max(share, self.open) > _SMALL_SHARE
             near = share * self.prices.bound / self.prices.per_rate
             slack, before = self.slack if wide else min(near, self.slack), self.value
+            known = self.steps
             complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
             if complete:
                 share, labels = _WIDER * share, _FIRST_LABELS
-            elif few or labels >= MOST_LABELS or (self.value == before and labels > _FIRST_LABELS):
+            elif few or labels >= MOST_LABELS:
                 break
             elif self.steps > _MOST_STEPS:
                 return
-            else:
+            elif self.value != before or labels == _FIRST_LABELS:
                 labels = _MORE_LABELS * labels
+            elif self.steps - known < _NEARLY_ALL * _MORE_LABELS * last:
+                labels = MOST_LABELS
+            else:
+                break
+            last = self.steps - known
         if not self.finished and not few and self.prices is not None:
             self._choose(self.slack, False, _FIRST_LABELS, deadline)
 

@@ -6,15 +6,15 @@ and its pipelines count with what the last of them would yield: no pipeline with
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage for a span
 is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path from the first layer to
-the last: one dynamic program over the layers, vectorised over rates. With n in flight a pipeline attains t
-only if a traversal takes at most n·w / t seconds, w tokens in a microbatch. That limit on a sum is taken into the
-price: with κ ≥ 0 per second,
+the last over links that carry t: one dynamic program over the layers and the ways in which a stage is left (`Ways`),
+vectorised over rates. With n in flight a pipeline attains t only if a traversal takes at most n·w / t
+seconds, w tokens in a microbatch. That limit on a sum is taken into the price: with κ ≥ 0 per second,
 
     Σ (price + κ · seconds) - κ · n·w / t
 
 is at most the price of such a pipeline, whatever κ, and its least value is one more shortest path. The best of a few κ
-is kept. Two things are left out: links, and that there are only so many GPUs. So the price is a lower bound, and the
-path a pipeline if it keeps both; `listing` counts them.
+is kept. One thing is left out: that there are only so many GPUs. So the price is a lower bound, and the path a pipeline
+if there are the GPUs; `listing` counts them.
 """
 
 import math
@@ -30,7 +30,7 @@ from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
@@ -39,10 +39,12 @@ from pipelab.problem import Problem
 # A stage of a pipeline: its number of layers, and its GPUs of each class.
 StageOf = tuple[int, tuple[int, ...]]
 
+_MOST_SETS = 1_500  # of classes that a stage has
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATES = 200  # where numbers in flight are limited: steps of the logarithm
 _STEPS = 10  # prices of a second that are tried
 _JUST_ABOVE = 1 + 1e-11
+_HOP_STEP = 0.02  # of the shortest traversal
 _DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
 
 
@@ -51,6 +53,49 @@ class Least(NamedTuple):
 
     price: np.ndarray
     per_second: np.ndarray
+
+
+class Ways(NamedTuple):
+    """How stages of some compositions are left and entered: a hop is as slow as its slowest pair of GPUs.
+
+    Attributes
+    ----------
+    of : int array, shape (R,)
+        The way through each composition.
+    through : int array, shape (G, 2)
+        Of each way through: the way to enter and the way to leave.
+    rate, seconds : float arrays, shape (L, E)
+        Of a hop between each way to leave and to enter.
+    """
+
+    of: np.ndarray
+    through: np.ndarray
+    rate: np.ndarray
+    seconds: np.ndarray
+
+
+def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways | None:
+    """The ways through some compositions; None where there are too many sets of classes.
+
+    Parameters
+    ----------
+    link, hop : float arrays, shape (A, A)
+        Rate and seconds between GPUs of two classes.
+    compositions : int array, shape (R, A)
+    """
+    support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
+    if len(support) > _MOST_SETS:
+        return None
+    slow = np.where(support[:, :, None], link, np.inf).min(axis=1)
+    late = np.where(support[:, :, None], hop, -np.inf).max(axis=1)
+    rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
+    seconds = np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
+    both = np.stack([rate, seconds])
+    _, a, left = np.unique(both, axis=1, return_index=True, return_inverse=True)
+    _, b, entered = np.unique(both, axis=2, return_index=True, return_inverse=True)
+    pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)
+    through, way = np.unique(pairs, axis=0, return_inverse=True)
+    return Ways(way.reshape(-1)[of.reshape(-1)], through, rate[np.ix_(a, b)], seconds[np.ix_(a, b)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,9 +158,23 @@ class Offer:
         return np.where(self.rate > 0, tokens / np.where(self.rate > 0, self.rate, 1.0), np.inf)
 
     @cached_property
-    def hop(self) -> float:
-        """Seconds of the shortest hop."""
-        return float(self.table.hop.min()) if self.table.classes.count.sum() > 1 else 0.0
+    def ways(self) -> "Ways":
+        """How stages of these compositions are left and entered, by a relaxation that tells few of them apart.
+
+        Rates of links count up to that of the fastest stage, and seconds of a hop beyond the shortest in steps of a
+        small share of the shortest traversal, rounded down. Too many ways are one, by the best link.
+        """
+        table = self.table
+        link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
+        step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
+        hop = np.full_like(table.hop, shortest)
+        if math.isfinite(self.tokens):
+            hop += np.floor((table.hop - shortest) / step) * step
+        found = ways_of(link, hop, table.composition[self.rows])
+        if found is not None:
+            return found
+        best = np.full((1, 1), link.max()), np.full((1, 1), shortest)
+        return Ways(np.zeros_like(self.rows), np.zeros((1, 2), dtype=int), *best)
 
     @cached_property
     def stage_rates(self) -> np.ndarray:
@@ -142,16 +201,23 @@ class Offer:
         return float(best @ table.classes.count)
 
     @cached_property
+    def rates(self) -> np.ndarray:
+        """Rates that a full pipeline may have, of stages and of links, ascending."""
+        link = self.table.link
+        link = link[link < self.stage_rates[-1]]
+        rates = np.unique(np.concatenate([self.stage_rates, link]))
+        return rates[np.append(True, np.diff(rates) > LAST_BITS * rates[:-1])]
+
+    @cached_property
     def asked(self) -> tuple[np.ndarray, np.ndarray]:
         """Rates at which paths are sought, ascending, and for each the highest rate that it stands for; shape (T,)."""
         stages = self.stage_rates
-        if math.isinf(
-            self.tokens
-        ):  # the rate of a pipeline is that of a stage, or a link is slower
-            steps = np.geomspace(stages[0], stages[-1], _MOST_RATES) * (1 - 1e-12)
-            many = len(stages) > _MOST_RATES
-            first = np.unique(np.searchsorted(stages, steps)) if many else np.arange(len(stages))
-            return stages[first], stages[np.append(first[1:] - 1, len(stages) - 1)]
+        if math.isinf(self.tokens):  # the rate of a pipeline is that of a stage or of a link
+            rates = self.rates
+            steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
+            many = len(rates) > _MOST_RATES
+            first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
+            return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
         steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATES)
         own = stages if len(stages) <= _RATES else stages[-1:]
         points = np.unique(np.concatenate([steps, own]))
@@ -167,12 +233,16 @@ class Offer:
         return np.concatenate([[np.inf], self.tokens / low[1:]])
 
     @cached_property
-    def _by_rate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows from the fastest to the slowest for each kind of span, and how many reach each rate that is asked."""
-        order = np.argsort(-self.rate, axis=0, kind="stable")
-        falling = -np.take_along_axis(self.rate, order, axis=0)
-        enough = [np.searchsorted(own, -self.asked[0], side="right") for own in falling.T]
-        return order, np.stack(enough, axis=1)
+    def _by_rate(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each way through a stage: its rows, the fastest first, by kind of span, and how many reach each rate."""
+        out = []
+        for way in range(len(self.ways.through)):
+            rows = np.flatnonzero(self.ways.of == way)
+            order = np.argsort(-self.rate[rows], axis=0, kind="stable")
+            falling = -np.take_along_axis(self.rate[rows], order, axis=0)
+            enough = [np.searchsorted(own, -self.asked[0], side="right") for own in falling.T]
+            out.append((rows[order], np.stack(enough, axis=1)))
+        return out
 
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
         """Find the least price of a pipeline of each rate that is asked, links and numbers of GPUs aside.
@@ -195,7 +265,7 @@ class Offer:
         known = np.isfinite(best[1:]) & (best[1:] > 0)
         ratio = (best[1:] / self._limit[1:])[known]
         for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
-            paid = self.paid(prices, kappa, deadline)[-1] - kappa * self.hop
+            paid = self.paid(prices, kappa, deadline)[-1]
             value = np.zeros_like(paid)  # of the lowest rates, which have no limit
             # as a function of t, t / price is greatest at one end of what a rate stands for
             at_low = paid[1:] - kappa * self._limit[1:]
@@ -209,38 +279,60 @@ class Offer:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long."""
         for _ in range(_TIMES if kappa else 1):
             stage, row = self._stage_prices(prices, kappa, [which])
-            reached = self._paths(stage, NEVER)[:, 0]
-            at, stages = len(reached) - 1, []
-            seconds = -self.hop
+            hop = self._hop_prices(kappa, [which])
+            reached = self._paths(stage, hop, NEVER)
+            at, left, stages, seconds = len(reached) - 1, int(reached[-1, 0].argmin()), [], 0.0
             while at:
                 spans = self._ending[at - 1]
-                start = int((reached[:at] + stage[spans, 0]).argmin())
-                own = int(row[spans[start], 0])
-                seconds += self.seconds[own, spans[start]] + self.hop
-                gpus = self.table.composition[self.rows[own]]
-                stages.append((at - start, tuple(gpus.tolist())))
-                at = start
+                so_far = (reached[:at, 0, :, None] + hop[0]).min(axis=1)  # by the way to enter
+                so_far[0] = 0.0
+                through = np.flatnonzero(self.ways.through[:, 1] == left)
+                paid = so_far[:, self.ways.through[through, 0]] + stage[spans, 0][:, through]
+                start, way = np.unravel_index(int(paid.argmin()), paid.shape)
+                own = int(row[spans[start], 0, through[way]])
+                enter = self.ways.through[through[way], 0]
+                seconds += self.seconds[own, spans[start]]
+                stages.append((at - start, tuple(self.table.composition[self.rows[own]].tolist())))
+                at = int(start)
+                if at:
+                    left = int((reached[at, 0] + hop[0, :, enter]).argmin())
+                    seconds += self.ways.seconds[left, enter]
             if seconds <= self._limit[which]:
                 break
             kappa *= _DEARER
         return stages[::-1]
 
     def paid(
-        self, prices: np.ndarray, kappa: float = 0.0, deadline: Deadline = NEVER
+        self,
+        prices: np.ndarray,
+        kappa: float = 0.0,
+        deadline: Deadline = NEVER,
+        which: Sequence[int] | slice = slice(None),
     ) -> np.ndarray:
-        """The least price of stages for the first 0, 1, … M layers at each rate that is asked; shape (M + 1, T)."""
-        return self._paths(self._stage_prices(prices, kappa, slice(None))[0], deadline)
+        """The least price of stages and hops for the first 0, 1, … M layers at each rate; shape (M + 1, T)."""
+        stage, _ = self._stage_prices(prices, kappa, which)
+        return self._paths(stage, self._hop_prices(kappa, which), deadline).min(axis=2)
 
     def _stage_prices(
         self, prices: np.ndarray, kappa: float, which: Sequence[int] | slice
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The least price of a stage for each kind of span and rate, and the row that has it; shape (U, T) each."""
-        order, enough = self._by_rate
+        """The least price of a stage by kind of span, rate and way through, and its row; shape (U, T, G)."""
+        found = [self._cheapest(prices, kappa, *own, which) for own in self._by_rate]
+        price, row = zip(*found, strict=True)
+        return np.stack(price, axis=2), np.stack(row, axis=2)
+
+    def _cheapest(
+        self,
+        prices: np.ndarray,
+        kappa: float,
+        order: np.ndarray,
+        enough: np.ndarray,
+        which: Sequence[int] | slice,
+    ) -> tuple[np.ndarray, np.ndarray]:
         enough = enough[which]
         of_row = (self.table.composition[self.rows] @ prices)[order]
         if kappa:
-            extra = kappa * (self.seconds + self.hop)
-            of_row = of_row + np.take_along_axis(extra, order, axis=0)
+            of_row = of_row + kappa * np.take_along_axis(self.seconds, order, axis=0)
         least = np.minimum.accumulate(of_row, axis=0)
         # the first row with the least price so far
         new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
@@ -250,33 +342,43 @@ class Offer:
         price = np.where(enough > 0, least[index, spans], np.inf)
         return price.T, order[at[index, spans], spans].T
 
+    def _hop_prices(self, kappa: float, which: Sequence[int] | slice) -> np.ndarray:
+        """The price of a hop at each rate, by the way to leave and to enter; infinite over a slower link; (T, L, E)."""
+        carries = self.ways.rate >= self.asked[0][which][:, None, None] * (1 - LAST_BITS)
+        return np.where(carries, kappa * self.ways.seconds, np.inf)
+
     @cached_property
     def _ending(self) -> list[np.ndarray]:
         """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
         kind = self.span
         return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
 
-    def _paths(self, stage: np.ndarray, deadline: Deadline) -> np.ndarray:
-        # one rate without an axis of its own: half the time, and most calls
-        of_span = stage[:, 0] if stage.shape[1] == 1 else stage
-        reached = np.zeros((len(self._ending) + 1, *of_span.shape[1:]))
+    def _paths(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
+        """The least price of the first 0, 1, … M layers, by rate and by the way to leave them; shape (M + 1, T, L)."""
+        layers, (rates, ways, _) = len(self._ending), hop.shape
+        enter, leave = self.ways.through.T
+        reached = np.full((layers + 1, rates, ways), np.inf)
+        reached[0] = 0.0
+        entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
         for j, spans in enumerate(self._ending, start=1):
             deadline.check()
-            reached[j] = (reached[:j] + of_span[spans]).min(axis=0)
-        return reached.reshape(len(reached), -1)
-
-    def shortest(self, seconds: np.ndarray) -> np.ndarray:
-        """The least sum over the first 0, 1, … M layers of what a stage of each kind of span has; shape (M + 1,)."""
-        return self._paths(seconds[:, None], NEVER)[:, 0]
+            own = (entry[:j] + stage[spans]).min(axis=0)
+            for way in range(ways):
+                reached[j, :, way] = own[:, leave == way].min(axis=1)
+            if j < layers:
+                entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
+        return reached
 
     def counted(self, stages: Sequence[StageOf]) -> float:
-        """With what stages count in the bound: no pipeline of these in this order attains more, links aside."""
+        """With what stages count in the bound: no pipeline of these in this order attains more."""
         number = {tuple(row): i for i, row in enumerate(self.table.composition[self.rows].tolist())}
         sizes = np.array([layers for layers, _ in stages])
         spans = self.span[np.cumsum(sizes) - sizes, sizes - 1]
         rows = [number[gpus] for _, gpus in stages]
-        seconds = float(self.seconds[rows, spans].sum()) + (len(rows) - 1) * self.hop
-        return min(float(self.rate[rows, spans].min()), self.tokens / seconds)
+        enter, leave = self.ways.through[self.ways.of[rows]].T
+        seconds = self.seconds[rows, spans].sum() + self.ways.seconds[leave[:-1], enter[1:]].sum()
+        link = self.ways.rate[leave[:-1], enter[1:]].min(initial=np.inf)
+        return float(min(self.rate[rows, spans].min(), link, self.tokens / seconds))
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
