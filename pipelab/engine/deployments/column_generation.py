@@ -23,6 +23,7 @@ is the distance from the bound: what is below cannot make up for it. So if a gap
 (`listing`), and the whole program over these has the best (`Generation.close`).
 """
 
+import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
@@ -39,7 +40,7 @@ from pipelab.engine.deployments.workloads import ALL_NUMBERS, halves
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
@@ -348,6 +349,65 @@ class Generation:
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.improve(_ROUNDING_SECONDS)
 
+    def generate_exactly(self) -> None:
+        """The same with the stage-flow program as the pricing problem, where cheaper paths have too many GPUs.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        TooLarge
+            There are too many stages for such a program.
+        """
+        while not self.finished:
+            self.rounds += 1
+            master = given(relaxed(self.demand, self.pipelines))
+            capacity, per_rate = self._dual_prices(master, False)
+            cost = self._cost(capacity)
+            before = len(self.columns)
+            ratio = self._greatest_ratio(cost, self._exact_ratio)
+            self._bound(cost, capacity, ratio)
+            if self.rounds % 5 == 0:
+                self.round_off()
+            self._report()
+            if self._agrees(master) or len(self.columns) == before:
+                break
+        self.improve(_ROUNDING_SECONDS)
+
+    def _exact_ratio(self, offer: Offer, cost: np.ndarray) -> float:
+        """The greatest ratio of a rate to its price among pipelines; those that are found become columns.
+
+        What has the least price P at a rate t and counts with a ≥ t is the best that counts with t to a; what counts
+        with more has P as its least price (as `fronts._LeastRatio`).
+        """
+        low, high = offer.asked
+        ratio = high / offer.least(cost, self.deadline).price
+        ranges = [
+            (-r, a, b) for r, a, b in zip(ratio.tolist(), low.tolist(), high.tolist(), strict=True)
+        ]
+        heapq.heapify(ranges)
+        greatest = 0.0
+        while ranges:
+            negative, first, last = heapq.heappop(ranges)
+            if -negative <= greatest * (1 + _CONVERGED):
+                break
+            stages, price = offer.cheapest(first, cost, self.deadline)
+            if price == np.inf:
+                continue
+            reached = first
+            if stages is not None:
+                self._add(offer, stages)
+                reached = max(first, offer.counted(stages))
+            greatest = max(greatest, min(-negative, reached / price) if price > 0 else -negative)
+            if reached < last and price > 0:
+                heapq.heappush(ranges, (-last / price, reached * (1 + ATTAINED), last))
+        return greatest
+
+    def _cost(self, capacity: np.ndarray) -> np.ndarray:
+        """The price of a GPU of each class, above 0."""
+        cost = capacity + (self.demand.price if self.demand.load else 0.0)
+        return cost + _LEAST_PRICE * max(cost.max(), 1e-300)
+
     def _agrees(self, master: Relaxed | None) -> bool:
         if master is None or self.prices is None:
             return False
@@ -367,10 +427,13 @@ class Generation:
 
     def _price(self, capacity: np.ndarray, per_rate: float) -> int:
         """The least prices at every rate: a bound, and new columns. Their number."""
-        demand = self.demand
-        cost = capacity + (demand.price if demand.load else 0.0)
-        cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
-        least, ratio = self._greatest_ratio(cost)
+        cost, least = self._cost(capacity), dict[Offer, Least]()
+
+        def relaxed_ratio(offer: Offer, cost: np.ndarray) -> float:
+            least[offer] = offer.least(cost, self.deadline)
+            return float((offer.asked[1] / least[offer].price).max(initial=0.0))
+
+        ratio = self._greatest_ratio(cost, relaxed_ratio)
         if not ratio:  # no pipeline, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
@@ -385,14 +448,15 @@ class Generation:
                 new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
         return new
 
-    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[Offer, Least], float]:
-        """The least prices of the offers that decide, and the greatest ratio of a rate to its price.
+    def _greatest_ratio(
+        self, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
+    ) -> float:
+        """The greatest ratio of a rate to its price, asked of the offers that decide.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
         are left out. Numbers in flight that decide, and are not attained together, are halved.
         """
-        least: dict[Offer, Least] = {}
         ratio: dict[Offer, float] = {}
 
         def may(offer: Offer) -> float:
@@ -406,14 +470,13 @@ class Generation:
             if offer in ratio:
                 near = self.rounds >= _HALVED_FROM and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
-                    return least, ratio[offer]
+                    return ratio[offer]
                 for half in self._halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
-            least[offer] = offer.least(cost, self.deadline)
-            ratio[offer] = float((offer.asked[1] / least[offer].price).max(initial=0.0))
+            ratio[offer] = ratio_of(offer, cost)
             self._ratios[offer] = cost, ratio[offer]
-        return least, 0.0
+        return 0.0
 
     def _halve(self, offer: Offer) -> list[Offer]:
         """Put the halves of an offer in its place."""

@@ -331,12 +331,8 @@ def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
 
 def _column(offer: Offer, placement: Placement) -> Column:
     """A placement as a column: its layers and GPUs by class, and what it attains."""
-    of = offer.table.classes.of
-    stages = tuple(
-        (len(s.layers), tuple(np.bincount(of[list(s.gpus)], minlength=max(of) + 1).tolist()))
-        for s in placement.stages
-    )
-    gpus = np.bincount(of[list(placement.gpus)], minlength=max(of) + 1)
+    stages = tuple(offer.stages_of(placement))
+    gpus = np.sum([own for _, own in stages], axis=0)
     return Column(offer.attained(stages), tuple(gpus.tolist()), offer, stages)
 
 

@@ -21,6 +21,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,10 @@ from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import possible
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
+from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
@@ -369,16 +373,56 @@ class Offer:
                 entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
         return reached
 
+    def cheapest(
+        self, rate: float, prices: np.ndarray, deadline: Deadline
+    ) -> tuple[list[StageOf] | None, float]:
+        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound: infinite if there is none.
+
+        The stage-flow program (`engine.walk`) with these prices as what is to be least.
+
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        limit, best, bound = self.tokens / rate, None, math.inf
+        reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
+        for part, stages in reach.parts():
+            weight = Weight(prices[part.kind], 0.0, 0.0)
+            mosts = [Limit(Weight(0.0 * prices[part.kind], 1.0, 0.0), limit * (1 + ONE_ANSWER))]
+            if part.one_stage:
+                mosts.append(Limit(Weight(0.0 * prices[part.kind], 0.0, 1.0), 1.0))
+            limits = tuple(own for own in mosts if own.most < math.inf)
+            walk = Walk(stages, weight, limits, deadline=deadline)
+            if not possible(walk):
+                continue
+            found = walk.least()
+            bound = min(bound, -math.inf if stages.links.narrowed else found.bound)
+            if found.placement is not None:
+                own = self.stages_of(found.placement)
+                paid = float(prices @ np.sum([gpus for _, gpus in own], axis=0))
+                if best is None or paid < best[0]:
+                    best = paid, own
+        return (None if best is None else best[1]), bound
+
+    def stages_of(self, placement: Placement) -> list[StageOf]:
+        """The stages of a placement by class."""
+        of, number = self.table.classes.of, len(self.table.classes)
+        return [
+            (len(s.layers), tuple(np.bincount(of[list(s.gpus)], minlength=number).tolist()))
+            for s in placement.stages
+        ]
+
     def counted(self, stages: Sequence[StageOf]) -> float:
         """With what stages count in the bound: no pipeline of these in this order attains more."""
-        number = {tuple(row): i for i, row in enumerate(self.table.composition[self.rows].tolist())}
-        sizes = np.array([layers for layers, _ in stages])
+        sizes, used = np.array([n for n, _ in stages]), np.array([gpus for _, gpus in stages])
         spans = self.span[np.cumsum(sizes) - sizes, sizes - 1]
-        rows = [number[gpus] for _, gpus in stages]
-        enter, leave = self.ways.through[self.ways.of[rows]].T
-        seconds = self.seconds[rows, spans].sum() + self.ways.seconds[leave[:-1], enter[1:]].sum()
-        link = self.ways.rate[leave[:-1], enter[1:]].min(initial=np.inf)
-        return float(min(self.rate[rows, spans].min(), link, self.tokens / seconds))
+        rate, seconds = self.table.rates_of(used)
+        each = np.arange(len(sizes))
+        slowest, took = rate[each, spans].min(), seconds[each, spans].sum()
+        for here, there in pairwise(used > 0):
+            slowest = min(slowest, self.table.link[np.ix_(here, there)].min())
+            took += self.table.hop[np.ix_(here, there)].max()
+        return float(min(slowest, self.tokens / took))
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
