@@ -25,22 +25,26 @@ is the distance from the bound: what is below cannot make up for it. So if a gap
 
 import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline, Watched
+from pipelab.engine.deadline import Deadline, Ended, Watched
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
-from pipelab.engine.deployments.pricing import Least, Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Least, Offer
 from pipelab.engine.deployments.tables import MixTables, smallest
 from pipelab.engine.deployments.workloads import ALL_NUMBERS, halves
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.errors import TooLarge
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
@@ -50,6 +54,7 @@ _LEAST_PRICE = 1e-12  # as a share of the highest: a price of 0 would make the r
 _CONVERGED = 1e-7
 _NEARLY = 1e-6  # open: one list of all numbers in flight together settles it
 _ROUNDING_SECONDS = 5.0
+_EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
 _SILENT_SECONDS = 1.0
 _HALVED_FROM = 3  # rounds: before, prices say little
 _FIRST_SHARE = 0.003  # of the bound: as if no more were open
@@ -145,9 +150,11 @@ class Relaxed(NamedTuple):
 
 
 def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
-    """The linear relaxation over some columns; None where they do not serve the load."""
+    """The linear relaxation over some columns; None where they are none, or do not serve the load."""
     from scipy.optimize import linprog
 
+    if not columns:
+        return None
     used = np.array([c.gpus for c in columns], dtype=float).T
     rate = np.array([c.rate for c in columns])
     unit = demand.load or rate.max()  # what is tiny or huge counts as nothing, or as infinite
@@ -326,7 +333,7 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
-        master, new = (relaxed(self.demand, self.columns) if self.columns else None), 1
+        master, new = relaxed(self.demand, self.columns), 1
         smoothed = False
         for _ in range(_MOST_ROUNDS):
             self.rounds += 1
@@ -350,38 +357,39 @@ class Generation:
         self.improve(_ROUNDING_SECONDS)
 
     def generate_exactly(self) -> None:
-        """The same with the stage-flow program as the pricing problem, where cheaper paths have too many GPUs.
+        """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
 
         Raises
         ------
         Ended
             The deadline was first; what was found until then is kept.
-        TooLarge
-            There are too many stages for such a program.
         """
-        while not self.finished:
-            self.rounds += 1
-            master = given(relaxed(self.demand, self.pipelines))
-            capacity, per_rate = self._dual_prices(master, False)
-            cost = self._cost(capacity)
-            before = len(self.columns)
-            ratio = self._greatest_ratio(cost, self._exact_ratio)
-            self._bound(cost, capacity, ratio)
-            if self.rounds % 5 == 0:
-                self.round_off()
-            self._report()
-            if self._agrees(master) or len(self.columns) == before:
-                break
+        until = self.deadline.within(_EXACT_SECONDS)
+        with suppress(Ended, TooLarge):  # of this while; or too many stages for such a program
+            while not self.finished:
+                master = relaxed(self.demand, self.pipelines)
+                if self._agrees(master):
+                    break
+                self.rounds += 1
+                capacity, _ = self._dual_prices(master, False)
+                cost, known = self._cost(capacity), len(self.columns)
+                ratio = self._greatest_ratio(cost, partial(self._exact_ratio, until=until))
+                if not ratio:
+                    break
+                self._bound(cost, capacity, ratio)
+                self._report()
+                if len(self.columns) == known:
+                    break
         self.improve(_ROUNDING_SECONDS)
 
-    def _exact_ratio(self, offer: Offer, cost: np.ndarray) -> float:
+    def _exact_ratio(self, offer: Offer, cost: np.ndarray, until: Deadline) -> float:
         """The greatest ratio of a rate to its price among pipelines; those that are found become columns.
 
         What has the least price P at a rate t and counts with a ≥ t is the best that counts with t to a; what counts
         with more has P as its least price (as `fronts._LeastRatio`).
         """
         low, high = offer.asked
-        ratio = high / offer.least(cost, self.deadline).price
+        ratio = high / offer.least(cost, until).price
         ranges = [
             (-r, a, b) for r, a, b in zip(ratio.tolist(), low.tolist(), high.tolist(), strict=True)
         ]
@@ -391,7 +399,7 @@ class Generation:
             negative, first, last = heapq.heappop(ranges)
             if -negative <= greatest * (1 + _CONVERGED):
                 break
-            stages, price = offer.cheapest(first, cost, self.deadline)
+            stages, price = offer.cheapest(first, cost, until)
             if price == np.inf:
                 continue
             reached = first
@@ -534,7 +542,7 @@ class Generation:
         if len(columns) > _AT_ONCE and self.prices is not None:
             profit = [column.rate - self.prices.per_gpu @ column.gpus for column in columns]
             columns = [columns[i] for i in np.argsort(profit)[-_AT_ONCE:]]
-        answer = relaxed(self.demand, columns) if columns else None
+        answer = relaxed(self.demand, columns)
         if answer is not None:
             self.keep(filled_up(self.demand, columns, answer.number))
 

@@ -18,7 +18,8 @@ from pydantic import BeforeValidator
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
-from pipelab.engine.deployments.pricing import Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.tables import MixTables
@@ -196,6 +197,11 @@ class _Deploying:
             if generation.open > _FAR:
                 self._add_best_alone(generation)
             generation.close()
+            if not generation.settled and not generation.finished:
+                bound = generation.bound
+                generation.generate_exactly()
+                if generation.bound != bound:
+                    generation.close()
             if not generation.settled and not generation.finished:
                 self._add_best_alone(generation)
         except Ended as end:

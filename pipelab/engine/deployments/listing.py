@@ -19,7 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.deployments.pricing import Offer, StageOf, Ways, ways_of
+from pipelab.engine.deployments.paths import StageOf, Ways, ways_of
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.tolerances import LAST_BITS
 
 MOST_LABELS = 10_000  # at one boundary
@@ -105,10 +106,11 @@ class Listing:
         self.complete = few and self.ways is not None
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
-        to_go = offer.paid(prices, deadline=deadline)
+        paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
+        to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
-        self.soonest = offer.paid(np.zeros_like(prices), 1.0, deadline, [0])[:, 0]
+        self.soonest = paths.paid(np.zeros_like(prices), 1.0, asked[:1], deadline)[:, 0]
         self.index = self._reached(self.rate)
         self.steps = 0
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,

@@ -5,16 +5,15 @@ and its pipelines count with what the last of them would yield: no pipeline with
 (`engine.attainable`). Ranges that matter are halved.
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage for a span
-is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path from the first layer to
-the last over links that carry t: one dynamic program over the layers and the ways in which a stage is left (`Ways`),
-vectorised over rates. With n in flight a pipeline attains t only if a traversal takes at most n·w / t
-seconds, w tokens in a microbatch. That limit on a sum is taken into the price: with κ ≥ 0 per second,
+is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path over links that carry t
+(`paths`). With n in flight a pipeline attains t only if a traversal takes at most n·w / t seconds, w tokens in a
+microbatch. That limit on a sum is taken into the price: with κ ≥ 0 per second,
 
     Σ (price + κ · seconds) - κ · n·w / t
 
 is at most the price of such a pipeline, whatever κ, and its least value is one more shortest path. The best of a few κ
 is kept. One thing is left out: that there are only so many GPUs. So the price is a lower bound, and the path a pipeline
-if there are the GPUs; `listing` counts them.
+if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), and so does `listing`.
 """
 
 import math
@@ -28,6 +27,7 @@ import numpy as np
 
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
+from pipelab.engine.deployments.paths import Paths, StageOf, ways_of
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
@@ -40,14 +40,11 @@ from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-# A stage of a pipeline: its number of layers, and its GPUs of each class.
-StageOf = tuple[int, tuple[int, ...]]
-
-_MOST_SETS = 1_500  # of classes that a stage has
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATES = 200  # where numbers in flight are limited: steps of the logarithm
 _STEPS = 10  # prices of a second that are tried
 _JUST_ABOVE = 1 + 1e-11
+_CLOSER = 16  # rates at once
 _HOP_STEP = 0.02  # of the shortest traversal
 _DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
 
@@ -57,49 +54,6 @@ class Least(NamedTuple):
 
     price: np.ndarray
     per_second: np.ndarray
-
-
-class Ways(NamedTuple):
-    """How stages of some compositions are left and entered: a hop is as slow as its slowest pair of GPUs.
-
-    Attributes
-    ----------
-    of : int array, shape (R,)
-        The way through each composition.
-    through : int array, shape (G, 2)
-        Of each way through: the way to enter and the way to leave.
-    rate, seconds : float arrays, shape (L, E)
-        Of a hop between each way to leave and to enter.
-    """
-
-    of: np.ndarray
-    through: np.ndarray
-    rate: np.ndarray
-    seconds: np.ndarray
-
-
-def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways | None:
-    """The ways through some compositions; None where there are too many sets of classes.
-
-    Parameters
-    ----------
-    link, hop : float arrays, shape (A, A)
-        Rate and seconds between GPUs of two classes.
-    compositions : int array, shape (R, A)
-    """
-    support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
-    if len(support) > _MOST_SETS:
-        return None
-    slow = np.where(support[:, :, None], link, np.inf).min(axis=1)
-    late = np.where(support[:, :, None], hop, -np.inf).max(axis=1)
-    rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
-    seconds = np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
-    both = np.stack([rate, seconds])
-    _, a, left = np.unique(both, axis=1, return_index=True, return_inverse=True)
-    _, b, entered = np.unique(both, axis=2, return_index=True, return_inverse=True)
-    pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)
-    through, way = np.unique(pairs, axis=0, return_inverse=True)
-    return Ways(way.reshape(-1)[of.reshape(-1)], through, rate[np.ix_(a, b)], seconds[np.ix_(a, b)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,23 +116,23 @@ class Offer:
         return np.where(self.rate > 0, tokens / np.where(self.rate > 0, self.rate, 1.0), np.inf)
 
     @cached_property
-    def ways(self) -> "Ways":
-        """How stages of these compositions are left and entered, by a relaxation that tells few of them apart.
+    def paths(self) -> tuple[Paths, Paths]:
+        """Shortest paths with one way through all stages, by the best link, and with few ways.
 
-        Rates of links count up to that of the fastest stage, and seconds of a hop beyond the shortest in steps of a
-        small share of the shortest traversal, rounded down. Too many ways are one, by the best link.
+        Few: rates of links count up to that of the fastest stage, and seconds of a hop beyond the
+        shortest in steps of a share of the shortest traversal, rounded down.
         """
         table = self.table
+        parts = table.composition[self.rows], self.rate, self.seconds, self.span, self.asked[0]
         link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
         step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
         hop = np.full_like(table.hop, shortest)
         if math.isfinite(self.tokens):
             hop += np.floor((table.hop - shortest) / step) * step
-        found = ways_of(link, hop, table.composition[self.rows])
-        if found is not None:
-            return found
-        best = np.full((1, 1), link.max()), np.full((1, 1), shortest)
-        return Ways(np.zeros_like(self.rows), np.zeros((1, 2), dtype=int), *best)
+        one = ways_of(np.full_like(link, link.max()), np.full_like(hop, shortest), parts[0])
+        coarse, ways = Paths(*parts, one), ways_of(link, hop, parts[0])
+        many = ways is not None and len(ways.through) > 1
+        return coarse, Paths(*parts, ways) if many else coarse
 
     @cached_property
     def stage_rates(self) -> np.ndarray:
@@ -236,20 +190,11 @@ class Offer:
         low = self.asked[0]
         return np.concatenate([[np.inf], self.tokens / low[1:]])
 
-    @cached_property
-    def _by_rate(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each way through a stage: its rows, the fastest first, by kind of span, and how many reach each rate."""
-        out = []
-        for way in range(len(self.ways.through)):
-            rows = np.flatnonzero(self.ways.of == way)
-            order = np.argsort(-self.rate[rows], axis=0, kind="stable")
-            falling = -np.take_along_axis(self.rate[rows], order, axis=0)
-            enough = [np.searchsorted(own, -self.asked[0], side="right") for own in falling.T]
-            out.append((rows[order], np.stack(enough, axis=1)))
-        return out
-
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
-        """Find the least price of a pipeline of each rate that is asked, links and numbers of GPUs aside.
+        """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
+
+        First by the best of all links; by each one's own where that may decide what is greatest: a
+        rate's ratio to its price, or what it leaves above its price.
 
         Parameters
         ----------
@@ -261,117 +206,60 @@ class Offer:
         Least
             No pipeline of the offer has more rate per price than the greatest of high / price.
         """
-        best = waited_for(lambda: self.paid(prices, deadline=deadline), deadline)[-1]
+        coarse, fine = self.paths
+        high = self.asked[1]
+        found = waited_for(
+            lambda: self._least(coarse, prices, np.arange(len(high)), deadline), deadline
+        )
+        price, per_second = found
+        closer = np.full(len(high), coarse is fine)
+        while True:
+            with np.errstate(divide="ignore"):  # of a price of 0
+                ratio, profit = high / price, high - price
+            open_ = ~closer & (
+                (ratio > ratio[closer].max(initial=0.0))
+                | (profit > profit[closer].max(initial=-np.inf))
+            )
+            which = np.flatnonzero(open_)
+            if not len(which):
+                return Least(price, per_second)
+            first = [which[np.argsort(-own[which])[:_CLOSER]] for own in (ratio, profit)]
+            which = np.unique(np.concatenate(first))
+            own = self._least(fine, prices, which, deadline)
+            price[which] = np.maximum(price[which], own.price)
+            per_second[which] = own.per_second
+            closer[which] = True
+
+    def _least(
+        self, paths: Paths, prices: np.ndarray, which: np.ndarray, deadline: Deadline
+    ) -> Least:
+        best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
-        if math.isinf(self.tokens):
-            return Least(best, chosen)
-        low, high = self.asked
-        known = np.isfinite(best[1:]) & (best[1:] > 0)
-        ratio = (best[1:] / self._limit[1:])[known]
+        low, high = (own[which] for own in self.asked)
+        limit = self._limit[which]
+        known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
+        ratio = best[known] / limit[known]
         for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
-            paid = self.paid(prices, kappa, deadline)[-1]
-            value = np.zeros_like(paid)  # of the lowest rates, which have no limit
+            paid = paths.paid(prices, kappa, which, deadline)[-1]
             # as a function of t, t / price is greatest at one end of what a rate stands for
-            at_low = paid[1:] - kappa * self._limit[1:]
-            at_high = paid[1:] - kappa * self._limit[1:] * low[1:] / high[1:]
-            value[1:] = np.minimum(at_low * high[1:] / low[1:], at_high)
+            with np.errstate(invalid="ignore"):  # without a path, or without a limit
+                at_low = paid - kappa * limit
+                at_high = paid - kappa * limit * low / high
+                value = np.minimum(at_low * high / low, at_high)
             better = value > best
             best[better], chosen[better] = value[better], kappa
         return Least(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long."""
-        for _ in range(_TIMES if kappa else 1):
-            stage, row = self._stage_prices(prices, kappa, [which])
-            hop = self._hop_prices(kappa, [which])
-            reached = self._paths(stage, hop, NEVER)
-            at, left, stages, seconds = len(reached) - 1, int(reached[-1, 0].argmin()), [], 0.0
-            while at:
-                spans = self._ending[at - 1]
-                so_far = (reached[:at, 0, :, None] + hop[0]).min(axis=1)  # by the way to enter
-                so_far[0] = 0.0
-                through = np.flatnonzero(self.ways.through[:, 1] == left)
-                paid = so_far[:, self.ways.through[through, 0]] + stage[spans, 0][:, through]
-                start, way = np.unravel_index(int(paid.argmin()), paid.shape)
-                own = int(row[spans[start], 0, through[way]])
-                enter = self.ways.through[through[way], 0]
-                seconds += self.seconds[own, spans[start]]
-                stages.append((at - start, tuple(self.table.composition[self.rows[own]].tolist())))
-                at = int(start)
-                if at:
-                    left = int((reached[at, 0] + hop[0, :, enter]).argmin())
-                    seconds += self.ways.seconds[left, enter]
+        paths = self.paths[1]
+        stages, seconds = paths.cheapest(prices, kappa, which)
+        for _ in range(_TIMES if kappa else 0):
             if seconds <= self._limit[which]:
                 break
             kappa *= _DEARER
-        return stages[::-1]
-
-    def paid(
-        self,
-        prices: np.ndarray,
-        kappa: float = 0.0,
-        deadline: Deadline = NEVER,
-        which: Sequence[int] | slice = slice(None),
-    ) -> np.ndarray:
-        """The least price of stages and hops for the first 0, 1, … M layers at each rate; shape (M + 1, T)."""
-        stage, _ = self._stage_prices(prices, kappa, which)
-        return self._paths(stage, self._hop_prices(kappa, which), deadline).min(axis=2)
-
-    def _stage_prices(
-        self, prices: np.ndarray, kappa: float, which: Sequence[int] | slice
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The least price of a stage by kind of span, rate and way through, and its row; shape (U, T, G)."""
-        found = [self._cheapest(prices, kappa, *own, which) for own in self._by_rate]
-        price, row = zip(*found, strict=True)
-        return np.stack(price, axis=2), np.stack(row, axis=2)
-
-    def _cheapest(
-        self,
-        prices: np.ndarray,
-        kappa: float,
-        order: np.ndarray,
-        enough: np.ndarray,
-        which: Sequence[int] | slice,
-    ) -> tuple[np.ndarray, np.ndarray]:
-        enough = enough[which]
-        of_row = (self.table.composition[self.rows] @ prices)[order]
-        if kappa:
-            of_row = of_row + kappa * np.take_along_axis(self.seconds, order, axis=0)
-        least = np.minimum.accumulate(of_row, axis=0)
-        # the first row with the least price so far
-        new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
-        at = np.maximum.accumulate(np.where(new, np.arange(len(least))[:, None], 0), axis=0)
-        spans = np.arange(least.shape[1])
-        index = np.maximum(enough - 1, 0)
-        price = np.where(enough > 0, least[index, spans], np.inf)
-        return price.T, order[at[index, spans], spans].T
-
-    def _hop_prices(self, kappa: float, which: Sequence[int] | slice) -> np.ndarray:
-        """The price of a hop at each rate, by the way to leave and to enter; infinite over a slower link; (T, L, E)."""
-        carries = self.ways.rate >= self.asked[0][which][:, None, None] * (1 - LAST_BITS)
-        return np.where(carries, kappa * self.ways.seconds, np.inf)
-
-    @cached_property
-    def _ending(self) -> list[np.ndarray]:
-        """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
-        kind = self.span
-        return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
-
-    def _paths(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
-        """The least price of the first 0, 1, … M layers, by rate and by the way to leave them; shape (M + 1, T, L)."""
-        layers, (rates, ways, _) = len(self._ending), hop.shape
-        enter, leave = self.ways.through.T
-        reached = np.full((layers + 1, rates, ways), np.inf)
-        reached[0] = 0.0
-        entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
-        for j, spans in enumerate(self._ending, start=1):
-            deadline.check()
-            own = (entry[:j] + stage[spans]).min(axis=0)
-            for way in range(ways):
-                reached[j, :, way] = own[:, leave == way].min(axis=1)
-            if j < layers:
-                entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
-        return reached
+            stages, seconds = paths.cheapest(prices, kappa, which)
+        return stages
 
     def cheapest(
         self, rate: float, prices: np.ndarray, deadline: Deadline

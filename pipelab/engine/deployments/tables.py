@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.deployments.pricing import Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.parts import whole
 from pipelab.engine.reach import Reach
 from pipelab.engine.stages import Stages
