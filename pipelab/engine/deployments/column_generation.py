@@ -14,9 +14,9 @@ prices when multiplied by the greatest ratio of a rate to a price,
 
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
-(Farley's bound), and `pricing` gives that at all rates at once. It leaves out links and the number of
-GPUs in one pipeline, so the bound holds all the more. Where a load is to be served at the least price,
-the same is done with the rent added to the dual price.
+(Farley's bound), and `pricing` gives that at all rates at once. It leaves out the number of GPUs in one
+pipeline, so the bound holds all the more; `Generation.generate_exactly` counts them. Where a load is to be
+served at the least price, the same is done with the rent added to the dual price.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
 is the distance from the bound: what is below cannot make up for it. So if a gap remains, such pipelines are listed

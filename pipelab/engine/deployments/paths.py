@@ -41,6 +41,14 @@ class Ways(NamedTuple):
     seconds: np.ndarray
 
 
+def one_way(rate: float, seconds: float, compositions: int) -> Ways:
+    """The only way through all of so many compositions."""
+    one: np.ndarray = np.ones((1, 1))
+    return Ways(
+        np.zeros(compositions, dtype=int), np.zeros((1, 2), dtype=int), rate * one, seconds * one
+    )
+
+
 def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways | None:
     """The ways through some compositions; None where there are too many sets of classes.
 

@@ -27,7 +27,7 @@ import numpy as np
 
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
-from pipelab.engine.deployments.paths import Paths, StageOf, ways_of
+from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
@@ -129,10 +129,9 @@ class Offer:
         hop = np.full_like(table.hop, shortest)
         if math.isfinite(self.tokens):
             hop += np.floor((table.hop - shortest) / step) * step
-        one = ways_of(np.full_like(link, link.max()), np.full_like(hop, shortest), parts[0])
-        coarse, ways = Paths(*parts, one), ways_of(link, hop, parts[0])
-        many = ways is not None and len(ways.through) > 1
-        return coarse, Paths(*parts, ways) if many else coarse
+        coarse = Paths(*parts, one_way(link.max(), shortest, len(self.rows)))
+        few = ways_of(link, hop, parts[0])
+        return coarse, Paths(*parts, few) if few is not None and len(few.through) > 1 else coarse
 
     @cached_property
     def stage_rates(self) -> np.ndarray:
