@@ -314,6 +314,11 @@ REFUSED = {
         ("solve", *MODEL, "--gpus", "l4=1", "--cluster", "helix-single24"), "and not both",
     ),
     "a count": (("solve", *MODEL, "--gpus", "l4=many"), "'l4=many': expected TYPE=COUNT"),
+    "too many": (("solve", *MODEL, "--gpus", "l4=1000000"), "counts up to 999999"),
+    "an axis twice": (
+        ("sweep", "tiny", "--vary", "batch=8", "--vary", "batch=9"), "'batch=9': expected each name once",
+    ),
+    "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
     "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
     "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: H200"),

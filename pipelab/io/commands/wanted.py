@@ -24,6 +24,7 @@ _LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
 Text = str | None
 Whole = int | None
 Real = float | None
+Flag = bool | None
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
@@ -54,15 +55,11 @@ class Wanted:
     ] = None
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
-    per_node: Annotated[Whole, _model(f"GPUs of a type per node; {_NODE} by default.", min=1)] = (
-        None
-    )
+    per_node: Annotated[Whole, _model(f"Of a type per node; {_NODE} by default.", min=1)] = None
     network_gbit: Annotated[
         Real, _model(f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default.")
     ] = None
-    rates: Annotated[Text, _model("The inference engine whose speed counts; vLLM by default.")] = (
-        None
-    )
+    rates: Annotated[Text, _model("Engine whose speed counts; vLLM by default.")] = None
     batch: Annotated[
         Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
@@ -70,20 +67,13 @@ class Wanted:
     phase: Annotated[
         Text, _load(f"prefill, decode, mixed or training; {_PHASE} without a case.")
     ] = None
-    output_tokens: Annotated[Whole, _load("Written per sequence; needed with --phase mixed.")] = (
-        None
-    )
+    output_tokens: Annotated[Whole, _load("Written per sequence; for --phase mixed.")] = None
     in_flight: Annotated[
-        Whole,
-        _load("Microbatches in the pipeline at a time; chosen with the placement by default."),
+        Whole, _load("Microbatches in flight; chosen with the placement by default.")
     ] = None
     microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
-    max_gpus: Annotated[
-        Whole, _rule("GPUs per stage, at most; without a case those of a node.")
-    ] = None
-    same_type: Annotated[
-        bool | None, _rule("Only stages of one GPU type, or any.", "--same-type/--mixed")
-    ] = None
+    max_gpus: Annotated[Whole, _rule("Per stage; without a case those of a node.")] = None
+    same_type: Annotated[Flag, _rule("Stages of one type, or any.", "--same-type/--mixed")] = None
     batch_split: Annotated[Text, _rule("even or balanced.")] = None
     link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
@@ -205,7 +195,9 @@ def counts_of(text: str) -> dict[str, int]:
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals or not (number.isascii() and number.isdigit() and len(number) <= 6):
-            raise _refused("--gpus", part, "expected TYPE=COUNT, such as a100=4,l4=8")
+            raise _refused(
+                "--gpus", part, "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
+            )
         kind = gpu_type(name)
         counts[kind] = counts.get(kind, 0) + int(number)
     if not any(counts.values()):
