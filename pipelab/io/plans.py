@@ -229,10 +229,11 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     return placement
 
 
-def problem_of(path: str | Path, case: str | None = None) -> Problem:
+def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Problem:
     """Return the problem that a saved plan was made for, as far as its file says: a case, under the plan's rules.
 
-    `case` is its name or folder if the file does not say it, or says another.
+    `case` is its name or folder if the file does not say it, or says another; `rules` that are
+    given count instead of the plan's.
 
     Raises
     ------
@@ -245,7 +246,8 @@ def problem_of(path: str | Path, case: str | None = None) -> Problem:
     if not isinstance(name, str) or not name:
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
-    return load_case(name, **{rule: said[rule] for rule in _RULES if said.get(rule) is not None})
+    own = {rule: said[rule] for rule in _RULES if said.get(rule) is not None}
+    return load_case(name, **(own | rules))
 
 
 def _read(path: Path) -> dict[str, Any]:

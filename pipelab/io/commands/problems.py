@@ -1,7 +1,6 @@
 """The commands about a problem: one plan (solve, evaluate, settings), or a table (compare, sweep, node, count)."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -166,9 +165,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
             raise InvalidValue("options", [("--case", case, "expected none beside --model")])
         problem = wanted.problem(None)
     else:
-        problem = problem_of(plan, case)
-        if wanted.max_gpus is not None:
-            problem = replace(problem, max_gpus_per_stage=wanted.max_gpus)
+        problem = wanted.of_case(partial(problem_of, plan, case))
     return problem, load_placement(plan, problem)
 
 

@@ -1,7 +1,7 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,21 +102,30 @@ class Wanted:
         if self.phase == "mixed" and self.output_tokens is None:
             expected = "expected how many tokens are written per sequence, with --phase mixed"
             raise _refused("--output-tokens", None, expected)
-        return self._of_case(case) if case is not None else self._of_model()
+        if case is None:
+            return self._of_model()
+        from pipelab.io.cases_csv import load_case
+
+        return self.of_case(partial(load_case, case))
 
     def _given(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the given options among these names, by the fields that they set."""
         values = {field: getattr(self, name) for name, field in names.items()}
         return {field: value for field, value in values.items() if value is not None}
 
-    def _of_case(self, case: str) -> "Problem":
-        from pipelab.io.cases_csv import load_case
+    def of_case(self, load: Callable[..., "Problem"]) -> "Problem":
+        """Return the problem that `load` makes of a case and the given rules, with the given workload.
 
+        Raises
+        ------
+        InvalidValue
+            An option is given that belongs to a model on GPUs.
+        """
         for name in _NAMES[: _NAMES.index("batch")]:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        problem = load_case(case, **self._given(_RULE_FIELDS))
+        problem = load(**self._given(_RULE_FIELDS))
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
