@@ -335,6 +335,10 @@ REFUSED = {
     "an axis twice": (
         ("sweep", "tiny", "--vary", "batch=8", "--vary", "batch=9"), "'batch=9': expected each name once",
     ),
+    "a node in training": (
+        ("node", *MODEL, "--gpus", "l4=2", "--phase", "training", "--microbatches", "4"),
+        "workload.phase = 'training': expected prefill, decode or mixed",
+    ),
     "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
     "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),

@@ -466,7 +466,8 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            An argument is of another kind, the type is not known, or the GPU has no node.
+            An argument is of another kind, the type is not known, the GPU has no node, or the phase
+            is training.
 
         Examples
         --------
