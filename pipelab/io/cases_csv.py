@@ -69,7 +69,7 @@ _KNOWN = (*_MODEL.values(), *_WORKLOAD, *_COSTS.values(), *_RULES, _SAME, *_UNUS
 
 
 def cases() -> tuple[str, ...]:
-    """Names of the bundled cases, smallest first.
+    """Return the names of the bundled cases, smallest first.
 
     Returns
     -------
@@ -90,7 +90,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     case : str or Path
         `"tiny"`, …, or the path of a folder.
     cloud_provider : str, optional
-        Of a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
+        For a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
         folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`.

@@ -13,7 +13,7 @@ START = "00_start_here.ipynb"
 
 
 def working_folder() -> Path:
-    """The folder to open: the clone's own notebooks, or a copy beside the reader."""
+    """Return the folder to open: the clone's own notebooks, or a copy in the current folder."""
     if in_clone():
         return notebooks_dir()
     folder = Path.cwd() / "pipelab-notebooks"

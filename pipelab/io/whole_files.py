@@ -30,7 +30,7 @@ _REMEDY = {
 
 
 def named(path: str | Path) -> str:
-    """Write a path as people do; one that is very long, or cannot be printed, in quotes and shortened.
+    """Show a path; one that is very long, or cannot be printed, in quotes and shortened.
 
     >>> named("plan.csv"), named("a\\0b")
     ('plan.csv', "'a\\\\x00b'")
@@ -40,7 +40,7 @@ def named(path: str | Path) -> str:
 
 
 def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
-    """Make an error of pipelab's own of what the system said about a path.
+    """Turn what the system said about a path into an error that names path, reason and remedy.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ def read_text(path: Path, what: str = "") -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read what a file holds as JSON.
+    """Read a file as JSON.
 
     Raises
     ------
@@ -120,7 +120,7 @@ def json_of(path: Path, text: str) -> Any:
 
 
 def _not_there(path: Path) -> str:
-    """Say why there is no file; the folder's other files with this suffix may be what was meant."""
+    """Say why there is no file, and which files with this suffix the folder has."""
     if path.is_symlink():
         return f"is a symbolic link to {named(os.readlink(path))}, which is not there; remove the link, or repair it"
     others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))

@@ -269,7 +269,7 @@ def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) ->
 
 
 def node(context: typer.Context, as_json: Json = False, output: Table = None) -> None:
-    """Every mix of tensor parallelism, stages and replicas on one node, such as --gpus h100=8.
+    """List every division of one node into tensor parallelism, stages and replicas; --gpus h100=8, say.
 
     Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
     the node has at a time; for solve it counts those of one microbatch.

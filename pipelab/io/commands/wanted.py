@@ -199,7 +199,7 @@ def _refused(option: str, value: object, expected: str) -> InvalidValue:
 
 
 def counts_of(text: str) -> dict[str, int]:
-    """GPUs by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
+    """Read counts by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
     counts: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))

@@ -194,7 +194,7 @@ def _launched(plan: EnginePlan) -> EngineSettings:
 
 @cache
 def _templates() -> "Environment":
-    """The engines' templates; comments in them stand between <# and #>, as bash uses {#."""
+    """Return the engines' templates; comments in them stand between <# and #>, as bash uses {#."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

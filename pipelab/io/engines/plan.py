@@ -53,9 +53,9 @@ class EnginePlan:
     hosts : tuple of Host
         In the order of their first ranks.
     places : tuple of (int, int)
-        Of every rank its host (from 0) and its GPU as that host counts.
+        For every rank, its host (from 0) and its GPU as that host counts.
     schedule : Schedule or None
-        Of a training step with these stages, if one was given.
+        The schedule of a training step with these stages, if one was given.
     recomputed : tuple of str
         What each stage of a training step computes a second time: "none", "selective" or "full".
     pipeline : int
@@ -162,12 +162,12 @@ class EnginePlan:
 
     @property
     def kv_precision(self) -> str:
-        """Precision of keys and values; empty where the model does not say."""
+        """Precision of keys and values; empty if the model does not say."""
         return getattr(self.problem.model, "kv_precision", "")
 
     @property
     def weights(self) -> str:
-        """Precision of the weights; empty where the model does not say."""
+        """Precision of the weights; empty if the model does not say."""
         return getattr(self.problem.model, "precision", "")
 
     def dtype(self, half: str = "half") -> str:
@@ -181,7 +181,7 @@ class EnginePlan:
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
 
     def stage_lines(self) -> list[str]:
-        """For a reader: every stage with its layers, its GPUs and their hosts."""
+        """Describe every stage for a reader: its layers, its GPUs and their hosts."""
         lines = []
         for s, report in enumerate(self.evaluation.stages):
             used: dict[int, list[int]] = {}
@@ -239,7 +239,7 @@ def _hosts(problem: Problem, hosts: Hosts) -> tuple[list[str], bool]:
 
 
 def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
-    """llama.cpp's servers: one for each GPU that is not beside the last stage, each with a port of its own."""
+    """List llama.cpp's servers: one for each GPU that is not beside the last stage, each with its own port."""
     found: list[dict[str, object]] = []
     ports: dict[int, int] = {}  # of every host, so far
     for host, gpu in plan.places[: len(plan.places) - len(plan.runs[-1][1])]:
