@@ -32,18 +32,20 @@ class EngineRules:
         Whether every stage must have the same number of GPUs.
     heads_divide : bool
         Whether that number must divide the model's attention heads.
-    stage_gpus, stages, hosts : int, optional
-        How many there may be at most: GPUs in a stage, stages, hosts.
+    one_gpu_stages, one_host : bool
+        Whether every stage must have one GPU, and all stages be on one host; `why` says the reason.
     hosts_in_order : bool
         Whether the stages of a host must follow one another, since ranks are numbered host by host.
     equal_hosts : bool
         Whether every host must have the same number of GPUs, in whole stages or equal parts of one.
+    stages : int, optional
+        How many there may be at most.
     trains : bool
         Whether it takes a training step and not a serving plan.
     schedules : str
         The only ones that it has for one stage per rank; empty if it takes any.
     why : str
-        The reason for a limit of 1.
+        The reason for one GPU in every stage, or for one host.
     source : str
         Where the engine's code or documentation says so.
     """
@@ -52,14 +54,14 @@ class EngineRules:
     one_maker: bool
     equal_stages: bool
     heads_divide: bool
+    one_gpu_stages: bool
+    one_host: bool
     hosts_in_order: bool
     equal_hosts: bool
     trains: bool
     source: str
     kv_precisions: str = ""
-    stage_gpus: Count | None = None
     stages: Count | None = None
-    hosts: Count | None = None
     schedules: str = ""
     why: str = ""
 
@@ -99,10 +101,10 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
         yield from _scattered(plan)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
-    if rules.stage_gpus is not None and plan.size > rules.stage_gpus:
+    if rules.one_gpu_stages and plan.size > 1:
         expected = f"expected one GPU in every stage: {rules.why}; solve with max_gpus_per_stage=1"
         yield "GPUs per stage", plan.size, expected
-    if rules.hosts is not None and len(plan.hosts) > rules.hosts:
+    if rules.one_host and len(plan.hosts) > 1:
         yield "hosts", len(plan.hosts), f"expected stages on one host: {rules.why}"
     if rules.stages is not None and len(plan.layers) > rules.stages:
         expected = f"expected at most {rules.stages} stages: it takes no more devices"
