@@ -26,7 +26,7 @@ from typing import (
 )
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.io.whole_files import path_of, read_text, write_to  # noqa: F401 - until callers follow
+from pipelab.io.whole_files import read_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame

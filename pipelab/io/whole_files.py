@@ -78,7 +78,7 @@ def is_special(path: Path) -> bool:
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def read_text(path: Path, what: str = "") -> str:
+def read_text(path: Path) -> str:
     """Read the text of a file in UTF-8, without a byte order mark.
 
     Raises
