@@ -8,8 +8,9 @@ from pipelab.fields import instance
 from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.expected_rates import errors_held_out
 from pipelab.hardware.roofline import Roofline
-from pipelab.io.csv_cells import frame_of, path_of, place
+from pipelab.io.csv_cells import frame_of, place
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -35,7 +35,7 @@ from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Span, layer_times, seconds_of_pass
 from pipelab.hardware.stage_modes import Candidates, cost_of_stage
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.csv_cells import path_of
+from pipelab.io.whole_files import path_of
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
@@ -466,7 +466,8 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            An argument is of another kind, the type is not known, or the GPU has no node.
+            An argument is of another kind, the type is not known, the GPU has no node, or the phase
+            is training.
 
         Examples
         --------

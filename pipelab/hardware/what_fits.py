@@ -163,6 +163,9 @@ def mixes_of_node(
     if not gpu.node:
         expected = "expected a GPU with a node and node_gb_per_s, the bandwidth inside it"
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
+    if workload.phase == "training":
+        expected = "expected prefill, decode or mixed; pl.solve plans a step of training"
+        raise InvalidValue("node_mixes", [("workload.phase", workload.phase, expected)])
     rows = []
     for cut in range(1, gpus + 1):
         if gpus % cut or not can_cut(model, cut):
