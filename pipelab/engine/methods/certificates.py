@@ -1,15 +1,17 @@
 """Why nothing is faster, as something that can be checked without a solver.
 
 The next higher rate that any stage or link has is out of reach, because dual prices say so
-(`duals`), or whole stages, links or positions in the model do, in cases that are
-refuted one by one (`refutation`). What rests on a solver's answer alone says so first.
+(`duals`), or whole stages, links or positions in the model do. The first is checked stage by stage, the
+others by a dynamic program over the GPUs that are used so far (`most_held`). What is too large for that
+rests on a solver's answer alone, and says so first.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import combinations_with_replacement
 from typing import TYPE_CHECKING
 
@@ -17,23 +19,16 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import MEMORY_SLACK
-from pipelab.display import counted, listed, table
+from pipelab.display import listed, table
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.duals import dual_prices
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.methods.refutation import (
-    Branch,
-    Leaf,
-    check_refutation,
-    leaves_of,
-    refute,
-)
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import Search, walks
-from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.search import walks
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.engine.walk import Circuit, Walk
+from pipelab.engine.walk import Walk
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -43,6 +38,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
+_MOST_STEPS = 1_000_000  # from a case to the next: some seconds
 _BY_STAGES = ("no stage", "no faster stage", "dual prices")
 
 
@@ -71,11 +67,8 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
-    circuits : tuple of tuples of Circuit
-        Where `by` is "links": what a pipeline must enter from outside, in each part of the cluster.
-    cases : tuple of Branch or Leaf, or None
-        Where `by` is "whole stages", "links" or "position": the cases, each with weights that
-        refute it; one tree for each part of the cluster that a pipeline may be in.
+    refutes : bool
+        Whether `check()` can verify it; False if only a solver's answer supports it.
     """
 
     problem: Problem
@@ -86,13 +79,7 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
-    circuits: tuple[tuple[Circuit, ...], ...] = ()
-    cases: tuple[Branch | Leaf, ...] | None = None
-
-    @property
-    def refutes(self) -> bool:
-        """Whether `check()` can verify it; False if only a solver's answer supports it."""
-        return self.by in _BY_STAGES or self.cases is not None
+    refutes: bool = True
 
     @property
     def left_over(self) -> int | None:
@@ -115,7 +102,7 @@ class Certificate:
         if self.refutes:
             return self._claim
         return (
-            "Not verified: this rests on the solver's answer, since its tree of cases grew too large. "
+            "Not verified: this rests on the solver's answer, since there are too many cases to check. "
             + self._claim
         )
 
@@ -165,11 +152,7 @@ class Certificate:
 
     @property
     def _told(self) -> str:
-        if self.cases is None:
-            return ""
-        number = sum(map(leaves_of, self.cases))
-        shown = "infeasible" if number == 1 else f"{counted(number, 'case')}, each infeasible"
-        return f" ({shown} by a Farkas certificate; verify with .check())"
+        return " (verify with .check())" if self.refutes else ""
 
     @property
     def _names(self) -> list[str]:
@@ -206,10 +189,10 @@ class Certificate:
     def check(self) -> int:
         """Check the certificate in exact arithmetic, without a solver.
 
-        Dual prices are checked with the cost model's own `stage`, one possible stage after the
-        other: every mixture of GPUs that the rules allow is evaluated with every span of
-        layers. This shares no code with the program that found the prices. Cases are checked one by
-        one against the rows of the counting program.
+        The cost model's own `stage` is asked, one possible stage after the other: every mixture of GPUs
+        that the rules allow, with every span of layers. Dual prices must cover each. For the rest, a
+        dynamic program finds what stages can hold in a row, for every number of GPUs of each class that
+        they may use. This shares no code with the programs that found the answer.
 
         Returns
         -------
@@ -220,7 +203,7 @@ class Certificate:
         ------
         PipelabError
             Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
-            GPUs cost as much as all layers, or some case is not refuted: this is no proof.
+            GPUs cost as much as all layers, or stages hold more layers: this is no proof.
         InvalidValue
             Nothing can be checked here: see `refutes`.
         TooLarge
@@ -235,12 +218,8 @@ class Certificate:
             raise PipelabError(
                 f"the next higher rate is {following}, not {self.rate}, so this is no proof"
             )
-        if self.cases is not None:
-            programs = given(programs_of(instance, self))
-            leaves = [check_refutation(*own) for own in zip(programs, self.cases, strict=True)]
-            if not all(leaves):
-                raise PipelabError("some case is not refuted by its weights, so this is no proof")
-            return sum(leaves)
+        if self.by not in _BY_STAGES:
+            return self._check_held()
         if any(u < 0 for u in self.prices):
             raise PipelabError(
                 "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
@@ -250,21 +229,15 @@ class Certificate:
             price_of[instance.types[i]] = price_of[kind]
         for gpus, layers in self._stages(instance):
             number += 1
-            cost = self.problem.costs.stage(
-                self.problem.model, self.problem.workload, gpus, layers, self.problem.batch_split
-            )
-            if any(
-                m > g.memory_gb * MEMORY_SLACK for m, g in zip(cost.memory_gb, gpus, strict=True)
-            ):
-                continue
+            throughput = _throughput(self.problem, gpus, layers)
             if self.by == "no stage":
-                broken = cost.throughput > 0
+                broken = throughput > 0
             elif self.rate is None:
-                broken = cost.throughput > given(self.throughput) * (1 + LAST_BITS)
+                broken = throughput > given(self.throughput) * (1 + LAST_BITS)
             else:
                 price = sum((price_of[g] for g in gpus), Fraction(0))
                 value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = cost.throughput * (1 + LAST_BITS) >= self.rate and value > price
+                broken = throughput * (1 + LAST_BITS) >= self.rate and value > price
             if broken:
                 raise PipelabError(
                     f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"
@@ -275,29 +248,22 @@ class Certificate:
             )
         return number
 
+    def _check_held(self) -> int:
+        layers = self.problem.model.layers
+        held, number = most_held(self.problem, given(self.rate), self.by != "whole stages")
+        claimed = given(self.most_layers) if self.problem.model.uniform else layers - 1
+        if held > claimed:
+            raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
+        return number
+
     def _stages(self, instance: Instance) -> Iterator[tuple[tuple[GPU, ...], range]]:
         """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
         problem, kinds = self.problem, instance.types
-        there = dict(zip(kinds, instance.count.tolist(), strict=True))
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        spans = [
-            range(a, b)
-            for a in range(problem.model.layers)
-            for b in range(a + 1, problem.model.layers + 1)
-        ]
-        if problem.model.uniform and len(set(self.values)) <= 1:
-            spans = [s for s in spans if s.start == 0]
-        mixtures = sum(math.comb(len(kinds) + k - 1, k) for k in range(1, largest + 1))
-        if mixtures * len(spans) > _MOST_STAGES_CHECKED:
-            size = {"stages": mixtures * len(spans)}
-            raise TooLarge(
-                f"the check would look at {mixtures * len(spans):,} stages one by one", size
-            )
-        for number in range(1, largest + 1):
-            for gpus in combinations_with_replacement(kinds, number):
-                possible = all(gpus.count(g) <= there[g] for g in set(gpus))
-                if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
-                    yield from ((gpus, span) for span in spans)
+        spans = _spans(problem, all_alike=len(set(self.values)) <= 1)
+        for mixture in _mixtures(problem, kinds, instance.count.tolist(), len(spans)):
+            gpus = tuple(kinds[k] for k in mixture)
+            yield from ((gpus, span) for span in spans)
         largest_of = {node.sort: node for node in sorted(instance.nodes, key=lambda n: len(n.gpus))}
         for node in largest_of.values():
             gpu, most = problem.cluster.gpus[node.gpus[0]], len(node.gpus)
@@ -375,21 +341,23 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    if not runs_of(problem.model).alike_inside:
-        return _with_cases(_without_a_path(proof, instance), instance)
-    # Each step may leave out less; where mixtures are too many to list, the last one proves
-    # nothing.
-    for by in ("whole stages", "links"):
-        walks = walks_of(instance, rate, by)
-        held, circuits = zip(*map(most_layers, walks), strict=True)
-        if max(held) < problem.model.layers:
-            if any(walk.stages.links.narrowed for walk in walks):
+    # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
+    alike = runs_of(problem.model).alike_inside
+    for by in ("whole stages", "links") if alike else ("position",):
+        inside = list(walks(Reach(instance, rate, links=by != "whole stages"), {}, {}))
+        held = max(map(most_layers, inside))
+        if held < problem.model.layers:
+            if any(walk.stages.links.narrowed for walk in inside):
                 raise TooLarge(
                     "a proof would have to list too many mixtures of classes",
                     {"classes": len(instance.classes)},
                 )
-            found = replace(proof, by=by, most_layers=max(held), circuits=circuits)
-            return _with_cases(found, instance)
+            found = replace(proof, by=by, most_layers=held if alike else None)
+            try:
+                found.check()
+            except TooLarge:
+                return replace(found, refutes=False)
+            return found
     if result.memory_for is None and "rounds" in result.details:
         own, number = given(result.evaluation), result.in_flight
         expected = (
@@ -411,14 +379,6 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
     return float(higher[0]) if len(higher) else None
 
 
-def _with_cases(proof: Certificate, instance: Instance) -> Certificate:
-    """The proof with cases that can be checked, if some were found in time."""
-    programs = programs_of(instance, proof)
-    trees = [refute(program) for program in programs or ()]
-    cases = tuple(tree for tree in trees if tree is not None)
-    return replace(proof, cases=cases) if cases and len(cases) == len(trees) else proof
-
-
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
     busy, reach = np.zeros(len(instance.types), dtype=bool), Reach(instance, rate)
@@ -428,49 +388,112 @@ def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~busy[instance.type_of]).tolist())
 
 
-def _without_a_path(proof: Certificate, instance: Instance) -> Certificate:
-    """Layers differ: ask the search itself whether the rate can be reached."""
-    index = int(np.searchsorted(instance.thresholds, given(proof.rate)))
-    reached = Search(instance).reaches(index)
-    if reached:
-        raise PipelabError(
-            f"a placement of {proof.rate:,.7g} tokens/s exists, so the result is not the best"
-        )
-    if reached is None:
-        raise TooLarge(
-            "a proof would have to list too many mixtures of classes",
-            {"classes": len(instance.classes)},
-        )
-    return replace(proof, by="position")
-
-
-def most_layers(walk: Walk) -> tuple[int, tuple[Circuit, ...]]:
-    """The most layers, up to all, that whole stages can hold in a pipeline; and the circuits that were forbidden."""
-    held, most = 0, walk.stages.problem.model.layers
+def most_layers(walk: Walk) -> int:
+    """Return the most layers that whole stages can hold in a pipeline; all or none where positions differ."""
+    model = walk.stages.problem.model
+    if not runs_of(model).alike_inside:
+        return 0 if walk.solved().order is None else model.layers
+    held, most = 0, model.layers
     while held < most:
         enough = (held + most + 1) // 2
         end = replace(walk, fewest=enough).solved()
         walk = replace(walk, circuits=end.walk.circuits)
         held, most = (held, enough - 1) if end.order is None else (enough, most)
-    return held, walk.circuits
+    return held
 
 
-def programs_of(instance: Instance, proof: Certificate) -> list[LinearProgram] | None:
-    """The programs that have no solution: any pipeline of more layers than `most_layers`, part by part.
+def most_held(problem: Problem, rate: float, links: bool) -> tuple[int, int]:
+    """The most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
 
-    None where mixtures were left out: what they do not know they cannot exclude.
+    A case is how many GPUs of each class are used so far, and which stages may follow the last one. For each, the
+    layers that can be held are the bits of a number: bit l is set where stages with just these GPUs hold the
+    first l layers.
+
+    Parameters
+    ----------
+    links : bool
+        Whether links between stages must reach the rate, too.
     """
-    walks = walks_of(instance, given(proof.rate), proof.by)
-    if any(walk.stages.links.narrowed for walk in walks):
-        return None
-    fewest = None if proof.by == "position" else given(proof.most_layers) + 1
-    circuits = proof.circuits or ((),) * len(walks)
-    return [
-        replace(walk, fewest=fewest, circuits=own).program
-        for walk, own in zip(walks, circuits, strict=True)
-    ]
+    classes, spans = gpu_classes(problem.cluster), _spans(problem)
+    count, layers = classes.count.tolist(), problem.model.layers
+    stages: list[tuple[list[int], dict[int, int]]] = []  # GPUs taken; first layers by their number
+    supports = []
+    kinds = [classes.gpu(a) for a in range(len(classes))]
+    for mixture in _mixtures(problem, kinds, count, len(spans)):
+        gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
+        for span in spans:
+            if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
+                alike = range(layers - len(span) + 1) if problem.model.uniform else (span.start,)
+                begins[len(span)] = begins.get(len(span), 0) | sum(1 << i for i in alike)
+        if begins:
+            stages.append(([mixture.count(a) for a in range(len(classes))], begins))
+            supports.append(sorted(set(mixture)))
+    everything = tuple(range(len(stages)))
+    follow = [everything] * len(stages)
+    if links:
+        reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
+        follow = [
+            tuple(j for j in everything if reached[np.ix_(own, supports[j])].all())
+            for own in supports
+        ]
+    number, steps, found = 0, 0, 1
+    waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
+    while waiting:  # a stage leads to a later entry only, so each is complete when its turn comes
+        used = heappop(waiting)
+        for following, held in cases.pop(used).items():
+            number, steps, found = number + 1, steps + len(following), found | held
+            if steps > _MOST_STEPS:
+                raise TooLarge("too many cases to check", {"cases": number})
+            for i in following:
+                taken, begins = stages[i]
+                after = tuple(map(sum, zip(used, taken, strict=True)))
+                if any(n > most for n, most in zip(after, count, strict=True)):
+                    continue
+                ends = 0
+                for n, first in begins.items():
+                    ends |= (held & first) << n
+                if ends:
+                    if after not in cases:
+                        heappush(waiting, after)
+                    own = cases.setdefault(after, {})
+                    own[follow[i]] = own.get(follow[i], 0) | ends
+    return found.bit_length() - 1, number
 
 
-def walks_of(instance: Instance, rate: float, by: str) -> list[Walk]:
-    """Any pipeline of a rate, in every part of the cluster that it may be in."""
-    return list(walks(Reach(instance, rate, links=by != "whole stages"), {}, {}))
+def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
+    """Tokens/s of a stage; 0 where it does not fit."""
+    model, load, split = problem.model, problem.workload, problem.batch_split
+    cost = problem.costs.stage(model, load, gpus, layers, split)
+    needs = zip(cost.memory_gb, gpus, strict=True)
+    return cost.throughput if all(m <= g.memory_gb * MEMORY_SLACK for m, g in needs) else 0.0
+
+
+def _spans(problem: Problem, all_alike: bool = True) -> list[range]:
+    """All spans of layers; only those from the first layer on where layers are identical."""
+    layers = problem.model.layers
+    firsts = range(1 if problem.model.uniform and all_alike else layers)
+    return [range(a, b) for a in firsts for b in range(a + 1, layers + 1)]
+
+
+def _mixtures(
+    problem: Problem, gpus: Sequence[GPU], count: Sequence[int], spans: int
+) -> Iterator[tuple[int, ...]]:
+    """What a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
+
+    Raises
+    ------
+    TooLarge
+        With so many spans each, there are more stages than anyone would wait for.
+    """
+    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    stages = spans * sum(math.comb(len(gpus) + k - 1, k) for k in range(1, largest + 1))
+    if stages > _MOST_STAGES_CHECKED:
+        text = f"the check would look at {stages:,} stages one by one"
+        raise TooLarge(text, {"stages": stages})
+    for number in range(1, largest + 1):
+        for mixture in combinations_with_replacement(range(len(gpus)), number):
+            one_type = len({gpus[k].type for k in mixture}) == 1
+            if (one_type or not problem.same_type_stages) and all(
+                mixture.count(k) <= count[k] for k in mixture
+            ):
+                yield mixture

@@ -35,9 +35,6 @@ class SolverRun:
     nodes : int
     build_seconds, solve_seconds : float
     progress : tuple of Progress
-    duals : float array or None
-        Of a linear program solved by HiGHS, one per row: by how much the objective grows with the
-        row's side.
     """
 
     status: str
@@ -50,4 +47,3 @@ class SolverRun:
     build_seconds: float = 0.0
     solve_seconds: float = 0.0
     progress: tuple[Progress, ...] = ()
-    duals: np.ndarray | None = None

@@ -1,0 +1,90 @@
+"""Certificates: right on random problems, checked without a solver, and false ones are found out."""
+
+import dataclasses
+from fractions import Fraction
+
+import pytest
+
+import oracle
+import pipelab as pl
+import roofline_oracle
+from pipelab.engine.instance import instance_of
+from pipelab.engine.methods import certificates
+from pipelab.engine.methods.certificates import most_held
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_stages_hold_all_layers_just_up_to_the_optimum(seed):
+    """What the check finds with links is what brute force finds, at every rate."""
+    problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=seed % 2 > 0)
+    best = max((rate for rate, _, _ in oracle.placements(problem)), default=0.0)
+    for rate in instance_of(problem).thresholds.tolist():
+        held, cases = most_held(problem, rate, links=True)
+        assert (held == problem.model.layers) == (rate <= best * (1 + 1e-9))
+        assert held <= most_held(problem, rate, links=False)[0] <= problem.model.layers
+        assert cases > 0
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_certificates_where_every_layer_differs(seed):
+    problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=True)
+    proof = pl.certificate(pl.solve(problem, "aggregated"))
+    assert proof.refutes
+    assert proof.check() > 0
+
+
+def test_the_flagship_is_refuted_by_the_head():
+    """80 layers, and GPUs for 80; but the last stage has the model's head, too."""
+    cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-70B")
+    problem = pl.Problem(cluster, model, pl.Workload(2048, 16, "decode"), pl.Roofline())
+    with pytest.raises(pl.NotApplicable, match="objective='rate'"):
+        pl.certificate(pl.solve(problem))
+    proof = pl.certificate(pl.solve(problem, "aggregated", "rate"))
+    assert (proof.by, proof.total_price, proof.total_value) == ("dual prices", 80, 81)
+    assert proof.values == (*(Fraction(1),) * 79, Fraction(2))
+    assert proof.check() > 1000
+    assert "layer 80 counts as 2" in str(proof)
+    cheap = dataclasses.replace(proof, values=(*(Fraction(1),) * 78, Fraction(2), Fraction(2)))
+    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
+        cheap.check()
+
+
+def test_false_certificates_are_found_out():
+    tiny = pl.certificate(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)))
+    close = dataclasses.replace(tiny, throughput=tiny.throughput * (1 - 5e-10))
+    with pytest.raises(pl.PipelabError, match="the next higher rate is 301"):
+        close.check()
+    medium = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
+    with pytest.raises(
+        pl.PipelabError, match="stages hold 77 of 80 layers there, so this is no proof"
+    ):
+        dataclasses.replace(medium, most_layers=1).check()
+    single = pl.certificate(pl.solve(pl.load_case("medium")))
+    negative = tuple(u if u else Fraction(-1) for u in single.prices)
+    with pytest.raises(pl.PipelabError, match="a price below 0"):
+        dataclasses.replace(single, prices=negative).check()
+
+
+def test_a_certificate_without_a_refutation_says_so_first(monkeypatch):
+    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
+    assert not str(pl.certificate(result)).startswith("Not verified")
+    monkeypatch.setattr(certificates, "_MOST_STEPS", 0)
+    proof = pl.certificate(result)
+    assert (proof.by, proof.refutes) == ("whole stages", False)
+    assert str(proof).startswith("Not verified")
+    with pytest.raises(pl.InvalidValue, match="rests on a solver's word"):
+        proof.check()
+    with pytest.raises(pl.TooLarge, match="too many cases"):
+        dataclasses.replace(proof, refutes=True).check()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_cases_of_one_rate_do_not_prove_another(seed):
+    """The cases of a proof belong to its rate: at the rate that is reached they prove nothing."""
+    problem = roofline_oracle.random_problem(seed, layers=6, gpus=4)
+    result = pl.solve(problem, "aggregated")
+    proof = pl.certificate(result)
+    if proof.rate is None or result.throughput is None:
+        return
+    with pytest.raises(pl.PipelabError, match="no proof"):
+        dataclasses.replace(proof, rate=result.throughput).check()
