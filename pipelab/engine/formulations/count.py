@@ -7,7 +7,7 @@ disjoint pairs of them; positions in the model are counted by the sizes that fit
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import comb
 from typing import Any
@@ -158,53 +158,25 @@ def compositions(
 
     Rows are sorted by size, then by their numbers.
     """
-    there = np.array(members, dtype=int)
-    largest = min(problem.max_gpus_per_stage, int(there.sum()))
-    types = [g.type if problem.same_type_stages else "any" for g in groups]
-    parts = []
-    for name in dict.fromkeys(types):
-        own = [i for i, t in enumerate(types) if t == name]
-        pieces = [np.zeros((1, len(groups)), dtype=int)]
-        for i in own:  # one group more at a time, so that no row ever exceeds the limit
-            pieces = [
-                more
-                for piece in pieces
-                for more in _with_group(piece, i, there[i], largest, deadline)
-            ]
-        pieces[0] = pieces[0][1:]  # the stage of no GPUs
-        parts += pieces
-    return _by_size(parts, largest, len(set(types)) > 1, deadline)
-
-
-def _by_size(parts: list[np.ndarray], largest: int, sort: bool, deadline: Deadline) -> np.ndarray:
-    """All rows by size; rows of one size by their numbers, sorted if `sort` says so."""
-    sizes = [part.sum(axis=1) for part in parts]
-    out = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=int)
-    end = 0
-    for size in range(1, largest + 1):
-        begin = end
-        for part, number in zip(parts, sizes, strict=True):
+    largest = min(problem.max_gpus_per_stage, int(sum(members)))
+    types = np.array([g.type if problem.same_type_stages else "any" for g in groups])
+    rows = np.zeros((1, len(groups)), dtype=int)
+    for group, there in enumerate(
+        members
+    ):  # one more at a time, so that no row ever exceeds the limit
+        others, pieces = types != types[group], []
+        for i in range(0, len(rows), _ROWS_AT_ONCE):
             deadline.check()
-            rows = part[number == size]
-            out[end : end + len(rows)] = rows
-            end += len(rows)
-        if sort:
-            rows = out[begin:end]
-            out[begin:end] = rows[np.lexsort(rows.T[::-1])]
-    return out
-
-
-def _with_group(
-    part: np.ndarray, group: int, there: int, largest: int, deadline: Deadline
-) -> Iterator[np.ndarray]:
-    """Rows without any GPU of a group, with every number of these; in pieces, none of which takes long."""
-    for i in range(0, len(part), _ROWS_AT_ONCE):
-        deadline.check()
-        rows = part[i : i + _ROWS_AT_ONCE]
-        choices = np.minimum(there, largest - rows.sum(axis=1)) + 1
-        rows = np.repeat(rows, choices, axis=0)
-        rows[:, group] = np.arange(len(rows)) - np.repeat(np.cumsum(choices) - choices, choices)
-        yield rows
+            part = rows[i : i + _ROWS_AT_ONCE]
+            room = np.where(part[:, others].any(axis=1), 0, largest - part.sum(axis=1))
+            choices = np.minimum(there, room) + 1
+            part = np.repeat(part, choices, axis=0)
+            ends = np.cumsum(choices)
+            part[:, group] = np.arange(len(part)) - np.repeat(ends - choices, choices)
+            pieces.append(part)
+        rows = np.concatenate(pieces)
+    rows = rows[1:]  # without the stage of no GPUs
+    return rows[np.argsort(rows.sum(axis=1), kind="stable")]
 
 
 def _disjoint_pairs(members: list[int], composition: np.ndarray, kind: Any) -> np.ndarray:

@@ -302,11 +302,10 @@ def solve_joint(
             placement = _faster(problem, placement)
         throughput = None if placement is None else evaluate(problem, placement).rate
         proven = not_refuted(run.bound if valid else None, throughput, candidates)
-        status, bound = status_and_bound(throughput, proven)
         if not valid and not reason:
             reason = _not_trusted(run)
         return result_of(
-            problem, "joint", run, status, placement, throughput, bound, size, deadline, reason
+            problem, "joint", run, placement, throughput, proven, size, deadline, reason
         )
 
 
@@ -372,16 +371,16 @@ def result_of(
     problem: Problem,
     method: str,
     run: SolverRun,
-    status: str,
     placement: Placement | None,
     throughput: float | None,
-    bound: float | None,
+    proven: float,
     size: Mapping[str, int],
     deadline: Deadline,
     reason: str,
     **details: Any,
 ) -> Result:
-    """The result of a run of SCIP."""
+    """The result of a run of SCIP; no placement is faster than `proven`."""
+    status, bound = status_and_bound(throughput, proven)
     last = Progress(run.solve_seconds, throughput, bound, run.nodes, placement)
     return Result(
         problem,
