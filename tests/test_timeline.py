@@ -862,11 +862,11 @@ def test_boostr_zero_bubble_fills_no_bubble():
         ({"forward": -(10**400)}, "expected finite numbers of at least 0"),
         (
             {"forward": 1, "overlap": 5},
-            "StageCosts: overlap = 5.0: expected a share of the sum of both, above 0",
+            "StageCosts: overlap = 5: expected a share of the sum of both, above 0",
         ),
         (
             {"forward": 1, "overlap": 0},
-            "StageCosts: overlap = 0.0: expected a share of the sum of both, above 0",
+            "StageCosts: overlap = 0: expected a share of the sum of both, above 0",
         ),
         ({"forward": 1, "optimizer": [1]}, "StageCosts: optimizer = [1]: expected a number"),
     ],
