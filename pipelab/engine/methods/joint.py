@@ -398,7 +398,6 @@ def result_of(
             "build_seconds": deadline.spent - run.solve_seconds,
             "solve_seconds": run.solve_seconds,
             "nodes": run.nodes,
-            "root_bound": run.root_bound,
             "progress": (*run.progress, last),
             "solver_status": run.status,
             "solver_objective": run.objective,

@@ -23,7 +23,7 @@ from pipelab.engine.formulations.candidates import Candidates, list_candidates, 
 from pipelab.engine.formulations.count import starts_and_ends
 from pipelab.engine.formulations.joint import ONE_GPU, build, twins
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
-from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.joint import (
     gigabytes,
@@ -145,19 +145,11 @@ def size(chosen: SegmentRules) -> dict[str, int]:
     }
 
 
-def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
-    """Bound the rate of every placement with one GPU per stage; None if no placement exists.
-
-    At a rate t, GPU g holds at most the most layers with which it still reaches t. The
-    fastest t at which these add up to all layers is a bound, whatever the links.
-    """
-    sizes = np.where(chosen.fits, runs_of(chosen.problem.model).layers, 0)
-    rates = np.unique(chosen.rate[chosen.fits])[::-1]
-    for t in rates:
-        deadline.check()
-        if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
-            return float(t)
-    return None
+def upper_bound(problem: Problem, deadline: Deadline = NEVER) -> float | None:
+    """Bound the rate of every placement, whatever the links; None if no placement exists."""
+    instance = instance_of(problem, deadline)
+    highest = instance.highest() if len(instance.thresholds) else -1
+    return float(instance.thresholds[highest]) if highest >= 0 else None
 
 
 def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
@@ -260,7 +252,7 @@ def _solved(
     try:
         chosen = made_in_time(partial(rules, problem, as_run), deadline)
         sizes = size(chosen)
-        most = made_in_time(partial(upper_bound, chosen), deadline)
+        most = made_in_time(partial(upper_bound, problem), deadline)
         if most is None:
             return _no_segments(chosen, sizes, deadline)
         refuse_beyond_memory(
@@ -276,7 +268,7 @@ def _solved(
         # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
         tries = [(every, 1.0)]
         if not chosen.restricted and (every.link_throughput >= most).all():
-            tries.insert(0, (every.reaching(most), 0.5))
+            tries.insert(0, (every.reaching(most * (1 - LAST_BITS)), 0.5))
         for candidates, share in tries:
             program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
             until = deadline.within(deadline.left * share)
@@ -309,8 +301,6 @@ def _solved(
         sizes,
         deadline,
         reason,
-        built=program.size,
-        upper_bound=most,
     )
 
 

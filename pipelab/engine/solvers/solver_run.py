@@ -30,10 +30,10 @@ class SolverRun:
         "time limit", "gap limit", "memory limit", "stop", "interrupt".
     x : float array or None
         One value per column; not a number where it was not reported in time.
-    objective, bound, root_bound : float or None
-        Of x; proven for every solution; proven before branching.
+    objective, bound : float or None
+        Of x; proven for every solution.
     nodes : int
-    build_seconds, solve_seconds : float
+    solve_seconds : float
     progress : tuple of Progress
     """
 
@@ -42,8 +42,6 @@ class SolverRun:
     x: np.ndarray | None = None
     objective: float | None = None
     bound: float | None = None
-    root_bound: float | None = None
     nodes: int = 0
-    build_seconds: float = 0.0
     solve_seconds: float = 0.0
     progress: tuple[Progress, ...] = ()
