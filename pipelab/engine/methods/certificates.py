@@ -28,7 +28,6 @@ from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import walks
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.engine.walk import Walk
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -118,13 +117,16 @@ class Certificate:
             head = f"Even at the lowest rate, {self.rate:,.7g} tokens/s, there is no placement. "
         if self.by == "dual prices":
             return head + self._by_prices(layers)
+        held = f"fewer than {layers} layers"
+        if self.most_layers is not None:
+            held = f"at most {self.most_layers} of the {layers} layers"
         if self.by == "whole stages":
-            most, rest = self.most_layers, self.left_over
-            return f"{head}There whole stages hold at most {most} of the {layers} layers: {rest} left over{self._told}."
+            left = "" if self.left_over is None else f": {self.left_over} left over"
+            return f"{head}There whole stages hold {held}{left}{self._told}."
         if self.by == "links":
             return (
-                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold at most "
-                f"{self.most_layers} of the {layers} layers{self._told}."
+                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold "
+                f"{held}{self._told}."
             )
         path = "No sequence of stages joined by links that reach it covers the layers from first to last"
         return f"{head}{path}{self._told}."
@@ -251,8 +253,7 @@ class Certificate:
     def _check_held(self) -> int:
         layers = self.problem.model.layers
         held, number = most_held(self.problem, given(self.rate), self.by != "whole stages")
-        claimed = given(self.most_layers) if self.problem.model.uniform else layers - 1
-        if held > claimed:
+        if held > given(self.most_layers):
             raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
         return number
 
@@ -341,23 +342,16 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    # Each step may leave out less; where mixtures are too many to list, the last one proves nothing.
     alike = runs_of(problem.model).alike_inside
     for by in ("whole stages", "links") if alike else ("position",):
-        inside = list(walks(Reach(instance, rate, links=by != "whole stages"), {}, {}))
-        held = max(map(most_layers, inside))
+        try:
+            held, _ = most_held(problem, rate, by != "whole stages")
+        except TooLarge:
+            if _walked(instance, rate, by != "whole stages"):
+                continue
+            return replace(proof, by=by, refutes=False)
         if held < problem.model.layers:
-            if any(walk.stages.links.narrowed for walk in inside):
-                raise TooLarge(
-                    "a proof would have to list too many mixtures of classes",
-                    {"classes": len(instance.classes)},
-                )
-            found = replace(proof, by=by, most_layers=held if alike else None)
-            try:
-                found.check()
-            except TooLarge:
-                return replace(found, refutes=False)
-            return found
+            return replace(proof, by=by, most_layers=held)
     if result.memory_for is None and "rounds" in result.details:
         own, number = given(result.evaluation), result.in_flight
         expected = (
@@ -388,18 +382,23 @@ def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~busy[instance.type_of]).tolist())
 
 
-def most_layers(walk: Walk) -> int:
-    """Return the most layers that whole stages can hold in a pipeline; all or none where positions differ."""
-    model = walk.stages.problem.model
-    if not runs_of(model).alike_inside:
-        return 0 if walk.solved().order is None else model.layers
-    held, most = 0, model.layers
-    while held < most:
-        enough = (held + most + 1) // 2
-        end = replace(walk, fewest=enough).solved()
-        walk = replace(walk, circuits=end.walk.circuits)
-        held, most = (held, enough - 1) if end.order is None else (enough, most)
-    return held
+def _walked(instance: Instance, rate: float, links: bool) -> bool:
+    """Whether a solver finds a pipeline of this rate.
+
+    Raises
+    ------
+    TooLarge
+        It finds none, and mixtures were left out.
+    """
+    inside = list(walks(Reach(instance, rate, links=links), {}, {}))
+    if any(walk.solved().order is not None for walk in inside):
+        return True
+    if any(walk.stages.links.narrowed for walk in inside):
+        raise TooLarge(
+            "a proof would have to list too many mixtures of classes",
+            {"classes": len(instance.classes)},
+        )
+    return False
 
 
 def most_held(problem: Problem, rate: float, links: bool) -> tuple[int, int]:

@@ -66,14 +66,13 @@ def refuse_beyond_memory(
     what: str,
     size: Mapping[str, int],
     need: float,
-    limit_gb: float | None,
     advice: Callable[[float], str],
 ) -> None:
-    """Raise `TooLarge` if more gigabytes are needed than are free, or than the reader's own limit.
+    """Raise `TooLarge` if more gigabytes are needed than are free.
 
     The message has every count of `size`, the memory needed and there, and what would help.
     """
-    have = free_gigabytes() if limit_gb is None else limit_gb
+    have = free_gigabytes()
     if need <= have:
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
@@ -176,7 +175,7 @@ def joint_program(
     The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
     chosen = joint_form(form, big_m)
-    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
+    _refuse_if_too_large(problem, form, joint_size(problem, form))
     candidates = enumerate_candidates(problem)
     return build(candidates, chosen, big_m), candidates
 
@@ -208,15 +207,12 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     return highs.run(joint_program(problem, form, big_m)[0].relaxed()).objective
 
 
-def _refuse_if_too_large(
-    problem: Problem, form: str, size: dict[str, int], limit_gb: float | None
-) -> None:
+def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int]) -> None:
     """Raise `TooLarge` with the counts, before anything is listed."""
     refuse_beyond_memory(
         f"the joint ILP of {problem.name}",
         size,
         gigabytes(size, form),
-        limit_gb,
         partial(_what_would_fit, problem),
     )
 
@@ -245,7 +241,6 @@ def solve_joint(
     big_m: str = "valid",
     time_limit: float | None = None,
     gap: float = 0.0,
-    memory_limit_gb: float | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
@@ -259,8 +254,6 @@ def solve_joint(
         "as_written" uses the M for links of the author's code, which can cut off the best
         placements; where it may, what SCIP proved about that model is set aside, and only the
         fastest stage bounds the result. Only for form="written".
-    memory_limit_gb : float, optional
-        Refuse to build what is estimated to need more; by default what is free now.
 
     Raises
     ------
@@ -279,7 +272,7 @@ def solve_joint(
                 return infeasible_result(
                     problem, "joint", why_no_layer_fits(problem), size, deadline
                 )
-            _refuse_if_too_large(problem, form, size, memory_limit_gb)
+            _refuse_if_too_large(problem, form, size)
             candidates = made_in_time(partial(enumerate_candidates, problem), deadline)
             refuse_far_apart(candidates, "joint")
             program = waited_for(partial(build, candidates, chosen, big_m), deadline)

@@ -202,7 +202,6 @@ def solve_single_gpu(
     segments: str = "all",
     time_limit: float | None = None,
     gap: float = 0.0,
-    memory_limit_gb: float | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
@@ -216,12 +215,12 @@ def solve_single_gpu(
         "as_run" keeps the restrictions of the author's run: starts on a grid, smallest
         sizes, one layer on every GPU. Its optimum is not the problem's, and is called
         optimal only where it meets the upper bound.
-    time_limit, gap, memory_limit_gb, stop, on_progress
+    time_limit, gap, stop, on_progress
         As for `solve_joint`.
     """
     alone = replace(problem, max_gpus_per_stage=1)
     with deadline_of(time_limit, stop) as deadline:
-        found = _solved(alone, _as_run(segments), gap, memory_limit_gb, on_progress, deadline)
+        found = _solved(alone, _as_run(segments), gap, on_progress, deadline)
     if problem.max_gpus_per_stage == 1:
         return found
     # What was proven of one GPU per stage is no bound on more.
@@ -245,7 +244,6 @@ def _solved(
     problem: Problem,
     as_run: bool,
     gap: float,
-    memory_limit_gb: float | None,
     on_progress: Callable | None,
     deadline: Deadline,
 ) -> Result:
@@ -259,7 +257,6 @@ def _solved(
             f"the single-GPU MILP of {problem.name}",
             sizes,
             gigabytes({"variables": sizes["segments"], "rows": 0}),
-            memory_limit_gb,
             lambda _: "Fewer layers or GPUs would",
         )
         every = made_in_time(partial(listed, chosen), deadline)
