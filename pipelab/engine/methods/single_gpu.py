@@ -236,7 +236,7 @@ def solve_single_gpu(
         status="unknown" if found.placement is None else "feasible",
         bound=None,
         reason=reason,
-        details=found.details | among,
+        details={**found.details, **among},
     )
 
 
