@@ -10,7 +10,7 @@ import pipelab as pl
 import roofline_oracle
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import certificates
-from pipelab.engine.methods.certificates import most_held
+from pipelab.engine.methods.certificates import most_held, stages_of
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -19,9 +19,10 @@ def test_stages_hold_all_layers_just_up_to_the_optimum(seed):
     problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=seed % 2 > 0)
     best = max((rate for rate, _, _ in oracle.placements(problem)), default=0.0)
     for rate in instance_of(problem).thresholds.tolist():
-        held, cases = most_held(problem, rate, links=True)
+        stages = stages_of(problem, rate)
+        held, cases = most_held(problem, stages, rate, links=True)
         assert (held == problem.model.layers) == (rate <= best * (1 + 1e-9))
-        assert held <= most_held(problem, rate, links=False)[0] <= problem.model.layers
+        assert held <= most_held(problem, stages, rate, links=False)[0] <= problem.model.layers
         assert cases > 0
 
 

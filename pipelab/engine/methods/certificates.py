@@ -257,10 +257,10 @@ class Certificate:
                 broken = throughput > 0
             elif self.rate is None:
                 broken = throughput > given(self.throughput) * (1 + LAST_BITS)
-            else:
+            elif broken := throughput * (1 + LAST_BITS) >= self.rate:
                 price = sum((price_of[g] for g in gpus), Fraction(0))
                 value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = throughput * (1 + LAST_BITS) >= self.rate and value > price
+                broken = value > price
             if broken:
                 raise PipelabError(
                     f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"
@@ -273,7 +273,9 @@ class Certificate:
 
     def _check_held(self) -> int:
         layers = self.problem.model.layers
-        held, number = most_held(self.problem, given(self.rate), self.by != "whole stages")
+        rate = given(self.rate)
+        stages = stages_of(self.problem, rate)
+        held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
         if held > given(self.most_layers):
             raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
         return number
@@ -363,10 +365,11 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    alike = runs_of(problem.model).alike_inside
+    alike, stages = runs_of(problem.model).alike_inside, None
     for by in ("whole stages", "links") if alike else ("position",):
         try:
-            held, _ = most_held(problem, rate, by != "whole stages")
+            stages = stages or stages_of(problem, rate)
+            held, _ = most_held(problem, stages, rate, by != "whole stages")
         except TooLarge:
             if _walked(instance, rate, by != "whole stages"):
                 continue
@@ -422,7 +425,35 @@ def _walked(instance: Instance, rate: float, links: bool) -> bool:
     return False
 
 
-def most_held(problem: Problem, rate: float, links: bool) -> tuple[int, int]:
+class _Stage(NamedTuple):
+    """What a stage takes of each class, and the first layers that it may hold, by their number.
+
+    First layers are the bits of a number, as in `most_held`.
+    """
+
+    taken: list[int]
+    begins: dict[int, int]
+
+
+def stages_of(problem: Problem, rate: float) -> list[_Stage]:
+    """List the stages of a rate, by class; the cost model is asked for each."""
+    classes, spans, layers = gpu_classes(problem.cluster), _spans(problem), problem.model.layers
+    kinds = [classes.gpu(a) for a in range(len(classes))]
+    stages = []
+    for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(spans)):
+        gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
+        for span in spans:
+            if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
+                alike = range(layers - len(span) + 1) if problem.model.uniform else (span.start,)
+                begins[len(span)] = begins.get(len(span), 0) | sum(1 << i for i in alike)
+        if begins:
+            stages.append(_Stage([mixture.count(a) for a in range(len(kinds))], begins))
+    return stages
+
+
+def most_held(
+    problem: Problem, stages: Sequence[_Stage], rate: float, links: bool
+) -> tuple[int, int]:
     """The most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
 
     A case is how many GPUs of each class are used so far, and which stages may follow the last one. For each, the
@@ -431,30 +462,20 @@ def most_held(problem: Problem, rate: float, links: bool) -> tuple[int, int]:
 
     Parameters
     ----------
+    stages : sequence
+        See `stages_of`.
     links : bool
         Whether links between stages must reach the rate, too.
     """
-    classes, spans = gpu_classes(problem.cluster), _spans(problem)
-    count, layers = classes.count.tolist(), problem.model.layers
-    stages: list[tuple[list[int], dict[int, int]]] = []  # GPUs taken; first layers by their number
-    supports = []
-    kinds = [classes.gpu(a) for a in range(len(classes))]
-    for mixture in _mixtures(problem, kinds, count, len(spans)):
-        gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
-        for span in spans:
-            if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
-                alike = range(layers - len(span) + 1) if problem.model.uniform else (span.start,)
-                begins[len(span)] = begins.get(len(span), 0) | sum(1 << i for i in alike)
-        if begins:
-            stages.append(([mixture.count(a) for a in range(len(classes))], begins))
-            supports.append(sorted(set(mixture)))
+    classes = gpu_classes(problem.cluster)
+    count = classes.count.tolist()
     everything = tuple(range(len(stages)))
     follow = [everything] * len(stages)
     if links:
         reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
+        uses = [np.flatnonzero(stage.taken) for stage in stages]
         follow = [
-            tuple(j for j in everything if reached[np.ix_(own, supports[j])].all())
-            for own in supports
+            tuple(j for j in everything if reached[np.ix_(own, uses[j])].all()) for own in uses
         ]
     number, steps, found = 0, 0, 1
     waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
