@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
-from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates, stage_rates
+from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
@@ -286,9 +287,8 @@ def solve_joint(
             run, placement = SolverRun("stopped", end.reason), None
             reason = "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
-            _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
-            reason = why_infeasible(problem, candidates.sets, fits, solver)
+            reason = why_infeasible(instance_of(problem), solver)
             return infeasible_result(problem, "joint", reason, size, deadline, solver)
         valid = big_m_is_valid(candidates, big_m)
         if run.status == "stopped" and (valid or placement is None):

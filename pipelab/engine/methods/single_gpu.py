@@ -303,5 +303,5 @@ def _solved(
 
 def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:
     """Nothing fits with one GPU per stage."""
-    reason = why_infeasible(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
+    reason = why_infeasible(instance_of(chosen.problem), "SCIP")
     return infeasible_result(chosen.problem, "single_gpu", reason, sizes, deadline)
