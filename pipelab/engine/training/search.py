@@ -286,7 +286,7 @@ class Search:
                 continue
             some, rest = every[here], rest[here]
             first, row = some["first"], np.arange(len(rest))
-            after, beyond, link = suffixes.after(left, rest, groups.onward[c], row, first)
+            after, beyond = suffixes.after(left, rest, groups.onward[c], row, first)
             mine = parts.take(np.full(len(some), c), first)
             if rank:
                 messages = rule.hops * stages.hop[some["last"], c][:, None]
@@ -295,7 +295,7 @@ class Search:
                 lead = np.zeros((len(rule.hops), len(some), len(size)))
                 if rule.split:
                     lead[-1] = mine.weight
-            own = lead + rule.own(mine, held[rank], beyond, link)
+            own = lead + rule.own(mine, held[rank], beyond)
             own = np.maximum(some["own"].T[..., None], own)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
