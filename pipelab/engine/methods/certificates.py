@@ -213,9 +213,9 @@ class Certificate:
         """Check the certificate in exact arithmetic, without a solver.
 
         The cost model's own `stage` is asked, one possible stage after the other: every mixture of GPUs
-        that the rules allow, with every span of layers. Dual prices must cover each. For the rest, a
-        dynamic program finds what stages can hold in a row, for every number of GPUs of each class that
-        they may use. This shares no code with the programs that found the answer.
+        that the rules allow. Dual prices must cover it with every span of layers. For the rest, a dynamic
+        program finds what stages can hold in a row, for every number of GPUs of each class that they may
+        use. This shares no code with the programs that found the answer.
 
         Returns
         -------
@@ -284,7 +284,11 @@ class Certificate:
         """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
         problem, kinds = self.problem, instance.types
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        spans = _spans(problem, all_alike=len(set(self.values)) <= 1)
+        layers = problem.model.layers
+        one = (
+            problem.model.uniform and len(set(self.values)) <= 1
+        )  # number of layers is all that counts
+        spans = [range(a, b) for a in range(1 if one else layers) for b in range(a + 1, layers + 1)]
         for mixture in _mixtures(problem, kinds, instance.count.tolist(), len(spans)):
             gpus = tuple(kinds[k] for k in mixture)
             yield from ((gpus, span) for span in spans)
@@ -436,16 +440,24 @@ class _Stage(NamedTuple):
 
 
 def stages_of(problem: Problem, rate: float) -> list[_Stage]:
-    """List the stages of a rate, by class; the cost model is asked for each."""
-    classes, spans, layers = gpu_classes(problem.cluster), _spans(problem), problem.model.layers
-    kinds = [classes.gpu(a) for a in range(len(classes))]
-    stages = []
-    for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(spans)):
+    """List the stages of a rate, by class; the cost model is asked for each kind of span."""
+    classes, spans, layers = (
+        gpu_classes(problem.cluster),
+        runs_of(problem.model),
+        problem.model.layers,
+    )
+    kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
+    examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
+    alike = [
+        np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
+        for u, span in enumerate(examples)
+    ]
+    firsts = [sum(1 << i for i in own.tolist()) for own in alike]
+    for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(examples)):
         gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
-        for span in spans:
+        for span, first in zip(examples, firsts, strict=True):
             if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
-                alike = range(layers - len(span) + 1) if problem.model.uniform else (span.start,)
-                begins[len(span)] = begins.get(len(span), 0) | sum(1 << i for i in alike)
+                begins[len(span)] = begins.get(len(span), 0) | first
         if begins:
             stages.append(_Stage([mixture.count(a) for a in range(len(kinds))], begins))
     return stages
@@ -507,13 +519,6 @@ def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float
     cost = problem.costs.stage(model, load, gpus, layers, split)
     needs = zip(cost.memory_gb, gpus, strict=True)
     return cost.throughput if all(m <= g.memory_gb * MEMORY_SLACK for m, g in needs) else 0.0
-
-
-def _spans(problem: Problem, all_alike: bool = True) -> list[range]:
-    """All spans of layers; only those from the first layer on where layers are identical."""
-    layers = problem.model.layers
-    firsts = range(1 if problem.model.uniform and all_alike else layers)
-    return [range(a, b) for a in firsts for b in range(a + 1, layers + 1)]
 
 
 def _mixtures(
