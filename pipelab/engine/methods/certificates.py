@@ -2,8 +2,7 @@
 
 The next higher rate that any stage or link has is out of reach, because dual prices say so
 (`dual_prices`), or whole stages, links or positions in the model do. The first is checked stage by stage,
-the others by a dynamic program over the GPUs that are used so far (`most_held`). What is too large for that
-rests on a solver's answer alone, and says so first.
+the others by a dynamic program over the GPUs that are used so far (`most_held`).
 
 How many layers is a GPU good for at a given rate?
 
@@ -41,7 +40,6 @@ from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import walks
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
@@ -87,8 +85,6 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
-    refutes : bool
-        Whether `check()` can verify it; False if only a solver's answer supports it.
     """
 
     problem: Problem
@@ -99,7 +95,6 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
-    refutes: bool = True
 
     @property
     def left_over(self) -> int | None:
@@ -118,16 +113,7 @@ class Certificate:
 
     @property
     def sentence(self) -> str:
-        """The proof in words; the first ones say so if it is none."""
-        if self.refutes:
-            return self._claim
-        return (
-            "Not verified: this rests on the solver's answer, since there are too many cases to check. "
-            + self._claim
-        )
-
-    @property
-    def _claim(self) -> str:
+        """The proof in words."""
         if self.by == "no stage":
             return f"No stage fits anywhere: {why_no_layer_fits(self.problem)}."
         if self.rate is None:
@@ -138,19 +124,16 @@ class Certificate:
             head = f"Even at the lowest rate, {self.rate:,.7g} tokens/s, there is no placement. "
         if self.by == "dual prices":
             return head + self._by_prices(layers)
-        held = f"fewer than {layers} layers"
-        if self.most_layers is not None:
-            held = f"at most {self.most_layers} of the {layers} layers"
+        held = f"at most {self.most_layers} of the {layers} layers"
         if self.by == "whole stages":
-            left = "" if self.left_over is None else f": {self.left_over} left over"
-            return f"{head}There whole stages hold {held}{left}{self._told}."
+            return f"{head}There whole stages hold {held}: {self.left_over} left over (verify with .check())."
         if self.by == "links":
             return (
                 f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold "
-                f"{held}{self._told}."
+                f"{held} (verify with .check())."
             )
         path = "No sequence of stages joined by links that reach it covers the layers from first to last"
-        return f"{head}{path}{self._told}."
+        return f"{head}{path} (verify with .check())."
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
@@ -172,10 +155,6 @@ class Certificate:
             f"There all GPUs together hold at most {self.total_price} layers ({among}), and the model's {layers} count "
             f"as {self.total_value}: {some}."
         )
-
-    @property
-    def _told(self) -> str:
-        return " (verify with .check())" if self.refutes else ""
 
     @property
     def _names(self) -> list[str]:
@@ -227,14 +206,9 @@ class Certificate:
         PipelabError
             Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
             GPUs cost as much as all layers, or stages hold more layers: this is no proof.
-        InvalidValue
-            Nothing can be checked here: see `refutes`.
         TooLarge
             More stages than anyone would wait for.
         """
-        if not self.refutes:
-            expected = "expected a certificate that refutes: this one rests on a solver's word"
-            raise InvalidValue("certificate", [("by", self.by, expected)])
         instance = instance_of(self.problem)
         following = _next_rate(instance, self.throughput)
         if self.rate != following:
@@ -333,7 +307,7 @@ def certificate(result: Result) -> Certificate:
     PipelabError
         A placement of that rate exists after all: the result is wrong.
     TooLarge
-        Too many mixtures of too many kinds of GPU would have to be listed.
+        Dual prices do not suffice, and a proof without a solver would take too many cases.
 
     Examples
     --------
@@ -369,15 +343,9 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    alike, stages = runs_of(problem.model).alike_inside, None
+    alike, stages = runs_of(problem.model).alike_inside, stages_of(problem, rate)
     for by in ("whole stages", "links") if alike else ("position",):
-        try:
-            stages = stages or stages_of(problem, rate)
-            held, _ = most_held(problem, stages, rate, by != "whole stages")
-        except TooLarge:
-            if _walked(instance, rate, by != "whole stages"):
-                continue
-            return replace(proof, by=by, refutes=False)
+        held, _ = most_held(problem, stages, rate, by != "whole stages")
         if held < problem.model.layers:
             return replace(proof, by=by, most_layers=held)
     if result.memory_for is None and "rounds" in result.details:
@@ -408,25 +376,6 @@ def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
         for _, own in takes:
             busy |= own
     return tuple(np.flatnonzero(~busy[instance.type_of]).tolist())
-
-
-def _walked(instance: Instance, rate: float, links: bool) -> bool:
-    """Whether a solver finds a pipeline of this rate.
-
-    Raises
-    ------
-    TooLarge
-        It finds none, and mixtures were left out.
-    """
-    inside = list(walks(Reach(instance, rate, links=links), {}, {}))
-    if any(walk.solved().order is not None for walk in inside):
-        return True
-    if any(walk.stages.links.narrowed for walk in inside):
-        raise TooLarge(
-            "a proof would have to list too many mixtures of classes",
-            {"classes": len(instance.classes)},
-        )
-    return False
 
 
 class _Stage(NamedTuple):
@@ -496,7 +445,8 @@ def most_held(
         for following, held in cases.pop(used).items():
             number, steps, found = number + 1, steps + len(following), found | held
             if steps > _MOST_STEPS:
-                raise TooLarge("too many cases to check", {"cases": number})
+                text = f"a proof without a solver would look at more than {number:,} cases"
+                raise TooLarge(text, {"cases": number})
             for i in following:
                 taken, begins = stages[i]
                 after = tuple(map(sum, zip(used, taken, strict=True)))
