@@ -60,7 +60,14 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     """
     layers = problem.model.layers
     groups, members = _groups(problem)
-    _refuse_if_too_many(problem, groups)
+    number = number_of_compositions(problem, groups)
+    if number > _MOST_COMPOSITIONS:
+        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+        raise TooLarge(
+            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
+            {"mixtures": number},
+        )
     composition = compositions(problem, groups, members)
     tables = stage_tables(
         problem.costs, problem.model, problem.workload, groups, composition, problem.batch_split
@@ -91,16 +98,11 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     }
 
 
-def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
+def number_of_compositions(problem: Problem, groups: Sequence[GPU]) -> int:
+    """No more compositions than these have to be listed."""
+    names = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-    types = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
-    number = sum(math.comb(types.count(t) + largest, largest) - 1 for t in set(types))
-    if number > _MOST_COMPOSITIONS:
-        raise TooLarge(
-            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
-            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
-            {"mixtures": number},
-        )
+    return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
 
 
 def starts_and_ends(
