@@ -59,6 +59,11 @@ def test_false_certificates_are_found_out():
         pl.PipelabError, match="stages hold 77 of 80 layers there, so this is no proof"
     ):
         dataclasses.replace(medium, most_layers=1).check()
+    rates = instance_of(medium.problem).thresholds
+    below, reached = rates[rates < medium.rate][-2:].tolist()
+    boast = dataclasses.replace(medium, throughput=below, rate=reached, most_layers=80)
+    with pytest.raises(pl.PipelabError, match="stages hold 80 of 80 layers"):
+        boast.check()
     single = pl.certificate(pl.solve(pl.load_case("medium")))
     negative = tuple(u if u else Fraction(-1) for u in single.prices)
     with pytest.raises(pl.PipelabError, match="a price below 0"):

@@ -250,7 +250,7 @@ class Certificate:
         rate = given(self.rate)
         stages = stages_of(self.problem, rate)
         held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
-        if held > given(self.most_layers):
+        if held > min(given(self.most_layers), layers - 1):
             raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
         return number
 
@@ -390,11 +390,8 @@ class _Stage(NamedTuple):
 
 def stages_of(problem: Problem, rate: float) -> list[_Stage]:
     """List the stages of a rate, by class; the cost model is asked for each kind of span."""
-    classes, spans, layers = (
-        gpu_classes(problem.cluster),
-        runs_of(problem.model),
-        problem.model.layers,
-    )
+    classes, spans = gpu_classes(problem.cluster), runs_of(problem.model)
+    layers = problem.model.layers
     kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
     examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
     alike = [
