@@ -26,7 +26,7 @@ is the distance from the bound: what is below cannot make up for it. So if a gap
 import heapq
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from typing import NamedTuple
@@ -151,51 +151,51 @@ class Relaxed(NamedTuple):
 
 def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
     """The linear relaxation over some columns; None where they are none, or do not serve the load."""
-    from scipy.optimize import linprog
-
     if not columns:
         return None
-    used = np.array([c.gpus for c in columns], dtype=float).T
-    rate = np.array([c.rate for c in columns])
-    unit = demand.load or rate.max()  # what is tiny or huge counts as nothing, or as infinite
-    if not demand.load:
-        found = linprog(-rate / unit, A_ub=used, b_ub=demand.counts, method="highs")
-        duals = np.maximum(0.0, -found.ineqlin.marginals)
-        return Relaxed(-found.fun * unit, found.x, duals * unit, 1.0)
-    found = linprog(
-        demand.price @ used,
-        A_ub=np.vstack([used, -rate / unit]),
-        b_ub=np.append(demand.counts, -1.0),
-        method="highs",
-    )
-    if found.x is None:
+    unit = _unit(demand, columns)
+    program = _program(demand, columns)
+    # without upper bounds, which capacities imply: they would share the dual prices
+    run = run_program(replace(program.relaxed(), upper=np.full(len(columns), np.inf)))
+    if run.x is None:
         return None
-    duals = np.maximum(0.0, -found.ineqlin.marginals)
-    return Relaxed(found.fun, found.x, duals[:-1], float(duals[-1]) / unit)
+    duals, value = given(run.row_duals), given(run.objective)
+    if not demand.load:
+        return Relaxed(value * unit, run.x, duals * unit, 1.0)
+    capacity, per_rate = duals[: len(demand.counts)], duals[len(demand.counts)]
+    return Relaxed(-value, run.x, capacity, float(per_rate) / unit)
 
 
 def whole(demand: Demand, columns: Sequence[Column], deadline: Deadline) -> SolverRun:
     """The whole program over some columns."""
-    number = len(columns)
-    used = np.array([c.gpus for c in columns], dtype=float).T.reshape(-1, number)
-    rate = np.array([c.rate for c in columns])
+    return run_program(_program(demand, columns), deadline=deadline)
+
+
+def _unit(demand: Demand, columns: Sequence[Column]) -> float:
+    """What rates are counted in, so that a solver's tolerance is a share of it."""
+    return demand.load or max(c.rate for c in columns)
+
+
+def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
+    """The master program."""
+    number, unit = len(columns), _unit(demand, columns)
+    used = np.array([c.gpus for c in columns], dtype=float).T
+    rate = np.array([c.rate for c in columns]) / unit
     names = Columns({"x": number})
     capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
     capacity.upper[:] = demand.counts
     blocks: dict[str, RowBlock] = {"class_capacity": capacity}
-    unit = demand.load or rate.max()  # so that a solver's tolerance is a share of it
     if demand.load:
-        blocks["load"] = names.rows({"x": sp.csr_array(rate[None] / unit)}, lower=1.0)
+        blocks["load"] = names.rows({"x": sp.csr_array(rate[None])}, lower=1.0)
     if demand.budget < np.inf:
         cost = demand.price @ used / max(demand.budget, demand.price.max())
         most = demand.budget / max(demand.budget, demand.price.max())
         blocks["budget"] = names.rows({"x": sp.csr_array(cost[None])}, upper=most)
     most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
-    objective = -(demand.price @ used) if demand.load else rate / unit
-    program = LinearProgram(
+    objective = -(demand.price @ used) if demand.load else rate
+    return LinearProgram(
         names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
     )
-    return run_program(program, deadline=deadline)
 
 
 def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:

@@ -87,11 +87,13 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
     status = _ENDS.get(ended.name)
     if status is None:
         raise PipelabError(f"HiGHS ended without an answer: {highs.modelStatusToString(ended)}")
-    x = objective = bound = None
+    x = objective = bound = row_duals = None
     # feasible, not merely there
     if status != "infeasible" and info.primal_solution_status == 2:
         x = np.array(highs.getSolution().col_value, dtype=float)
         objective = float(program.objective @ x)
+        if not program.integer.any():
+            row_duals = np.abs(np.array(highs.getSolution().row_dual, dtype=float))
     whole = program.integer.any()
     if status != "infeasible":
         bound = -info.mip_dual_bound if whole else objective
@@ -103,6 +105,7 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
         bound if bound is not None and math.isfinite(bound) else None,
         nodes=max(0, int(info.mip_node_count)) if whole else 0,
         solve_seconds=seconds,
+        row_duals=row_duals,
     )
 
 

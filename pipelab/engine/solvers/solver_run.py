@@ -35,6 +35,8 @@ class SolverRun:
     nodes : int
     solve_seconds : float
     progress : tuple of Progress
+    row_duals : float array or None
+        Of a linear program solved with HiGHS: what one unit more of each row's limit would bring, as an absolute value.
     """
 
     status: str
@@ -45,3 +47,4 @@ class SolverRun:
     nodes: int = 0
     solve_seconds: float = 0.0
     progress: tuple[Progress, ...] = ()
+    row_duals: np.ndarray | None = None
