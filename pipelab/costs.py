@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_answered",
-    "link_rate", "pass_time", "whole_sequences",
+    "link_rate", "link_unit", "pass_time", "refuse_transfers", "whole_sequences",
 ]  # fmt: skip
 
 # A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
@@ -115,14 +115,14 @@ class CostModel(Protocol):
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s, of 10^9 bytes.
 
         Returns
         -------
         float or numpy.ndarray
-            In the problem's `link_units` per second.
+            In tokens/s, unless the model has another `link_unit`.
         """
 
 
@@ -208,7 +208,9 @@ def link_answered(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
         # A model may take all links for equally fast, and answer with one number.
         rates = np.broadcast_to(np.asarray(rate, float), given.shape)
         bad = given[(given > 0) & ~(rates > 0)]
-        expected = f"expected more than 0 {problem.link_units}/s where the bandwidth is above 0"
+        expected = (
+            f"expected more than 0 {link_unit(problem.costs)}/s where the bandwidth is above 0"
+        )
         found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
     except (TypeError, ValueError):
         bad, found = given, rate
@@ -227,7 +229,25 @@ def _number(value: Any) -> Any:
 
 def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
     """Bandwidth over tensor size, both of GB of 10^9 bytes, times its tokens."""
-    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer())
+    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.workload.tokens)
+
+
+def link_unit(costs: CostModel) -> str:
+    """Return what a cost model counts on links: tokens, or what its attribute `link_units` says.
+
+    Only the write-up's model has one: "transfers", compared with a stage's tokens by mistake.
+    """
+    return getattr(costs, "link_units", "tokens")
+
+
+def refuse_transfers(what: str, unit: str) -> None:
+    """Refuse links that are not counted in tokens, and so have no time; `what` was called."""
+    if unit != "tokens":
+        remedy = "costs=dataclasses.replace(problem.costs, link_units='tokens')"
+        expected = (
+            f"expected 'tokens', so that links have a time: dataclasses.replace(problem, {remedy})"
+        )
+        raise InvalidValue(what, [("costs.link_units", unit, expected)])
 
 
 @checked
@@ -280,14 +300,14 @@ class LayerTimes:
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s.
 
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `Problem.link_units`.
+            In tokens/s.
         """
         return link_rate(problem, bandwidth_gb_per_s)
 

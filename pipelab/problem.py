@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
 from pipelab.cluster import Cluster
-from pipelab.costs import CostModel, link_answered
+from pipelab.costs import CostModel, link_answered, link_unit
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
@@ -257,10 +257,6 @@ class Problem:
         True: all GPUs of a stage are of one type.
     batch_split : {"even", "balanced"}
         How a stage's GPUs share the batch: equally, or so that all finish together.
-    link_units : {"tokens", "transfers"}
-        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's
-        transfers/s with a stage's tokens/s, as the write-up does by mistake; only the write-up's
-        own files set it, see `load_case`.
     name : str
         For titles and messages.
 
@@ -285,7 +281,6 @@ class Problem:
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
     same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
-    link_units: Literal["tokens", "transfers"] = "tokens"
     name: str = "problem"
 
     def __post_init__(self) -> None:
@@ -342,18 +337,6 @@ class Problem:
         elements = self.workload.tokens_passed * self.model.d_model
         return elements * self.model.bytes_per_element / 1e9
 
-    def tokens_per_transfer(self) -> float:
-        """Tokens whose activations one such tensor holds.
-
-        Returns
-        -------
-        float
-            1 where the write-up's units are kept (`link_units="transfers"`).
-        """
-        if self.link_units == "transfers":
-            return 1.0
-        return self.workload.tokens
-
     def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
         """Rate of links of these bandwidths, as the cost model has it.
 
@@ -365,7 +348,7 @@ class Problem:
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `link_units`; of the shape that was given.
+            In tokens/s, or the cost model's own `link_unit`; of the shape that was given.
 
         Raises
         ------
@@ -420,7 +403,7 @@ class Problem:
             ("GPUs per stage", f"at most {self.max_gpus_per_stage}"
              + (", all of one type" if self.same_type_stages else "")),
             ("batch split", self.batch_split),
-            ("links counted in", f"{self.link_units}/s"),
+            ("links counted in", f"{link_unit(self.costs)}/s"),
         ]  # fmt: skip
         return pd.DataFrame(rows, columns=[self.name, "value"])
 

@@ -17,6 +17,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import column_generation, deploying, workloads
 from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.workloads import first_offers
+from pipelab.hardware.linear_rates import with_link_units
 
 
 def best_by_gpus(problem, batches):
@@ -350,7 +351,7 @@ def identical_by_type(seed):
     cluster = pl.Cluster.from_counts(counts, memory, 1e6)
     tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)))
     model = dataclasses.replace(tiny.model, layers=6)
-    return dataclasses.replace(tiny, cluster=cluster, model=model, link_units="tokens")
+    return with_link_units(dataclasses.replace(tiny, cluster=cluster, model=model), "tokens")
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -42,7 +42,7 @@ PLAN = pl.Placement.of([(32, (0,))])
 @pytest.fixture(scope="module")
 def problem():
     cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-8B")
-    return pl.Problem(cluster, model, pl.Workload(100, 2), pl.Roofline(), link_units="tokens")
+    return pl.Problem(cluster, model, pl.Workload(100, 2), pl.Roofline())
 
 
 def _roof(problem, **odd):
@@ -257,7 +257,6 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
         problem.costs,
         32,
         same_type_stages=False,
-        link_units="tokens",
     )
     with pytest.raises(
         pl.InvalidValue,
@@ -279,7 +278,6 @@ def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
         problem.costs,
         32,
         same_type_stages=False,
-        link_units="tokens",
     )
     result = solve_for_cost(many)
     assert (result.status, result.objective.bound) == ("optimal", result.objective.value)

@@ -20,6 +20,7 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.hardware.pass_times import Demand, Span, hardware_of
 
 
@@ -137,7 +138,7 @@ def test_ends_alone_differ_and_links_bind(seed):
 def _problem(**changes):
     options = {
         "cluster": pl.load_cluster("helix-single24"), "model": pl.load_model("Llama-3-70B"),
-        "workload": pl.Workload(1000, 8, "decode", in_flight=16), "costs": pl.Roofline(), "link_units": "tokens",
+        "workload": pl.Workload(1000, 8, "decode", in_flight=16), "costs": pl.Roofline(),
     } | changes  # fmt: skip
     return pl.Problem(**options)
 
@@ -198,7 +199,7 @@ BAD = {
         lambda: _problem(model=pl.Model("m", 4, 64, 64, 1.0)),
         "expected a Transformer",
     ),
-    "links in transfers": (lambda: _problem(link_units="transfers"), "expected 'tokens'"),
+    "links in transfers": (lambda: with_link_units(_problem(), "transfers"), "expected 'tokens'"),
     "an unknown GPU": (
         lambda: _problem(cluster=pl.Cluster.from_counts({"H1000": 2}, 80, 10)),
         "not a GPU type the cost model knows",

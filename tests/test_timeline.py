@@ -18,6 +18,7 @@ from pipelab.course.n08 import published_bubbles, published_interleaved_rate
 from pipelab.course.published_programs import Panic, PipelineClock
 from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.schedule_files import from_csv, to_csv
 from pipelab.io.trace_files import chrome_trace, save_chrome_trace
 
@@ -939,7 +940,7 @@ def test_what_is_no_number_and_no_schedule_is_refused_by_name(call, message):
 
 
 def test_tokens_are_a_number(two_stages):
-    problem = dataclasses.replace(two_stages, link_units="tokens")
+    problem = with_link_units(two_stages, "tokens")
     for tokens in (math.nan, math.inf, True, "a", None, -1):
         with pytest.raises(pl.InvalidValue, match="inference_costs: tokens = "):
             pl.inference_costs(problem, pl.Placement.of([(2, (0,)), (2, (1,))]), tokens=tokens)
@@ -1056,7 +1057,7 @@ def test_the_chrome_trace_holds_every_action_and_message(tmp_path):
 
 def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
     """In the long run the pipeline yields what its bottleneck yields, be that a stage or a link."""
-    problem = dataclasses.replace(two_stages, link_units="tokens")
+    problem = with_link_units(two_stages, "tokens")
     placement = pl.Placement.of([(2, (0,)), (2, (1,))])
     for slower in (1.0, 1e-7):
         slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(slower))
@@ -1068,7 +1069,7 @@ def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
         assert 200 * 512 / (many - few) == pytest.approx(evaluated.throughput)
     assert evaluated.bottlenecks[0].startswith("link")
     with pytest.raises(
-        pl.InvalidValue, match=r"problem\.link_units = 'transfers': expected 'tokens'"
+        pl.InvalidValue, match=r"costs\.link_units = 'transfers': expected 'tokens'"
     ):
         pl.inference_costs(two_stages, placement, tokens=512)
     with pytest.raises(pl.InvalidValue, match="tokens = 0: expected more than 0"):

@@ -275,18 +275,12 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            The model is no `Transformer`, links are not counted in tokens, an engine for training
-            is to write tokens, or a rate is not between 1e-9 and 1e15 tokens/s, beyond which
-            solvers do not compute.
+            The model is no `Transformer`, an engine for training is to write tokens, or a rate is
+            not between 1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
         """
         if not isinstance(problem.model, Transformer):
             expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
             raise InvalidValue("Problem", [("model", problem.model.name, expected)])
-        if problem.link_units != "tokens":
-            expected = (
-                "expected 'tokens': Roofline's stages count tokens, and links must count the same"
-            )
-            raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
         load, spans = problem.workload, (range(1), range(problem.model.layers))
         if self.constants.activation_moves and load.phase in ("decode", "mixed"):
             expected = f"expected another engine for the phase {load.phase!r}: this one trains"
@@ -598,7 +592,7 @@ class Roofline:
         --------
         >>> import pipelab as pl
         >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
         >>> held = problem.costs.capacity(problem, pl.Placement.of([(32, (0,))]))
         >>> held.context > 40_000, held.sequences
         (True, 5)
@@ -628,7 +622,7 @@ class Roofline:
         --------
         >>> import pipelab as pl
         >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
         >>> result = pl.solve(problem)
         >>> expected = problem.costs.expected_rate(problem, result.evaluation)
         >>> expected.low < result.throughput < expected.high

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelab.costs import link_unit
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
@@ -34,9 +35,8 @@ _PLAN = {
     "in_flight": "in_flight",
 }
 # The conditions of a plan, by the field of the problem and of its workload that each comes from.
-_RULES = {
-    name: name for name in ("batch_split", "link_units", "max_gpus_per_stage", "same_type_stages")
-}
+_RULES = {name: name for name in ("batch_split", "max_gpus_per_stage", "same_type_stages")}
+_UNITS = "link_units"
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
 _WORKLOAD |= {"in_flight_given": "in_flight"}  # null if it was chosen with the placement
 
@@ -198,6 +198,7 @@ def _conditions(problem: Problem) -> dict[str, Any]:
         **{name: getattr(problem, field) for name, field in _RULES.items()},
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
         "cost_model": type(problem.costs).__name__,
+        _UNITS: link_unit(problem.costs),
     }
 
 
@@ -268,7 +269,9 @@ def problem_of(path: str | Path, case: str | None = None) -> Problem:
     if not isinstance(name, str) or not name:
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
-    return load_case(name, **{rule: said[rule] for rule in _RULES if said.get(rule) is not None})
+    return load_case(
+        name, **{rule: said[rule] for rule in (*_RULES, _UNITS) if said.get(rule) is not None}
+    )
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -316,7 +319,7 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
     """Refuse a plan made under other conditions; the message has the call that sets them."""
     own = _conditions(problem)
-    read = {*_WORKLOAD, "batch_split", "link_units"}
+    read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
         read.remove("output_tokens")
     other = {
@@ -330,6 +333,9 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
         [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
         for fields in (_RULES, _WORKLOAD)
     )
+    if _UNITS in other:
+        units = f"{_UNITS}={shown(other[_UNITS])[:40]}"
+        parts.append(f"costs=dataclasses.replace(problem.costs, {units})")
     if load:
         parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
     raise InvalidData(

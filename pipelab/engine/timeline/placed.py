@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, TrainingCost
+from pipelab.costs import MEMORY_SLACK, TrainingCost, refuse_transfers
 from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
@@ -361,7 +361,8 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
     """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
-    refuse_transfers_per_second(evaluation, what)
+    if evaluation.links:
+        refuse_transfers(what, evaluation.link_unit)
     lanes = [
         lane
         for pair in zip_longest(evaluation.stages, evaluation.links)
@@ -376,16 +377,6 @@ def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageC
     *between, leaving = waits
     comm = tuple(between) if any(between) else 0.0
     return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
-
-
-def refuse_transfers_per_second(evaluation: Evaluation, what: str) -> None:
-    """Raise `InvalidValue` if links are counted in transfers/s, which have no size in tokens."""
-    if evaluation.links and evaluation.link_unit != "tokens":
-        expected = (
-            "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
-            "take dataclasses.replace(problem, link_units='tokens')"
-        )
-        raise InvalidValue(what, [("problem.link_units", evaluation.link_unit, expected)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -616,7 +607,8 @@ def training_timeline(
     what = "timeline_of"
     placement = placement_in(placement, what)
     evaluation = evaluate(problem, placement)
-    refuse_transfers_per_second(evaluation, what)
+    if evaluation.links:
+        refuse_transfers(what, evaluation.link_unit)
     load = problem.workload
     if load.phase not in ("prefill", "training"):
         expected = "expected 'training', or 'prefill': training reads whole sequences"
