@@ -161,7 +161,7 @@ def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
     problem = dataclasses.replace(
         problem,
         cluster=cluster,
-        costs=oracle.TableCosts(3, slowest=False, link_units=problem.costs.link_units),
+        costs=oracle.TableCosts(3, slowest=False),
     )
     assert by_nodes(problem)
     monkeypatch.setattr(oracle.TableCosts, "nodes_matter_alone", False)
