@@ -329,7 +329,7 @@ MISTAKES = {
         lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1),
         "did you mean 'A10'",
     ),
-    "no facts": (lambda: _layer_times("L44"), "no facts of GPU type 'L44'; did you mean 'L4'"),
+    "no facts": (lambda: _layer_times("L44"), "gpu.type = 'L44': did you mean 'L4'"),
     "no sizes": (lambda: plot_growth({}), "expected at least one"),
     "no entries": (lambda: plot_verdicts(pl.reproduce([])), "expected at least one"),
     "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),

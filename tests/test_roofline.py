@@ -21,7 +21,7 @@ from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.linear_rates import with_link_units
-from pipelab.hardware.pass_times import Demand, Span, hardware_of
+from pipelab.hardware.pass_times import Demand, Span
 
 
 def test_parameters_equal_the_published_totals():
@@ -538,7 +538,7 @@ def test_no_prediction_is_absurd_where_nobody_looked(phase):
                 Demand(model, pl.Workload(tokens, 1, phase, 1)),
                 Span.of(model, range(32)),
             )
-            hardware = hardware_of(costs, demand, [gpu]).take(0)
+            hardware = costs.hardware(demand, [gpu]).take(0)
             times = {t: hardware.stage_seconds(span, batches, t) for t in (1, 2, 8)}
             for t, seconds in times.items():
                 where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"

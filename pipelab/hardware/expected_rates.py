@@ -12,7 +12,6 @@ from pipelab.cluster import GPU
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.hardware.known_models import load_model
-from pipelab.hardware.pass_times import seconds_of_pass
 from pipelab.io.paths import data_dir
 from pipelab.problem import Workload
 
@@ -166,7 +165,7 @@ def _seconds(costs: "Roofline", row: "Series") -> float:
     def taken(tokens: float, phase: str) -> float:
         load = Workload(int(tokens), int(row.batch), phase)  # type: ignore[arg-type]  # as the file has it
         layers, degree = range(model.layers), int(row.tensor_parallel)
-        return seconds_of_pass(costs, model, load, gpu, layers, degree)
+        return costs.pass_seconds(model, load, gpu, layers, degree)
 
     if row.phase != "request":
         return taken(row.prompt, row.phase)

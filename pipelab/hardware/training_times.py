@@ -19,12 +19,8 @@ from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost, whole_sequences
 from pipelab.errors import InvalidValue
 from pipelab.fields import real_number
-from pipelab.hardware.pass_times import (
-    Demand,
-    Span,
-    hardware_of,
-)
-from pipelab.hardware.stage_modes import Candidates
+from pipelab.hardware.pass_times import Demand, Span
+from pipelab.hardware.roofline import Candidates, Roofline
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -38,7 +34,6 @@ from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
-    from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem
 
 
@@ -54,7 +49,7 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "Roofline", problem: "Problem", report: "StageReport", **options: Any
+    costs: Roofline, problem: "Problem", report: "StageReport", **options: Any
 ) -> TrainingCost:
     """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
     layers, gpus = report.stage.layers, report.stage.gpus
@@ -66,7 +61,7 @@ def training_cost(
 
 
 def training_table(
-    costs: "Roofline", problem: "Problem", ids: Sequence[int], **options: Any
+    costs: Roofline, problem: "Problem", ids: Sequence[int], **options: Any
 ) -> np.ndarray | None:
     """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
@@ -82,7 +77,7 @@ def training_table(
 
 
 def _stages(
-    costs: "Roofline",
+    costs: Roofline,
     problem: "Problem",
     ids: Sequence[int],
     span: Span,
@@ -149,7 +144,7 @@ def _kept(
 
 
 def gradients(
-    costs: "Roofline",
+    costs: Roofline,
     demand: Demand,
     gpu: GPU,
     span: Span,
@@ -167,7 +162,7 @@ def gradients(
     attention : Attention
         How it is computed.
     """
-    hardware = hardware_of(costs, demand, [gpu]).take(0)
+    hardware = costs.hardware(demand, [gpu]).take(0)
     causal = hardware.layers_seconds(span, b, degree)
     shared: Any = 0.0
     if degree > 1:
@@ -206,18 +201,18 @@ def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
     return matrices, pairs
 
 
-def _gradient_bytes(costs: "Roofline") -> float:
+def _gradient_bytes(costs: Roofline) -> float:
     """Per parameter; `for_training` has chosen an engine that says so."""
     return costs.constants.gradient_bytes or 0.0
 
 
-def update_seconds(costs: "Roofline", bandwidth: float, parameters: Any) -> Any:
+def update_seconds(costs: Roofline, bandwidth: float, parameters: Any) -> Any:
     """Seconds of Adam's step on so many parameters of one GPU."""
     return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
 
 
 def _step(
-    costs: "Roofline",
+    costs: Roofline,
     demand: Demand,
     problem: "Problem",
     ids: Sequence[int],
@@ -228,7 +223,7 @@ def _step(
     cluster = problem.cluster
     gpus = [cluster.gpus[g] for g in ids]
     slowest = min(
-        float(hardware_of(costs, demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
+        float(costs.hardware(demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
     )
     update, gradient = update_seconds(costs, slowest, parameters), _gradient_bytes(costs)
     replicas = len(gpus) // degree

@@ -12,8 +12,8 @@ from pipelab.costs import MEMORY_SLACK, answered
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
-from pipelab.hardware.pass_times import Demand, Span, seconds_of_pass
-from pipelab.hardware.stage_modes import can_cut
+from pipelab.hardware.pass_times import Demand, Span
+from pipelab.hardware.roofline import Roofline, can_cut
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
@@ -22,7 +22,6 @@ from pipelab.splits import split_minmax
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.hardware.roofline import Roofline
 
 MOST = 10**9  # that a Workload counts to; what fits this often has no limit
 
@@ -155,7 +154,7 @@ def _least(values: list[int | None]) -> int | None:
 
 
 def mixes_of_node(
-    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
+    costs: Roofline, model: Transformer, workload: Workload, gpu: GPU, gpus: int
 ) -> "DataFrame":
     """Return the table of `Roofline.node_mixes`."""
     import pandas as pd
@@ -176,7 +175,7 @@ def mixes_of_node(
 
 
 def _row(
-    costs: "Roofline",
+    costs: Roofline,
     model: Transformer,
     workload: Workload,
     gpu: GPU,
@@ -188,13 +187,13 @@ def _row(
     whole = workload.batch_size * workload.in_memory
     batch = -(-whole // (replicas * stages))
     load = replace(workload, batch_size=batch, in_flight=stages)
-    each = [
-        seconds_of_pass(costs, model, load, gpu, range(i, i + 1), cut) for i in range(model.layers)
-    ]
+    demand = Demand(model, load)
+    hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
+    alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
+    each = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
     split = split_minmax(each, stages)
     assert split is not None  # there are no limits
     seconds = [sum(each[i] for i in layers) for layers in split]
-    demand = Demand(model, load)
     sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
     link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.
