@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.expected_rates import LEAST_ROWS, error_bands
-from pipelab.hardware.measurements import held_out_errors
+from pipelab.hardware.measurements import LEAST_ROWS, error_bands, held_out_errors
 
 ROWS = pd.read_csv("data/held_out_times.csv")
 # By phase and GPUs that cut a layer: rows, and the greatest median |error|; the target is 15%. Of the

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from pipelab.costs import TrainingCost
     from pipelab.evaluation import Evaluation, StageReport
     from pipelab.hardware.calibration import Calibration
-    from pipelab.hardware.expected_rates import ExpectedRate
+    from pipelab.hardware.measurements import ExpectedRate
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
 
@@ -650,9 +650,9 @@ class Roofline:
         >>> expected.low < result.throughput < expected.high
         True
         """
-        from pipelab.hardware.expected_rates import expected_rate
+        from pipelab.hardware.measurements import expected_rate
 
-        return expected_rate(problem, evaluation, Roofline())
+        return expected_rate(problem, evaluation)
 
     def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
