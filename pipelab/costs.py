@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
 __all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_answered",
-    "link_rate", "link_unit", "pass_time", "refuse_transfers", "whole_sequences",
+    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "fits_in",
+    "link_answered", "link_rate", "link_unit", "pass_time", "refuse_transfers", "whole_sequences",
 ]  # fmt: skip
 
-# A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
+# A stage that needs exactly the available memory fits, despite rounding.
 MEMORY_SLACK = 1 + 1e-9
 
 _SAME = 1e-9  # shares and times this close to one another differ by the last bits of the arithmetic
@@ -40,6 +40,11 @@ class StageCost(NamedTuple):
     degree: int = 1
     # Of one microbatch, in whole sequences; None: its tokens over the throughput.
     pass_seconds: float | None = None
+
+    def fits(self, gpus: Sequence[GPU]) -> bool:
+        """Whether the stage has a rate, and the memory that it needs on each of its GPUs."""
+        needs = zip(self.memory_gb, gpus, strict=True)
+        return self.throughput > 0 and all(fits_in(need, gpu.memory_gb) for need, gpu in needs)
 
 
 class TrainingCost(NamedTuple):
@@ -124,6 +129,15 @@ class CostModel(Protocol):
         float or numpy.ndarray
             In tokens/s, unless the model has another `link_unit`.
         """
+
+
+def fits_in(needed_gb: Any, memory_gb: Any) -> Any:
+    """Whether so much memory is enough; numbers or arrays, which broadcast.
+
+    >>> fits_in(80.0 + 1e-12, 80.0), fits_in(80.1, 80.0)
+    (True, False)
+    """
+    return needed_gb <= memory_gb * MEMORY_SLACK
 
 
 def whole_sequences(batch: Any) -> Any:

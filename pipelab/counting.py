@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from pipelab.costs import MEMORY_SLACK, link_unit
+from pipelab.costs import link_unit
 from pipelab.errors import NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance
@@ -155,12 +155,8 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
                 continue
             table[mix] = rates = []
             for layers in range(1, model.layers + 1):
-                cost = problem.costs.stage(
-                    model, problem.workload, gpus, range(layers), problem.batch_split
-                )
-                needs = zip(cost.memory_gb, gpus, strict=True)
-                fits = all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs)
-                rates.append(float(cost.throughput) if fits else 0.0)
+                cost = problem.stage_cost(gpus, range(layers))
+                rates.append(cost.throughput if cost.fits(gpus) else 0.0)
     return table
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
-from pipelab.costs import MEMORY_SLACK, StageCost, answered, link_unit, refuse_transfers
+from pipelab.costs import StageCost, answered, fits_in, link_unit, refuse_transfers
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
@@ -458,7 +458,7 @@ def _memory_defects(
         )
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
-        if need > gpu.memory_gb * MEMORY_SLACK:
+        if not fits_in(need, gpu.memory_gb):
             defects.append(
                 f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
                 f"({gpu.type}), which has {gpu.memory_gb:g} GB"

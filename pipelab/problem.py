@@ -5,13 +5,13 @@ once, so nothing further down needs to ask again whether a number is sensible.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
-from pipelab.cluster import Cluster
-from pipelab.costs import CostModel, link_answered, link_unit
+from pipelab.cluster import GPU, Cluster
+from pipelab.costs import CostModel, StageCost, answered, link_answered, link_unit
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
@@ -356,6 +356,28 @@ class Problem:
             A link that has a bandwidth has no rate above 0.
         """
         return link_answered(self, bandwidth_gb_per_s)
+
+    def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:
+        """Rate, batch shares and memory of one stage, as the cost model has it.
+
+        Parameters
+        ----------
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        StageCost
+            Its `fits` says whether the GPUs have the memory.
+
+        Raises
+        ------
+        InvalidValue
+            The cost model's answer has no valid number for each of the GPUs.
+        """
+        return answered(self.costs, self.model, self.workload, gpus, layers, self.batch_split)
 
     def message_seconds(
         self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, answered
+from pipelab.costs import answered, fits_in
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
@@ -133,8 +133,7 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
     def fits(load: Workload) -> bool:
         cost = answered(problem.costs, problem.model, load, gpus, stage.layers, problem.batch_split)
-        pairs = zip(cost.memory_gb, gpus, strict=True)
-        return cost.throughput > 0 and all(gb <= g.memory_gb * MEMORY_SLACK for gb, g in pairs)
+        return cost.fits(gpus)
 
     context = _last(lambda n: fits(replace(load, sequence_length=n)))
     batch = _last(lambda n: fits(replace(load, batch_size=n)))
@@ -213,5 +212,5 @@ def _row(
         "seconds_per_turn": turn,
         "memory_needed_gb": needed,
         "memory_offered_gb": gpu.memory_gb,
-        "fits": needed <= gpu.memory_gb,
+        "fits": fits_in(needed, gpu.memory_gb),
     }

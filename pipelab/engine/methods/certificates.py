@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK
 from pipelab.display import counted, listed, table
 from pipelab.engine.duals import dual_prices
 from pipelab.engine.infeasible import why_no_layer_fits
@@ -250,12 +249,8 @@ class Certificate:
             price_of[instance.types[i]] = price_of[kind]
         for gpus, layers in self._stages(instance):
             number += 1
-            cost = self.problem.costs.stage(
-                self.problem.model, self.problem.workload, gpus, layers, self.problem.batch_split
-            )
-            if any(
-                m > g.memory_gb * MEMORY_SLACK for m, g in zip(cost.memory_gb, gpus, strict=True)
-            ):
+            cost = self.problem.stage_cost(gpus, layers)
+            if not cost.fits(gpus):
                 continue
             if self.by == "no stage":
                 broken = cost.throughput > 0

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, TrainingCost, refuse_transfers
+from pipelab.costs import TrainingCost, fits_in, refuse_transfers
 from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
@@ -446,7 +446,7 @@ class TrainingTimeline:
             for label, need, limit in zip(
                 self.labels, self.memory_gb or (), self.limits_gb, strict=False
             )
-            if need > limit * MEMORY_SLACK
+            if not fits_in(need, limit)
         ]
         return "; ".join([*uncut, *lacking])
 
@@ -672,7 +672,7 @@ def stages_of(
         reports, columns.held_counts, columns.held.tolist(), strict=True
     ):
         stored = cost(report, "none")
-        fits = needed_gb(stored[0], held, parts) <= min(report.memory_limit_gb) * MEMORY_SLACK
+        fits = fits_in(needed_gb(stored[0], held, parts), min(report.memory_limit_gb))
         found.append(stored if fits else cost(report, "full"))
     return tuple(found)
 
