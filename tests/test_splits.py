@@ -279,7 +279,7 @@ def test_proportional_shares_are_within_one_layer_or_the_minimum(weights, more):
 
 def test_proportional_seed_ignores_that_memory_is_all_zero():
     assert sizes(seed_proportional(4, [0, 0])) == [1, 3]
-    with pytest.raises(pl.InvalidValue, match=r"weights\[0\] = 0.0: expected more than 0"):
+    with pytest.raises(pl.InvalidValue, match=r"weights\[0\] = 0: expected more than 0"):
         split_proportional(4, [0, 0])
 
 
@@ -295,7 +295,7 @@ BAD = {
     "infinite FLOPs": (lambda: split_by_flops([float("inf")], 1), r"flops\[0\] = inf"),
     "speed 0": (
         lambda: split_minmax([1, 1], 2, speeds=[1, 0]),
-        r"speeds\[1\] = 0.0: expected more than 0",
+        r"speeds\[1\] = 0: expected more than 0",
     ),
     "too few speeds": (
         lambda: split_minmax([1, 1], 2, speeds=[1]),
@@ -303,7 +303,7 @@ BAD = {
     ),
     "bandwidth 0": (
         lambda: split_bandwidth_aware(2, [1, 1], [0, 1]),
-        r"bandwidth\[0\] = 0.0: expected more than 0",
+        r"bandwidth\[0\] = 0: expected more than 0",
     ),
     "one bandwidth short": (
         lambda: split_bandwidth_aware(3, [1, 1], [1]),

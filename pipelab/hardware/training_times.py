@@ -17,8 +17,7 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost, whole_sequences
-from pipelab.errors import InvalidValue
-from pipelab.fields import real_number
+from pipelab.fields import NotNegative, checked_value
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Candidates, Roofline
 from pipelab.hardware.training_memory import (
@@ -90,11 +89,7 @@ def _stages(
     """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
     if bytes_per_parameter is None:
         bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
-    elif real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
-        expected = "expected at least 0"
-        raise InvalidValue(
-            "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
-        )
+    checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
     model, load = problem.model, replace(problem.workload, phase="training")
     demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.

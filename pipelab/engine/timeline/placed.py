@@ -18,7 +18,7 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, tally
-from pipelab.fields import given, instance, is_list, real_number, true_or_false, whole_number
+from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -354,8 +354,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
         Placement,
         "a Placement, such as pl.solve(problem).placement",
     )
-    if real_number("inference_costs", "tokens", tokens) <= 0:
-        raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
+    tokens = checked_value("inference_costs", "tokens", tokens, Positive)
     return lane_costs(evaluate(problem, placement), tokens, "inference_costs")[0]
 
 
@@ -811,7 +810,7 @@ def timeline_of(
     1 microbatch in flight: 82.5629 tokens/s, 61.3% of the rate of 134.616, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
-    if true_or_false("timeline_of", "training", training) or trains:
+    if checked_value("timeline_of", "training", training, Flag) or trains:
         if in_flight is not None:
             expected = "expected None: a training step holds what its schedule says"
             raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])
