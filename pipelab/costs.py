@@ -19,11 +19,6 @@ from pipelab.fields import NotNegative, Positive, checked, is_list, is_real, pyt
 if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
-__all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "fits_in",
-    "link_answered", "link_rate", "link_unit", "pass_time", "refuse_transfers", "whole_sequences",
-]  # fmt: skip
-
 # A stage that needs exactly the available memory fits, despite rounding.
 MEMORY_SLACK = 1 + 1e-9
 
@@ -363,7 +358,5 @@ class LayerTimes:
         batch = tuple(b * workload.batch_size for b in share)
         whole = whole_sequences(np.array(batch)) / workload.batch_size
         memory = model.weight_gb(layers) + self.reserved_gb
-        return StageCost(
-            workload.tokens / interval, batch, (memory,) * len(gpus),
-            pass_seconds=float(pass_time(interval, max(whole * seconds))),
-        )  # fmt: skip
+        passes, rate = pass_time(interval, max(whole * seconds)), workload.tokens / interval
+        return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))

@@ -5,7 +5,7 @@ once, so nothing further down needs to ask again whether a number is sensible.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
@@ -28,8 +28,6 @@ from pipelab.fields import (
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
-
-__all__ = ["Model", "ModelLike", "Problem", "Workload", "require_identical_layers"]
 
 
 @runtime_checkable
@@ -413,25 +411,22 @@ class Problem:
         """
         import pandas as pd
 
-        rows = [
-            ("model", f"{self.model.name}, {counted(self.model.layers, 'layer')}"),
-            ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
-             + ("" if self.model.uniform else ", more or less where layers differ")),
-            ("batch × sequence",
-             f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
-             + ("" if self.workload.phase == "prefill" else f", {self.workload.phase}")),
-            ("tensor between stages", f"{self.tensor_gb():.4g} GB"),
-            ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
-            ("GPUs per stage", f"at most {self.max_gpus_per_stage}"
-             + (", all of one type" if self.same_type_stages else "")),
-            ("batch split", self.batch_split),
-            ("links counted in", f"{link_unit(self.costs)}/s"),
-        ]  # fmt: skip
-        return pd.DataFrame(rows, columns=[self.name, "value"])
-
-    def _pool(self) -> Iterator[tuple[str, int, float]]:
-        frame = self.cluster.to_frame()
-        return zip(frame["type"], frame["count"], frame["memory_gb"], strict=True)
+        model, load, pool = self.model, self.workload, self.cluster.to_frame()
+        gpus = zip(pool["count"], pool["type"], pool["memory_gb"], strict=True)
+        differ = "" if model.uniform else ", more or less where layers differ"
+        phase = "" if load.phase == "prefill" else f", {load.phase}"
+        same = ", all of one type" if self.same_type_stages else ""
+        rows = {
+            "model": f"{model.name}, {counted(model.layers, 'layer')}",
+            "weights of one layer": f"{model.layer_weight_gb:g} GB{differ}",
+            "batch × sequence": f"{load.batch_size} × {load.sequence_length} tokens{phase}",
+            "tensor between stages": f"{self.tensor_gb():.4g} GB",
+            "GPUs": ", ".join(f"{count} × {kind} ({gb:g} GB)" for count, kind, gb in gpus),
+            "GPUs per stage": f"at most {self.max_gpus_per_stage}{same}",
+            "batch split": self.batch_split,
+            "links counted in": f"{link_unit(self.costs)}/s",
+        }
+        return pd.DataFrame(rows.items(), columns=[self.name, "value"])
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())
