@@ -213,7 +213,7 @@ REFUSED = {
         {"tie_word_embeddings": "false"}, "field 'tie_word_embeddings': 'false': expected true or false",
     ),
     "no layers": ({"num_hidden_layers": 0}, "field 'num_hidden_layers': 0"),
-    "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100000"),
+    "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100,000"),
     "8 bits without a scheme": (
         {"torch_dtype": "float8_e4m3fn"}, "field 'torch_dtype': 'float8_e4m3fn': expected one of float16, bfloat16",
     ),

@@ -10,6 +10,7 @@ has the default of its class in transformers.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -378,10 +379,10 @@ _FAMILIES = {
 # In which precision a checkpoint keeps its weights: `Transformer` has one for all matrices of the layers, and
 # 16 bits for all else. What does it differently is refused; giving `precision` takes the nearest instead.
 
-# Of what a list of modules that are not converted may name: all this has 16 bits anyway.
-_PLAIN = ("lm_head", "embed_tokens", "gate", "shared_expert_gate", "router")
-# Parts of their names that say a module is none of the text's.
-_NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
+# What a list of modules that are not converted may name: what has 16 bits anyway, or is not the text's.
+_PLAIN = re.compile(
+    r"(lm_head|embed_tokens|gate|router|norm\$?)$|vision|visual|multi_modal|audio", re.DOTALL
+)
 # Where the schemes list them.
 _KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16
@@ -422,7 +423,7 @@ class _Scheme:
     def precision(self) -> str:
         method, get = self.values.get("quant_method"), self.values.get
         self._refuse_other_modules()
-        if method in ("fp8", "fbgemm_fp8"):
+        if method in ("fp8", "fbgemm_fp8") or (method, get("quant_algo")) == ("modelopt", "FP8"):
             return "fp8"
         if method in ("awq", "gptq"):
             if get("lm_head") is True:
@@ -432,8 +433,6 @@ class _Scheme:
             return self._compressed()
         if method == "bitsandbytes" and get("load_in_8bit") is True:
             return "int8"
-        if method == "modelopt" and get("quant_algo") == "FP8":
-            return "fp8"
         known = "expected fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt's FP8, or 8 bits of bitsandbytes"
         raise self.error("quant_method", method, known)
 
@@ -466,8 +465,5 @@ class _Scheme:
             if not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
             for name in names:
-                last = name.rpartition(".")[2] if isinstance(name, str) else ""
-                if isinstance(name, str) and any(part in name for part in _NOT_TEXT):
-                    continue
-                if not (last.endswith(_PLAIN) or last.endswith("norm") or last.endswith("norm$")):
+                if not isinstance(name, str) or not _PLAIN.search(name):
                     raise self.error(key, name, "expected every matrix of the layers in few bits")

@@ -161,31 +161,27 @@ def mixes_of_node(
     if not gpu.node:
         expected = "expected a GPU with a node and node_gb_per_s, the bandwidth inside it"
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
-    rows = []
-    for cut in range(1, gpus + 1):
-        if gpus % cut or not can_cut(model, cut):
-            continue
-        for stages in range(1, gpus // cut + 1):
-            if (gpus // cut) % stages == 0 and stages <= model.layers:
-                rows.append(_row(costs, model, workload, gpu, cut, stages, gpus // cut // stages))
-    table = pd.DataFrame(rows)
-    order = ["fits", "tokens_per_s"]
+    parts = range(1, gpus + 1)
+    cuts = [n for n in parts if gpus % n == 0 and can_cut(model, n)]
+    mixes = [(n, k, gpus // n // k) for n in cuts for k in parts if gpus // n % k == 0]
+    rows = [_row(costs, model, workload, gpu, *mix) for mix in mixes if mix[1] <= model.layers]
+    table, order = pd.DataFrame(rows), ["fits", "tokens_per_s"]
     return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _row(
     costs: Roofline,
     model: Transformer,
-    workload: Workload,
+    load: Workload,
     gpu: GPU,
     cut: int,
     stages: int,
     replicas: int,
 ) -> dict:
     """Compute one mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
-    whole = workload.batch_size * workload.in_memory
+    whole = load.batch_size * load.in_memory
     batch = -(-whole // (replicas * stages))
-    load = replace(workload, batch_size=batch, in_flight=stages)
+    load = replace(load, batch_size=batch, in_flight=stages)
     demand = Demand(model, load)
     hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
     alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
