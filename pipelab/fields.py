@@ -11,6 +11,7 @@ types that are asked for most. Each returns a Python number, so no NumPy integer
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import field
 from functools import cache, partial, wraps
 from math import isfinite
 from numbers import Real as AnyReal
@@ -128,7 +129,7 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
 def checked(cls: type[_Class]) -> type[_Class]: ...
 @overload
 def checked(cls: None = None, *, eq: bool = True) -> Callable[[type[_Class]], type[_Class]]: ...
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     """Make `cls` a frozen dataclass that checks its fields; `dataclasses.replace` checks again.
 

@@ -6,10 +6,10 @@ value per type of GPU or one for all.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 from annotated_types import MinLen
@@ -22,7 +22,6 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
     Count,
     Flag,
-    Later,
     NotNegative,
     Share,
     checked,
@@ -144,19 +143,13 @@ class Roofline:
     8.39
     """
 
-    gpus: Annotated[
-        Mapping[str, GPUFacts],
-        MinLen(1),
-        described("at least one type of GPU, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, GPUFacts], None)
+    gpus: Annotated[Mapping[str, GPUFacts], MinLen(1), described("at least one type of GPU")] = (
+        field(default_factory=load_gpus)
+    )
     engine: str = "vLLM"
-    engines: Annotated[
-        Mapping[str, Engine],
-        MinLen(1),
-        described("at least one engine, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, Engine], None)
+    engines: Annotated[Mapping[str, Engine], MinLen(1), described("at least one engine")] = field(
+        default_factory=load_engines
+    )
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
@@ -165,13 +158,9 @@ class Roofline:
     nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
-        engines = load_engines() if self.engines is None else dict(self.engines)
-        object.__setattr__(self, "engines", engines)
-        if self.engine not in engines:
-            raise UnknownName(
-                f"there is no engine {self.engine!r}; {nearest(self.engine, engines)}"
-            )
+        if self.engine not in self.engines:
+            known = nearest(self.engine, self.engines)
+            raise UnknownName(f"there is no engine {self.engine!r}; {known}")
 
     def __hash__(self) -> int:
         return self._hash
