@@ -27,7 +27,7 @@ from typing import (
 )
 
 import numpy as np
-from annotated_types import Ge, Gt, Le, Lt
+from annotated_types import Ge, Gt, Le
 from pydantic import (
     AllowInfNan,
     BeforeValidator,
@@ -120,7 +120,9 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
     path = list(error["loc"])
     if path and isinstance(path[0], int) and path[0] < len(fields):  # given by position
         path[0] = fields[path[0]]
-    field = ".".join(str(part) for part in path) or "value"
+    field = (
+        "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") or "value"
+    )
     value = None if error["type"] == "missing" else error["input"]
     return [(field, value, _expected(error))]
 
@@ -225,9 +227,15 @@ def checked_arguments(
     return call
 
 
-_Amount = Annotated[NotNegative, described("a finite number, at least 0")]
-_AboveZero = Annotated[_Amount, Gt(0)]
+# What only code gives, so that text and booleans are refused anyway: pydantic checks long lists at once.
+_Amounts = list[Annotated[float, Ge(0), AllowInfNan(False)]]
+_PositiveAmounts = list[Annotated[float, Gt(0), AllowInfNan(False)]]
 _rules: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
+
+
+@cache
+def _whole(least: int, most: int) -> Any:
+    return Annotated[int, Ge(least), Le(most)]
 
 
 def checked_value(what: str, field: str, value: Any, kind: Any) -> Any:
@@ -253,12 +261,6 @@ def checked_value(what: str, field: str, value: Any, kind: Any) -> Any:
         raise InvalidValue(what, [p for one in placed for p in _problems(one, ())]) from None
 
 
-@cache
-def _whole(least: int, most: int) -> Any:
-    words = described(f"a whole number of at least {least}")
-    return Annotated[Integer, Ge(least), words, Le(most)]
-
-
 def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
     """Return `value` as an int; True, 2.5, "3" and None are not whole numbers.
 
@@ -266,16 +268,6 @@ def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 
     4
     """
     return checked_value(what, field, value, _whole(least, most))
-
-
-@cache
-def _number_of(noun: str, count: int) -> Any:
-    return Annotated[Integer, Ge(0), Lt(count), described(f"a {noun} from 0 to {count - 1}")]
-
-
-def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
-    """Return `value` as an int from 0 to `count` - 1, the number of a `noun`."""
-    return checked_value(what, field, value, _number_of(noun, count))
 
 
 def is_list(value: Any) -> bool:
@@ -315,8 +307,8 @@ def amounts(
     """
     if not is_list(values):
         raise InvalidValue(what, [(field, values, "expected a list of numbers")])
-    kind = _AboveZero if positive else _Amount
-    numbers = [checked_value(what, f"{field}[{i}]", value, kind) for i, value in enumerate(values)]
+    kind = _PositiveAmounts if positive else _Amounts
+    numbers = checked_value(what, field, [python_value(value) for value in values], kind)
     if length is not None and len(numbers) != length:
         raise InvalidValue(what, [(field, f"{len(numbers)} values", f"expected {length}")])
     return numbers

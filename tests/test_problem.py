@@ -129,7 +129,7 @@ BAD = {
     ),
     "count negative": (
         lambda: pl.Cluster.from_counts({"A": -2}, 80, 1),
-        "A = -2: expected a whole number",
+        "A = -2: expected at least 0",
     ),
     "no link given": (
         lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}),

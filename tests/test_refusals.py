@@ -315,7 +315,7 @@ MISTAKES = {
     ),
     "no layers to count": (
         lambda: count_splits(0, 1),
-        "layers = 0: expected a whole number of at least 1",
+        "layers = 0: expected at least 1",
     ),
     "a speed too few": (
         lambda: pl.bottleneck((range(1), range(1, 2)), [1, 1], [1]),
@@ -351,7 +351,7 @@ MISTAKES = {
     ),
     "fewer than none": (
         lambda: pl.explore_mix("tiny", {"A100": -1}),
-        "A100 = -1: expected a whole number of at least",
+        "A100 = -1: expected at least",
     ),
 }
 

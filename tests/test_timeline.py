@@ -721,7 +721,7 @@ def test_scheduler_lets_rank_5_of_4_through():
     assert (
         published.scheduler_steps(4, 1, 5)[0] == "RecvActivations(from_stage=4, micro_batch_id=0)"
     )
-    with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected a rank from 0 to 3"):
+    with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected at most 3"):
         run("GPipe", 4, 1).memory(5)
     with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):
         validate(pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]))
@@ -927,7 +927,7 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
         (lambda: pl.closed_forms(pl.schedule("1F1B", 2, 2), 3), "closed_forms: costs = 3: expected StageCosts"),
         (lambda: ONE.cut_for("1F1B"), "StageCosts.cut_for: schedule = '1F1B': expected a Schedule"),
         (lambda: ONE.tables(None), "StageCosts.tables: schedule = None: expected a Schedule"),
-        (lambda: run("1F1B", 2, 2).memory(True), "memory: rank = True: expected a rank from 0 to 1"),
+        (lambda: run("1F1B", 2, 2).memory(True), "memory: rank = True: expected a whole number"),
         (lambda: run("1F1B", 2, 2, synchronous_optimizer=1), "synchronous_optimizer = 1: expected True or False"),
         (lambda: save_chrome_trace(3, "t.json"), "save_chrome_trace: timeline = 3: expected a Timeline; make one"),
         (lambda: save_chrome_trace(run("1F1B", 2, 2), 3), "save_chrome_trace: path = 3: expected a path"),
@@ -993,9 +993,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.StageCosts([1, 2]).split(2)
     with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
         ONE.split(0)
-    with pytest.raises(
-        pl.InvalidValue, match="in_flight = 0: expected a whole number of at least 1"
-    ):
+    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
         pl.lower_bound(2, 2, ONE, in_flight=0)
 
 

@@ -7,7 +7,7 @@ from pipelab.display import counted, listed
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue, needed_by
-from pipelab.fields import Flag, checked_value, instance, is_list, is_real, numbered
+from pipelab.fields import Flag, checked_value, instance, is_list, is_real, whole_number
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
@@ -100,8 +100,8 @@ def checked(
     if finding is not None:
         instance("gantt", "finding", finding, str, "text")
     if follow is not None:
-        most = timeline.schedule.microbatches
-        follow = numbered("gantt", "follow", follow, most, "microbatch")
+        most = timeline.schedule.microbatches - 1
+        follow = whole_number("gantt", "follow", follow, 0, most)
     window = _checked_window(timeline, window)
     return {**marks, "window": window, "follow": follow, "overview": overview, "finding": finding}
 

@@ -346,8 +346,12 @@ _GEMMA2 = _GEMMA._replace(
 _GEMMA3 = _GEMMA2._replace(
     windows=_gemma3_windows,
     norms=lambda f: 2 * f["d_model"] + 2 * f["head_dim"],
-    defaults=_GEMMA.defaults
-    | {"num_attention_heads": 8, "num_key_value_heads": 4, "vocab_size": 262_208},
+    defaults={
+        **_GEMMA.defaults,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262_208,
+    },
 )
 # Qwen 3 has norms of queries and of keys; OLMo 2 of those of all heads together.
 _QWEN2 = _Family(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})

@@ -330,7 +330,7 @@ class LinearThroughput:
         return (batch * (workload.batch_size / batch.sum())).tolist()
 
 
-def with_link_units(problem: Problem, unit: str) -> Problem:
+def with_link_units(problem: Problem, unit: Any) -> Problem:
     """Return the same problem with links counted in this unit: tokens, or the write-up's transfers.
 
     Raises

@@ -7,7 +7,7 @@ mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -230,7 +230,7 @@ class _Record:
 
     def read(self, cls: type) -> Any:
         """Make an object of the fields that a class has; the others are passed over."""
-        known = [name for name in cls.__dataclass_fields__ if name in self.fields]
+        known = [f.name for f in fields(cls) if f.name in self.fields]
         try:
             return cls(**{name: self.fields[name] for name in known})
         except InvalidValue as error:

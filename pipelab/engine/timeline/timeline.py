@@ -27,7 +27,7 @@ from pipelab.engine.schedules.columns import (
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Flag, checked_value, instance, numbered, whole_number
+from pipelab.fields import Flag, checked_value, instance, whole_number
 from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Timeline:
             gradient needs (`weight_activation`).
         """
         columns = self.columns
-        rank = numbered("memory", "rank", rank, columns.ranks, "rank")
+        rank = whole_number("memory", "rank", rank, 0, columns.ranks - 1)
         mine = slice(columns.first[rank], columns.first[rank + 1])
         kind, stage, node = columns.kind[mine], columns.stage[mine], columns.node[mine]
         table = self.costs.tables(self.schedule)
