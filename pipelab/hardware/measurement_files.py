@@ -52,19 +52,6 @@ class Stated:
     tensor_parallel: Count | None = None
     node_gb_per_s: Positive | None = None
 
-    def said(self, argument: str, place: str, what: str) -> Any:
-        """Return an argument that the file cannot do without.
-
-        Raises
-        ------
-        InvalidData
-            It is not given.
-        """
-        value = getattr(self, argument)
-        if value is None:
-            raise _unsaid(place, what, argument)
-        return value
-
 
 @dataclass(frozen=True)
 class _Timed:
@@ -90,9 +77,11 @@ class _Timed:
         return f"{run}, {self.phase} of {self.batch} × {self.tokens or 'any'} tokens"
 
 
-def _unsaid(place: str, what: str, argument: str) -> InvalidData:
-    """Make an error: the file does not say something, and an argument would."""
-    return InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+def _said(value: Any, argument: str, place: str, what: str) -> Any:
+    """Return what the file or the caller says; if nobody does, the error names the argument that would."""
+    if value in (None, ""):
+        raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+    return value
 
 
 def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Stated]:
@@ -146,10 +135,8 @@ def measurements_of(
     """
     found = []
     for one in _timed(path, kind, stated, gpus, few=True):
-        if one.model is None:
-            raise _unsaid(one.place, "which model this is", "model")
-        if one.tokens is None:
-            raise _unsaid(one.place, "how long the context was", "tokens")
+        _said(one.model, "model", one.place, "which model this is")
+        _said(one.tokens, "tokens", one.place, "how long the context was")
         same = {f: getattr(one, f) for f in Measurement.__dataclass_fields__ if hasattr(one, f)}
         node = stated.node_gb_per_s
         found.append(Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node))
@@ -185,9 +172,8 @@ def table_of(
             )
         layers = one.layers
         if layers is None:
-            if one.model is None:
-                raise _unsaid(one.place, "which model this is", "model")
-            layers = load_model(one.model).layers
+            model = _said(one.model, "model", one.place, "which model this is")
+            layers = load_model(model).layers
         table.setdefault(one.gpu_type, {})[1, one.batch] = one.milliseconds / layers
     return table
 
@@ -209,8 +195,7 @@ def _timed(
     counts = {name: value for name in names if (value := getattr(stated, name)) is not None}
     kept = [replace(one, **counts) for one in kept]
     for one in kept:
-        if not one.gpu_type:
-            raise _unsaid(one.place, "on which GPU it ran", "gpu_type")
+        _said(one.gpu_type, "gpu_type", one.place, "on which GPU it ran")
     return kept
 
 
@@ -378,8 +363,7 @@ def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
     asked, answered = (n / run.completed for n in (run.total_input_tokens, run.total_output_tokens))
     batch = stated.batch
     if batch is None:
-        if run.max_concurrency is None:
-            raise _unsaid(record.place, "how many requests ran at once", "batch")
+        _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
         if str(run.request_rate).lower() not in ("none", "inf", "infinity"):
             expected = "expected inf: requests one by one leave places empty; give batch=…, as many as ran at once"
             raise record.error("request_rate", expected)
@@ -412,7 +396,7 @@ class _VllmLatency:
 
 def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
     model, batch, prompt, answer = (
-        stated.said(argument, record.place, what)
+        _said(getattr(stated, argument), argument, record.place, what)
         for argument, what in (
             ("model", "which model this is"),
             ("batch", "how many sequences ran at once (--batch-size)"),
@@ -561,7 +545,7 @@ def _helix(path: Path, stated: Stated) -> list[_Timed]:
     """Read times of one layer, by prompt tokens, or by sequences in decode."""
     phase, each = stated.phase or _phase_by_name(path), 1
     if phase == "prefill":
-        each = stated.said("tokens", named(path), "how many tokens a prompt had")
+        each = _said(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
     found, seen = [], set()
     for n, line in enumerate(read_text(path, "CSV").splitlines(), start=1):
         if not line.strip():
@@ -594,9 +578,6 @@ def _of_layer(
 
 
 def _phase_by_name(path: Path) -> Phase:
-    if path.name.startswith("prompt"):
-        return "prefill"
-    if path.name.startswith("decode"):
-        return "decode"
+    phases: dict[str, Phase] = {"prompt": "prefill", "decode": "decode"}
     of = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
-    raise _unsaid(named(path), of, "phase")
+    return _said(phases.get(path.name[:6]), "phase", named(path), of)
