@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from annotated_types import MinLen
@@ -793,8 +793,7 @@ class Roofline:
 # stage is the case with one of each. Tests hold both against formulas written out once more.
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(NamedTuple):
     """One execution mode for each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
 
     rate: np.ndarray  # (C, U) tokens/s
@@ -813,21 +812,17 @@ class Table:
         preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
         lacks_less = theirs < np.maximum(mine, 0)  # false wherever this one fits
         take_other = np.where(both_fit, preferred, lacks_less)
-        return Table(
-            np.where(take_other, other.rate, self.rate),
-            np.where(take_other, other.seconds, self.seconds),
-            np.where(take_other[:, None, :], other.memory_gb, self.memory_gb),
-            np.where(take_other, other.degree, self.degree),
-        )
+        where = Table(take_other, take_other, take_other[:, None, :], take_other)
+        return Table(*map(np.where, where, other, self))
 
     def take(self, rows: np.ndarray) -> "Table":
         """The stages of these compositions."""
-        return Table(*(getattr(self, f.name)[rows] for f in fields(self)))
+        return Table(*(column[rows] for column in self))
 
     def put(self, rows: np.ndarray, other: "Table") -> None:
         """Replace the stages of these compositions by others."""
-        for f in fields(self):
-            getattr(self, f.name)[rows] = getattr(other, f.name)
+        for column, better in zip(self, other, strict=True):
+            column[rows] = better
 
     def shortfall(self, limit: np.ndarray) -> np.ndarray:
         """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
