@@ -300,7 +300,7 @@ def test_the_sweep_is_simulated_and_meets_its_bound(decode):
     assert frame["bound_tokens_per_s"].iloc[-1] == 400
     own = pl.timeline_of(decode, PARTS).sweep([2, 7])
     assert list(own["in_flight"]) == [2, 7]
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected a whole number"):
+    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
         pl.timeline_of(decode, PARTS).sweep([0])
 
 

@@ -991,7 +991,7 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         pl.simulate(schedule, 3)
     with pytest.raises(pl.InvalidValue, match="expected one number for all stages"):
         pl.StageCosts([1, 2]).split(2)
-    with pytest.raises(pl.InvalidValue, match="chunks = 0: expected a whole number"):
+    with pytest.raises(pl.InvalidValue, match="chunks = 0: expected at least 1"):
         ONE.split(0)
     with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
         pl.lower_bound(2, 2, ONE, in_flight=0)
