@@ -5,18 +5,16 @@ With d, f the widths of model and feed-forward block, H query heads of width h, 
 of which q are new in this pass (s in prefill, 1 in decode):
 
 - FLOPs of a layer: 2·b·q·P_a for its matrices (P_a parameters that a token meets), and for
-attention
-  4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode, b·s²/2 in
-  (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is looked
-  up: it takes memory and next to no time.
-- bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 −
-E_a/E)^(b·q));
-  keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
-  operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms, biases
-  and routers keep 16 bits where the layers' matrices have fewer.
+  attention 4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode,
+  b·s²/2 in (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is
+  looked up: it takes memory and next to no time.
+- bytes of a layer: the weights once, of E experts those that some token visits,
+  E·(1 − (1 − E_a/E)^(b·q)); keys and values once, b·s·κ (with FlashAttention no s² of bytes);
+  activations in and out of eight operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms,
+  biases and routers keep 16 bits where the layers' matrices have fewer.
 - bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
-activations
-  of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk of prompts.
+  activations of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk
+  of prompts.
 
 With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
 b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
@@ -43,9 +41,8 @@ from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
-Kind = Literal[
-    "ordinary", "dense"
-]  # of a layer: as most are, or without experts where most have them
+# Of a layer: as most are, or without experts where most have them.
+Kind = Literal["ordinary", "dense"]
 Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
