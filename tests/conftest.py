@@ -7,13 +7,9 @@ from collections import Counter
 import pytest
 
 import pipelab as pl
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
-
-build_iri_grammar_when_asked()  # before nbformat is imported, in every process of a run
-
-from lab_server import lab_server  # noqa: E402
-from lab_session import one_page  # noqa: E402
-from slow_tests import FIXTURES, RANDOM_PROBLEMS, SLOW  # noqa: E402
+from lab_server import lab_server
+from lab_session import one_page
+from slow_tests import FIXTURES, RANDOM_PROBLEMS, SLOW
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -18,8 +18,6 @@ from pathlib import Path
 
 # As `pipelab.io.lab` does; `python -m jupyterlab` takes 2.6 s more.
 _LAUNCH = """
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
-build_iri_grammar_when_asked()
 from jupyterlab.labapp import main
 main()
 """

@@ -62,9 +62,6 @@ SLOW = {
         "test_the_readme_says_the_median_error_on_the_rows_of_the_fit": 0,
         "test_three_rows_help_and_leave_the_rest_alone": 0,
     },
-    "pipelab/io/jsonschema_import.py": {
-        "pipelab.io.jsonschema_import.build_iri_grammar_when_asked": 0,
-    },
     "tests/test_aggregated.py": {
         "test_mixtures_too_many_to_list_leave_a_valid_bound": 4,
         "test_the_trade_off_is_the_pareto_front": 2,
@@ -198,10 +195,6 @@ SLOW = {
     "tests/test_walk.py": {
         "test_the_least_of_all_pipelines": 4,
         "test_the_least_where_the_ends_differ": 3,
-    },
-    "tests/test_iri_grammar.py": {
-        "test_iris_are_checked_as_ever": 0,
-        "test_a_figure_is_shown_without_it": 0,
     },
     "tests/test_joint.py": {
         "test_stages_a_trillion_times_as_fast_as_links": 1,

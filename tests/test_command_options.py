@@ -1,5 +1,6 @@
 """The command line on a model and GPUs of one's own, in this process: each answer beside the package's."""
 
+import dataclasses
 import json
 import shutil
 import subprocess
@@ -153,6 +154,22 @@ def test_a_plan_that_names_its_case_needs_nothing_else(run, tmp_path):
     assert status == 0
     assert out.startswith("301.784 tokens/s with 1 in flight; slowest: stage 1\n")
     assert "any number of" not in out
+    # the options count for a plan of a case, too, or are refused
+    mine = tmp_path / "mine.json"
+    stage = {"first_layer": 1, "last_layer": 4, "gpus": [0]}
+    mine.write_text(json.dumps({"problem": "tiny", "stages": [stage]}))
+    tiny = pl.load_case("tiny")
+    other = dataclasses.replace(
+        tiny, workload=dataclasses.replace(tiny.workload, batch_size=3, sequence_length=100)
+    )
+    expected = pl.evaluate(other, pl.load_placement(mine)).rate
+    assert expected != pl.evaluate(tiny, pl.load_placement(mine)).rate
+    out = run("evaluate", mine, "--batch", "3", "--length", "100")[1]
+    assert out.startswith(f"{expected:.7g} tokens/s")
+    status, _, err = run("evaluate", tmp_path / "plan.json", "--batch", "3")
+    assert (status, "made with batch_size = 16; the problem has batch_size = 3" in err) == (2, True)
+    status, _, err = run("evaluate", mine, "--precision", "fp8")
+    assert (status, "--precision = 'fp8': expected it without a case" in err) == (2, True)
 
 
 def test_objectives_are_those_of_the_package(run):
@@ -314,6 +331,15 @@ REFUSED = {
         ("solve", *MODEL, "--gpus", "l4=1", "--cluster", "helix-single24"), "and not both",
     ),
     "a count": (("solve", *MODEL, "--gpus", "l4=many"), "'l4=many': expected TYPE=COUNT"),
+    "too many": (("solve", *MODEL, "--gpus", "l4=1000000"), "counts up to 999999"),
+    "an axis twice": (
+        ("sweep", "tiny", "--vary", "batch=8", "--vary", "batch=9"), "'batch=9': expected each name once",
+    ),
+    "a node in training": (
+        ("node", *MODEL, "--gpus", "l4=2", "--phase", "training", "--microbatches", "4"),
+        "workload.phase = 'training': expected prefill, decode or mixed",
+    ),
+    "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
     "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
     "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: H200"),

@@ -10,7 +10,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.io.paths import data_dir, notebooks_dir
-from pipelab.io.whole_files import write_whole
+from pipelab.io.whole_files import write_to
 
 CASES = data_dir() / "cases"
 
@@ -206,7 +206,13 @@ BROKEN = {
         "count,memory_gb,count",
         "column 'count' occurs 2 times",
     ),
-    "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "cannot be read as CSV"),
+    "semicolons": (
+        "gpu_pool.csv",
+        "gpu_type,count,memory_gb",
+        "gpu_type;count;memory_gb",
+        "'gpu_type' is missing; expected commas between columns",
+    ),
+    "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "row 3: cannot be read as CSV"),
     "bandwidth negative": (
         "network_bandwidth.csv",
         "gpu_1,400",
@@ -307,12 +313,12 @@ def test_an_option_with_a_typo_names_the_nearest():
 
 def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
-    write_whole(path, "old")
+    write_to("test", path, "old")
     monkeypatch.setattr(
         "pipelab.io.whole_files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
     )
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(path, "new")
+    with pytest.raises(pl.InvalidData, match="disk full"):
+        write_to("test", path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
 

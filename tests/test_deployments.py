@@ -280,6 +280,29 @@ def test_what_is_listed_within_a_slack_is_all_that_is_within(seed):
 
 
 @pytest.mark.parametrize("seed", range(20))
+def test_the_cheapest_pipeline_of_a_rate_is_found(seed):
+    """By the stage-flow program, at random prices; a path leaves out how many GPUs there are, and is no dearer."""
+    problem = small(5000 + seed)
+    offers = first_offers([problem], NEVER, apart=True)
+    if not offers or not len(offers[0].stage_rates):
+        return
+    (offer,), of = offers, offers[0].table.classes.of
+    cost = np.random.default_rng(seed).uniform(1.0, 9.0, len(offer.table.classes))
+    every = [(rate, sum(cost[of[g]] for g in used)) for rate, used, _ in oracle.placements(problem)]
+    price = offer.least(cost).price
+    for rate in np.random.default_rng(seed).choice(offer.rates, 3):
+        least = min((paid for own, paid in every if own >= rate * (1 - 1e-9)), default=math.inf)
+        stages, bound = offer.cheapest(rate, cost, NEVER)
+        assert bound == pytest.approx(least, rel=1e-6)
+        assert (stages is None) == math.isinf(least)
+        if stages is not None:
+            assert sum(cost @ np.array(gpus) for _, gpus in stages) == pytest.approx(
+                least, rel=1e-6
+            )
+        assert price[offer.asked[0].searchsorted(rate * (1 - 1e-9))] <= least * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(20))
 def test_no_round_has_a_bound_below_the_truth(seed):
     problem = small(4000 + seed)
     truth = every_division(problem)[-1]
@@ -443,6 +466,39 @@ def test_a_thousand_gpus_of_eight_types_within_one_percent():
     problem = pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline())
     found = pl.deploy(problem, time_limit=30)
     assert found.gap < 0.01
+    check_valid(problem, found)
+
+
+def test_links_that_bind_leave_little_open():
+    """320 GPUs of 8 types, each pair of types with links of their own: a bound without links is 58 % off."""
+    rng = np.random.default_rng(0)
+    base = list(pl.load_coefficients().coefficients.values())
+    rates = {
+        f"type {i}": dataclasses.replace(
+            base[i % len(base)], constant=base[i % len(base)].constant * c
+        )
+        for i, c in enumerate(rng.uniform(0.7, 1.3, 8))
+    }
+    memory = {name: float(rng.choice([16, 24, 40, 48, 80])) for name in rates}
+    links = {
+        (a, b): float(rng.choice([10, 25, 50, 100, 200])) for a in rates for b in rates if a <= b
+    }
+    cluster = pl.Cluster.from_counts(dict.fromkeys(rates, 40), memory, links)
+    model, load = pl.Model("large", 126, 8192, 28672, 2.5), pl.Workload(512, 32)
+    costs = pl.LinearThroughput(rates)
+    problem = pl.Problem(
+        cluster, model, load, costs, 8, same_type_stages=False, link_units="transfers"
+    )
+    found = pl.deploy(problem, gap=0.02, time_limit=30)
+    assert found.gap <= 0.02
+    check_valid(problem, found)
+
+
+def test_gpus_of_one_pipeline_are_counted_in_the_bound():
+    """A bound by paths alone is 910 tokens/s: these want more A100 than there are."""
+    problem = pl.load_case("medium", max_gpus_per_stage=2)
+    found = pl.deploy(problem)
+    assert found.bound <= 860
     check_valid(problem, found)
 
 

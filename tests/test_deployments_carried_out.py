@@ -9,7 +9,7 @@ import pytest
 from test_deployments import heterogeneous
 
 import pipelab as pl
-from pipelab.io.engines.launch import ENGINES
+from pipelab.io.engines.rules import engine_rules
 
 
 @cache
@@ -35,7 +35,7 @@ def ports(text):
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", engine_rules())
 def test_every_pipeline_has_its_own_gpus_and_ports(engine):
     """All on one host, where nothing keeps them apart but these."""
     problem, found = several()

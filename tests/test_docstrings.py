@@ -64,8 +64,6 @@ RETURNED = {
     "plot_timelines": "pipelab.figures.gantts",
     "plot_trade_off": "pipelab.figures.curves",
     "solve_for_latency": "pipelab.engine.methods.latency",
-    "save_chrome_trace": "pipelab.io.trace_files",
-    "save_placement": "pipelab.io.plans",
     "training_timeline": "pipelab.engine.timeline.placed",
     "training_gantt": "pipelab.figures.training",
 }

@@ -9,12 +9,11 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.reading_tables import show_table
-from pipelab.engine.schedules import RULES, with_idle
+from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantts import gantt_parts, plot_timelines
 from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans
-from pipelab.io.schedule_files import from_csv, to_csv
 from pipelab.io.trace_files import chrome_trace
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
@@ -92,7 +91,6 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
         stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)
     ]
     assert order.chunks == max(map(stage_rank.count, stage_rank))
-    assert from_csv(to_csv(with_idle(order)), stage_rank=stage_rank) == order
 
 
 def test_costs_are_not_cut_for_what_cannot_be_run():

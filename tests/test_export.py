@@ -387,7 +387,11 @@ BAD_JSON = {
         '{"stages": [{"first_layer": 3, "last_layer": 2, "gpus": [0]}]}',
         "stage 1, field 'last_layer': 2: expected .*at least 3",
     ),
-    "no list": ('{"stages": 3}', 'expected "stages" to be a list'),
+    "huge": (
+        '{"stages": [{"first_layer": 1, "last_layer": 2000000000, "gpus": [0]}]}',
+        r"'last_layer': 2000000000: .*below 10\^9",
+    ),
+    "no list": ('{"stages": 3}', 'expected an object with "stages", a list of at least one'),
     "conditions": (
         '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [0]}], "conditions": 3}',
         "field 'conditions': 3: expected an object",

@@ -14,11 +14,10 @@ from limits import full_disk
 
 import pipelab as pl
 from pipelab.errors import InvalidData
-from pipelab.io.csv_cells import read_rows, write_to
+from pipelab.io.csv_cells import read_rows
 from pipelab.io.lab import copy_notebooks
 from pipelab.io.paths import data_dir, notebooks_dir
-from pipelab.io.schedule_files import from_csv
-from pipelab.io.whole_files import refused, write_whole
+from pipelab.io.whole_files import refused, write_to
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full and /proc")
@@ -35,11 +34,11 @@ def test_a_replaced_file_keeps_its_mode_and_a_new_one_gets_the_umasks(tmp_path):
     for kept in (0o600, 0o640, 0o755):
         path.write_text("old")
         path.chmod(kept)
-        write_whole(path, "new")
+        write_to("test", path, "new")
         assert (mode(path), path.read_text()) == (kept, "new")
     before = os.umask(0o027)
     try:
-        write_whole(tmp_path / "new.csv", "new")
+        write_to("test", tmp_path / "new.csv", "new")
     finally:
         os.umask(before)
     assert mode(tmp_path / "new.csv") == 0o640
@@ -57,7 +56,7 @@ def test_what_a_symbolic_link_points_to_is_replaced_and_the_link_stays(tmp_path)
     link.symlink_to(Path("elsewhere") / "plan.csv")
     chain.symlink_to(link)
     for text in ("new", "newer"):  # first where the link dangles
-        write_whole(chain, text)
+        write_to("test", chain, text)
         assert link.is_symlink()
         assert chain.is_symlink()
         assert not target.is_symlink()
@@ -75,9 +74,9 @@ def test_a_hard_link_is_cut_and_the_docstring_says_so(tmp_path):
     path, other = tmp_path / "plan.csv", tmp_path / "other.csv"
     path.write_text("old")
     os.link(path, other)
-    write_whole(path, "new")
+    write_to("test", path, "new")
     assert (path.read_text(), other.read_text()) == ("new", "old")
-    assert "A hard link is cut" in write_whole.__doc__
+    assert "A hard link is cut" in write_to.__doc__
 
 
 def test_a_pipe_without_a_reader_is_one_sentence():
@@ -97,7 +96,7 @@ def test_special_files_are_written_through(tmp_path):
             target=lambda heard=heard: heard.append(pipe.read_text()), daemon=True
         )
         reader.start()
-        write_whole(path, "through")
+        write_to("test", path, "through")
         reader.join(10)
         assert heard == ["through"]
         assert stat.S_ISFIFO(pipe.stat().st_mode)
@@ -203,7 +202,6 @@ READERS = {
     "models.csv": lambda folder: pl.models(folder / "models.csv"),
     "config.json": lambda folder: pl.load_model(folder / "config.json"),
     "plan.json": lambda folder: pl.load_placement(folder / "plan.json"),
-    "order.csv": lambda folder: from_csv(folder / "order.csv"),
 }
 
 
@@ -237,7 +235,6 @@ def test_names_that_no_file_has_are_refused_like_others(name):
         pl.load_gpus,
         pl.models,
         pl.clusters,
-        from_csv,
     ):
         with pytest.raises(pl.PipelabError) as caught:
             load(name)

@@ -37,7 +37,6 @@ PARTS = {
     "pipelab.io.case_files": "files",
     "pipelab.io.cases_csv": "files",
     "pipelab.io.csv_cells": "files",
-    "pipelab.io.jsonschema_import": "files",
     "pipelab.io.paths": "files",
     "pipelab.io.whole_files": "files",
     "pipelab.io": "formats",

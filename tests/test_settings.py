@@ -15,6 +15,8 @@ import pytest
 
 import pipelab as pl
 from pipelab.hardware.linear_rates import with_link_units
+from pipelab.io.engines import rules
+from pipelab.io.engines.plan import EnginePlan
 
 ENGINES = (
     "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
@@ -569,6 +571,34 @@ def test_what_no_engine_does_is_refused_with_the_reason(tiny):
         pl.settings(
             many, pl.Placement.of([(1, (g,)) for g in range(16)] + [(4, (16,))]), "llama.cpp"
         )
+
+
+def test_a_rule_that_an_engine_does_not_have_is_not_asked(three, monkeypatch):
+    """Each yes or no of the table alone decides: the plans that the rule refuses pass without it."""
+    problem, plan = three
+    cluster = pl.load_cluster("tandemn-measured")
+    nodes = replace(problem, cluster=cluster, max_gpus_per_stage=4, same_type_stages=False)
+    makers = pl.Cluster((pl.GPU("MI300X", 24), pl.GPU("RTX4090", 24)), np.full((2, 2), 5.0))
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    pairs = pl.Placement.of([(16, (0, 1)), (16, (4, 5))])
+    back = pl.Placement.of([(8, (0,)), (8, (4,)), (8, (1,)), (8, (5,))])
+    for rule, engine, one, placement in (
+        ("equal_stages", "vLLM", nodes, pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])),
+        ("one_maker", "vLLM", replace(problem, cluster=makers), halves),
+        ("one_gpu_stages", "llama.cpp", nodes, pairs),
+        ("one_host", "TensorRT-LLM", problem, plan),
+        ("hosts_in_order", "Megatron", nodes, back),
+        ("equal_hosts", "SGLang", problem, plan),
+    ):
+        made = EnginePlan.of(one, placement, engine, None)
+        with pytest.raises(pl.NotApplicable):
+            rules.check(made)
+        own = rules.engine_rules()[engine]
+        free = {engine: replace(own, **{rule: False})}
+        with monkeypatch.context() as patched:
+            patched.setattr(rules, "engine_rules", lambda free=free: free)
+            rules.check(made)
+    assert all(one.source for one in rules.engine_rules().values())
 
 
 def test_other_makers_gpus(three):

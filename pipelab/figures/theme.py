@@ -10,7 +10,6 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import DOES_NOT_FIT
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -275,7 +274,6 @@ def as_dict(parts: "dict | Figure") -> dict:
 @lru_cache(maxsize=1)  # making one takes plotly 20 ms, and a figure copies what it is given
 def template() -> Any:
     """Return the plotly template: white ground, title left, toolbar in the margin on the right."""
-    build_iri_grammar_when_asked()  # before plotly shows its first figure
     import plotly.graph_objects as go
     import plotly.io as pio
 

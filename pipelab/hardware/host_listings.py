@@ -169,7 +169,7 @@ def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]
     """Read what is between every two GPUs, in words; text around the matrix is skipped."""
     header: list[int] = []
     found: dict[int, list[str]] = {}
-    for n, raw in enumerate(read_text(path, "text").splitlines(), start=1):
+    for n, raw in enumerate(read_text(path).splitlines(), start=1):
         place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
         if line.startswith("MIG"):
             raise InvalidData(f"{place}: {shown(line)}: a MIG instance: {_MIG}")

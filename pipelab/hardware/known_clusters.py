@@ -21,8 +21,9 @@ from pipelab.fields import (
 )
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.io.csv_cells import frame_of, path_of, read_objects
+from pipelab.io.csv_cells import frame_of, read_objects
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Positive, Share, checked
-from pipelab.io.csv_cells import frame_of, path_of, read_by_name
+from pipelab.io.csv_cells import frame_of, read_by_name
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

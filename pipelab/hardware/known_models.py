@@ -10,8 +10,9 @@ from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count
 from pipelab.hardware.config_json import model_of_config
 from pipelab.hardware.transformer import LatentAttention, Transformer
-from pipelab.io.csv_cells import frame_of, path_of, read_by_name
+from pipelab.io.csv_cells import frame_of, read_by_name
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -23,7 +23,8 @@ from pipelab.fields import Count, Flag, Positive, checked
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.measurement_files import Stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
-from pipelab.io.csv_cells import path_of, read_objects
+from pipelab.io.csv_cells import read_objects
+from pipelab.io.whole_files import path_of
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:

@@ -110,7 +110,7 @@ def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Sta
 
 
 def _format_of(path: Path) -> str:
-    text = read_text(path, "JSON" if path.suffix in (".json", ".jsonl") else "CSV").lstrip()
+    text = read_text(path).lstrip()
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
     first = text.partition("\n")[0]
@@ -225,7 +225,7 @@ class _Record:
 
 def _records(path: Path) -> list[_Record]:
     """Objects in a list, alone, or one in each line."""
-    text = read_text(path, "JSON")
+    text = read_text(path)
     lines = [line for line in text.splitlines() if line.strip()]
     try:
         whole = json_of(path, text)
@@ -547,7 +547,7 @@ def _helix(path: Path, stated: Stated) -> list[_Timed]:
     if phase == "prefill":
         each = _said(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
     found, seen = [], set()
-    for n, line in enumerate(read_text(path, "CSV").splitlines(), start=1):
+    for n, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
             continue
         place, cells = f"{named(path)}, row {n}", [cell.strip() for cell in line.split(",")]

@@ -16,8 +16,9 @@ from pipelab.fields import instance
 from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
-from pipelab.io.csv_cells import frame_of, path_of, place
+from pipelab.io.csv_cells import frame_of, place
 from pipelab.io.paths import data_dir
+from pipelab.io.whole_files import path_of
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.csv_cells import path_of
+from pipelab.io.whole_files import path_of
 from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
@@ -471,7 +471,8 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            An argument is of another kind, the type is not known, or the GPU has no node.
+            An argument is of another kind, the type is not known, the GPU has no node, or the phase
+            is training.
 
         Examples
         --------

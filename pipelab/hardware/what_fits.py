@@ -161,6 +161,9 @@ def mixes_of_node(
     if not gpu.node:
         expected = "expected a GPU with a node and node_gb_per_s, the bandwidth inside it"
         raise InvalidValue("node_mixes", [("gpu.node", gpu.node, expected)])
+    if workload.phase == "training":
+        expected = "expected prefill, decode or mixed; pl.solve plans a step of training"
+        raise InvalidValue("node_mixes", [("workload.phase", workload.phase, expected)])
     parts = range(1, gpus + 1)
     cuts = [n for n in parts if gpus % n == 0 and can_cut(model, n)]
     mixes = [(n, k, gpus // n // k) for n in cuts for k in parts if gpus // n % k == 0]

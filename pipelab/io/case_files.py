@@ -144,7 +144,7 @@ def _bandwidth(row: Row, receiver: str, own: bool) -> float:
 
 
 def read_layers(folder: Path, layers: int) -> dict[str, tuple[float, ...]]:
-    """Both factors of every layer from layers.csv, layers counted from 1 and in order; nothing without that file."""
+    """Read both factors of every layer from layers.csv, counted from 1 and in order; nothing without that file."""
     path = folder / "layers.csv"
     if not os.path.lexists(path):  # a link that dangles is named when it is read
         return {}

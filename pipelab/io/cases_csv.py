@@ -30,9 +30,16 @@ from pipelab.io.case_files import (
     read_layers,
     read_pool,
 )
-from pipelab.io.csv_cells import Row, csv_text, flag, path_of, place, plain, read_by_name, write_to
+from pipelab.io.csv_cells import (
+    Row,
+    csv_text,
+    flag,
+    place,
+    plain,
+    read_by_name,
+)
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import refused
+from pipelab.io.whole_files import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
@@ -67,7 +74,7 @@ _KNOWN = (*_MODEL.values(), *_WORKLOAD, *_COSTS.values(), *_RULES, _SAME, *_UNUS
 
 
 def cases() -> tuple[str, ...]:
-    """Names of the bundled cases, smallest first.
+    """Return the names of the bundled cases, smallest first.
 
     Returns
     -------
@@ -88,7 +95,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     case : str or Path
         `"tiny"`, …, or the path of a folder.
     cloud_provider : str, optional
-        Of a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
+        For a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
         folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
         Fields of `Problem` to set, such as `max_gpus_per_stage=2`; and `link_units="tokens"`, which
@@ -285,6 +292,11 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
         raise NotApplicable(
             "save_case", [("latency_ms", float(problem.cluster.latency_ms.max()), expected)]
         )
+
+    def write(name: str, header: list[str], rows: list[list[Any]]) -> None:
+        texts = [["" if cell is None else plain(cell) for cell in row] for row in rows]
+        write_to("save_case", folder / name, csv_text(header, texts))
+
     parts = (
         (_MODEL, problem.model),
         (_WORKLOAD, problem.workload),
@@ -292,41 +304,30 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
         ({**_RULES, _SAME: _SAME}, problem),
     )
     config = [[c, getattr(part, f)] for names, part in parts for f, c in names.items()]
+    write("config.csv", ["parameter", "value"], config)
     # runs of equal GPUs, ids consecutive in pool order
     runs = [(gpu, len(list(run))) for gpu, run in groupby(problem.cluster.gpus)]
+    header = ["gpu_type", "count", "memory_gb", "usd_per_hour"]
     pool = [[gpu.type, count, gpu.memory_gb, gpu.usd_per_hour] for gpu, count in runs]
     priced = 4 if any(gpu.usd_per_hour is not None for gpu, _ in runs) else 3
+    write("gpu_pool.csv", header[:priced], [row[:priced] for row in pool])
     labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
     matrix = problem.cluster.bandwidth_matrix()
     own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
     np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
+    links = [[label, *row] for label, row in zip(labels, matrix.tolist(), strict=True)]
+    write("network_bandwidth.csv", ["", *labels], links)
     numbers = [field.name for field in fields(Coefficients)]
     rates = problem.costs.coefficients.items()
-    tables: dict[str, tuple[list[str], list[list[Any]]]] = {
-        "config.csv": (["parameter", "value"], config),
-        "gpu_pool.csv": (
-            ["gpu_type", "count", "memory_gb", "usd_per_hour"][:priced],
-            [row[:priced] for row in pool],
-        ),
-        "network_bandwidth.csv": (
-            ["", *labels],
-            [[label, *row] for label, row in zip(labels, matrix.tolist(), strict=True)],
-        ),
-        "throughput_coefficients.csv": (
-            ["gpu_type", *numbers],
-            [[name, *(getattr(one, n) for n in numbers)] for name, one in rates],
-        ),
-    }
+    rows = [[name, *(getattr(one, n) for n in numbers)] for name, one in rates]
+    write("throughput_coefficients.csv", ["gpu_type", *numbers], rows)
     weight, work = problem.model.weight_factors, problem.model.work_factors
     if weight is not None or work is not None:
         equal = (1.0,) * problem.model.layers
         factors = zip(weight or equal, work or equal, strict=True)
-        rows = [[i, *both] for i, both in enumerate(factors, 1)]
-        tables["layers.csv"] = (["layer", "weight_factor", "work_factor"], rows)
-    for name, (header, cells) in tables.items():
-        written = [["" if cell is None else plain(cell) for cell in row] for row in cells]
-        write_to("save_case", folder / name, csv_text(header, written))
-    if "layers.csv" not in tables:  # an old one goes
+        layers = [[i, *both] for i, both in enumerate(factors, 1)]
+        write("layers.csv", ["layer", "weight_factor", "work_factor"], layers)
+    else:  # an old one goes
         try:
             (folder / "layers.csv").unlink(missing_ok=True)
         except OSError as error:

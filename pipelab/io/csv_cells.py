@@ -5,7 +5,6 @@ refused value is.
 """
 
 import csv
-import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
@@ -27,8 +26,7 @@ from typing import (
 )
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import instance
-from pipelab.io.whole_files import named, read_text, refused, write_whole
+from pipelab.io.whole_files import read_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,11 +60,13 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     InvalidData
         The file is missing, empty, unreadable, has a ragged row, or lacks one of `columns`.
     """
-    reader = csv.reader(StringIO(read_text(path, "CSV"), newline=""), strict=True)
+    reader = csv.reader(StringIO(read_text(path), newline=""), strict=True)
     try:
         lines = [(reader.line_num, [cell.strip() for cell in line]) for line in reader]
     except csv.Error as error:
-        raise InvalidData(f"{path}: cannot be read as CSV ({error})") from None
+        raise InvalidData(
+            f"{path}, row {reader.line_num}: cannot be read as CSV ({error})"
+        ) from None
     lines = [(number, cells) for number, cells in lines if any(cells)]
     if not lines:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
@@ -74,7 +74,8 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
     (first, header), *body = lines
     for column in columns:
         if column not in header:
-            known = nearest(column, header)
+            others = len(header) == 1 and set(header[0]) & set(";\t|")
+            known = "expected commas between columns" if others else nearest(column, header)
             raise InvalidData(f"{path}, row {first}: column {column!r} is missing; {known}")
     for column in header:
         if header.count(column) > 1:
@@ -129,15 +130,15 @@ def read_objects(
         Naming file, row, column and value.
     """
     types = {**get_type_hints(cls, include_extras=True), **more}
-    kinds = {name: kind for name, one in types.items() if (kind := _kind_of_cell(one))}
-    required = [f.name for f in fields(cls) if f.default is MISSING and f.name in kinds]
-    column_of = {name: renamed.get(name, name) for name in kinds}
+    readers = {name: read for name, one in types.items() if (read := _reader(one))}
+    required = [f.name for f in fields(cls) if f.default is MISSING and f.name in readers]
+    column_of = {name: renamed.get(name, name) for name in readers}
     rows = read_rows(path, [*others, *(column_of[name] for name in required)])
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
     found = []
     for row in rows:
-        given = [n for n in kinds if n in required or row.cells.get(column_of[n])]
-        values = {name: _value(row, column_of[name], kinds[name]) for name in given}
+        given = [n for n in readers if n in required or row.cells.get(column_of[n])]
+        values = {name: readers[name](row, column_of[name]) for name in given}
         found.append((row, place(row, column_of, partial(make or cls, **values))))
     return found
 
@@ -153,27 +154,21 @@ def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, A
     return found
 
 
-def _kind_of_cell(annotation: Any) -> str:
-    """Return what a field's cells hold, "text", "flag" or "number"; empty if no cell can hold it."""
+def _reader(annotation: Any) -> Callable[[Row, str], Any] | None:
+    """Return what reads a field's cells: of text, numbers, or true and false; None if no cell can hold it."""
     origin, parts = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        return _kind_of_cell(parts[0])
+        return _reader(parts[0])
     if origin in (Union, UnionType):
-        return next(filter(None, map(_kind_of_cell, parts)), "")
-    if annotation is str or origin is Literal:
-        return "text"
-    return {bool: "flag", int: "number", float: "number"}.get(annotation, "")
+        return next(filter(None, map(_reader, parts)), None)
+    readers: dict[Any, Callable[[Row, str], Any]] = {str: _text, bool: flag, int: number}
+    return (readers | {float: number, Literal: _text}).get(origin or annotation)
 
 
-def _value(row: Row, column: str, kind: str) -> Any:
-    text = row.cells[column]
-    if kind == "number":
-        return number(row, column)
-    if kind == "flag":
-        return flag(row, column)
-    if not text:
-        raise row.error(column, text, "expected a value")
-    return text
+def _text(row: Row, column: str) -> str:
+    if not row.cells[column]:
+        raise row.error(column, "", "expected a value")
+    return row.cells[column]
 
 
 def number(row: Row, column: str, note: str = "") -> str:
@@ -214,39 +209,6 @@ def place(row: Row, column_of: Mapping[str, str], make: Callable[[], Any]) -> An
     except InvalidValue as error:
         field, value, expected = error.problems[0]
         raise row.error(column_of.get(field, field), value, expected) from None
-
-
-def path_of(what: str, path: Any, field: str = "path") -> Path:
-    """Return an argument as a path; `what` is the function that was called."""
-    instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
-    if path == "":  # pathlib takes it for the current folder
-        raise InvalidValue(
-            what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
-        )
-    # `os.path` leaves a "~name" as it is if there is no such user; `Path.expanduser` raises.
-    return Path(os.path.expanduser(path))
-
-
-def write_to(what: str, path: Any, content: str | bytes) -> None:
-    """`write_whole` in the name of `what`, the function that was called with a path.
-
-    Raises
-    ------
-    InvalidValue
-        `path` is not a path, or is empty.
-    InvalidData
-        Nothing can be written there.
-    """
-    path = path_of(what, path)
-    try:
-        data = content.encode() if isinstance(content, str) else content
-    except UnicodeEncodeError as error:
-        expected = f"{error}; expected text that UTF-8 knows"
-        raise InvalidData(f"{named(path)}: cannot be written: {expected}") from None
-    try:
-        write_whole(path, data)
-    except (OSError, ValueError) as error:  # ValueError: a character that no path has
-        raise refused(path, "write", error) from None
 
 
 def plain(value: Any) -> str:

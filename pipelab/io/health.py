@@ -3,11 +3,11 @@
 import platform
 import shutil
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import NamedTuple
 
 from packaging.requirements import Requirement
 
@@ -20,8 +20,7 @@ from pipelab.io.paths import data_dir, notebooks_dir
 from pipelab.placement import Placement
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the report."""
 
     what: str
@@ -32,42 +31,30 @@ class Finding:
 
 def examine() -> list[Finding]:
     """Look at Python, every required package, the bundled files, each solver, and Chromium."""
-    findings = [Finding("Python", platform.python_version(), True)]
-    findings += [_package(name) for name in _listed()]
-    findings += [_package(name, "lab") for name in _listed("lab")]
-    findings += [
+    names = ("chromium", "chromium-browser", "google-chrome")
+    chromium = next(filter(None, map(shutil.which, names)), "")
+    text = chromium or "not found; only the browser tests need it, and are skipped"
+    return [
+        Finding("Python", platform.python_version(), True),
+        *_packages(),
         _folder("notebooks", notebooks_dir(), "*.ipynb"),
         _folder("data", data_dir(), "cases/*/config.csv"),
+        _solver("SCIP through PySCIPOpt", _with_scip),
+        _solver("HiGHS through cvxpy", _with_cvxpy),
+        Finding("Chromium", text, bool(chromium), needed=False),
     ]
-    solvers = {
-        "SCIP through PySCIPOpt": _with_scip,
-        "HiGHS through cvxpy": _with_cvxpy,
-    }
-    findings += [_solver(name, run) for name, run in solvers.items()]
-    chromium = (
-        shutil.which("chromium")
-        or shutil.which("chromium-browser")
-        or shutil.which("google-chrome")
-    )
-    text = chromium or "not found; only the browser tests need it, and are skipped"
-    return [*findings, Finding("Chromium", text, bool(chromium), needed=False)]
 
 
-def _listed(extra: str = "") -> list[str]:
-    """Names of the packages that pipelab's own metadata requires, or that an extra adds."""
-    requirements = map(Requirement, metadata.requires("pipelab") or [])
-    if not extra:
-        return [r.name for r in requirements if r.marker is None or r.marker.evaluate()]
-    marks = [(r.name, r.marker) for r in requirements if r.marker is not None]
-    return [n for n, m in marks if m.evaluate({"extra": extra}) and not m.evaluate({"extra": ""})]
-
-
-def _package(name: str, extra: str = "") -> Finding:
-    try:
-        return Finding(name, metadata.version(name), True)
-    except PackageNotFoundError:
-        wanted = f'"pipelab[{extra}]"' if extra else name
-        return Finding(name, f"not installed; pip install {wanted}", False, needed=not extra)
+def _packages() -> Iterator[Finding]:
+    """Look for the packages that pipelab's own metadata requires, and those of its extra `lab`."""
+    for wanted in map(Requirement, metadata.requires("pipelab") or []):
+        needed = wanted.marker is None or wanted.marker.evaluate({"extra": ""})
+        if needed or given(wanted.marker).evaluate({"extra": "lab"}):
+            try:
+                yield Finding(wanted.name, metadata.version(wanted.name), True)
+            except PackageNotFoundError:
+                install = wanted.name if needed else '"pipelab[lab]"'
+                yield Finding(wanted.name, f"not installed; pip install {install}", False, needed)
 
 
 def _folder(name: str, folder: Path, pattern: str) -> Finding:

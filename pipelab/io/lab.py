@@ -4,16 +4,14 @@ import os
 from pathlib import Path
 
 from pipelab.errors import InvalidValue
-from pipelab.io.csv_cells import path_of, write_to
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.paths import in_clone, notebooks_dir
-from pipelab.io.whole_files import refused
+from pipelab.io.whole_files import path_of, refused, write_to
 
 START = "00_start_here.ipynb"
 
 
 def working_folder() -> Path:
-    """The folder to open: the clone's own notebooks, or a copy beside the reader."""
+    """Return the folder to open: the clone's own notebooks, or a copy in the current folder."""
     if in_clone():
         return notebooks_dir()
     folder = Path.cwd() / "pipelab-notebooks"
@@ -75,7 +73,6 @@ def open_lab(arguments: list[str]) -> None:
     arguments : list of str
         Passed on to JupyterLab, such as `--no-browser` or `--port=9000`.
     """
-    build_iri_grammar_when_asked()
     from jupyterlab.labapp import LabApp
 
     folder = working_folder()

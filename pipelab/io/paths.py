@@ -6,7 +6,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 def in_clone() -> bool:
-    """True when pipelab runs from a clone of its repository (an editable install)."""
+    """Return whether pipelab runs from a clone of its repository (an editable install)."""
     return (_PACKAGE.parent / "pyproject.toml").is_file() and (
         _PACKAGE.parent / "notebooks"
     ).is_dir()
@@ -17,10 +17,10 @@ def _folder(name: str) -> Path:
 
 
 def data_dir() -> Path:
-    """Folder of the bundled data."""
+    """Return the folder of the bundled data."""
     return _folder("data")
 
 
 def notebooks_dir() -> Path:
-    """Folder of the bundled notebooks."""
+    """Return the folder of the bundled notebooks."""
     return _folder("notebooks")

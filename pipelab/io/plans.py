@@ -17,10 +17,10 @@ from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
 from pipelab.io.cases_csv import load_case
-from pipelab.io.csv_cells import path_of, plain, write_to
+from pipelab.io.csv_cells import plain
 from pipelab.io.schedule_files import to_csv
-from pipelab.io.trace_files import save_chrome_trace
-from pipelab.io.whole_files import read_json
+from pipelab.io.trace_files import chrome_trace
+from pipelab.io.whole_files import path_of, read_json, write_to
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -73,40 +73,26 @@ def save(x: Result | Deployment | Schedule | Timeline, path: str | Path) -> Path
     >>> pl.save(pl.solve(pl.load_case("tiny")), path) == path
     True
     """
-    if isinstance(x, Result):
+    if isinstance(x, Schedule):
+        text = to_csv(x)
+    elif isinstance(x, Timeline):
+        text = json.dumps(chrome_trace(x), allow_nan=False)
+    elif isinstance(x, Result):
         return save_placement(x.problem, x, path)
-    if isinstance(x, Deployment):
+    elif isinstance(x, Deployment):
         if not x.pipelines:
             expected = f"expected a deployment with a pipeline. {x.sentence}"
             raise InvalidValue("save", [("x", x.status, expected)])
         evaluate(x.problem, x)
         return _write(path, x.to_dict() | {"conditions": _conditions(x.problem)})
-    if isinstance(x, Schedule):
-        to_csv(x, path)
-    elif isinstance(x, Timeline):
-        save_chrome_trace(x, path)
     else:
         expected = "expected a Result, a Deployment, a Schedule or a Timeline; tables: x.to_frame().to_csv(path)"
         raise InvalidValue("save", [("x", type(x).__name__, expected)])
-    return path_of("save", path)
+    return write_to("save", path, text)
 
 
-def save_placement(problem: Problem, placement: Placement | Result, path: str | Path) -> Path:
-    """Write a valid placement, and all that is needed to carry it out, as JSON, replacing the file whole.
-
-    Parameters
-    ----------
-    problem : Problem
-        Its rules and rates count.
-    placement : Placement or Result
-        Of a result, the file also holds status and bound.
-    path : str or Path
-        Ends in `.json`.
-
-    Returns
-    -------
-    Path
-        Where it was written.
+def save_placement(problem: Problem, plan: Placement | Result, path: str | Path) -> Path:
+    """Write a valid plan, and all that is needed to carry it out, as JSON, replacing the file whole.
 
     Raises
     ------
@@ -116,42 +102,29 @@ def save_placement(problem: Problem, placement: Placement | Result, path: str | 
         There is no placement, or the path does not end in `.json`.
     InvalidData
         Nothing can be written there.
-
-    Examples
-    --------
-    >>> import pipelab as pl, tempfile, pathlib
-    >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
-    >>> path = save_placement(tiny, pl.solve(tiny), pathlib.Path(tempfile.mkdtemp()) / "plan.json")
-    >>> print(pl.load_placement(path, tiny))
-    layers 1–4 on [0, 1]
     """
-    document = document_of(problem, placement_in(placement, "save_placement"))
-    if isinstance(placement, Result):
-        document |= {
-            "method": placement.method,
-            "status": placement.status,
-            "bound_tokens_per_s": placement.bound,
-        }
-        document |= placement.objective.to_dict() if placement.objective else {}
-    return _write(path, document)
+    return _write(path, document_of(problem, plan))
 
 
 def _write(path: str | Path, document: Mapping[str, Any]) -> Path:
-    path = _json_path("save", path)
-    write_to("save", path, json.dumps(document, indent=2, ensure_ascii=False) + "\n")
-    return path
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    return write_to("save", json_path("save", path), text)
 
 
-def _json_path(what: str, path: str | Path) -> Path:
+def json_path(what: str, path: str | Path) -> Path:
+    """Return the path of a plan, which ends in .json."""
     path = path_of(what, path)
     if path.suffix != ".json":
         raise InvalidValue(what, [("path", str(path), "expected a name that ends in .json")])
     return path
 
 
-def document_of(problem: Problem, placement: Placement) -> dict[str, Any]:
-    """Return all that a plan's file holds: rates, conditions, every stage and every link; units are in the names."""
-    found = evaluate(problem, placement)
+def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
+    """Return all that a plan's file holds; units are in the names.
+
+    Rates, conditions, every stage and every link; of a result, its method, status and bound, too.
+    """
+    found = evaluate(problem, placement_in(plan, "save_placement"))
     rates = {name: getattr(found, field) for name, field in _PLAN.items()}
     conditions = _conditions(problem)
     if found.in_flight is not None:
@@ -180,7 +153,7 @@ def document_of(problem: Problem, placement: Placement) -> dict[str, Any]:
         }
         for i, link in enumerate(found.links, start=1)
     ]
-    return {
+    document = {
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
@@ -190,6 +163,10 @@ def document_of(problem: Problem, placement: Placement) -> dict[str, Any]:
         "stages": stages,
         "links": links,
     }
+    if isinstance(plan, Result):
+        document |= {"method": plan.method, "status": plan.status, "bound_tokens_per_s": plan.bound}
+        document |= plan.objective.to_dict() if plan.objective else {}
+    return document
 
 
 def _conditions(problem: Problem) -> dict[str, Any]:
@@ -240,7 +217,7 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     >>> print(pl.load_placement(path))
     layers 1–2 on [0, 1] → layers 3–4 on [2]
     """
-    path = _json_path("load_placement", path)
+    path = json_path("load_placement", path)
     if problem is not None:
         remedy = "a Problem, or nothing to have the stages alone"
         instance("load_placement", "problem", problem, Problem, remedy)
@@ -253,40 +230,40 @@ def load_placement(path: str | Path, problem: Problem | None = None) -> Placemen
     return placement
 
 
-def problem_of(path: str | Path, case: str | None = None) -> Problem:
+def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Problem:
     """Return the problem that a saved plan was made for, as far as its file says: a case, under the plan's rules.
 
-    `case` is its name or folder if the file does not say it, or says another.
+    `case` is its name or folder if the file does not say it, or says another; `rules` that are
+    given count instead of the plan's.
 
     Raises
     ------
     InvalidData
         The file cannot be read, or names no case and none is given.
     """
-    path = _json_path("load_placement", path)
+    path = json_path("load_placement", path)
     document = _read(path)
     name = case or document.get("problem")
     if not isinstance(name, str) or not name:
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
-    return load_case(
-        name, **{rule: said[rule] for rule in (*_RULES, _UNITS) if said.get(rule) is not None}
-    )
+    kept = (*_RULES, _UNITS)
+    own = {rule: said[rule] for rule in kept if said.get(rule) is not None}
+    return load_case(name, **(own | rules))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
     document = read_json(path)
-    if not isinstance(document, dict) or not document.get("stages"):
+    stages = document.get("stages") if isinstance(document, dict) else None
+    if not isinstance(stages, list) or not stages:
+        expected = 'expected an object with "stages", a list of at least one stage'
         if isinstance(document, dict) and "pipelines" in document:
             expected = (
                 "expected a plan of one pipeline, and this is a deployment; "
                 "load one of its replicas from a file of its own"
             )
-            raise InvalidData(f"{path}: {expected}")
-        raise InvalidData(f'{path}: expected an object with "stages", a list of at least one stage')
-    if not isinstance(document["stages"], list):
-        raise InvalidData(f'{path}: expected "stages" to be a list of at least one stage')
+        raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})
     if not isinstance(said, dict):
         expected = "expected an object with names and values"
@@ -305,7 +282,7 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 
     def whole(field: str, value: Any, least: int) -> int:
         if type(value) is not int or not least <= value < 10**9:
-            expected = f"expected a whole number of at least {least}"
+            expected = f"expected a whole number of at least {least}, and below 10^9"
             raise InvalidData(f"{place}, field {field!r}: {shown(value)}: {expected}")
         return value
 

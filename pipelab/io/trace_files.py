@@ -1,13 +1,8 @@
 """A timeline as a Chrome trace: a lane per rank, an arrow per message between ranks."""
 
-import json
-from pathlib import Path
-
 import numpy as np
 
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.fields import instance
-from pipelab.io.csv_cells import write_to
 from pipelab.schedules import KINDS
 
 
@@ -40,38 +35,3 @@ def _arrows(timeline: Timeline, rank: list[int]) -> list[dict]:
         found.append({**shared, "ph": "s", "tid": rank[maker], "ts": leaves})
         found.append({**shared, "ph": "f", "bp": "e", "tid": rank[taker], "ts": arrives})
     return found
-
-
-def save_chrome_trace(timeline: Timeline, path: str | Path) -> None:
-    """Write the trace to a file.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        Times are written in microseconds.
-    path : str or Path
-        Open it in Perfetto (ui.perfetto.dev) or chrome://tracing.
-
-    Raises
-    ------
-    InvalidValue
-        The timeline is not a timeline, or the path is not a path.
-    InvalidData
-        Nothing can be written there.
-
-    Examples
-    --------
-    >>> import pipelab as pl, tempfile, pathlib
-    >>> timeline = pl.simulate(pl.schedule("GPipe", 2, 2), pl.StageCosts(1, 1, 1, unit="ms"))
-    >>> file = pathlib.Path(tempfile.mkdtemp()) / "trace.json"
-    >>> save_chrome_trace(timeline, file); file.exists()
-    True
-    """
-    instance(
-        "save_chrome_trace",
-        "timeline",
-        timeline,
-        Timeline,
-        "a Timeline; make one with pl.simulate(...)",
-    )
-    write_to("save_chrome_trace", path, json.dumps(chrome_trace(timeline), allow_nan=False))

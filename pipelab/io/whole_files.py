@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelab.errors import InvalidData, shown
+from pipelab.errors import InvalidData, InvalidValue, shown
+from pipelab.fields import instance
 
 _ROOM = "make room on its disk, or give a path on another one"
 _REMEDY = {
@@ -29,7 +30,7 @@ _REMEDY = {
 
 
 def named(path: str | Path) -> str:
-    """Write a path as people do; one that is very long, or cannot be printed, in quotes and shortened.
+    """Show a path; one that is very long, or cannot be printed, in quotes and shortened.
 
     >>> named("plan.csv"), named("a\\0b")
     ('plan.csv', "'a\\\\x00b'")
@@ -39,7 +40,7 @@ def named(path: str | Path) -> str:
 
 
 def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
-    """Make an error of pipelab's own of what the system said about a path.
+    """Turn what the system said about a path into an error that names path, reason and remedy.
 
     Parameters
     ----------
@@ -47,9 +48,11 @@ def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
     verb : {"read", "write"}
         What was tried.
     error : OSError, UnicodeError or ValueError
-        The latter two where no file can have this name.
+        The last if no file can have this name.
     """
     done = {"read": "read", "write": "written"}[verb]
+    if isinstance(error, UnicodeDecodeError):
+        return InvalidData(f"{named(path)}: cannot be read as text ({error}): expected UTF-8")
     if not isinstance(error, OSError):
         return InvalidData(
             f"{named(path)}: cannot be {done}: expected a path without such characters"
@@ -59,19 +62,24 @@ def refused(path: str | Path, verb: str, error: Exception) -> InvalidData:
     return InvalidData(f"{named(path)}: cannot be {done} ({reason}): {remedy.format(verb=verb)}")
 
 
+def path_of(what: str, path: Any, field: str = "path") -> Path:
+    """Return an argument as a path; `what` is the function that was called."""
+    instance(what, field, path, (str, os.PathLike), "a path, as text or pathlib.Path")
+    if path == "":  # pathlib takes it for the current folder
+        raise InvalidValue(
+            what, [(field, path, "expected a path that is not empty; '.' is the current folder")]
+        )
+    # `os.path` leaves a "~name" as it is if there is no such user; `Path.expanduser` raises.
+    return Path(os.path.expanduser(path))
+
+
 def is_special(path: Path) -> bool:
     """Whether it is neither a regular file nor a folder: a device, a pipe."""
     return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path) -> str:
     """Read the text of a file in UTF-8, without a byte order mark.
-
-    Parameters
-    ----------
-    path : Path
-    what : str
-        Of what kind it is to be, such as "CSV".
 
     Raises
     ------
@@ -87,21 +95,19 @@ def read_text(path: Path, what: str) -> str:
             return file.read()
     except FileNotFoundError:
         raise InvalidData(f"{named(path)}: {_not_there(path)}") from None
-    except UnicodeDecodeError as error:
-        raise InvalidData(f"{named(path)}: cannot be read as {what} ({error})") from None
     except (OSError, ValueError) as error:
         raise refused(path, "read", error) from None
 
 
 def read_json(path: Path) -> Any:
-    """Read what a file holds as JSON.
+    """Read a file as JSON.
 
     Raises
     ------
     InvalidData
         It is not there, cannot be read, or is not JSON.
     """
-    return json_of(path, read_text(path, "JSON"))
+    return json_of(path, read_text(path))
 
 
 def json_of(path: Path, text: str) -> Any:
@@ -114,7 +120,7 @@ def json_of(path: Path, text: str) -> Any:
 
 
 def _not_there(path: Path) -> str:
-    """Say why there is no file; the folder's other files with this suffix may be what was meant."""
+    """Say why there is no file, and which files with this suffix the folder has."""
     if path.is_symlink():
         return f"is a symbolic link to {named(os.readlink(path))}, which is not there; remove the link, or repair it"
     others = sorted(p.name for p in path.parent.glob(f"*{path.suffix}"))
@@ -122,19 +128,41 @@ def _not_there(path: Path) -> str:
     return f"there is no such file; the folder has {', '.join(others[:20]) if others else f'no {kind}'}"
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Replace a file in one step: a reader sees the old content or the new, never a part.
+def write_to(what: str, path: Any, content: str | bytes) -> Path:
+    """Replace a file in one step, and return its path: a reader sees the old content or the new, never a part.
 
     The mode is kept; a new file gets the mode of any other (the umask's). Of a symbolic link the
     target is replaced. A hard link is cut: the file's other names keep the old content. What is no
     regular file (a device, a pipe) is written to.
 
+    Parameters
+    ----------
+    what : str
+        The function that was called with the path.
+    path : str or Path
+    content : str or bytes
+
     Raises
     ------
-    OSError, ValueError
-        As the system has it: `refused` makes a sentence of it. The old file is as it was.
+    InvalidValue
+        `path` is not a path, or is empty.
+    InvalidData
+        Nothing can be written there; the old file is as it was.
     """
-    data = content.encode() if isinstance(content, str) else content
+    path = path_of(what, path)
+    try:
+        data = content.encode() if isinstance(content, str) else content
+    except UnicodeEncodeError as error:
+        expected = f"{error}; expected text that UTF-8 knows"
+        raise InvalidData(f"{named(path)}: cannot be written: {expected}") from None
+    try:
+        _replace(path, data)
+    except (OSError, ValueError) as error:  # ValueError: a character that no path has
+        raise refused(path, "write", error) from None
+    return path
+
+
+def _replace(path: Path, data: bytes) -> None:
     target = Path(os.path.realpath(path))
     target.parent.mkdir(parents=True, exist_ok=True)
     if is_special(target):

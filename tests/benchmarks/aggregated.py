@@ -17,7 +17,7 @@ import pandas as pd
 
 import pipelab as pl
 from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import write_whole
+from pipelab.io.whole_files import write_to
 
 RATES = pl.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
@@ -181,7 +181,11 @@ def main(quick, series=None):
     order = {name: i for i, name in enumerate([*SERIES, "side by side"])}
     rows = sorted(rows + kept, key=lambda row: order[row["series"]])
     frame = pd.DataFrame(rows).round({"seconds": 4})
-    write_whole(data_dir() / "aggregated_runs.csv", frame.to_csv(index=False, lineterminator="\n"))
+    write_to(
+        "aggregated",
+        data_dir() / "aggregated_runs.csv",
+        frame.to_csv(index=False, lineterminator="\n"),
+    )
     for series, part in frame[frame["series"] != "side by side"].groupby("series", sort=False):
         print(
             series, {v: round(statistics.median(g["seconds"]), 3) for v, g in part.groupby("value")}

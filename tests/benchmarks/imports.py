@@ -14,7 +14,7 @@ LINES = {
     "import pipelab": "import pipelab",
     "… and load_case": "import pipelab as pl; pl.load_case('tiny')",
     "… and solve": "import pipelab as pl; pl.solve(pl.load_case('tiny'), 'aggregated')",
-    "… and a figure": "import pipelab as pl; plot_placement(pl.load_case('tiny'), pl.Placement.of([(4, (0,))]))",
+    "… and a figure": "import pipelab as pl; pl.plot(pl.load_case('tiny'), pl.Placement.of([(4, (0,))]))",
 }
 MOST_SECONDS = 0.3
 

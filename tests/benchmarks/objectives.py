@@ -18,7 +18,7 @@ import pipelab as pl
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.hardware.linear_rates import with_link_units
-from pipelab.io.whole_files import write_whole
+from pipelab.io.whole_files import write_to
 
 LIMIT = 60.0  # seconds for each question
 USD_PER_HOUR = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.4, 3.1)
@@ -95,7 +95,7 @@ def main(path=None):
         )
     frame = pd.DataFrame(out).round({"seconds": 4})
     if path:
-        write_whole(Path(path), frame.to_csv(index=False, lineterminator="\n"))
+        write_to("objectives", Path(path), frame.to_csv(index=False, lineterminator="\n"))
     print(
         frame.groupby(["goal", "status"])["seconds"].describe()[["count", "50%", "max"]].to_string()
     )

@@ -14,32 +14,37 @@ prices when multiplied by the greatest ratio of a rate to a price,
 
     ρ = max over rates t of t / (least price of a pipeline of t at prices u),     p = ρ u
 
-(Farley's bound), and `pricing` gives that at all rates at once. It leaves out links and the number of
-GPUs in one pipeline, so the bound holds all the more. Where a load is to be served at the least price,
-the same is done with the rent added to the dual price.
+(Farley's bound), and `pricing` gives that at all rates at once. It leaves out the number of GPUs in one
+pipeline, so the bound holds all the more; `Generation.generate_exactly` counts them. Where a load is to be
+served at the least price, the same is done with the rent added to the dual price.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
 is the distance from the bound: what is below cannot make up for it. So if a gap remains, such pipelines are listed
 (`listing`), and the whole program over these has the best (`Generation.close`).
 """
 
+import heapq
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import prod
 from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.deadline import Deadline, Watched
+from pipelab.engine.deadline import Deadline, Ended, Watched
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
-from pipelab.engine.deployments.pricing import Least, Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Least, Offer
 from pipelab.engine.deployments.tables import MixTables, smallest
 from pipelab.engine.deployments.workloads import ALL_NUMBERS, halves
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.errors import TooLarge
 from pipelab.fields import given
 
 _MOST_ROUNDS = 300
@@ -49,12 +54,14 @@ _LEAST_PRICE = 1e-12  # as a share of the highest: a price of 0 would make the r
 _CONVERGED = 1e-7
 _NEARLY = 1e-6  # open: one list of all numbers in flight together settles it
 _ROUNDING_SECONDS = 5.0
+_EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
 _SILENT_SECONDS = 1.0
 _HALVED_FROM = 3  # rounds: before, prices say little
 _FIRST_SHARE = 0.003  # of the bound: as if no more were open
 _WIDER = 3.0
 _FIRST_LABELS, _MORE_LABELS = 150, 5  # kept at each boundary, and times as many
-_MOST_STEPS = 200_000_000  # of listings: some ten seconds
+_NEARLY_ALL = 0.6  # a list that grows by less than this share of its labels will soon be complete
+_MOST_STEPS = 600_000_000  # of listings: some twenty seconds
 _SMALL_SHARE = 0.05
 _FEW_MIXES = 5_000
 _MARGIN = 1e-9  # of the price of all GPUs: the arithmetic of prices
@@ -143,9 +150,11 @@ class Relaxed(NamedTuple):
 
 
 def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
-    """The linear relaxation over some columns; None where they do not serve the load."""
+    """The linear relaxation over some columns; None where they are none, or do not serve the load."""
     from scipy.optimize import linprog
 
+    if not columns:
+        return None
     used = np.array([c.gpus for c in columns], dtype=float).T
     rate = np.array([c.rate for c in columns])
     unit = demand.load or rate.max()  # what is tiny or huge counts as nothing, or as infinite
@@ -324,7 +333,7 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
-        master, new = (relaxed(self.demand, self.columns) if self.columns else None), 1
+        master, new = relaxed(self.demand, self.columns), 1
         smoothed = False
         for _ in range(_MOST_ROUNDS):
             self.rounds += 1
@@ -347,6 +356,66 @@ class Generation:
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.improve(_ROUNDING_SECONDS)
 
+    def generate_exactly(self) -> None:
+        """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; what was found until then is kept.
+        """
+        until = self.deadline.within(_EXACT_SECONDS)
+        with suppress(Ended, TooLarge):  # of this while; or too many stages for such a program
+            while not self.finished:
+                master = relaxed(self.demand, self.pipelines)
+                if self._agrees(master):
+                    break
+                self.rounds += 1
+                capacity, _ = self._dual_prices(master, False)
+                cost, known = self._cost(capacity), len(self.columns)
+                ratio = self._greatest_ratio(cost, partial(self._exact_ratio, until=until))
+                if not ratio:
+                    break
+                self._bound(cost, capacity, ratio)
+                self._report()
+                if len(self.columns) == known:
+                    break
+        self.improve(_ROUNDING_SECONDS)
+
+    def _exact_ratio(self, offer: Offer, cost: np.ndarray, until: Deadline) -> float:
+        """The greatest ratio of a rate to its price among pipelines; those that are found become columns.
+
+        What has the least price P at a rate t and counts with a ≥ t is the best that counts with t to a; what counts
+        with more has P as its least price (as `fronts._LeastRatio`).
+        """
+        low, high = offer.asked
+        ratio = high / offer.least(cost, until).price
+        ranges = [
+            (-r, a, b) for r, a, b in zip(ratio.tolist(), low.tolist(), high.tolist(), strict=True)
+        ]
+        heapq.heapify(ranges)
+        greatest = 0.0
+        while ranges:
+            negative, first, last = heapq.heappop(ranges)
+            if -negative <= greatest * (1 + _CONVERGED):
+                break
+            stages, price = offer.cheapest(first, cost, until)
+            if price == np.inf:
+                continue
+            reached = first
+            if stages is not None:
+                self._add(offer, stages)
+                reached = max(first, offer.counted(stages))
+            greatest = max(greatest, min(-negative, reached / price) if price > 0 else -negative)
+            if reached < last and price > 0:
+                heapq.heappush(ranges, (-last / price, reached * (1 + ATTAINED), last))
+        return greatest
+
+    def _cost(self, capacity: np.ndarray) -> np.ndarray:
+        """The price of a GPU of each class, above 0."""
+        cost = capacity + (self.demand.price if self.demand.load else 0.0)
+        return cost + _LEAST_PRICE * max(cost.max(), 1e-300)
+
     def _agrees(self, master: Relaxed | None) -> bool:
         if master is None or self.prices is None:
             return False
@@ -366,10 +435,13 @@ class Generation:
 
     def _price(self, capacity: np.ndarray, per_rate: float) -> int:
         """The least prices at every rate: a bound, and new columns. Their number."""
-        demand = self.demand
-        cost = capacity + (demand.price if demand.load else 0.0)
-        cost = cost + _LEAST_PRICE * max(cost.max(), 1e-300)
-        least, ratio = self._greatest_ratio(cost)
+        cost, least = self._cost(capacity), dict[Offer, Least]()
+
+        def relaxed_ratio(offer: Offer, cost: np.ndarray) -> float:
+            least[offer] = offer.least(cost, self.deadline)
+            return float((offer.asked[1] / least[offer].price).max(initial=0.0))
+
+        ratio = self._greatest_ratio(cost, relaxed_ratio)
         if not ratio:  # no pipeline, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
@@ -384,14 +456,15 @@ class Generation:
                 new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
         return new
 
-    def _greatest_ratio(self, cost: np.ndarray) -> tuple[dict[Offer, Least], float]:
-        """The least prices of the offers that decide, and the greatest ratio of a rate to its price.
+    def _greatest_ratio(
+        self, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
+    ) -> float:
+        """The greatest ratio of a rate to its price, asked of the offers that decide.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
         are left out. Numbers in flight that decide, and are not attained together, are halved.
         """
-        least: dict[Offer, Least] = {}
         ratio: dict[Offer, float] = {}
 
         def may(offer: Offer) -> float:
@@ -405,14 +478,13 @@ class Generation:
             if offer in ratio:
                 near = self.rounds >= _HALVED_FROM and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
-                    return least, ratio[offer]
+                    return ratio[offer]
                 for half in self._halve(offer):
                     self._ratios[half] = cost, ratio[offer]
                 continue
-            least[offer] = offer.least(cost, self.deadline)
-            ratio[offer] = float((offer.asked[1] / least[offer].price).max(initial=0.0))
+            ratio[offer] = ratio_of(offer, cost)
             self._ratios[offer] = cost, ratio[offer]
-        return least, 0.0
+        return 0.0
 
     def _halve(self, offer: Offer) -> list[Offer]:
         """Put the halves of an offer in its place."""
@@ -470,7 +542,7 @@ class Generation:
         if len(columns) > _AT_ONCE and self.prices is not None:
             profit = [column.rate - self.prices.per_gpu @ column.gpus for column in columns]
             columns = [columns[i] for i in np.argsort(profit)[-_AT_ONCE:]]
-        answer = relaxed(self.demand, columns) if columns else None
+        answer = relaxed(self.demand, columns)
         if answer is not None:
             self.keep(filled_up(self.demand, columns, answer.number))
 
@@ -502,24 +574,30 @@ class Generation:
         """
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
         few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
-        share, labels = _FIRST_SHARE, _FIRST_LABELS
+        share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
             timed = any(offer.tokens < np.inf for offer in self.offers)
             wide = few and timed and max(share, self.open) > _SMALL_SHARE
             near = share * self.prices.bound / self.prices.per_rate
             slack, before = self.slack if wide else min(near, self.slack), self.value
+            known = self.steps
             complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
             if complete:
                 share, labels = _WIDER * share, _FIRST_LABELS
-            elif few or labels >= MOST_LABELS or (self.value == before and labels > _FIRST_LABELS):
+            elif few or labels >= MOST_LABELS:
                 break
             elif self.steps > _MOST_STEPS:
                 return
-            else:
+            elif self.value != before or labels == _FIRST_LABELS:
                 labels = _MORE_LABELS * labels
+            elif self.steps - known < _NEARLY_ALL * _MORE_LABELS * last:
+                labels = MOST_LABELS
+            else:
+                break
+            last = self.steps - known
         if not self.finished and not few and self.prices is not None:
             self._choose(self.slack, False, _FIRST_LABELS, deadline)
 

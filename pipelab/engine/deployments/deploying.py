@@ -18,7 +18,8 @@ from pydantic import BeforeValidator
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
-from pipelab.engine.deployments.pricing import Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.engine.deployments.tables import MixTables
@@ -197,6 +198,11 @@ class _Deploying:
                 self._add_best_alone(generation)
             generation.close()
             if not generation.settled and not generation.finished:
+                bound = generation.bound
+                generation.generate_exactly()
+                if generation.bound != bound:
+                    generation.close()
+            if not generation.settled and not generation.finished:
                 self._add_best_alone(generation)
         except Ended as end:
             generation.round_off()
@@ -331,12 +337,8 @@ def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
 
 def _column(offer: Offer, placement: Placement) -> Column:
     """A placement as a column: its layers and GPUs by class, and what it attains."""
-    of = offer.table.classes.of
-    stages = tuple(
-        (len(s.layers), tuple(np.bincount(of[list(s.gpus)], minlength=max(of) + 1).tolist()))
-        for s in placement.stages
-    )
-    gpus = np.bincount(of[list(placement.gpus)], minlength=max(of) + 1)
+    stages = tuple(offer.stages_of(placement))
+    gpus = np.sum([own for _, own in stages], axis=0)
     return Column(offer.attained(stages), tuple(gpus.tolist()), offer, stages)
 
 

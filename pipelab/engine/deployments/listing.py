@@ -7,7 +7,7 @@ may come before it (a label-setting algorithm for the shortest path with limited
 N. Christofides and A. Mingozzi, 2008, list the columns of their master program so). Two rules keep
 labels few:
 
-- What the layers before a boundary cost at least at every rate is known (`pricing`, links and numbers of GPUs aside). A
+- What the layers before a boundary cost at least at every rate is known (`pricing`, numbers of GPUs aside). A
   label whose rate cannot make up for its price and that is dropped.
 - Of labels with the same GPUs, entered in the same way, one that is neither faster nor sooner than another is dropped.
 """
@@ -19,13 +19,12 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.deployments.pricing import Offer, StageOf
-from pipelab.engine.instance import Instance
+from pipelab.engine.deployments.paths import StageOf, Ways, ways_of
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.tolerances import LAST_BITS
 
-MOST_LABELS = 3_000  # at one boundary
+MOST_LABELS = 10_000  # at one boundary
 _MANY = 10  # times as many, before some are dropped
-_MOST_SETS = 1_500  # of classes that a stage has
 _MOST_ROWS = 1_000  # compositions
 _CELLS_AT_ONCE = 1_000_000
 _COMPARED = 4_000  # pipelines, each with each
@@ -69,18 +68,6 @@ class _Labels(NamedTuple):
         return _Labels(*(own[which] for own in self))
 
 
-class _Ways(NamedTuple):
-    """How stages are left and entered: rate and seconds between each way to leave (L) and to enter (E).
-
-    The last way to enter is that of nothing: the end of all layers.
-    """
-
-    left: np.ndarray  # of each row of the table
-    entered: np.ndarray
-    rate: np.ndarray  # (L, E + 1)
-    seconds: np.ndarray
-
-
 class Listing:
     """The labels of one offer at some prices.
 
@@ -113,14 +100,18 @@ class Listing:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
         few = len(self.table.composition) <= _MOST_ROWS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
-        self.slack, self.complete = slack, few
-        self.price = self.table.composition @ prices
-        to_go = offer.paid(prices, deadline=deadline)
+        self.slack = slack
+        self.gpus = self.table.composition[self.rows]
+        self.ways = ways_of(self.table.link, self.table.hop, self.gpus)
+        self.complete = few and self.ways is not None
+        self.price = self.gpus @ prices
+        self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
+        paths, asked = offer.paths[1], np.arange(len(offer.asked[0]))
+        to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
-        soonest = np.where(self.table.rate > 0, self.table.seconds, np.inf).min(axis=0) + offer.hop
-        self.soonest = offer.shortest(soonest)
-        self.index = self._reached(self.table.rate)
+        self.soonest = paths.paid(np.zeros_like(prices), 1.0, asked[:1], deadline)[:, 0]
+        self.index = self._reached(self.rate)
         self.steps = 0
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
         self._rest: list[np.ndarray] = []  # and the label that it was put before
@@ -133,14 +124,12 @@ class Listing:
         Ended
             The deadline was first.
         """
-        ways = _ways(self.table)
-        if ways is None:
-            self.complete = False
+        if self.ways is None:
             return []
-        layers, classes = len(self.offer.span), self.table.composition.shape[1]
+        layers, classes = len(self.offer.span), self.gpus.shape[1]
         waiting: list[list[_Labels]] = [[] for _ in range(layers + 1)]
         one, none = np.ones(1), np.zeros(1, dtype=int)
-        end = ways.rate.shape[1] - 1
+        end = self.ways.rate.shape[1]
         waiting[layers].append(
             _Labels(
                 np.zeros((1, classes), dtype=int),
@@ -162,7 +151,7 @@ class Listing:
             self._first.append(labels.row)
             self._rest.append(labels.rest)
             starts += [at] * len(labels.row)
-            for before, more in self._extended(labels, number, at, ways):
+            for before, more in self._extended(labels, number, at, self.ways):
                 waiting[before].append(more)
                 if sum(len(own.row) for own in waiting[before]) > _MANY * self.most:
                     waiting[before] = [self._kept(_joined(waiting[before]), before)]
@@ -185,22 +174,24 @@ class Listing:
         return labels
 
     def _extended(
-        self, labels: _Labels, number: int, at: int, ways: _Ways
+        self, labels: _Labels, number: int, at: int, ways: Ways
     ) -> Iterator[tuple[int, _Labels]]:
         """All labels with one stage more, by the boundary at which it begins."""
-        offer, table = self.offer, self.table
-        begins = np.arange(at)
+        offer, begins = self.offer, np.arange(at)
         spans = offer.span[begins, at - begins - 1]
-        rate, seconds, index = table.rate[:, spans], table.seconds[:, spans], self.index[:, spans]
+        rate, seconds, index = self.rate[:, spans], self.took[:, spans], self.index[:, spans]
         useful = self.short[:at].min(axis=0)
-        step = max(1, _CELLS_AT_ONCE // (len(self.rows) * (at + table.composition.shape[1])))
+        enter, leave = ways.through[ways.of].T
+        # nothing comes after the last layer
+        speed = np.pad(ways.rate, ((0, 0), (0, 1)), constant_values=np.inf)
+        delay = np.pad(ways.seconds, ((0, 0), (0, 1)))
+        step = max(1, _CELLS_AT_ONCE // (len(self.rows) * (at + self.gpus.shape[1])))
         for first in range(0, len(labels.row), step):
             self.deadline.check()
             own = labels.part(slice(first, first + step))
-            room = own.gpus[:, None, :] + table.composition[self.rows] <= table.classes.count
+            room = own.gpus[:, None, :] + self.gpus <= self.table.classes.count
             i, c = np.nonzero(room.all(axis=2))
-            c = self.rows[c]
-            link = ways.rate[ways.left[c], own.entered[i]]
+            link = speed[leave[c], own.entered[i]]
             slower = link < own.rate[i]
             reached = own.reached[i]
             reached[slower] = self._reached(link[slower])
@@ -212,7 +203,7 @@ class Listing:
             good = (price[:, None] + self.short[begins, k] <= self.slack) & (rate[c] > 0)
             pair, begin = np.nonzero(good)
             i, c, price, link, k = i[pair], c[pair], price[pair], link[pair], k[pair, begin]
-            so_far = own.seconds[i] + ways.seconds[ways.left[c], own.entered[i]] + seconds[c, begin]
+            so_far = own.seconds[i] + delay[leave[c], own.entered[i]] + seconds[c, begin]
             slowest = np.minimum(np.minimum(own.rate[i], link), rate[c, begin])
             if np.isfinite(offer.tokens):
                 most = np.minimum(slowest, offer.tokens / (so_far + self.soonest[begin]))
@@ -220,13 +211,13 @@ class Listing:
             else:
                 so_far, keep = np.zeros_like(so_far), np.ones(len(i), dtype=bool)
             done = _Labels(
-                own.gpus[i] + table.composition[c],
+                own.gpus[i] + self.gpus[c],
                 price,
                 slowest,
                 so_far,
                 k,
-                ways.entered[c],
-                c,
+                enter[c],
+                self.rows[c],
                 number + first + i,
             )
             which = np.flatnonzero(keep)
@@ -289,25 +280,3 @@ def _undominated(labels: _Labels) -> np.ndarray:
     value = sooner.reshape(-1) - group * len(order)  # a later group is below all earlier ones
     least = np.minimum.accumulate(value)
     return order[np.append(True, value[1:] < least[:-1])]
-
-
-def _ways(table: Instance) -> _Ways | None:
-    """How the stages of a table are left and entered; None where there are too many sets of classes."""
-    support, of = np.unique(table.composition > 0, axis=0, return_inverse=True)
-    if len(support) > _MOST_SETS:
-        return None
-    slow = np.where(support[:, :, None], table.link, np.inf).min(axis=1)
-    late = np.where(support[:, :, None], table.hop, -np.inf).max(axis=1)
-    rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
-    seconds = np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
-    both = np.stack([rate, seconds])
-    _, a, left = np.unique(both, axis=1, return_index=True, return_inverse=True)
-    _, b, entered = np.unique(both, axis=2, return_index=True, return_inverse=True)
-    rate, seconds = rate[np.ix_(a, b)], seconds[np.ix_(a, b)]
-    of = of.reshape(-1)
-    return _Ways(
-        left.reshape(-1)[of],
-        entered.reshape(-1)[of],
-        np.pad(rate, ((0, 0), (0, 1)), constant_values=np.inf),
-        np.pad(seconds, ((0, 0), (0, 1))),
-    )

@@ -5,44 +5,47 @@ and its pipelines count with what the last of them would yield: no pipeline with
 (`engine.attainable`). Ranges that matter are halved.
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage for a span
-is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path from the first layer to
-the last: one dynamic program over the layers, vectorised over rates. With n in flight a pipeline attains t
-only if a traversal takes at most n·w / t seconds, w tokens in a microbatch. That limit on a sum is taken into the
-price: with κ ≥ 0 per second,
+is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path over links that carry t
+(`paths`). With n in flight a pipeline attains t only if a traversal takes at most n·w / t seconds, w tokens in a
+microbatch. That limit on a sum is taken into the price: with κ ≥ 0 per second,
 
     Σ (price + κ · seconds) - κ · n·w / t
 
 is at most the price of such a pipeline, whatever κ, and its least value is one more shortest path. The best of a few κ
-is kept. Two things are left out: links, and that there are only so many GPUs. So the price is a lower bound, and the
-path a pipeline if it keeps both; `listing` counts them.
+is kept. One thing is left out: that there are only so many GPUs. So the price is a lower bound, and the path a pipeline
+if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), and so does `listing`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
+from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import possible
+from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
+from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-# A stage of a pipeline: its number of layers, and its GPUs of each class.
-StageOf = tuple[int, tuple[int, ...]]
-
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATES = 200  # where numbers in flight are limited: steps of the logarithm
 _STEPS = 10  # prices of a second that are tried
 _JUST_ABOVE = 1 + 1e-11
+_CLOSER = 16  # rates at once
+_HOP_STEP = 0.02  # of the shortest traversal
 _DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
 
 
@@ -113,9 +116,22 @@ class Offer:
         return np.where(self.rate > 0, tokens / np.where(self.rate > 0, self.rate, 1.0), np.inf)
 
     @cached_property
-    def hop(self) -> float:
-        """Seconds of the shortest hop."""
-        return float(self.table.hop.min()) if self.table.classes.count.sum() > 1 else 0.0
+    def paths(self) -> tuple[Paths, Paths]:
+        """Shortest paths with one way through all stages, by the best link, and with few ways.
+
+        Few: rates of links count up to that of the fastest stage, and seconds of a hop beyond the
+        shortest in steps of a share of the shortest traversal, rounded down.
+        """
+        table = self.table
+        parts = table.composition[self.rows], self.rate, self.seconds, self.span, self.asked[0]
+        link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
+        step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
+        hop = np.full_like(table.hop, shortest)
+        if math.isfinite(self.tokens):
+            hop += np.floor((table.hop - shortest) / step) * step
+        coarse = Paths(*parts, one_way(link.max(), shortest, len(self.rows)))
+        few = ways_of(link, hop, parts[0])
+        return coarse, Paths(*parts, few) if few is not None and len(few.through) > 1 else coarse
 
     @cached_property
     def stage_rates(self) -> np.ndarray:
@@ -142,16 +158,23 @@ class Offer:
         return float(best @ table.classes.count)
 
     @cached_property
+    def rates(self) -> np.ndarray:
+        """Rates that a full pipeline may have, of stages and of links, ascending."""
+        link = self.table.link
+        link = link[link < self.stage_rates[-1]]
+        rates = np.unique(np.concatenate([self.stage_rates, link]))
+        return rates[np.append(True, np.diff(rates) > LAST_BITS * rates[:-1])]
+
+    @cached_property
     def asked(self) -> tuple[np.ndarray, np.ndarray]:
         """Rates at which paths are sought, ascending, and for each the highest rate that it stands for; shape (T,)."""
         stages = self.stage_rates
-        if math.isinf(
-            self.tokens
-        ):  # the rate of a pipeline is that of a stage, or a link is slower
-            steps = np.geomspace(stages[0], stages[-1], _MOST_RATES) * (1 - 1e-12)
-            many = len(stages) > _MOST_RATES
-            first = np.unique(np.searchsorted(stages, steps)) if many else np.arange(len(stages))
-            return stages[first], stages[np.append(first[1:] - 1, len(stages) - 1)]
+        if math.isinf(self.tokens):  # the rate of a pipeline is that of a stage or of a link
+            rates = self.rates
+            steps = np.geomspace(rates[0], rates[-1], _MOST_RATES) * (1 - 1e-12)
+            many = len(rates) > _MOST_RATES
+            first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
+            return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
         steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATES)
         own = stages if len(stages) <= _RATES else stages[-1:]
         points = np.unique(np.concatenate([steps, own]))
@@ -166,16 +189,11 @@ class Offer:
         low = self.asked[0]
         return np.concatenate([[np.inf], self.tokens / low[1:]])
 
-    @cached_property
-    def _by_rate(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rows from the fastest to the slowest for each kind of span, and how many reach each rate that is asked."""
-        order = np.argsort(-self.rate, axis=0, kind="stable")
-        falling = -np.take_along_axis(self.rate, order, axis=0)
-        enough = [np.searchsorted(own, -self.asked[0], side="right") for own in falling.T]
-        return order, np.stack(enough, axis=1)
-
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
-        """Find the least price of a pipeline of each rate that is asked, links and numbers of GPUs aside.
+        """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
+
+        First by the best of all links; by each one's own where that may decide what is greatest: a
+        rate's ratio to its price, or what it leaves above its price.
 
         Parameters
         ----------
@@ -187,96 +205,111 @@ class Offer:
         Least
             No pipeline of the offer has more rate per price than the greatest of high / price.
         """
-        best = waited_for(lambda: self.paid(prices, deadline=deadline), deadline)[-1]
+        coarse, fine = self.paths
+        high = self.asked[1]
+        found = waited_for(
+            lambda: self._least(coarse, prices, np.arange(len(high)), deadline), deadline
+        )
+        price, per_second = found
+        closer = np.full(len(high), coarse is fine)
+        while True:
+            with np.errstate(divide="ignore"):  # of a price of 0
+                ratio, profit = high / price, high - price
+            open_ = ~closer & (
+                (ratio > ratio[closer].max(initial=0.0))
+                | (profit > profit[closer].max(initial=-np.inf))
+            )
+            which = np.flatnonzero(open_)
+            if not len(which):
+                return Least(price, per_second)
+            first = [which[np.argsort(-own[which])[:_CLOSER]] for own in (ratio, profit)]
+            which = np.unique(np.concatenate(first))
+            own = self._least(fine, prices, which, deadline)
+            price[which] = np.maximum(price[which], own.price)
+            per_second[which] = own.per_second
+            closer[which] = True
+
+    def _least(
+        self, paths: Paths, prices: np.ndarray, which: np.ndarray, deadline: Deadline
+    ) -> Least:
+        best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
-        if math.isinf(self.tokens):
-            return Least(best, chosen)
-        low, high = self.asked
-        known = np.isfinite(best[1:]) & (best[1:] > 0)
-        ratio = (best[1:] / self._limit[1:])[known]
+        low, high = (own[which] for own in self.asked)
+        limit = self._limit[which]
+        known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
+        ratio = best[known] / limit[known]
         for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
-            paid = self.paid(prices, kappa, deadline)[-1] - kappa * self.hop
-            value = np.zeros_like(paid)  # of the lowest rates, which have no limit
+            paid = paths.paid(prices, kappa, which, deadline)[-1]
             # as a function of t, t / price is greatest at one end of what a rate stands for
-            at_low = paid[1:] - kappa * self._limit[1:]
-            at_high = paid[1:] - kappa * self._limit[1:] * low[1:] / high[1:]
-            value[1:] = np.minimum(at_low * high[1:] / low[1:], at_high)
+            with np.errstate(invalid="ignore"):  # without a path, or without a limit
+                at_low = paid - kappa * limit
+                at_high = paid - kappa * limit * low / high
+                value = np.minimum(at_low * high / low, at_high)
             better = value > best
             best[better], chosen[better] = value[better], kappa
         return Least(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long."""
-        for _ in range(_TIMES if kappa else 1):
-            stage, row = self._stage_prices(prices, kappa, [which])
-            reached = self._paths(stage, NEVER)[:, 0]
-            at, stages = len(reached) - 1, []
-            seconds = -self.hop
-            while at:
-                spans = self._ending[at - 1]
-                start = int((reached[:at] + stage[spans, 0]).argmin())
-                own = int(row[spans[start], 0])
-                seconds += self.seconds[own, spans[start]] + self.hop
-                gpus = self.table.composition[self.rows[own]]
-                stages.append((at - start, tuple(gpus.tolist())))
-                at = start
+        paths = self.paths[1]
+        stages, seconds = paths.cheapest(prices, kappa, which)
+        for _ in range(_TIMES if kappa else 0):
             if seconds <= self._limit[which]:
                 break
             kappa *= _DEARER
-        return stages[::-1]
+            stages, seconds = paths.cheapest(prices, kappa, which)
+        return stages
 
-    def paid(
-        self, prices: np.ndarray, kappa: float = 0.0, deadline: Deadline = NEVER
-    ) -> np.ndarray:
-        """The least price of stages for the first 0, 1, … M layers at each rate that is asked; shape (M + 1, T)."""
-        return self._paths(self._stage_prices(prices, kappa, slice(None))[0], deadline)
+    def cheapest(
+        self, rate: float, prices: np.ndarray, deadline: Deadline
+    ) -> tuple[list[StageOf] | None, float]:
+        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound: infinite if there is none.
 
-    def _stage_prices(
-        self, prices: np.ndarray, kappa: float, which: Sequence[int] | slice
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The least price of a stage for each kind of span and rate, and the row that has it; shape (U, T) each."""
-        order, enough = self._by_rate
-        enough = enough[which]
-        of_row = (self.table.composition[self.rows] @ prices)[order]
-        if kappa:
-            extra = kappa * (self.seconds + self.hop)
-            of_row = of_row + np.take_along_axis(extra, order, axis=0)
-        least = np.minimum.accumulate(of_row, axis=0)
-        # the first row with the least price so far
-        new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
-        at = np.maximum.accumulate(np.where(new, np.arange(len(least))[:, None], 0), axis=0)
-        spans = np.arange(least.shape[1])
-        index = np.maximum(enough - 1, 0)
-        price = np.where(enough > 0, least[index, spans], np.inf)
-        return price.T, order[at[index, spans], spans].T
+        The stage-flow program (`engine.walk`) with these prices as what is to be least.
 
-    @cached_property
-    def _ending(self) -> list[np.ndarray]:
-        """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
-        kind = self.span
-        return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+        Raises
+        ------
+        Ended, TooLarge
+        """
+        limit, best, bound = self.tokens / rate, None, math.inf
+        reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
+        for part, stages in reach.parts():
+            weight = Weight(prices[part.kind], 0.0, 0.0)
+            mosts = [Limit(Weight(0.0 * prices[part.kind], 1.0, 0.0), limit * (1 + ONE_ANSWER))]
+            if part.one_stage:
+                mosts.append(Limit(Weight(0.0 * prices[part.kind], 0.0, 1.0), 1.0))
+            limits = tuple(own for own in mosts if own.most < math.inf)
+            walk = Walk(stages, weight, limits, deadline=deadline)
+            if not possible(walk):
+                continue
+            found = walk.least()
+            bound = min(bound, -math.inf if stages.links.narrowed else found.bound)
+            if found.placement is not None:
+                own = self.stages_of(found.placement)
+                paid = float(prices @ np.sum([gpus for _, gpus in own], axis=0))
+                if best is None or paid < best[0]:
+                    best = paid, own
+        return (None if best is None else best[1]), bound
 
-    def _paths(self, stage: np.ndarray, deadline: Deadline) -> np.ndarray:
-        # one rate without an axis of its own: half the time, and most calls
-        of_span = stage[:, 0] if stage.shape[1] == 1 else stage
-        reached = np.zeros((len(self._ending) + 1, *of_span.shape[1:]))
-        for j, spans in enumerate(self._ending, start=1):
-            deadline.check()
-            reached[j] = (reached[:j] + of_span[spans]).min(axis=0)
-        return reached.reshape(len(reached), -1)
-
-    def shortest(self, seconds: np.ndarray) -> np.ndarray:
-        """The least sum over the first 0, 1, … M layers of what a stage of each kind of span has; shape (M + 1,)."""
-        return self._paths(seconds[:, None], NEVER)[:, 0]
+    def stages_of(self, placement: Placement) -> list[StageOf]:
+        """The stages of a placement by class."""
+        of, number = self.table.classes.of, len(self.table.classes)
+        return [
+            (len(s.layers), tuple(np.bincount(of[list(s.gpus)], minlength=number).tolist()))
+            for s in placement.stages
+        ]
 
     def counted(self, stages: Sequence[StageOf]) -> float:
-        """With what stages count in the bound: no pipeline of these in this order attains more, links aside."""
-        number = {tuple(row): i for i, row in enumerate(self.table.composition[self.rows].tolist())}
-        sizes = np.array([layers for layers, _ in stages])
+        """With what stages count in the bound: no pipeline of these in this order attains more."""
+        sizes, used = np.array([n for n, _ in stages]), np.array([gpus for _, gpus in stages])
         spans = self.span[np.cumsum(sizes) - sizes, sizes - 1]
-        rows = [number[gpus] for _, gpus in stages]
-        seconds = float(self.seconds[rows, spans].sum()) + (len(rows) - 1) * self.hop
-        return min(float(self.rate[rows, spans].min()), self.tokens / seconds)
+        rate, seconds = self.table.rates_of(used)
+        each = np.arange(len(sizes))
+        slowest, took = rate[each, spans].min(), seconds[each, spans].sum()
+        for here, there in pairwise(used > 0):
+            slowest = min(slowest, self.table.link[np.ix_(here, there)].min())
+            took += self.table.hop[np.ix_(here, there)].max()
+        return float(min(slowest, self.tokens / took))
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""

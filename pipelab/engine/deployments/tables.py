@@ -22,7 +22,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.deployments.pricing import Offer, StageOf
+from pipelab.engine.deployments.paths import StageOf
+from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.parts import whole
 from pipelab.engine.reach import Reach
 from pipelab.engine.stages import Stages
@@ -60,9 +61,7 @@ class MixTables:
         self.offer, self.deadline = offer, deadline
         self._last: tuple[int, Stages, list[np.ndarray]] | None = None
         self.shape = tuple((offer.table.classes.count + 1).tolist())
-        link = offer.table.link
-        rates = np.unique(np.concatenate([offer.stage_rates, link[link < offer.stage_rates[-1]]]))
-        self.thresholds = rates[np.append(True, np.diff(rates) > LAST_BITS * rates[:-1])]
+        self.thresholds = offer.rates
 
     def fit(self) -> bool:
         """Whether a table takes a moment: numbers of it times the stages that may end at each."""

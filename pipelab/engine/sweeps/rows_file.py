@@ -18,8 +18,8 @@ from typing import Any
 from pipelab.engine.sweeps.points import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.io.csv_cells import Row, path_of, write_to
-from pipelab.io.whole_files import is_special, refused
+from pipelab.io.csv_cells import Row
+from pipelab.io.whole_files import is_special, path_of, refused, write_to
 
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 

@@ -1,7 +1,6 @@
 """The commands about a problem: one plan (solve, evaluate, settings), or a table (compare, sweep, node, count)."""
 
 import json
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,8 +19,8 @@ from pipelab.io.commands.wanted import (
     gpu_type,
     option,
 )
-from pipelab.io.csv_cells import write_to
 from pipelab.io.terminal import print_evaluation, print_result, say, table_text
+from pipelab.io.whole_files import write_to
 from pipelab.solving import METHODS, OBJECTIVES
 
 if TYPE_CHECKING:
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
 
 _PLAN = ".json"
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
+Plan = Annotated[Text, option("Write the whole plan, rates included, to this .json file.")]
 Table = Annotated[Text, option("Write the table to this CSV file, too.")]
 
 
@@ -55,18 +55,18 @@ def solve(
     ] = None,
     gap: Annotated[Real, option("Stop when at most this share below the best.", min=0)] = None,
     as_json: Json = False,
-    output: Annotated[
-        Text, option("Write the whole plan, rates of stages and links included: .json.")
-    ] = None,
+    output: Plan = None,
 ) -> None:
     """Find the best placement; exit status 1 where none is found.
 
     Of a case: pipelab solve tiny. Of a model: pipelab solve --model Llama-3-70B --gpus a100=4,l4=8.
     Ctrl-C ends the search and prints the best so far.
     """
-    from pipelab.io.plans import save
+    from pipelab.io.plans import json_path, save
     from pipelab.solving import solve as run
 
+    if output is not None:
+        json_path("save", output)  # refused before the search, not after it
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
     options = {name: value for name, value in options.items() if value is not None}
@@ -92,7 +92,7 @@ def evaluate(
     plan: Annotated[str, typer.Argument(help="A plan: .json, as of solve --output.")],
     case: CaseOfPlan = None,
     as_json: Json = False,
-    output: Annotated[Text, option("Write the whole plan, rates included: .json.")] = None,
+    output: Plan = None,
 ) -> None:
     """Compute a plan's rate, its stages, its links and what it holds.
 
@@ -165,9 +165,7 @@ def _read(plan: str, wanted: Wanted, case: str | None) -> tuple["Problem", "Plac
             raise InvalidValue("options", [("--case", case, "expected none beside --model")])
         problem = wanted.problem(None)
     else:
-        problem = problem_of(plan, case)
-        if wanted.max_gpus is not None:
-            problem = replace(problem, max_gpus_per_stage=wanted.max_gpus)
+        problem = wanted.of_case(partial(problem_of, plan, case))
     return problem, load_placement(plan, problem)
 
 
@@ -224,7 +222,13 @@ def sweep(
     from pipelab.engine.sweeps.run import sweep as run
 
     wanted: Wanted = context.obj
-    axes = dict(_axis(text, wanted) for text in vary)
+    axes: dict[str, list[float]] = {}
+    for text in vary:
+        name, values = _axis(text, wanted)
+        if name in axes:
+            expected = "expected each name once, with all its values"
+            raise InvalidValue("sweep", [("--vary", text, expected)])
+        axes[name] = values
     # what does not fit is refused here, and not by every point
     written = {name: axes[name][0] for name in axes if name == "output_tokens"}
     changed(wanted, written).problem(case)
@@ -264,12 +268,8 @@ def _point(wanted: Wanted, case: str | None, problem: str = "", **point: Any) ->
     return changed(wanted, point).problem(case)
 
 
-def node(
-    context: typer.Context,
-    as_json: Json = False,
-    output: Table = None,
-) -> None:
-    """Every mix of tensor parallelism, stages and replicas on one node, such as --gpus h100=8.
+def node(context: typer.Context, as_json: Json = False, output: Table = None) -> None:
+    """List every division of one node into tensor parallelism, stages and replicas; --gpus h100=8, say.
 
     Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
     the node has at a time; for solve it counts those of one microbatch.

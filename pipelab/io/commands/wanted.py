@@ -1,7 +1,7 @@
 """The problem that a command is about: a case, or a model on GPUs, from the options of the command line."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ _LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
 Text = str | None
 Whole = int | None
 Real = float | None
+Flag = bool | None
 
 
 def option(help: str, *names: str, **more: Any) -> Any:
@@ -54,15 +55,11 @@ class Wanted:
     ] = None
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
-    per_node: Annotated[Whole, _model(f"GPUs of a type per node; {_NODE} by default.", min=1)] = (
-        None
-    )
+    per_node: Annotated[Whole, _model(f"Of a type per node; {_NODE} by default.", min=1)] = None
     network_gbit: Annotated[
         Real, _model(f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default.")
     ] = None
-    rates: Annotated[Text, _model("The inference engine whose speed counts; vLLM by default.")] = (
-        None
-    )
+    rates: Annotated[Text, _model("Engine whose speed counts; vLLM by default.")] = None
     batch: Annotated[
         Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
@@ -70,20 +67,13 @@ class Wanted:
     phase: Annotated[
         Text, _load(f"prefill, decode, mixed or training; {_PHASE} without a case.")
     ] = None
-    output_tokens: Annotated[Whole, _load("Written per sequence; needed with --phase mixed.")] = (
-        None
-    )
+    output_tokens: Annotated[Whole, _load("Written per sequence; for --phase mixed.")] = None
     in_flight: Annotated[
-        Whole,
-        _load("Microbatches in the pipeline at a time; chosen with the placement by default."),
+        Whole, _load("Microbatches in flight; chosen with the placement by default.")
     ] = None
     microbatches: Annotated[Whole, _load("Of a step, with --phase training.")] = None
-    max_gpus: Annotated[
-        Whole, _rule("GPUs per stage, at most; without a case those of a node.")
-    ] = None
-    same_type: Annotated[
-        bool | None, _rule("Only stages of one GPU type, or any.", "--same-type/--mixed")
-    ] = None
+    max_gpus: Annotated[Whole, _rule("Per stage; without a case those of a node.")] = None
+    same_type: Annotated[Flag, _rule("Stages of one type, or any.", "--same-type/--mixed")] = None
     batch_split: Annotated[Text, _rule("even or balanced.")] = None
     link_units: Annotated[Text, _rule("transfers (as the write-up) or tokens.")] = None
 
@@ -112,22 +102,31 @@ class Wanted:
         if self.phase == "mixed" and self.output_tokens is None:
             expected = "expected how many tokens are written per sequence, with --phase mixed"
             raise _refused("--output-tokens", None, expected)
-        return self._of_case(case) if case is not None else self._of_model()
+        if case is None:
+            return self._of_model()
+        from pipelab.io.cases_csv import load_case
+
+        return self.of_case(partial(load_case, case))
 
     def _given(self, names: Mapping[str, str]) -> dict[str, Any]:
         """Return the given options among these names, by the fields that they set."""
         values = {field: getattr(self, name) for name, field in names.items()}
         return {field: value for field, value in values.items() if value is not None}
 
-    def _of_case(self, case: str) -> "Problem":
-        from pipelab.io.cases_csv import load_case
+    def of_case(self, load: Callable[..., "Problem"]) -> "Problem":
+        """Return the problem that `load` makes of a case and the given rules, with the given workload.
 
+        Raises
+        ------
+        InvalidValue
+            An option is given that belongs to a model on GPUs.
+        """
         for name in _NAMES[: _NAMES.index("batch")]:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
         units = {"link_units": "link_units"}
-        problem = load_case(case, **self._given(_RULE_FIELDS | units))
+        problem = load(**self._given(_RULE_FIELDS | units))
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
@@ -202,12 +201,14 @@ def _refused(option: str, value: object, expected: str) -> InvalidValue:
 
 
 def counts_of(text: str) -> dict[str, int]:
-    """GPUs by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
+    """Read counts by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
     counts: dict[str, int] = {}
     for part in text.split(","):
         name, equals, number = (piece.strip() for piece in part.partition("="))
         if not equals or not (number.isascii() and number.isdigit() and len(number) <= 6):
-            raise _refused("--gpus", part, "expected TYPE=COUNT, such as a100=4,l4=8")
+            raise _refused(
+                "--gpus", part, "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
+            )
         kind = gpu_type(name)
         counts[kind] = counts.get(kind, 0) + int(number)
     if not any(counts.values()):

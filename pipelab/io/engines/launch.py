@@ -1,15 +1,15 @@
 """settings(problem, plan, engine): a plan as the settings of the engine that runs it.
 
-What an engine takes stands in the table `ENGINES`; its settings and its launch script in the template
-of its name, which also says where the engine's code reads each setting.
+What an engine demands stands in data/engine_rules.csv; its settings and its launch script in the
+template of its name, which also says where the engine's code reads each setting.
 """
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from pipelab.display import counted
 from pipelab.engine.deployments.result import Deployment
@@ -18,7 +18,8 @@ from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.io.engines import vllm_over_ray
-from pipelab.io.engines.plan import EnginePlan, Host, rpc_servers
+from pipelab.io.engines.plan import EnginePlan, Host, Hosts, rpc_servers
+from pipelab.io.engines.rules import check, engine_rules
 from pipelab.io.schedule_files import to_csv
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -26,48 +27,6 @@ from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-
-class _Engine(NamedTuple):
-    """What an engine takes."""
-
-    platforms: tuple[str, ...] = ("CUDA", "ROCm")
-    kv: tuple[str, ...] = ("bf16", "fp16", "fp8")  # precisions of keys and values
-    mixed: bool = False  # GPUs of several makers in one engine
-    host_by_host: bool = True  # it numbers its ranks so
-    equal_hosts: bool = False  # as many GPUs, in whole stages, on every host
-    one_gpu: str = ""  # why it has one GPU in every stage
-    one_host: str = ""  # why its stages are on one host
-    most_stages: int = 10**9
-    trains: bool = False  # it takes a schedule, and keeps no keys and values
-    schedules: tuple[str, ...] = ()  # the only ones with one stage per rank; empty: any
-
-
-ENGINES = {
-    "vLLM": _Engine(),
-    "llama.cpp": _Engine(
-        ("CUDA", "ROCm", "Metal"),
-        ("bf16", "fp16"),
-        mixed=True,
-        host_by_host=False,
-        one_gpu="it cuts a layer over all GPUs or none",
-        most_stages=16,  # llama_max_devices in src/llama.cpp
-    ),
-    "SGLang": _Engine(equal_hosts=True),
-    "Megatron": _Engine(trains=True, schedules=("1F1B",)),
-    "torchtitan": _Engine(trains=True),
-    "TensorRT-LLM": _Engine(
-        ("CUDA",),
-        host_by_host=False,
-        one_host="; over several, MPI or Slurm starts its ranks, and not this script",
-    ),
-    "transformers": _Engine(
-        kv=("bf16", "fp16"),
-        host_by_host=False,
-        one_gpu="a device map gives whole layers to a GPU",
-        one_host=": a device map is of one process",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -117,22 +76,18 @@ def settings(
     plan: Placement | Result | TrainingTimeline,
     engine: str,
     *,
-    hosts: str | Sequence[str] | None = None,
+    hosts: Hosts = None,
 ) -> EngineSettings: ...
 @overload
 def settings(
-    problem: Problem,
-    plan: Deployment,
-    engine: str,
-    *,
-    hosts: str | Sequence[str] | None = None,
+    problem: Problem, plan: Deployment, engine: str, *, hosts: Hosts = None
 ) -> dict[str, EngineSettings]: ...
 def settings(
     problem: Problem,
     plan: Placement | Result | TrainingTimeline | Deployment,
     engine: str,
     *,
-    hosts: str | Sequence[str] | None = None,
+    hosts: Hosts = None,
 ) -> EngineSettings | dict[str, EngineSettings]:
     """Translate a plan for an engine: a launch script for the plan's hosts, and its settings.
 
@@ -187,18 +142,21 @@ def settings(
     >>> pl.settings(tiny, plan, "vLLM", hosts="10.0.0.1").environment["VLLM_PP_LAYER_PARTITION"]
     '3,1'
     """
-    if not isinstance(engine, str) or engine not in ENGINES:
-        raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, ENGINES)}")
+    if not isinstance(engine, str) or engine not in engine_rules():
+        raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, engine_rules())}")
     if isinstance(plan, Deployment):
         return _of_pipelines(problem, plan, engine, hosts)
     placement = placement_in(plan, "settings")
-    step = plan.step if isinstance(plan, TrainingResult) else plan
     placed = EnginePlan.of(problem, placement, engine, hosts)
-    return _launched(placed, step if isinstance(step, TrainingTimeline) else None)
+    step = plan.step if isinstance(plan, TrainingResult) else plan
+    if isinstance(step, TrainingTimeline):
+        order = step.timeline.schedule
+        placed = replace(placed, schedule=order, recomputed=step.recompute or ())
+    return _launched(placed)
 
 
 def _of_pipelines(
-    problem: Problem, plan: Deployment, engine: str, hosts: str | Sequence[str] | None
+    problem: Problem, plan: Deployment, engine: str, hosts: Hosts
 ) -> dict[str, EngineSettings]:
     """Make one launch script for each pipeline, with its own workload."""
     if not plan.pipelines:
@@ -214,24 +172,14 @@ def _of_pipelines(
     return found
 
 
-def _launched(plan: EnginePlan, step: TrainingTimeline | None = None) -> EngineSettings:
+def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
-    needs = ENGINES[plan.engine]
-    plan.refuse_platforms(*needs.platforms, mixed=needs.mixed)
-    if not needs.trains:
-        plan.refuse_kv(needs.kv)
-    if needs.host_by_host:
-        plan.refuse_scattered()
-    if step is not None:
-        if not needs.trains:
-            expected = "expected Megatron or torchtitan for a training step: it serves"
-            raise plan.refuse("plan", step.timeline.schedule.name, expected)
-        plan = plan.for_step(step.timeline.schedule, step.recompute or ())
-    _refuse_shape(plan, needs)
+    check(plan)
     if plan.engine == "vLLM":
         plan = vllm_over_ray.in_rays_order(plan)
     template = _templates().get_template(f"{plan.engine}.sh.j2")
-    filled: Any = template.make_module({"plan": plan, "serves": not needs.trains})
+    serves = not engine_rules()[plan.engine].trains
+    filled: Any = template.make_module({"plan": plan, "serves": serves})
     return EngineSettings(
         plan.engine,
         plan.layers,
@@ -244,37 +192,9 @@ def _launched(plan: EnginePlan, step: TrainingTimeline | None = None) -> EngineS
     )
 
 
-def _refuse_shape(plan: EnginePlan, needs: _Engine) -> None:
-    """Refuse numbers of GPUs, hosts and stages, and schedules, that the engine does not take."""
-    if needs.one_gpu and plan.size > 1:
-        expected = (
-            f"expected one GPU in every stage: {needs.one_gpu}; solve with max_gpus_per_stage=1"
-        )
-        raise plan.refuse("GPUs per stage", plan.size, expected)
-    if needs.one_host and len(plan.hosts) > 1:
-        expected = f"expected stages on one host{needs.one_host}"
-        raise plan.refuse("hosts", len(plan.hosts), expected)
-    if len(plan.layers) > needs.most_stages:
-        expected = f"expected at most {needs.most_stages} stages: it takes no more devices"
-        raise plan.refuse("stages", len(plan.layers), expected)
-    counts = [len(host.gpus) for host in plan.hosts]
-    parts = counts[0] % plan.size == 0 or plan.size % counts[0] == 0
-    if needs.equal_hosts and (len(set(counts)) > 1 or not parts):
-        expected = (
-            "expected as many GPUs of the plan on every host, and whole stages or equal parts of them: it takes "
-            "stages ÷ hosts as the stages of every host"
-        )
-        raise plan.refuse("GPUs of the hosts", tuple(counts), expected)
-    order = plan.schedule
-    if order is not None and needs.schedules and order.name not in needs.schedules:
-        known = " or ".join(map(repr, needs.schedules))
-        expected = f"expected {known}, the only schedule that it has for one stage per rank"
-        raise plan.refuse("schedule", order.name, expected)
-
-
 @cache
 def _templates() -> "Environment":
-    """The engines' templates; comments in them stand between <# and #>, as bash uses {#."""
+    """Return the engines' templates; comments in them stand between <# and #>, as bash uses {#."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(

@@ -1,13 +1,12 @@
-"""What every engine needs of a plan (layers, hosts, ranks, data type, context), and what no engine can do."""
+"""A plan as an engine needs it: layers, hosts, ranks, data type, context."""
 
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import count, groupby
 
-from pipelab.display import counted
 from pipelab.errors import InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
@@ -18,9 +17,9 @@ from pipelab.schedules import Schedule
 # Types without bf16 by how their names begin: compute capability below 8.0 (Kepler to Turing).
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: bf16 arithmetic from 8.0 on.
 _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20", "GTX", "TITAN")
-_PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 _FULL = 0.95  # beyond this share, buffers and captured graphs (some GB) no longer fit on any GPU
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+Hosts = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
@@ -44,24 +43,21 @@ class Host:
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """A valid plan as ranks on hosts. Rank s · size + i is GPU i of stage s.
+    """A plan as ranks on hosts. Rank s · size + i is GPU i of stage s.
 
     Attributes
     ----------
     problem : Problem
     evaluation : Evaluation
     engine : str
-        For messages.
-    size : int
-        GPUs of every stage.
     hosts : tuple of Host
         In the order of their first ranks.
     places : tuple of (int, int)
-        Of every rank its host (from 0) and its GPU as that host counts.
+        For every rank, its host (from 0) and its GPU as that host counts.
     schedule : Schedule or None
-        Of a training step with these stages, where one was given.
-    recompute : str
-        What a training step computes a second time: "none", "selective" or "full".
+        The schedule of a training step with these stages, if one was given.
+    recomputed : tuple of str
+        What each stage of a training step computes a second time: "none", "selective" or "full".
     pipeline : int
         Which pipeline of a deployment it is, from 1; 0: it is the only one.
     """
@@ -69,21 +65,15 @@ class EnginePlan:
     problem: Problem
     evaluation: Evaluation
     engine: str
-    size: int
     hosts: tuple[Host, ...]
     places: tuple[tuple[int, int], ...]
     schedule: Schedule | None = None
-    recompute: str = "none"
+    recomputed: tuple[str, ...] = ()
     pipeline: int = 0
 
     @classmethod
     def of(
-        cls,
-        problem: Problem,
-        placement: Placement,
-        engine: str,
-        hosts: str | Sequence[str] | None,
-        pipeline: int = 0,
+        cls, problem: Problem, placement: Placement, engine: str, hosts: Hosts, pipeline: int = 0
     ) -> "EnginePlan":
         """Place a plan on its hosts.
 
@@ -93,12 +83,8 @@ class EnginePlan:
             The placement is not valid for this problem.
         InvalidValue
             `hosts` does not fit.
-        NotApplicable
-            Stages have different numbers of GPUs, a stage's GPUs hold full copies of its layers, or
-            heads do not come out even.
         """
         evaluation = evaluate(problem, placement)
-        _refuse_stages(problem, evaluation, engine)
         names, given = _hosts(problem, hosts)
         numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         local = [next(numbers[name]) for name in names]
@@ -108,8 +94,22 @@ class EnginePlan:
             Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
             for name, i in number.items()
         )
-        size = len(placement.stages[0].gpus)
-        return cls(problem, evaluation, engine, size, machines, places, pipeline=pipeline)
+        return cls(problem, evaluation, engine, machines, places, pipeline=pipeline)
+
+    @property
+    def size(self) -> int:
+        """GPUs of every stage."""
+        return len(self.evaluation.stages[0].stage.gpus)
+
+    @property
+    def recompute(self) -> str:
+        """What every stage of a training step computes a second time."""
+        return [*self.recomputed, "none"][0]
+
+    @property
+    def types(self) -> list[str]:
+        """Types of the GPUs in use."""
+        return list(dict.fromkeys(t for r in self.evaluation.stages for t in r.gpu_types))
 
     def port(self, first: int, each: int = 1) -> int:
         """Return a port that no other pipeline of the deployment has if each takes `each` ports from `first` on."""
@@ -152,7 +152,7 @@ class EnginePlan:
     @property
     def without_bf16(self) -> list[str]:
         """Types of GPU in use that do not compute in bf16."""
-        return [kind for kind in self._types() if kind.startswith(_WITHOUT_BF16)]
+        return [kind for kind in self.types if kind.startswith(_WITHOUT_BF16)]
 
     @property
     def runs(self) -> list[tuple[int, list[int]]]:
@@ -162,12 +162,12 @@ class EnginePlan:
 
     @property
     def kv_precision(self) -> str:
-        """Precision of keys and values; empty where the model does not say."""
+        """Precision of keys and values; empty if the model does not say."""
         return getattr(self.problem.model, "kv_precision", "")
 
     @property
     def weights(self) -> str:
-        """Precision of the weights; empty where the model does not say."""
+        """Precision of the weights; empty if the model does not say."""
         return getattr(self.problem.model, "precision", "")
 
     def dtype(self, half: str = "half") -> str:
@@ -176,65 +176,12 @@ class EnginePlan:
             return half
         return {"bf16": "bfloat16", "fp16": half, "fp32": "float32"}.get(self.weights, "auto")
 
-    def _types(self) -> list[str]:
-        return list(dict.fromkeys(t for r in self.evaluation.stages for t in r.gpu_types))
-
     def refuse(self, field: str, value: object, expected: str) -> NotApplicable:
         """Make an error of what this engine cannot do."""
         return NotApplicable("settings", [(field, value, f"{self.engine}: {expected}")])
 
-    def for_step(self, schedule: Schedule, recompute: Sequence[str]) -> "EnginePlan":
-        """Return the plan for a training step: one rank per stage, and every stage recomputes the same."""
-        stages = len(self.layers)
-        if schedule.ranks != stages or schedule.stages != stages:
-            expected = (
-                f"expected one stage per rank and {counted(stages, 'rank')}, as the plan has; "
-                "with several chunks per rank a rank holds no run of layers"
-            )
-            raise self.refuse("schedule", schedule.name, expected)
-        if len(set(recompute)) > 1:
-            expected = (
-                "expected the same on every stage, since one engine has one choice for all layers; "
-                'solve with recompute="none" or "full"'
-            )
-            raise self.refuse("recompute", tuple(recompute), expected)
-        return replace(self, schedule=schedule, recompute=[*recompute, "none"][0])
-
-    def refuse_platforms(self, *known: str, mixed: bool = False) -> None:
-        """Refuse GPUs that the engine does not run on, and GPUs of two makers in one engine."""
-        of = {kind: _platform(kind) for kind in self._types()}
-        for kind, platform in of.items():
-            if platform not in known:
-                raise self.refuse("GPU type", kind, f"expected GPUs of {' or '.join(known)}")
-        if len(set(of.values())) > 1 and not mixed:
-            raise self.refuse(
-                "GPU types", list(of), "expected GPUs of one maker: its ranks share one library"
-            )
-
-    def refuse_kv(self, known: Sequence[str]) -> None:
-        """Refuse keys and values in a precision in which the engine does not keep them."""
-        precision = self.kv_precision
-        if precision and precision not in known:
-            expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
-            raise self.refuse("model.kv_precision", precision, expected)
-
-    def refuse_scattered(self) -> None:
-        """Refuse a plan that comes back to a host: ranks are numbered host by host."""
-        seen, rank = set[int](), 0
-        for host, gpus in self.runs:
-            if host in seen:
-                expected = (
-                    f"expected the stages of a host one after another, since ranks are numbered host by host; "
-                    f"stage {rank // self.size + 1} is on {self.hosts[host].name!r} again. "
-                    "Exchange GPUs of one type among stages"
-                )
-                placement = Placement(tuple(r.stage for r in self.evaluation.stages))
-                raise self.refuse("placement", str(placement), expected)
-            seen.add(host)
-            rank += len(gpus)
-
     def stage_lines(self) -> list[str]:
-        """For a reader: every stage with its layers, its GPUs and their hosts."""
+        """Describe every stage for a reader: its layers, its GPUs and their hosts."""
         lines = []
         for s, report in enumerate(self.evaluation.stages):
             used: dict[int, list[int]] = {}
@@ -276,40 +223,7 @@ class EnginePlan:
         return found
 
 
-def _platform(kind: str) -> str:
-    return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, kind)), "CUDA")
-
-
-def _refuse_stages(problem: Problem, evaluation: Evaluation, engine: str) -> None:
-    """Refuse stages that no engine here runs: of different sizes, or with copies of their layers."""
-    sizes = [len(report.stage.gpus) for report in evaluation.stages]
-    for size in sizes:
-        heads = getattr(problem.model, "heads", size)
-        if heads % size:
-            expected = f"{engine}: expected stages of a number of GPUs that divides the model's {heads} heads"
-            raise NotApplicable("settings", [("GPUs per stage", size, expected)])
-    for i, report in enumerate(evaluation.stages, 1):
-        if report.degree != len(report.stage.gpus):
-            shares = "equal" if len(set(report.batch)) == 1 else "unequal"
-            expected = (
-                f"{engine}: expected stages of one GPU, or whose GPUs all cut every layer among them (tensor "
-                f"parallel); in stage {i}, {counted(len(report.stage.gpus), 'GPU')} hold "
-                f"{len(report.stage.gpus) // report.degree} copies of its layers and take {shares} shares of the "
-                "batch (data parallel), which no engine does for one stage; solve with max_gpus_per_stage=1"
-            )
-            raise NotApplicable("settings", [("GPUs of a stage", report.stage.gpus, expected)])
-    if len(set(sizes)) > 1:
-        usual = max(dict.fromkeys(sizes), key=sizes.count)
-        odd = next(i for i, size in enumerate(sizes) if size != usual)
-        expected = (
-            f"{engine}: expected as many GPUs in every stage, since one engine has one tensor-parallel size; "
-            f"stage {odd + 1} has {sizes[odd]} where {sizes.count(usual)} of {len(sizes)} stages have {usual}; "
-            "solve with max_gpus_per_stage=1 for a placement of that shape"
-        )
-        raise NotApplicable("settings", [("GPUs per stage", tuple(sizes), expected)])
-
-
-def _hosts(problem: Problem, hosts: str | Sequence[str] | None) -> tuple[list[str], bool]:
+def _hosts(problem: Problem, hosts: Hosts) -> tuple[list[str], bool]:
     """Return the host of every GPU of the cluster, and whether these are addresses."""
     gpus = problem.cluster.gpus
     if hosts is None:
@@ -325,7 +239,7 @@ def _hosts(problem: Problem, hosts: str | Sequence[str] | None) -> tuple[list[st
 
 
 def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
-    """llama.cpp's servers: one for each GPU that is not beside the last stage, each with a port of its own."""
+    """List llama.cpp's servers: one for each GPU that is not beside the last stage, each with its own port."""
     found: list[dict[str, object]] = []
     ports: dict[int, int] = {}  # of every host, so far
     for host, gpu in plan.places[: len(plan.places) - len(plan.runs[-1][1])]:

@@ -20,7 +20,6 @@ from pipelab.course.checks import EXERCISES
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 from pipelab.io.whole_files import refused
 
 if TYPE_CHECKING:
@@ -83,7 +82,6 @@ def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[st
 
 
 def _read(path: Path) -> "NotebookNode":
-    build_iri_grammar_when_asked()
     import nbformat
 
     try:

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.errors import PipelabError
-from pipelab.io.jsonschema_import import build_iri_grammar_when_asked
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -36,7 +35,6 @@ def executed(path: Path) -> "NotebookNode":
     PipelabError
         A cell failed, or took too long.
     """
-    build_iri_grammar_when_asked()
     import nbformat
     from nbclient.exceptions import CellExecutionError, CellTimeoutError, DeadKernelError
 

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js
-from pipelab.io.csv_cells import path_of
 from pipelab.io.paths import notebooks_dir
 from pipelab.io.static.one_page import page, title_of
 from pipelab.io.static.run import executed
-from pipelab.io.whole_files import refused
+from pipelab.io.whole_files import path_of, refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -1,0 +1,203 @@
+"""The cheapest pipeline of every rate at once, the number of GPUs aside: a shortest path over layers and ways to leave.
+
+At a rate t, the cheapest stage for a span is the cheapest composition that reaches t with it. The next stage must be
+reached over a link that carries t, so a path remembers in which *way* its last stage is left: stages whose GPUs
+have the same links to all others are left in one way, and those with the same links from all others are entered
+in one. One dynamic program over the layers and the ways to leave, vectorised over rates.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.tolerances import LAST_BITS
+
+# A stage of a pipeline: its number of layers, and its GPUs of each class.
+StageOf = tuple[int, tuple[int, ...]]
+
+_MOST_SETS = 1_500  # of classes that a stage has
+
+
+class Ways(NamedTuple):
+    """How stages of some compositions are left and entered: a hop is as slow as its slowest pair of GPUs.
+
+    Attributes
+    ----------
+    of : int array, shape (R,)
+        The way through each composition.
+    through : int array, shape (G, 2)
+        Of each way through: the way to enter and the way to leave.
+    rate, seconds : float arrays, shape (L, E)
+        Of a hop between each way to leave and to enter.
+    """
+
+    of: np.ndarray
+    through: np.ndarray
+    rate: np.ndarray
+    seconds: np.ndarray
+
+
+def one_way(rate: float, seconds: float, compositions: int) -> Ways:
+    """The only way through all of so many compositions."""
+    one: np.ndarray = np.ones((1, 1))
+    return Ways(
+        np.zeros(compositions, dtype=int), np.zeros((1, 2), dtype=int), rate * one, seconds * one
+    )
+
+
+def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways | None:
+    """The ways through some compositions; None where there are too many sets of classes.
+
+    Parameters
+    ----------
+    link, hop : float arrays, shape (A, A)
+        Rate and seconds between GPUs of two classes.
+    compositions : int array, shape (R, A)
+    """
+    support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
+    if len(support) > _MOST_SETS:
+        return None
+    slow = np.where(support[:, :, None], link, np.inf).min(axis=1)
+    late = np.where(support[:, :, None], hop, -np.inf).max(axis=1)
+    rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
+    seconds = np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
+    both = np.stack([rate, seconds])
+    _, a, left = np.unique(both, axis=1, return_index=True, return_inverse=True)
+    _, b, entered = np.unique(both, axis=2, return_index=True, return_inverse=True)
+    pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)
+    through, way = np.unique(pairs, axis=0, return_inverse=True)
+    return Ways(way.reshape(-1)[of.reshape(-1)], through, rate[np.ix_(a, b)], seconds[np.ix_(a, b)])
+
+
+@dataclass(frozen=True, eq=False)
+class Paths:
+    """The stages that paths are made of.
+
+    Attributes
+    ----------
+    composition : int array, shape (R, A)
+        GPUs of each class.
+    rate, seconds : float arrays, shape (R, U)
+        Of each composition with each kind of span.
+    span : int array, shape (M, M)
+        The kind of span by first layer and number of layers less one.
+    asked : float array, shape (T,)
+        Rates, ascending.
+    ways : Ways
+    """
+
+    composition: np.ndarray
+    rate: np.ndarray
+    seconds: np.ndarray
+    span: np.ndarray
+    asked: np.ndarray
+    ways: Ways
+
+    def paid(
+        self, prices: np.ndarray, kappa: float, which: np.ndarray, deadline: Deadline
+    ) -> np.ndarray:
+        """The least price of the first 0, 1, … M layers at some of the rates; shape (M + 1, len(which)).
+
+        Parameters
+        ----------
+        prices : float array, shape (A,)
+            Of a GPU of each class.
+        kappa : float
+            Of a second.
+
+        Raises
+        ------
+        Ended
+        """
+        stage, _ = self._stages(prices, kappa, which)
+        return self._reached(stage, self._hops(kappa, which), deadline).min(axis=2)
+
+    def cheapest(self, prices: np.ndarray, kappa: float, rate: int) -> tuple[list[StageOf], float]:
+        """The stages of the cheapest path at one rate, and the seconds of a traversal."""
+        which = np.array([rate])
+        stage, row = self._stages(prices, kappa, which)
+        hop = self._hops(kappa, which)
+        reached = self._reached(stage, hop, NEVER)[:, 0]
+        stage, row, hop = stage[:, 0], row[:, 0], hop[0]
+        at, left, stages, seconds = len(reached) - 1, int(reached[-1].argmin()), [], 0.0
+        while at:
+            spans = self._ending[at - 1]
+            entry = (reached[:at, :, None] + hop).min(axis=1)
+            entry[0] = 0.0
+            through = np.flatnonzero(self.ways.through[:, 1] == left)
+            paid = entry[:, self.ways.through[through, 0]] + stage[spans][:, through]
+            start, way = (int(i) for i in np.unravel_index(int(paid.argmin()), paid.shape))
+            own, enter = row[spans[start], through[way]], self.ways.through[through[way], 0]
+            seconds += float(self.seconds[own, spans[start]])
+            stages.append((at - start, tuple(self.composition[own].tolist())))
+            at = start
+            if at:
+                left = int((reached[at] + hop[:, enter]).argmin())
+                seconds += float(self.ways.seconds[left, enter])
+        return stages[::-1], seconds
+
+    @cached_property
+    def _by_way(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """By way through: rows, the fastest first, for each kind of span, and how many reach each rate."""
+        return list(self._sorted())
+
+    def _sorted(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        for way in range(len(self.ways.through)):
+            rows = np.flatnonzero(self.ways.of == way)
+            order = np.argsort(-self.rate[rows], axis=0, kind="stable")
+            falling = -np.take_along_axis(self.rate[rows], order, axis=0)
+            enough = [np.searchsorted(own, -self.asked, side="right") for own in falling.T]
+            yield rows[order], np.stack(enough, axis=1)
+
+    def _stages(
+        self, prices: np.ndarray, kappa: float, which: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The least price of a stage by kind of span, rate and way through, and its row; shape (U, T, G)."""
+        paid, found = self.composition @ prices, []
+        for order, enough in self._by_way:
+            of_row = (
+                paid[order] + kappa * np.take_along_axis(self.seconds, order, axis=0)
+                if kappa
+                else paid[order]
+            )
+            least = np.minimum.accumulate(of_row, axis=0)
+            # the first row with the least price so far
+            new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
+            at = np.maximum.accumulate(np.where(new, np.arange(len(least))[:, None], 0), axis=0)
+            spans, reach = np.arange(least.shape[1]), enough[which]
+            index = np.maximum(reach - 1, 0)
+            price = np.where(reach > 0, least[index, spans], np.inf)
+            found.append((price.T, order[at[index, spans], spans].T))
+        price, row = (np.stack(own, axis=2) for own in zip(*found, strict=True))
+        return price, row
+
+    def _hops(self, kappa: float, which: np.ndarray) -> np.ndarray:
+        """The price of a hop at each rate, by the way to leave and to enter; infinite over a slower link; (T, L, E)."""
+        carries = self.ways.rate >= self.asked[which][:, None, None] * (1 - LAST_BITS)
+        return np.where(carries, kappa * self.ways.seconds, np.inf)
+
+    @cached_property
+    def _ending(self) -> list[np.ndarray]:
+        """For every boundary j > 0: the kinds of the spans from boundary 0, 1, … j-1 to it."""
+        kind = self.span
+        return [kind[np.arange(j), j - np.arange(j) - 1] for j in range(1, len(kind) + 1)]
+
+    def _reached(self, stage: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
+        """The least price of the first 0, 1, … M layers, by rate and by the way to leave them; shape (M + 1, T, L)."""
+        layers, (rates, ways, _) = len(self._ending), hop.shape
+        enter, leave = self.ways.through.T
+        reached = np.full((layers + 1, rates, ways), np.inf)
+        reached[0] = 0.0
+        entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
+        for j, spans in enumerate(self._ending, start=1):
+            deadline.check()
+            own = (entry[:j] + stage[spans]).min(axis=0)
+            for way in range(ways):
+                reached[j, :, way] = own[:, leave == way].min(axis=1)
+            if j < layers:
+                entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
+        return reached

@@ -1,0 +1,194 @@
+"""What each engine demands of a plan: the table data/engine_rules.csv, and the plans that it refuses."""
+
+import re
+from collections.abc import Iterator
+from functools import cache
+
+from pipelab.display import counted
+from pipelab.fields import Count, checked
+from pipelab.io.csv_cells import read_by_name
+from pipelab.io.engines.plan import EnginePlan
+from pipelab.io.paths import data_dir
+from pipelab.placement import Placement
+from pipelab.schedules import Schedule
+
+_PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
+_Broken = tuple[str, object, str]  # a field, its value, and what was expected
+
+
+@checked
+class EngineRules:
+    """What an engine demands of a plan; a row of data/engine_rules.csv. Lists have spaces between.
+
+    Parameters
+    ----------
+    platforms : str
+        On which it runs: CUDA, ROCm, Metal.
+    one_maker : bool
+        Whether all GPUs must be of one maker, since its ranks share one library.
+    kv_precisions : str
+        In which it keeps keys and values; empty if it keeps none.
+    equal_stages : bool
+        Whether every stage must have the same number of GPUs.
+    heads_divide : bool
+        Whether that number must divide the model's attention heads.
+    one_gpu_stages, one_host : bool
+        Whether every stage must have one GPU, and all stages be on one host; `why` says the reason.
+    hosts_in_order : bool
+        Whether the stages of a host must follow one another, since ranks are numbered host by host.
+    equal_hosts : bool
+        Whether every host must have the same number of GPUs, in whole stages or equal parts of one.
+    stages : int, optional
+        How many there may be at most.
+    trains : bool
+        Whether it takes a training step and not a serving plan.
+    schedules : str
+        The only ones that it has for one stage per rank; empty if it takes any.
+    why : str
+        The reason for one GPU in every stage, or for one host.
+    source : str
+        Where the engine's code or documentation says so.
+    """
+
+    platforms: str
+    one_maker: bool
+    equal_stages: bool
+    heads_divide: bool
+    one_gpu_stages: bool
+    one_host: bool
+    hosts_in_order: bool
+    equal_hosts: bool
+    trains: bool
+    source: str
+    kv_precisions: str = ""
+    stages: Count | None = None
+    schedules: str = ""
+    why: str = ""
+
+
+@cache
+def engine_rules() -> dict[str, EngineRules]:
+    """Return the rules of every engine, by its name."""
+    return read_by_name(data_dir() / "engine_rules.csv", "engine", EngineRules)
+
+
+def check(plan: EnginePlan) -> None:
+    """Refuse a plan that breaks a rule of its engine.
+
+    Raises
+    ------
+    NotApplicable
+        Names the first rule that is broken.
+    """
+    for field, value, expected in _broken(plan, engine_rules()[plan.engine]):
+        raise plan.refuse(field, value, expected)
+
+
+def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
+    """List the rules that a plan breaks: a field, its value, and what was expected."""
+    yield from _broken_by_stages(plan, rules)
+    makers = {kind: _platform(kind) for kind in plan.types}
+    for kind, platform in makers.items():
+        if platform not in rules.platforms.split():
+            yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
+    if rules.one_maker and len(set(makers.values())) > 1:
+        yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
+    precision, known = plan.kv_precision, rules.kv_precisions.split()
+    if known and precision and precision not in known:
+        expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
+        yield "model.kv_precision", precision, expected
+    if rules.hosts_in_order:
+        yield from _scattered(plan)
+    if plan.schedule is not None:
+        yield from _broken_by_step(plan, plan.schedule, rules)
+    if rules.one_gpu_stages and plan.size > 1:
+        expected = f"expected one GPU in every stage: {rules.why}; solve with max_gpus_per_stage=1"
+        yield "GPUs per stage", plan.size, expected
+    if rules.one_host and len(plan.hosts) > 1:
+        yield "hosts", len(plan.hosts), f"expected stages on one host: {rules.why}"
+    if rules.stages is not None and len(plan.layers) > rules.stages:
+        expected = f"expected at most {rules.stages} stages: it takes no more devices"
+        yield "stages", len(plan.layers), expected
+    counts = tuple(len(host.gpus) for host in plan.hosts)
+    parts = counts[0] % plan.size == 0 or plan.size % counts[0] == 0
+    if rules.equal_hosts and (len(set(counts)) > 1 or not parts):
+        expected = (
+            "expected as many GPUs of the plan on every host, and whole stages or equal parts of them: it takes "
+            "stages ÷ hosts as the stages of every host"
+        )
+        yield "GPUs of the hosts", counts, expected
+
+
+def _platform(kind: str) -> str:
+    return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, kind)), "CUDA")
+
+
+def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
+    """List the rules that stages of different sizes, or with copies of their layers, break."""
+    reports = plan.evaluation.stages
+    sizes = [len(report.stage.gpus) for report in reports]
+    for size in sizes:
+        heads = getattr(plan.problem.model, "heads", size)
+        if rules.heads_divide and heads % size:
+            expected = f"expected stages of a number of GPUs that divides the model's {heads} heads"
+            yield "GPUs per stage", size, expected
+    for i, (report, size) in enumerate(zip(reports, sizes, strict=True), 1):
+        if report.degree != size:
+            shares = "equal" if len(set(report.batch)) == 1 else "unequal"
+            expected = (
+                "expected stages of one GPU, or whose GPUs all cut every layer among them (tensor parallel); in "
+                f"stage {i}, {counted(size, 'GPU')} hold {size // report.degree} copies of its layers and take "
+                f"{shares} shares of the batch (data parallel), which no engine does for one stage; solve with "
+                "max_gpus_per_stage=1"
+            )
+            yield "GPUs of a stage", report.stage.gpus, expected
+    usual = max(dict.fromkeys(sizes), key=sizes.count)
+    if rules.equal_stages and len(set(sizes)) > 1:
+        odd = next(i for i, size in enumerate(sizes) if size != usual)
+        expected = (
+            "expected as many GPUs in every stage, since one engine has one tensor-parallel size; stage "
+            f"{odd + 1} has {sizes[odd]} where {sizes.count(usual)} of {len(sizes)} stages have {usual}; "
+            "solve with max_gpus_per_stage=1 for a placement of that shape"
+        )
+        yield "GPUs per stage", tuple(sizes), expected
+
+
+def _scattered(plan: EnginePlan) -> Iterator[_Broken]:
+    """List the stages with which a plan comes back to a host."""
+    seen, rank = set[int](), 0
+    for host, gpus in plan.runs:
+        if host in seen:
+            placement = Placement(tuple(report.stage for report in plan.evaluation.stages))
+            expected = (
+                "expected the stages of a host one after another, since ranks are numbered host by host; "
+                f"stage {rank // plan.size + 1} is on {plan.hosts[host].name!r} again. "
+                "Exchange GPUs of one type among stages"
+            )
+            yield "placement", str(placement), expected
+        seen.add(host)
+        rank += len(gpus)
+
+
+def _broken_by_step(plan: EnginePlan, schedule: Schedule, rules: EngineRules) -> Iterator[_Broken]:
+    """List the rules that a training step breaks."""
+    stages = len(plan.layers)
+    if not rules.trains:
+        expected = "expected Megatron or torchtitan for a training step: it serves"
+        yield "plan", schedule.name, expected
+    if schedule.ranks != stages or schedule.stages != stages:
+        expected = (
+            f"expected one stage per rank and {counted(stages, 'rank')}, as the plan has; "
+            "with several chunks per rank a rank holds no run of layers"
+        )
+        yield "schedule", schedule.name, expected
+    if len(set(plan.recomputed)) > 1:
+        expected = (
+            "expected the same on every stage, since one engine has one choice for all layers; "
+            'solve with recompute="none" or "full"'
+        )
+        yield "recompute", plan.recomputed, expected
+    known = rules.schedules.split()
+    if known and schedule.name not in known:
+        names = " or ".join(map(repr, known))
+        expected = f"expected {names}, the only schedule that it has for one stage per rank"
+        yield "schedule", schedule.name, expected
