@@ -115,7 +115,7 @@ class Pairs:
     budget : Budget or None
     best : Placement or None
         The one that attains most so far, `evaluation` its evaluation.
-    known : float
+    to_beat : float
         Tokens/s that something else attains: what attains less is not looked for.
     full : bool
         The rate of a full pipeline counts in place of the attainable one, whatever number it needs in flight: a
@@ -128,7 +128,7 @@ class Pairs:
     full: bool = False
     best: Placement | None = None
     evaluation: Evaluation | None = None
-    known: float = 0.0
+    to_beat: float = 0.0
     rounds: list[Round] = field(default_factory=list)
     on_best: Callable[[], None] = lambda: None
     _instances: dict[tuple[int, bool], Instance] = field(default_factory=dict)
@@ -165,10 +165,10 @@ class Pairs:
 
     @property
     def attained(self) -> float:
-        """Tokens/s of the best so far, or known; 0 without either."""
+        """Tokens/s of the best so far, or to beat; 0 without either."""
         if self.evaluation is None:
-            return self.known
-        return max(self.known, self.counted(self.evaluation))
+            return self.to_beat
+        return max(self.to_beat, self.counted(self.evaluation))
 
     @property
     def in_flight(self) -> int:
@@ -272,11 +272,11 @@ class Pairs:
         return shortest, float(max((t.max(initial=0.0) for t in times), default=0.0))
 
     def least_at(
-        self, numbers: Range, floor: float, what: str, most: float = math.inf, known: float = 0.0
+        self, numbers: Range, floor: float, what: str, most: float = math.inf, at_least: float = 0.0
     ) -> Found:
         """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
 
-        `most`: what uses more is of no interest; `known`: nothing uses less.
+        `most`: what uses more is of no interest; `at_least`: nothing uses less.
 
         Raises
         ------
@@ -289,7 +289,7 @@ class Pairs:
         if most < math.inf:
             limits[what] = min(most, limits.get(what, math.inf))
         reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
-        return least(reach, {what: 1.0}, limits, known)
+        return least(reach, {what: 1.0}, limits, at_least)
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
@@ -321,7 +321,7 @@ class Pairs:
         close = max(_MORE, 1 + gap)
         within = False
         try:
-            whole = self.narrowed(self.numbers, self.known * _MORE)
+            whole = self.narrowed(self.numbers, self.to_beat * _MORE)
             if whole is None:
                 return self.attained, None
             # First as one would by hand: solve for as many as the last answer needs.
@@ -422,7 +422,9 @@ class Pairs:
                     uses, number = found.seconds_per_pass, fewer
         return uses, number
 
-    def least(self, what: str, floor: float, most: float = math.inf, known: float = 0.0) -> Least:
+    def least(
+        self, what: str, floor: float, most: float = math.inf, at_least: float = 0.0
+    ) -> Least:
         """The placement that attains `floor` and uses least GPUs, price or seconds.
 
         Parameters
@@ -432,7 +434,7 @@ class Pairs:
             Tokens/s.
         most : float
             Nothing that uses more is of interest.
-        known : float
+        at_least : float
             Nothing uses less.
 
         Returns
@@ -442,7 +444,7 @@ class Pairs:
         best: Placement | None = None
         number: int | None = None
         value, left = most, math.inf
-        open_ranges: list[tuple[float, Range]] = [(known, self.numbers)]
+        open_ranges: list[tuple[float, Range]] = [(at_least, self.numbers)]
         try:
             while open_ranges:
                 bound, popped = heapq.heappop(open_ranges)

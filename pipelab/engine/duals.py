@@ -58,7 +58,7 @@ def dual_prices(instance: Instance, threshold: float) -> DualPrices:
     if not _proves(instance, found):
         signed = _priced(instance, stages, signed=True)
         found = signed if _proves(instance, signed) else found
-    return DualPrices(tuple(found.gpus[k] for k in instance.type_of), found.layers)
+    return DualPrices(tuple(found.gpus[k] for k in instance.type_of_kind), found.layers)
 
 
 def _proves(instance: Instance, prices: DualPrices) -> bool:

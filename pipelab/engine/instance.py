@@ -85,7 +85,7 @@ class Instance:
         What stages are made of; without their nodes where these change nothing, or `inside` says what.
     classes : Classes
         A classes of interchangeable GPUs.
-    kind : int array, shape (A,)
+    type_of : int array, shape (A,)
         The type of each class.
     composition : int array, shape (C, K)
         GPUs of each type in a stage; those of few GPUs first.
@@ -105,7 +105,7 @@ class Instance:
     problem: Problem
     types: tuple[GPU, ...]
     classes: Classes
-    kind: np.ndarray
+    type_of: np.ndarray
     composition: np.ndarray
     pure: bool
     rate: np.ndarray
@@ -127,7 +127,7 @@ class Instance:
     @cached_property
     def count(self) -> np.ndarray:
         """Number of GPUs of each type; shape (K,)."""
-        return np.bincount(self.kind, self.classes.count, len(self.types)).astype(int)
+        return np.bincount(self.type_of, self.classes.count, len(self.types)).astype(int)
 
     @cached_property
     def size(self) -> np.ndarray:
@@ -149,7 +149,7 @@ class Instance:
         return _apart(np.unique(np.concatenate([stages, links])))
 
     @cached_property
-    def type_of(self) -> np.ndarray:
+    def type_of_kind(self) -> np.ndarray:
         """The type of each of the cluster's kinds; int."""
         bare = not any(gpu.node for gpu in self.types)
         kinds = self.problem.cluster.kinds
@@ -419,7 +419,7 @@ class Groups(NamedTuple):
     """GPUs that count as one class each: their types, as `Instance.kind`, links, hops, and the node of every GPU."""
 
     classes: Classes
-    kind: np.ndarray
+    type_of: np.ndarray
     link: np.ndarray
     hop: np.ndarray
     node: np.ndarray  # of each GPU id, -1 where it is in none
@@ -430,7 +430,7 @@ def apart(instance: Instance) -> Groups:
     gpus = instance.problem.cluster.gpus
     names = list(dict.fromkeys(gpu.node for gpu in gpus if gpu.node))
     node = np.array([names.index(gpu.node) if gpu.node else -1 for gpu in gpus])
-    return Groups(instance.classes, instance.kind, instance.link, instance.hop, node)
+    return Groups(instance.classes, instance.type_of, instance.link, instance.hop, node)
 
 
 def by_class(
@@ -447,7 +447,7 @@ def by_class(
     TooLarge
         There are too many compositions of too many classes.
     """
-    inside, kind, count = instance.inside, groups.kind, groups.classes.count
+    inside, kind, count = instance.inside, groups.type_of, groups.classes.count
     types = tuple(instance.types[k] for k in kind)
     if mixed:
         refuse_many(instance.problem, types)
@@ -468,7 +468,7 @@ def by_class(
         instance,
         types=types,
         classes=groups.classes,
-        kind=np.arange(len(types)),
+        type_of=np.arange(len(types)),
         composition=composition,
         pure=False,
         rate=rate,
@@ -485,7 +485,7 @@ def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
     Every set of classes then has a way of its own to enter a stage and to leave it, and programs are two to five times
     as large where GPUs are freely mixed.
     """
-    types = tuple(instance.types[k] for k in instance.kind)
+    types = tuple(instance.types[k] for k in instance.type_of)
     few = number_of_compositions(instance.problem, types) <= _FEW_COMPOSITIONS
     one_time = (instance.hop == instance.hop[0, 0]).all() and (
         instance.link == instance.link[0, 0]

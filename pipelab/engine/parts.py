@@ -33,8 +33,8 @@ class Part(NamedTuple):
     ----------
     classes : Classes
         Of the GPUs that are there and of use.
-    kind : int array, shape (A,)
-        Their types, as `Instance.kind`.
+    type_of : int array, shape (A,)
+        Their types, as `Instance.type_of`.
     hop : float array, shape (A, A)
         Seconds from class to class; infinite where there is no hop.
     one_stage : bool
@@ -44,7 +44,7 @@ class Part(NamedTuple):
     """
 
     classes: Classes
-    kind: np.ndarray
+    type_of: np.ndarray
     hop: np.ndarray
     one_stage: bool
     nodes: list[Node]
@@ -87,7 +87,7 @@ def parts_of(
 
 def whole(instance: Instance, hop: np.ndarray) -> Part:
     """All of the cluster, with its own classes."""
-    return Part(instance.classes, instance.kind, hop, False, list(instance.nodes))
+    return Part(instance.classes, instance.type_of, hop, False, list(instance.nodes))
 
 
 def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ def _components(hop: np.ndarray, usable: np.ndarray) -> list[np.ndarray]:
 
 def _contents(instance: Instance, part: np.ndarray) -> Counter:
     """How many GPUs of each type, and nodes of each sort and size, are in some classes."""
-    kind, count = instance.kind[part], instance.classes.count[part]
+    kind, count = instance.type_of[part], instance.classes.count[part]
     found: Counter = Counter()
     for k in np.unique(kind):
         found["GPUs", int(k), 0] = int(count[kind == k].sum())
@@ -146,7 +146,7 @@ def _largest_contents(
 
 def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
     """One class for every type."""
-    kinds = instance.kind[part]
+    kinds = instance.type_of[part]
     groups = [part[kinds == k] for k in np.unique(kinds)]
     seconds = _hop_of(instance, hop, part)
     free = seconds if np.isfinite(seconds) else 0.0  # a single GPU: there are no hops
@@ -157,7 +157,7 @@ def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: De
     """Classes whose hops agree are one; but of a node that would be in several, none is merged."""
     classes = instance.classes
     inside = hop[np.ix_(part, part)]
-    merged = exchangeable((inside,), instance.kind[part], classes.count[part] > 1, deadline)
+    merged = exchangeable((inside,), instance.type_of[part], classes.count[part] > 1, deadline)
     merged.sort(key=lambda own: part[own[0]])
     place = {int(part[i]): g for g, own in enumerate(merged) for i in own}
     apart = set()
@@ -193,4 +193,4 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part
         bandwidth_gb_per_s=np.full_like(hop, np.nan),
         latency_ms=np.full_like(hop, np.nan),
     )
-    return Part(merged, instance.kind[first], hop, False, nodes)
+    return Part(merged, instance.type_of[first], hop, False, nodes)

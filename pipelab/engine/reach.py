@@ -156,7 +156,7 @@ class Reach:
         for choice in self.choices:
             for _, own in choice.takes:
                 types |= own
-        usable = types[instance.kind]
+        usable = types[instance.type_of]
         for node in instance.nodes:
             if any(number <= len(node.gpus) for number in self.in_nodes[node.sort]):
                 usable[node.classes] = True
@@ -183,7 +183,7 @@ class Reach:
 
     def stages(self, part: Part) -> Stages:
         """The stages of a part of the cluster."""
-        kind, (local, bins) = part.kind, self._local(part)
+        kind, (local, bins) = part.type_of, self._local(part)
         takes = [np.any([types for _, types in choice.takes], axis=0) for choice in self.choices]
         groups = [_different(np.array(takes))[:, kind]] if takes else []
         groups = [own for rows in groups for own in rows] + [own.classes for own in local]

@@ -53,7 +53,7 @@ def used(problem: Problem, what: str, placement: Placement) -> float:
 
 
 def walks(
-    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], known: float = 0.0
+    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], at_least: float = 0.0
 ) -> Iterator[Walk]:
     """The programs of one question, one for each part of the cluster.
 
@@ -61,7 +61,7 @@ def walks(
     ----------
     uses, most : mapping
         What is to be least, and what must not be exceeded: "gpus", "price", "seconds", "stages".
-    known : float
+    at_least : float
         Nothing has less of what is to be least.
 
     Raises
@@ -74,7 +74,7 @@ def walks(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
         cost = weight_of(uses, stages.classes)
-        yield Walk(stages, cost, limits, known=known, deadline=reach.deadline)
+        yield Walk(stages, cost, limits, at_least=at_least, deadline=reach.deadline)
 
 
 def possible(walk: Walk) -> bool:
@@ -85,7 +85,7 @@ def possible(walk: Walk) -> bool:
 
 
 def least(
-    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], known: float = 0.0
+    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], at_least: float = 0.0
 ) -> Found:
     """The pipeline that uses least among the stages and hops of `reach`; see `walks`.
 
@@ -94,13 +94,13 @@ def least(
     """
     problem = reach.instance.problem
     if uses and reach.links and not reach.timed:
-        relaxed = least(replace(reach, links=False), uses, most, known)
+        relaxed = least(replace(reach, links=False), uses, most, at_least)
         placement = relaxed.placement
         if placement is None or evaluate(problem, placement).rate >= reach.rate * (1 - LAST_BITS):
             return relaxed
-        known = max(known, relaxed.bound)
+        at_least = max(at_least, relaxed.bound)
     best, value = Found(None, np.inf), np.inf
-    for walk in filter(possible, walks(reach, uses, most, known)):
+    for walk in filter(possible, walks(reach, uses, most, at_least)):
         found = walk.least()
         bound, stopped = found.bound, found.stopped_by
         if walk.stages.links.narrowed:
@@ -121,7 +121,7 @@ def least(
         )
         if placement is not None and not uses:
             break
-    return best._replace(bound=max(best.bound, known)) if uses else best
+    return best._replace(bound=max(best.bound, at_least)) if uses else best
 
 
 def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, float]) -> None:
@@ -138,7 +138,7 @@ class Subproblem:
     """One solved question: is there a placement of at least this rate, if links are ignored or counted?"""
 
     rate: float  # tokens/s
-    kind: str  # "links ignored", "with links", or "least gpus", "least price"
+    question: str  # "links ignored", "with links", or "least gpus", "least price"
     answer: Verdict
     variables: int
     rows: int

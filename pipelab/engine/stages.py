@@ -222,7 +222,7 @@ class Stages(NamedTuple):
     seconds : float array, shape (R, U)
         Of a microbatch with each kind of span; infinite where a stage is not to have it, and zero elsewhere where time
         is not asked for.
-    kind : int array, shape (R,)
+    link_kind : int array, shape (R,)
         Link kind.
     links : Links
     packings : tuple of Packing
@@ -234,7 +234,7 @@ class Stages(NamedTuple):
     gpus: np.ndarray
     mixed: tuple[Mixed, ...]
     seconds: np.ndarray
-    kind: np.ndarray
+    link_kind: np.ndarray
     links: Links
     packings: tuple[Packing, ...] = ()
 

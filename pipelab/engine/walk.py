@@ -131,7 +131,7 @@ class Walk:
     limits : tuple of Limit
     circuits : tuple of Circuit
         What must be entered from outside.
-    known : float
+    at_least : float
         No pipeline has less of the objective: it is counted in parts of that.
     fewest : int or None
         So many layers are enough, where they are counted; None: all of them.
@@ -143,7 +143,7 @@ class Walk:
     cost: Weight
     limits: tuple[Limit, ...] = ()
     circuits: tuple[Circuit, ...] = ()
-    known: float = 0.0
+    at_least: float = 0.0
     fewest: int | None = None
     deadline: Deadline = NEVER
 
@@ -297,12 +297,12 @@ class Walk:
     @cached_property
     def _entered(self) -> np.ndarray:
         """How each arc is entered; shape (P,)."""
-        return self.stages.links.enter[self.stages.kind[self.arcs.recipe]]
+        return self.stages.links.enter[self.stages.link_kind[self.arcs.recipe]]
 
     @cached_property
     def _left(self) -> np.ndarray:
         """How each arc is left; shape (P,)."""
-        return self.stages.links.leave[self.stages.kind[self.arcs.recipe]]
+        return self.stages.links.leave[self.stages.link_kind[self.arcs.recipe]]
 
     @cached_property
     def hops(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -361,7 +361,7 @@ class Walk:
         """What the objective is counted in: the least that a pipeline may have, in 1,000 units."""
         least = self.cost.per_second * min(self.shortest, 1e300) if self.cost.per_second else 0.0
         gpus = self.cost.per_gpu[self.cost.per_gpu > 0]
-        least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.known)
+        least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.at_least)
         return least / _UNITS or 1.0
 
     @property

@@ -309,8 +309,9 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Whether what is open is no more than was asked for."""
-        return self.open <= max(self.gap, ONE_ANSWER) or (self.value or 0.0) >= self.enough
+        """Whether the best is proven, or what is open is no more than was asked for."""
+        near = self.open <= max(self.gap, ONE_ANSWER)
+        return near or self.settled or (self.value or 0.0) >= self.enough
 
     @property
     def slack(self) -> float:
@@ -349,7 +350,8 @@ class Generation:
             if self._agrees(master) or not (new or smoothed):
                 self.improve(_ROUNDING_SECONDS)
                 wide = [o for o in self.offers if o.numbers == ALL_NUMBERS and o in self._loose]
-                if not wide or self.open <= _NEARLY:
+                self.settled = bool(wide) and self._settled_by_full()
+                if not wide or self.open <= _NEARLY or self.settled:
                     break
                 for offer in wide:
                     self._halve(offer)
@@ -415,6 +417,31 @@ class Generation:
         """The price of a GPU of each class, above 0."""
         cost = capacity + (self.demand.price if self.demand.load else 0.0)
         return cost + _LEAST_PRICE * max(cost.max(), 1e-300)
+
+    def _settled_by_full(self) -> bool:
+        """Whether no deployment would be better if all pipelines were full, with memory for one microbatch."""
+        listed = list[Column]()
+        for offer in self.offers:
+            if self.prices is None or offer.tokens < np.inf or self.open > _SMALL_SHARE:
+                return False
+            prices, slack = self.prices.per_gpu, self.slack
+            listing = Listing(offer, prices, slack, self.deadline, _FIRST_LABELS)
+            listed += [Column(rate, gpus, offer, own) for rate, gpus, own in listing.pipelines()]
+            self.steps += listing.steps
+            if not listing.complete:
+                return False
+        if not listed:
+            return bool(self.offers)
+        run = whole(self.demand, listed, self.deadline.within(_ROUNDING_SECONDS))
+        if run.x is None or run.status != "optimal":
+            return run.status == "infeasible"
+        full = repeated(listed, run.x)
+        attained = [c._replace(rate=c.offer.attained(c.stages)) for c in full]
+        self.keep(attained)
+        for column in attained:
+            self.take(column)
+        most, value = self.demand.value(full), given(self.value)
+        return most * (1 - ONE_ANSWER) <= value <= most * (1 + ONE_ANSWER)
 
     def _agrees(self, master: Relaxed | None) -> bool:
         if master is None or self.prices is None:
@@ -572,6 +599,7 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
+        self.settled = self.settled or self._settled_by_full()
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
         few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
         share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0

@@ -197,12 +197,12 @@ class _Deploying:
             if generation.open > _FAR:
                 self._add_best_alone(generation)
             generation.close()
-            if not generation.settled and not generation.finished:
+            if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
                 if generation.bound != bound:
                     generation.close()
-            if not generation.settled and not generation.finished:
+            if not generation.finished:
                 self._add_best_alone(generation)
         except Ended as end:
             generation.round_off()

@@ -274,10 +274,10 @@ class Offer:
         limit, best, bound = self.tokens / rate, None, math.inf
         reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
         for part, stages in reach.parts():
-            weight = Weight(prices[part.kind], 0.0, 0.0)
-            mosts = [Limit(Weight(0.0 * prices[part.kind], 1.0, 0.0), limit * (1 + ONE_ANSWER))]
+            weight = Weight(prices[part.type_of], 0.0, 0.0)
+            mosts = [Limit(Weight(0.0 * prices[part.type_of], 1.0, 0.0), limit * (1 + ONE_ANSWER))]
             if part.one_stage:
-                mosts.append(Limit(Weight(0.0 * prices[part.kind], 0.0, 1.0), 1.0))
+                mosts.append(Limit(Weight(0.0 * prices[part.type_of], 0.0, 1.0), 1.0))
             limits = tuple(own for own in mosts if own.most < math.inf)
             walk = Walk(stages, weight, limits, deadline=deadline)
             if not possible(walk):

@@ -149,7 +149,7 @@ class MixTables:
     ) -> tuple[int, int, tuple[int, ...]]:
         """Where the last stage begins, how the stage before it is left, and its GPUs."""
         whole, best, links = tables[at][(way, *mix)], (np.inf, 0, 0, ()), stages.links
-        for c in np.flatnonzero(links.leave[stages.kind] == way):
+        for c in np.flatnonzero(links.leave[stages.link_kind] == way):
             left = np.array(mix) - stages.gpus[c]
             if (left < 0).any():
                 continue
@@ -157,7 +157,7 @@ class MixTables:
                 span = self.offer.span[begin, at - begin - 1]
                 took = stages.seconds[c, span]
                 if begin:
-                    hop = links.seconds[:, links.enter[stages.kind[c]]]
+                    hop = links.seconds[:, links.enter[stages.link_kind[c]]]
                     entries = tables[begin][(slice(None), *left)] + hop
                     before, so_far = int(entries.argmin()), float(entries.min(initial=np.inf))
                 else:
@@ -174,7 +174,7 @@ class MixTables:
         self.deadline.check()
         reach = Reach(self.offer.table, float(self.thresholds[index]), timed=True)
         stages = reach.stages(whole(reach.instance, reach.hop))
-        links, enter = stages.links, stages.links.enter[stages.kind].tolist()
+        links, enter = stages.links, stages.links.enter[stages.link_kind].tolist()
         layers = len(self.offer.span)
         tables = [np.full((len(links.seconds), *self.shape), np.inf) for _ in range(layers + 1)]
         started = np.full(self.shape, np.inf)
@@ -189,7 +189,7 @@ class MixTables:
                     entry[entered] = (tables[at] + hop).min(axis=0) if at else started
                 to, of = room[c]
                 span = self.offer.span[at, : layers - at]
-                left = links.leave[stages.kind[c]]
+                left = links.leave[stages.link_kind[c]]
                 for size in np.flatnonzero(np.isfinite(stages.seconds[c, span])):
                     here = tables[at + size + 1][left][to]
                     took = stages.seconds[c, span[size]]

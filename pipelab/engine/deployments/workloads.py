@@ -142,7 +142,7 @@ def _merged(instance: Instance) -> Groups:
     label = _nodes_of(problem.cluster, True)
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
-        keys.setdefault((int(instance.kind[a]), int(label[members[0]])), []).append(a)
+        keys.setdefault((int(instance.type_of[a]), int(label[members[0]])), []).append(a)
     together = [np.concatenate([classes.members[a] for a in own]) for own in keys.values()]
     first = [own[0] for own in keys.values()]
     shape = len(keys), len(keys)
@@ -158,4 +158,4 @@ def _merged(instance: Instance) -> Groups:
         latency_ms=np.full(shape, soon),
     )
     link = np.full(shape, problem.link_throughput(fast))
-    return Groups(merged, instance.kind[first], link, np.full(shape, hop), label)
+    return Groups(merged, instance.type_of[first], link, np.full(shape, hop), label)

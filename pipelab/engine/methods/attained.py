@@ -33,7 +33,7 @@ def solve_for_attainable(
     method: str,
     function: Callable[..., Result],
     options: Mapping[str, Any],
-    known: float = 0.0,
+    to_beat: float = 0.0,
 ) -> Result:
     """Run a method for the rate, and search on where its placement does not attain it.
 
@@ -46,7 +46,7 @@ def solve_for_attainable(
         Answers for the rate.
     options : mapping
         Of `solve`.
-    known : float
+    to_beat : float
         Tokens/s that another batch size attains: whatever attains less is of no interest, and not proven.
 
     Returns
@@ -72,12 +72,12 @@ def solve_for_attainable(
         return replace(found, status="feasible", reason=reason)
     if found.stopped_by in ("stop", "interrupt", "time limit") or found.method == "joint":
         return replace(found, status="feasible")
-    if (found.bound or math.inf) <= known:
+    if (found.bound or math.inf) <= to_beat:
         return replace(found, status="feasible")
     left = None
     if options.get("time_limit") is not None:
         left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return _searched(found, left, options, report, began, known)
+    return _searched(found, left, options, report, began, to_beat)
 
 
 def _searched(
@@ -86,7 +86,7 @@ def _searched(
     options: Mapping[str, Any],
     report: Callable | None,
     began: float,
-    known: float,
+    to_beat: float,
 ) -> Result:
     """The pair that attains most, from the placement of the greatest rate."""
     problem, progress = found.problem, [*found.details.get("progress", ())]
@@ -100,7 +100,7 @@ def _searched(
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, deadline, on_best=moment, known=known)
+        pairs = Pairs(problem, deadline, on_best=moment, to_beat=to_beat)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)

@@ -27,7 +27,7 @@ def best_batch(
     ----------
     problem : Problem
     batches : sequence of int
-    solve : function of a problem, options and tokens/s that are known to be attained
+    solve : function of a problem, options and the tokens/s to beat
     options : mapping
         Of `pipelab.solve`; a time limit is for all batches together.
 
@@ -53,9 +53,9 @@ def best_batch(
         own = dict(options)
         if deadline.limited:  # those that are likely to be the best come first, and have most
             own["time_limit"] = deadline.left / (2 if left else 1)
-        known = max((result.throughput or 0.0 for result in found), default=0.0)
+        to_beat = max((result.throughput or 0.0 for result in found), default=0.0)
         load = replace(problem.workload, batch_size=size)
-        found.append(solve(replace(problem, workload=load), own, known))
+        found.append(solve(replace(problem, workload=load), own, to_beat))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
     answer = _best(found)

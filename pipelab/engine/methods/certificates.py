@@ -245,7 +245,7 @@ class Certificate:
                 "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
             )
         number, price_of = 0, dict(zip(self.problem.cluster.kinds, self.prices, strict=True))
-        for kind, i in zip(self.problem.cluster.kinds, instance.type_of, strict=True):
+        for kind, i in zip(self.problem.cluster.kinds, instance.type_of_kind, strict=True):
             price_of[instance.types[i]] = price_of[kind]
         for gpus, layers in self._stages(instance):
             number += 1
@@ -420,7 +420,7 @@ def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     for takes, _ in reach.choices + reach.in_nodes_by_type:
         for _, own in takes:
             busy |= own
-    return tuple(np.flatnonzero(~busy[instance.type_of]).tolist())
+    return tuple(np.flatnonzero(~busy[instance.type_of_kind]).tolist())
 
 
 def _without_a_path(proof: Certificate, instance: Instance) -> Certificate:

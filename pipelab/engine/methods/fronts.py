@@ -34,7 +34,7 @@ def least_of(
     pairs: Pairs,
     objective: str,
     floor: float,
-    known: Placement | None = None,
+    incumbent: Placement | None = None,
     bound: float = 0.0,
 ) -> Result:
     """The least of "latency" or "cost" among placements that attain a floor.
@@ -44,17 +44,17 @@ def least_of(
     pairs : Pairs
     floor : float
         Tokens/s.
-    known : Placement, optional
+    incumbent : Placement, optional
         One that attains it.
     bound : float
         Nothing has less.
     """
-    if known is not None and value_of(pairs, objective, known) <= bound * (1 + ATTAINED):
-        found = Least(known, bound)
+    if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
+        found = Least(incumbent, bound)
     elif objective == "latency":
-        found = _least_time(pairs, floor, known)
+        found = _least_time(pairs, floor, incumbent)
     else:
-        found = _LeastRatio(pairs).run(floor, known)
+        found = _LeastRatio(pairs).run(floor, incumbent)
     placement, least, stopped, number, reason = found
     least = max(least, bound)
     proven = None if least in (0.0, math.inf) else least
@@ -112,30 +112,30 @@ def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
     return usd_per_million_tokens(pairs.uses(placement, "price"), pairs.yields(placement))
 
 
-def _least_time(pairs: Pairs, floor: float, known: Placement | None) -> Least:
+def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Least:
     """Without what takes far longer than the bound, if that is enough: no solver compares milliseconds with years."""
-    most = math.inf if known is None else pairs.uses(known, "seconds")
+    most = math.inf if incumbent is None else pairs.uses(incumbent, "seconds")
     try:
         bound, longest = made_in_time(
             lambda until: replace(pairs, deadline=until).shortest_and_longest(floor),
             pairs.deadline,
         )
     except Ended as end:
-        return Least(known, 0.0, end.reason)
+        return Least(incumbent, 0.0, end.reason)
     except TooLarge as refusal:
-        if known is None:
+        if incumbent is None:
             raise
-        return Least(known, 0.0, SETS, None, str(refusal))
+        return Least(incumbent, 0.0, SETS, None, str(refusal))
     while bound < most * (1 - ATTAINED):
         wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return Least(known, bound, SETS, None, str(refusal))
+            return Least(incumbent, bound, SETS, None, str(refusal))
         if least.placement is not None or least.stopped_by is not None or wanted == most:
-            return least if least.placement is not None else least._replace(placement=known)
+            return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted
-    return Least(known, min(bound, most))
+    return Least(incumbent, min(bound, most))
 
 
 class _LeastRatio:
@@ -151,10 +151,10 @@ class _LeastRatio:
         self.best: Placement | None = None
         self.ratio = math.inf
 
-    def run(self, floor: float, known: Placement | None) -> Least:
+    def run(self, floor: float, incumbent: Placement | None) -> Least:
         """The placement, and a bound in dollars per million tokens."""
-        if known is not None:
-            self._keep(known)
+        if incumbent is not None:
+            self._keep(incumbent)
         least, stopped = math.inf, None
         cheapest = min(given(gpu.usd_per_hour) for gpu in self.pairs.problem.cluster.kinds)
         ranges: list[tuple[float, float, float, float]] = []  # ratio, rates from and to, price
