@@ -485,10 +485,8 @@ def test_links_that_bind_leave_little_open():
     }
     cluster = pl.Cluster.from_counts(dict.fromkeys(rates, 40), memory, links)
     model, load = pl.Model("large", 126, 8192, 28672, 2.5), pl.Workload(512, 32)
-    costs = pl.LinearThroughput(rates)
-    problem = pl.Problem(
-        cluster, model, load, costs, 8, same_type_stages=False, link_units="transfers"
-    )
+    costs = pl.LinearThroughput(rates, link_units="transfers")
+    problem = pl.Problem(cluster, model, load, costs, 8, same_type_stages=False)
     found = pl.deploy(problem, gap=0.02, time_limit=30)
     assert found.gap <= 0.02
     check_valid(problem, found)
