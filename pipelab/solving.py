@@ -61,7 +61,7 @@ class Result(Answer):
     stopped_by : str or None
         "time limit", "gap limit", "stop", "interrupt", … where it ended early.
     details : mapping
-        What only this method has: build_seconds, nodes, root_bound, progress, …
+        What only this method has: build_seconds, nodes, progress, …
     objective : Objective or None
         What was minimised, if it was not throughput that was maximised; with its own bound.
     memory_for : int or None

@@ -331,7 +331,6 @@ def test_certificates_of_the_cases(case, k, by, left):
     assert (proof.by, proof.left_over) == (by, left)
     if left is not None:
         assert f"{left} left over" in proof.sentence or by == "links"
-    assert proof.refutes
     assert proof.check() > 0
 
 
@@ -343,7 +342,6 @@ def test_every_proven_answer_has_a_certificate(seed):
     assert str(proof)
     assert proof.rate is None or proof.rate > (result.throughput or 0)
     assert proof.most_layers is None or proof.most_layers < problem.model.layers
-    assert proof.refutes
     assert proof.check() > 0
 
 

@@ -84,7 +84,6 @@ def test_spans_with_the_same_layers_in_another_order_are_one_kind():
 
 @pytest.mark.parametrize("spread", [1.0, 1e9])
 def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
-    """As whole numbers where that loses nothing, and one value after another where some are tiny."""
     layers, rng = 150, np.random.default_rng(3)
     factors = list(rng.uniform(0.5, 1.5, layers))
     factors[10] /= spread

@@ -12,6 +12,7 @@ from pipelab.engine.formulations import joint
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, joint_formulation
+from pipelab.engine.methods import joint as joint_method
 from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.joint import (
     joint_capacity,
@@ -249,7 +250,7 @@ def test_the_rows_of_every_family_say_what_its_sentence_says(tiny, two_stages):
                 value = block.matrix @ x
                 violation = np.maximum(np.maximum(block.lower - value, value - block.upper), 0)
                 missed = MISSES[family.name](
-                    candidates, point, joint.fastest(candidates.throughput)
+                    candidates, point, candidates.throughput.max(initial=0.0)
                 )
                 assert np.maximum(missed, 0) == pytest.approx(violation, abs=1e-6), family.name
                 read.add(family.name)
@@ -370,18 +371,17 @@ def test_too_few_gpus_for_all_layers_says_how_many_fit(tiny):
     assert pl.solve(heavy, "joint").reason == "all GPUs together can hold at most 2 of the 4 layers"
 
 
-def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out():
+def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(tiny, monkeypatch):
+    monkeypatch.setattr(joint_method, "free_gigabytes", lambda: 8.0)
     with pytest.raises(
         pl.TooLarge, match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var"
     ) as caught:
-        pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint", memory_limit_gb=8)
+        pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
     assert "What would fit: max_gpus_per_stage=1" in str(caught.value)
     assert caught.value.size["variables"] == 9_887_608_011
-
-
-def test_a_memory_limit_of_the_readers_own_is_kept(tiny):
+    monkeypatch.setattr(joint_method, "free_gigabytes", lambda: 1e-4)
     with pytest.raises(pl.TooLarge, match="tiny would have 100 allocations"):
-        pl.solve(tiny, "joint", memory_limit_gb=1e-4)
+        pl.solve(tiny, "joint")
 
 
 def test_options_that_do_not_exist_name_the_nearest(tiny):

@@ -341,7 +341,7 @@ def test_a_bound_out_of_reach_is_given_up_and_all_segments_are_asked(tiny):
     chosen = single_gpu.rules(problem)
     assert int(chosen.fits.sum(axis=1).max()) == 5
     result = pl.solve(problem, "single_gpu")
-    assert result.throughput < single_gpu.upper_bound(chosen)
+    assert result.throughput < single_gpu.upper_bound(problem)
     assert (result.status, result.throughput) == (
         "optimal",
         pytest.approx(oracle.best(problem), rel=1e-12),

@@ -433,7 +433,6 @@ def test_certificates_of_models_whose_ends_differ(seed):
     )
     if proof.by in ("whole stages", "links"):
         assert 0 <= proof.most_layers < problem.model.layers
-    assert proof.refutes
     assert proof.check() > 0
     if result.status == "optimal":
         wrong = dataclasses.replace(

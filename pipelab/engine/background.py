@@ -3,10 +3,10 @@
 import math
 import threading
 import time
+from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import UnknownName
-from pipelab.fields import given
 from pipelab.problem import Problem
 from pipelab.solving import Result, method_of, options_of, solve
 
@@ -38,11 +38,8 @@ class Solving:
         self.problem = problem
         self.progress: list = []
         self._stop = threading.Event()
-        self._result: Result | None = None
-        self._failure: BaseException | None = None
+        self._future: Future[Result] = Future()
         self._also = options.get("on_progress")
-        # an interrupted Thread.join would take the thread for finished
-        self._done = threading.Event()
         threading.Thread(
             target=self._work, args=(method, options), daemon=True, name="pipelab"
         ).start()
@@ -55,7 +52,7 @@ class Solving:
     @property
     def running(self) -> bool:
         """Whether it is still running."""
-        return not self._done.is_set()
+        return not self._future.done()
 
     def stop(self) -> None:
         """Ask it to end; the best placement so far is kept. Returns at once; the solve ends within a second."""
@@ -83,15 +80,12 @@ class Solving:
         """
         deadline = math.inf if timeout is None else time.perf_counter() + timeout
         # In small steps: a wait without end cannot be interrupted everywhere.
-        while not self._done.wait(max(0.0, min(0.1, deadline - time.perf_counter()))):
-            if time.perf_counter() < deadline:
-                continue
-            raise TimeoutError(
-                f"still solving {self.problem.name} after {timeout} s; call stop() to end it"
-            )
-        if self._failure is not None:
-            raise self._failure
-        return given(self._result)
+        while not wait([self._future], max(0.0, min(0.1, deadline - time.perf_counter()))).done:
+            if time.perf_counter() >= deadline:
+                raise TimeoutError(
+                    f"still solving {self.problem.name} after {timeout} s; call stop() to end it"
+                )
+        return self._future.result()
 
     def _note(self, moment: "Progress") -> None:
         self.progress.append(moment)
@@ -104,11 +98,9 @@ class Solving:
             known = options_of(method_of(method, options))
             own = {"stop": self._stop, "on_progress": self._note}
             own = {name: value for name, value in own.items() if name in known}
-            self._result = solve(self.problem, method, **(options | own))
+            self._future.set_result(solve(self.problem, method, **(options | own)))
         except BaseException as error:  # raised again by result(), in the caller's thread
-            self._failure = error
-        finally:
-            self._done.set()
+            self._future.set_exception(error)
 
 
 def solve_in_background(problem: Problem, method: str = "auto", **options: Any) -> Solving:

@@ -39,7 +39,7 @@ from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.formulas import held_at_most, lower_bound
+from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
@@ -155,16 +155,16 @@ class Question:
         return held
 
     def least(self, objective: str) -> float:
-        """What no schedule within the limits is shorter than, by formula."""
+        """What no schedule within the limits is shorter than, by formula.
+
+        Of a span: rank r is busy, and after its first forward all ranks behind it work m·(F + I) between
+        the first message to them and the last gradient from them; it then has one W left.
+        """
+        alone = replace(self.costs, overlap=1.0)
+        each = bounds(alone, self.microbatches, self.held, self.split_backward)
         if objective == "span":
-            return span_bound(self)
-        return lower_bound(
-            self.ranks,
-            self.microbatches,
-            replace(self.costs, overlap=1.0),
-            in_flight=self.held.tolist(),
-            split_backward=self.split_backward,
-        )
+            return float(max(each.busy.max(), each.drained.max()))
+        return float(max((each.arrives + each.busy).max(), each.drained[0]))
 
     def schedule(self, name: str, rows: Sequence[Sequence[tuple[str, int]]]) -> Schedule:
         """The schedule with these kinds and microbatches on each rank, in order."""
@@ -313,28 +313,6 @@ def step_time(timeline: Timeline) -> float:
     with np.errstate(invalid="ignore"):
         means = (longest[ranks] - longest[:ranks]) / steps
     return float(np.nanmin(means, axis=0).max())
-
-
-def span_bound(question: Question) -> float:
-    """What no step takes less than, by formula.
-
-    Rank r works m·(F + I + W), and waits after its first forward for the first gradient, in which
-    time it runs no more forwards than it may hold. After it all ranks behind it work m·(F + I)
-    between the first message to them and the last gradient from them; it then has one W left.
-    """
-    m, comm = question.microbatches, np.append(question.table["comm"], 0.0)
-    forward, back = question.length["F"], question.length[question.kinds[1]]
-    weight = question.length["W"] if question.split_backward else np.zeros(question.ranks)
-    there_and_home = forward + back + 2 * comm
-    best = 0.0
-    for rank in range(question.ranks):
-        between = np.cumsum(there_and_home[rank:]) - there_and_home[rank:]
-        first_gradient = there_and_home[rank:].sum() - back[rank]
-        waits = max(0.0, first_gradient - question.held[rank] * forward[rank])
-        busy = m * (forward + back + weight)[rank] + waits
-        drained = (between + m * (forward + back)[rank:]).max() + weight[rank]
-        best = max(best, float(busy), float(drained))
-    return best
 
 
 def exactly(number: float) -> Fraction:

@@ -1,12 +1,10 @@
 """Why nothing fits, in numbers: an infeasible problem is an answer, and has a reason."""
 
-from collections.abc import Mapping, Sequence
-
-import numpy as np
+from collections.abc import Mapping
 
 from pipelab.display import listed
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.instance import Instance
 from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
@@ -71,32 +69,12 @@ def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, fl
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 
-def why_infeasible(
-    problem: Problem, sets: Sequence[tuple[int, ...]], fits: np.ndarray, solver: str
-) -> str:
-    """Say why no placement holds all layers.
-
-    Parameters
-    ----------
-    sets : tuple of tuple of int
-    fits : bool array, shape (S, U)
-        Whether GPU set s can hold a span of each kind (`Model.spans`).
-    solver : str
-        Who proved that no placement exists.
-
-    Notes
-    -----
-    A stage of n layers on k GPUs counts as n/k layers per GPU. Adding up the most that each
-    GPU can count for bounds the layers of any placement; where that is already too few,
-    the sum is the reason.
-    """
-    if not fits.any():
-        return why_no_layer_fits(problem)
-    layers = np.where(fits, runs_of(problem.model).layers, 0).max(axis=1)
-    per_gpu = np.zeros(len(problem.cluster))
-    for gpus, most in zip(sets, layers, strict=True):
-        per_gpu[list(gpus)] = np.maximum(per_gpu[list(gpus)], most / len(gpus))
-    return why_too_few(problem, per_gpu.sum(), solver)
+def why_infeasible(instance: Instance, solver: str) -> str:
+    """Say why no placement holds all layers; `solver` proved that none does."""
+    if not len(instance.thresholds):
+        return why_no_layer_fits(instance.problem)
+    holdable = instance.holdable(instance.thresholds[0])
+    return why_too_few(instance.problem, holdable, solver)
 
 
 def why_too_few(problem: Problem, holdable: float, solver: str) -> str:

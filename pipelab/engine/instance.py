@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,7 +25,7 @@ from pipelab.cluster import GPU
 from pipelab.costs import StageCost, link_unit
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.count import compositions
+from pipelab.engine.formulations.count import compositions, number_of_compositions
 from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.stage_arrays import (
     StageTables,
@@ -535,13 +534,6 @@ def _tables(
 
 def _largest(problem: Problem) -> int:
     return min(problem.max_gpus_per_stage, len(problem.cluster))
-
-
-def number_of_compositions(problem: Problem, types: Sequence[GPU]) -> int:
-    """No more compositions than these have to be listed."""
-    names = [gpu.type if problem.same_type_stages else "any" for gpu in types]
-    largest = _largest(problem)
-    return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
 
 
 def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:

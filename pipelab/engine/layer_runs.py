@@ -9,18 +9,16 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
+from itertools import accumulate
 
 import numpy as np
 
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.problem import Model, ModelLike
 
-_MOST_SPANS, _MOST_TERMS = 5_000_000, 2_000_000_000  # some seconds
-_MANY, _ALIKE = (
-    100,
-    2**14,
-)  # factors are added as whole numbers: so many, none smaller than this part of all
+_MOST_SPANS = 5_000_000  # some seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +96,10 @@ def spans_of(
             dict(zip(others, rest, strict=True)),
         )
     runs = layers * (layers + 1) // 2
-    kinds = sum(len(set(f)) for f in factors if f)
-    if runs > _MOST_SPANS or runs * kinds > _MOST_TERMS:
+    if runs > _MOST_SPANS:
         raise TooLarge(
-            f"{layers:,} layers that differ ({kinds:,} factors) have {runs:,} runs, which are told apart one by "
-            "one; take fewer layers, fewer different factors, or blocks of several layers as one",
+            f"{layers:,} layers that differ have {runs:,} runs, which are told apart one by one; take fewer layers, "
+            "or blocks of several layers as one",
             {"runs": runs},
         )
     start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
@@ -127,22 +124,16 @@ def spans_of(
 def _sums(
     layers: int, factors: Sequence[float] | None, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Sum of the factors of every span, the same to the last bit for the same set of layers."""
+    """Sum of the factors of every span, the same to the last bit for the same set of layers.
+
+    Factors are whole numbers of one power of two, which add up exactly.
+    """
     if factors is None:
         return (last - first).astype(float)
-    values, which = np.unique(factors, return_inverse=True)
-    if len(values) > _MANY and values[0] * _ALIKE >= math.fsum(factors):
-        # As whole numbers of 62 bits, which add up exactly, in any order and at once.
-        scale = 2.0 ** (62 - math.frexp(math.fsum(factors))[1])
-        whole = np.append(0, np.cumsum(np.rint(np.asarray(factors) * scale).astype(np.int64)))
-        return (whole[last] - whole[first]) / scale
-    # How many layers of each value come before layer l; whole numbers, so differences are exact.
-    before = np.zeros((len(values), layers + 1), dtype=int)
-    np.cumsum(which == np.arange(len(values))[:, None], axis=1, out=before[:, 1:])
-    total = np.zeros(len(first))
-    for of_value, value in zip(before, values, strict=True):  # one by one, for their memory
-        total += (of_value[last] - of_value[first]) * value
-    return total
+    exact = [Fraction(float(factor)) for factor in factors]
+    scale = max(part.denominator for part in exact)
+    before = np.array([0, *accumulate(int(part * scale) for part in exact)], dtype=object)
+    return ((before[last] - before[first]) / scale).astype(float)
 
 
 # Spans of models already seen, by identity: a model of 100,000 layers takes long to hash, and a cached

@@ -18,8 +18,8 @@ __all__ = ["check_options", "refuse_training"]
 def check_options(options: Mapping[str, Any]) -> None:
     """Raise `InvalidValue` with all options that do not fit; an infinite gap would prove anything."""
     bad = []
-    for name in [n for n in ("time_limit", "gap", "memory_limit_gb", "limit") if n in options]:
-        value, optional = options[name], name in ("time_limit", "memory_limit_gb")
+    for name in [n for n in ("time_limit", "gap", "limit") if n in options]:
+        value, optional = options[name], name == "time_limit"
         endless = name != "gap" and isinstance(value, Real) and value == math.inf
         if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
             too_large = isinstance(value, int | float) and value is not True and value > 0

@@ -17,9 +17,6 @@ REACHED = 1e-10
 PROVEN_WITHIN = 1e-9
 # Answers this close are one answer: none is called better, and none is given out twice.
 ONE_ANSWER = 1e-9
-# What a linear program may be short of a row, in the row's units, and still be taken to hold it.
-# It only decides where to go on: what a refutation rests on is checked in fractions.
-FEASIBLE = 1e-7
 # SCIP and HiGHS keep rows and compare objectives within about this: no word of theirs is finer, and
 # a value this close to a whole number is that number.
 SOLVER = 1e-6

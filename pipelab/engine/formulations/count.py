@@ -7,7 +7,7 @@ disjoint pairs of them; positions in the model are counted by the sizes that fit
 """
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from math import comb
 from typing import Any
@@ -60,7 +60,14 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     """
     layers = problem.model.layers
     groups, members = _groups(problem)
-    _refuse_if_too_many(problem, groups)
+    number = number_of_compositions(problem, groups)
+    if number > _MOST_COMPOSITIONS:
+        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+        raise TooLarge(
+            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
+            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
+            {"mixtures": number},
+        )
     composition = compositions(problem, groups, members)
     tables = stage_tables(
         problem.costs, problem.model, problem.workload, groups, composition, problem.batch_split
@@ -91,16 +98,11 @@ def count_candidates(problem: Problem) -> dict[str, int]:
     }
 
 
-def _refuse_if_too_many(problem: Problem, groups: Sequence[GPU]) -> None:
+def number_of_compositions(problem: Problem, groups: Sequence[GPU]) -> int:
+    """No more compositions than these have to be listed."""
+    names = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-    types = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
-    number = sum(math.comb(types.count(t) + largest, largest) - 1 for t in set(types))
-    if number > _MOST_COMPOSITIONS:
-        raise TooLarge(
-            f"{problem.name} has up to {number:,} mixtures of {len(groups)} kinds of GPU in stages of up to {largest}; "
-            f"every pair is looked at, which {_MOST_COMPOSITIONS:,} allow. A smaller max_gpus_per_stage has fewer",
-            {"mixtures": number},
-        )
+    return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
 
 
 def starts_and_ends(
@@ -158,53 +160,25 @@ def compositions(
 
     Rows are sorted by size, then by their numbers.
     """
-    there = np.array(members, dtype=int)
-    largest = min(problem.max_gpus_per_stage, int(there.sum()))
-    types = [g.type if problem.same_type_stages else "any" for g in groups]
-    parts = []
-    for name in dict.fromkeys(types):
-        own = [i for i, t in enumerate(types) if t == name]
-        pieces = [np.zeros((1, len(groups)), dtype=int)]
-        for i in own:  # one group more at a time, so that no row ever exceeds the limit
-            pieces = [
-                more
-                for piece in pieces
-                for more in _with_group(piece, i, there[i], largest, deadline)
-            ]
-        pieces[0] = pieces[0][1:]  # the stage of no GPUs
-        parts += pieces
-    return _by_size(parts, largest, len(set(types)) > 1, deadline)
-
-
-def _by_size(parts: list[np.ndarray], largest: int, sort: bool, deadline: Deadline) -> np.ndarray:
-    """All rows by size; rows of one size by their numbers, sorted if `sort` says so."""
-    sizes = [part.sum(axis=1) for part in parts]
-    out = np.empty((sum(map(len, parts)), parts[0].shape[1]), dtype=int)
-    end = 0
-    for size in range(1, largest + 1):
-        begin = end
-        for part, number in zip(parts, sizes, strict=True):
+    largest = min(problem.max_gpus_per_stage, int(sum(members)))
+    types = np.array([g.type if problem.same_type_stages else "any" for g in groups])
+    rows = np.zeros((1, len(groups)), dtype=int)
+    for group, there in enumerate(
+        members
+    ):  # one more at a time, so that no row ever exceeds the limit
+        others, pieces = types != types[group], []
+        for i in range(0, len(rows), _ROWS_AT_ONCE):
             deadline.check()
-            rows = part[number == size]
-            out[end : end + len(rows)] = rows
-            end += len(rows)
-        if sort:
-            rows = out[begin:end]
-            out[begin:end] = rows[np.lexsort(rows.T[::-1])]
-    return out
-
-
-def _with_group(
-    part: np.ndarray, group: int, there: int, largest: int, deadline: Deadline
-) -> Iterator[np.ndarray]:
-    """Rows without any GPU of a group, with every number of these; in pieces, none of which takes long."""
-    for i in range(0, len(part), _ROWS_AT_ONCE):
-        deadline.check()
-        rows = part[i : i + _ROWS_AT_ONCE]
-        choices = np.minimum(there, largest - rows.sum(axis=1)) + 1
-        rows = np.repeat(rows, choices, axis=0)
-        rows[:, group] = np.arange(len(rows)) - np.repeat(np.cumsum(choices) - choices, choices)
-        yield rows
+            part = rows[i : i + _ROWS_AT_ONCE]
+            room = np.where(part[:, others].any(axis=1), 0, largest - part.sum(axis=1))
+            choices = np.minimum(there, room) + 1
+            part = np.repeat(part, choices, axis=0)
+            ends = np.cumsum(choices)
+            part[:, group] = np.arange(len(part)) - np.repeat(ends - choices, choices)
+            pieces.append(part)
+        rows = np.concatenate(pieces)
+    rows = rows[1:]  # without the stage of no GPUs
+    return rows[np.argsort(rows.sum(axis=1), kind="stable")]
 
 
 def _disjoint_pairs(members: list[int], composition: np.ndarray, kind: Any) -> np.ndarray:

@@ -63,6 +63,11 @@ _COUNTED = {
 }
 
 
+Parts = Mapping[str, sp.sparray | float]
+Terms = tuple[Parts, float, float]
+_FREE = np.inf
+
+
 @dataclass(frozen=True)
 class Family:
     """One family of constraints.
@@ -79,7 +84,9 @@ class Family:
         "logic", "throughput" or "strengthening".
     counted : str
         Which number of `count_candidates` is the number of its rows, or "1".
-    rows : function of (Incidence, Columns) to RowBlock
+    terms : function of Incidence
+        What its rows have in each group of columns, a number standing for the same in every row, and
+        their least and most.
     """
 
     name: str
@@ -87,7 +94,14 @@ class Family:
     formula: str
     group: str
     counted: str
-    rows: Callable[["Incidence", Columns], RowBlock]
+    terms: Callable[["Incidence"], Terms]
+
+    def rows(self, matrices: "Incidence", columns: Columns) -> RowBlock:
+        """Return its rows over these columns."""
+        parts, least, most = self.terms(matrices)
+        height = next(part.shape[0] for part in parts.values() if not isinstance(part, float))
+        full = {g: np.full((height, 1), p) if isinstance(p, float) else p for g, p in parts.items()}
+        return columns.rows(full, least, most)
 
     def count(self, counts: Mapping[str, int]) -> int:
         """Number of rows from the numbers of `count_candidates`."""
@@ -142,15 +156,17 @@ class Incidence:
         c = self.candidates
         return incidence(c.start[c.head] - 1, c.layers - 1)
 
-    @cached_property
-    def followed(self) -> np.ndarray:
-        """Numbers of the allocations that have a successor."""
-        return np.unique(self.candidates.tail)
+    @property
+    def onward(self) -> Parts:
+        """The connections that leave each allocation with a successor, less the allocation."""
+        own = np.unique(self.candidates.tail)
+        return {"e": self.leaves[own], "z": -self.each_allocation[own]}
 
-    @cached_property
-    def preceded(self) -> np.ndarray:
-        """Numbers of the allocations that have a predecessor."""
-        return np.unique(self.candidates.head)
+    @property
+    def inward(self) -> Parts:
+        """The connections that enter each allocation with a predecessor, less the allocation."""
+        own = np.unique(self.candidates.head)
+        return {"e": self.enters[own], "z": -self.each_allocation[own]}
 
     @cached_property
     def each_allocation(self) -> sp.csr_array:
@@ -195,10 +211,6 @@ def twins(problem: Problem) -> np.ndarray:
     return np.stack([first, first + 1], axis=1)
 
 
-def _ones(n: int) -> np.ndarray:
-    return np.ones((n, 1))
-
-
 _FAMILIES = (
     Family(
         "layer_coverage",
@@ -206,7 +218,7 @@ _FAMILIES = (
         r"\sum_{a \ni \ell} z_a = 1 \quad \forall \ell",
         "logic",
         "layers",
-        lambda i, c: c.rows({"z": i.covers}, lower=1, upper=1),
+        lambda i: ({"z": i.covers}, 1, 1),
     ),
     Family(
         "gpu_exclusivity",
@@ -214,7 +226,7 @@ _FAMILIES = (
         r"\sum_{a \ni g} z_a \le 1 \quad \forall g",
         "logic",
         "gpus",
-        lambda i, c: c.rows({"z": i.uses}, upper=1),
+        lambda i: ({"z": i.uses}, -_FREE, 1),
     ),
     Family(
         "pipeline_start",
@@ -222,7 +234,7 @@ _FAMILIES = (
         r"\sum_{a:\,\mathrm{first}(a) = 1} z_a \ge 1",
         "logic",
         "1",
-        lambda i, c: c.rows({"z": i.covers[[0]]}, lower=1),
+        lambda i: ({"z": i.covers[[0]]}, 1, _FREE),
     ),
     Family(
         "pipeline_end",
@@ -230,7 +242,7 @@ _FAMILIES = (
         r"\sum_{a:\,\mathrm{last}(a) = L} z_a \ge 1",
         "logic",
         "1",
-        lambda i, c: c.rows({"z": i.covers[[-1]]}, lower=1),
+        lambda i: ({"z": i.covers[[-1]]}, 1, _FREE),
     ),
     Family(
         "successor",
@@ -238,9 +250,7 @@ _FAMILIES = (
         r"\sum_{b} e_{ab} \ge z_a \quad \forall a \text{ with a successor}",
         "logic",
         "with_successor",
-        lambda i, c: c.rows(
-            {"e": i.leaves[i.followed], "z": -i.each_allocation[i.followed]}, lower=0
-        ),
+        lambda i: (i.onward, 0, _FREE),
     ),
     Family(
         "predecessor",
@@ -248,9 +258,7 @@ _FAMILIES = (
         r"\sum_{a} e_{ab} \ge z_b \quad \forall b \text{ with a predecessor}",
         "logic",
         "with_predecessor",
-        lambda i, c: c.rows(
-            {"e": i.enters[i.preceded], "z": -i.each_allocation[i.preceded]}, lower=0
-        ),
+        lambda i: (i.inward, 0, _FREE),
     ),
     Family(
         "link_needs_sender",
@@ -258,7 +266,7 @@ _FAMILIES = (
         r"e_{ab} \le z_a \quad \forall (a, b)",
         "logic",
         "connections",
-        lambda i, c: c.rows({"e": i.each_connection, "z": -i.leaves.T}, upper=0),
+        lambda i: ({"e": i.each_connection, "z": -i.leaves.T}, -_FREE, 0),
     ),
     Family(
         "link_needs_receiver",
@@ -266,7 +274,7 @@ _FAMILIES = (
         r"e_{ab} \le z_b \quad \forall (a, b)",
         "logic",
         "connections",
-        lambda i, c: c.rows({"e": i.each_connection, "z": -i.enters.T}, upper=0),
+        lambda i: ({"e": i.each_connection, "z": -i.enters.T}, -_FREE, 0),
     ),
     Family(
         "stage_rate",
@@ -274,7 +282,7 @@ _FAMILIES = (
         r"\tau_a = \theta_a z_a \quad \forall a",
         "throughput",
         "allocations",
-        lambda i, c: c.rows({"tau": i.each_allocation, "z": -i.theta}, lower=0, upper=0),
+        lambda i: ({"tau": i.each_allocation, "z": -i.theta}, 0, 0),
     ),
     Family(
         "link_rate",
@@ -282,7 +290,7 @@ _FAMILIES = (
         r"\rho_{ab} = \nu_{ab} e_{ab} \quad \forall (a, b)",
         "throughput",
         "connections",
-        lambda i, c: c.rows({"rho": i.each_connection, "e": -i.nu}, lower=0, upper=0),
+        lambda i: ({"rho": i.each_connection, "e": -i.nu}, 0, 0),
     ),
     Family(
         "stage_bottleneck",
@@ -290,13 +298,10 @@ _FAMILIES = (
         r"t \le \tau_a + M_{\mathrm{stage}} (1 - z_a) \quad \forall a",
         "throughput",
         "allocations",
-        lambda i, c: c.rows(
-            {
-                "t": _ones(c.sizes["z"]),
-                "tau": -i.each_allocation,
-                "z": i.big_m_stage * i.each_allocation,
-            },
-            upper=i.big_m_stage,
+        lambda i: (
+            {"t": 1.0, "tau": -i.each_allocation, "z": i.big_m_stage * i.each_allocation},
+            -_FREE,
+            i.big_m_stage,
         ),
     ),
     Family(
@@ -305,13 +310,10 @@ _FAMILIES = (
         r"t \le \rho_{ab} + M_{\mathrm{link}} (1 - e_{ab}) \quad \forall (a, b)",
         "throughput",
         "connections",
-        lambda i, c: c.rows(
-            {
-                "t": _ones(c.sizes["e"]),
-                "rho": -i.each_connection,
-                "e": i.big_m_link * i.each_connection,
-            },
-            upper=i.big_m_link,
+        lambda i: (
+            {"t": 1.0, "rho": -i.each_connection, "e": i.big_m_link * i.each_connection},
+            -_FREE,
+            i.big_m_link,
         ),
     ),
     Family(
@@ -320,9 +322,7 @@ _FAMILIES = (
         r"\sum_{b} e_{ab} = z_a \quad \forall a \text{ with a successor}",
         "logic",
         "with_successor",
-        lambda i, c: c.rows(
-            {"e": i.leaves[i.followed], "z": -i.each_allocation[i.followed]}, lower=0, upper=0
-        ),
+        lambda i: (i.onward, 0, 0),
     ),
     Family(
         "flow_in",
@@ -330,9 +330,7 @@ _FAMILIES = (
         r"\sum_{a} e_{ab} = z_b \quad \forall b \text{ with a predecessor}",
         "logic",
         "with_predecessor",
-        lambda i, c: c.rows(
-            {"e": i.enters[i.preceded], "z": -i.each_allocation[i.preceded]}, lower=0, upper=0
-        ),
+        lambda i: (i.inward, 0, 0),
     ),
     Family(
         "layer_rate",
@@ -340,7 +338,7 @@ _FAMILIES = (
         r"t \le \sum_{a \ni \ell} \theta_a z_a \quad \forall \ell",
         "throughput",
         "layers",
-        lambda i, c: c.rows({"t": _ones(i.candidates.layers), "z": -(i.covers @ i.theta)}, upper=0),
+        lambda i: ({"t": 1.0, "z": -(i.covers @ i.theta)}, -_FREE, 0),
     ),
     Family(
         "boundary_rate",
@@ -349,9 +347,10 @@ _FAMILIES = (
         r"+ M_{\mathrm{link}} \Big(1 - \sum_{(a,b) \text{ across } \ell} e_{ab}\Big) \quad \forall \ell < L",
         "throughput",
         "boundaries",
-        lambda i, c: c.rows(
-            {"t": _ones(i.candidates.layers - 1), "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
-            upper=i.big_m_link,
+        lambda i: (
+            {"t": 1.0, "e": i.big_m_link * i.crosses - i.crosses @ i.nu},
+            -_FREE,
+            i.big_m_link,
         ),
     ),
     Family(
@@ -360,7 +359,7 @@ _FAMILIES = (
         r"e_{ab} \ge z_a + z_b - 1 \quad \forall (a, b)",
         "logic",
         "connections",
-        lambda i, c: c.rows({"e": i.each_connection, "z": -i.leaves.T - i.enters.T}, lower=-1),
+        lambda i: ({"e": i.each_connection, "z": -i.leaves.T - i.enters.T}, -1, _FREE),
     ),
     Family(
         "gpu_bottleneck",
@@ -368,9 +367,10 @@ _FAMILIES = (
         r"t \le \sum_{a \ni g} \theta_a z_a + M_{\mathrm{stage}} \Big(1 - \sum_{a \ni g} z_a\Big) \quad \forall g",
         "throughput",
         "gpus",
-        lambda i, c: c.rows(
-            {"t": _ones(i.candidates.gpus), "z": i.big_m_stage * i.uses - i.uses @ i.theta},
-            upper=i.big_m_stage,
+        lambda i: (
+            {"t": 1.0, "z": i.big_m_stage * i.uses - i.uses @ i.theta},
+            -_FREE,
+            i.big_m_stage,
         ),
     ),
     Family(
@@ -379,7 +379,7 @@ _FAMILIES = (
         r"\sum_{a \ni g} z_a \ge \sum_{a \ni g+1} z_a \quad \forall g \sim g+1",
         "strengthening",
         "twins",
-        lambda i, c: c.rows({"z": i.first_twin_less_second}, lower=0),
+        lambda i: ({"z": i.first_twin_less_second}, 0, _FREE),
     ),
     Family(
         "boundary_balance",
@@ -387,7 +387,7 @@ _FAMILIES = (
         r"\sum_{a:\,\mathrm{first}(a) = \ell + 1} z_a = \sum_{a:\,\mathrm{last}(a) = \ell} z_a",
         "strengthening",
         "inner_starts",
-        lambda i, c: c.rows({"z": i.balance}, lower=0, upper=0),
+        lambda i: ({"z": i.balance}, 0, 0),
     ),
 )
 FAMILIES = {family.name: family for family in _FAMILIES}
@@ -538,37 +538,20 @@ def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> In
     """The matrices of the formulation, with its two big-Ms.
 
     The write-up states no value of either. `M_stage` of its form is that of its author's code,
-    1.1 · max θ. It is valid: no t exceeds max θ.
+    1.1 · max θ. It is valid: no t exceeds max θ. `M_link` is max θ, too, if it is to be valid: an unused
+    connection must not hold t below what a stage can reach. "as_written" is 1.1 · max ν, as the
+    author's code has it: it cuts off the best placements wherever links are slow.
     """
-    big_m_stage = form.margin * fastest(candidates.throughput)
-    return Incidence(
-        candidates, big_m_stage, link_big_m(candidates, big_m), cap_links=big_m == "valid"
-    )
-
-
-def link_big_m(candidates: Candidates, big_m: str) -> float:
-    """The M of unused connections.
-
-    "valid" is max θ: an unused connection must not hold t below what a stage can reach,
-    and no placement is faster than its fastest stage. "as_written" is
-    1.1 · max ν, as the code of the write-up's author has it: it cuts off the best placements
-    wherever links are slow.
-    """
-    if big_m == "valid":
-        return fastest(candidates.throughput)
-    return MARGIN * fastest(candidates.link_throughput)
+    fastest = float(candidates.throughput.max(initial=0.0))
+    link = MARGIN * float(candidates.link_throughput.max(initial=0.0))
+    valid = big_m == "valid"
+    return Incidence(candidates, form.margin * fastest, fastest if valid else link, valid)
 
 
 def big_m_is_valid(candidates: Candidates, big_m: str) -> bool:
     """Whether an unused connection leaves every placement its full rate."""
-    return not len(candidates.tail) or link_big_m(candidates, big_m) >= fastest(
-        candidates.throughput
-    )
-
-
-def fastest(rates: np.ndarray) -> float:
-    """The largest of some rates; 0 for an empty array."""
-    return float(rates.max(initial=0.0))
+    own = incidence_of(candidates, FORMS["written"], big_m).big_m_link
+    return not len(candidates.tail) or own >= candidates.throughput.max(initial=0.0)
 
 
 def _can_be_chosen(candidates: Candidates) -> np.ndarray:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
-from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
+from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
@@ -110,7 +110,7 @@ def result_of(search: Search) -> Result:
     status, bound = status_and_bound(search.throughput, search.bound)
     reason, solver = "", solver_version() if search.log else ""
     if search.high < 0:
-        status, bound, reason = "infeasible", None, _why_infeasible(search, solver)
+        status, bound, reason = "infeasible", None, why_infeasible(instance, solver)
     if search.stopped == SETS:
         reason = search.refusal or (
             f"stages that mix many of the {len(instance.classes)} classes were left out "
@@ -137,11 +137,3 @@ def result_of(search: Search) -> Result:
         None if status in ("optimal", "infeasible") else search.stopped,
         details,
     )
-
-
-def _why_infeasible(search: Search, solver: str) -> str:
-    instance = search.instance
-    if not len(instance.thresholds):
-        return why_no_layer_fits(instance.problem)
-    holdable = instance.holdable(instance.thresholds[0])
-    return why_too_few(instance.problem, holdable, solver)

@@ -1,38 +1,47 @@
 """Why nothing is faster, as something that can be checked without a solver.
 
 The next higher rate that any stage or link has is out of reach, because dual prices say so
-(`duals`), or whole stages, links or positions in the model do, in cases that are
-refuted one by one (`refutation`). What rests on a solver's answer alone says so first.
+(`dual_prices`), or whole stages, links or positions in the model do. The first is checked stage by stage,
+the others by a dynamic program over the GPUs that are used so far (`most_held`).
+
+How many layers is a GPU good for at a given rate?
+
+Give every GPU of kind k a price u_k ≥ 0 and every layer l a value y_l such that no stage that
+reaches the rate holds layers of more value than its GPUs cost:
+
+    Σ_(l in stage) y_l ≤ Σ_(g in stage) u_(kind of g)      for every stage that reaches the rate.
+
+A placement that reaches it holds every layer once and uses no GPU twice, so the value of all layers
+together is at most what all GPUs cost. If the GPUs cost less, Σ_k N_k u_k < Σ_l y_l, no placement reaches
+the rate (Farkas' lemma). Anyone can check it by hand, stage by stage. Usually every layer has the
+value 1, and u_k is the number of layers that a GPU of kind k is good for; if the last stage also has
+the model's head, the last layer's value is higher.
+
+The best prices are the dual solution of the linear relaxation of the counting program, links aside.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heappop, heappush
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from pipelab.cluster import GPU
-from pipelab.display import counted, listed, table
-from pipelab.engine.duals import dual_prices
+from pipelab.display import listed, table
+from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.methods.refutation import (
-    Branch,
-    Leaf,
-    check_refutation,
-    leaves_of,
-    refute,
-)
+from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import Search, walks
-from pipelab.engine.solvers.linear_program import LinearProgram
+from pipelab.engine.solvers import highs
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.engine.walk import Circuit, Walk
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -42,6 +51,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
+_MOST_STEPS = 1_000_000  # from a case to the next: some seconds
+# stages in the linear program; above, layers that differ are not priced one by one
+_MOST_ROWS = 20_000
+# Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
+_DENOMINATORS = (12, 1000, 10**6)
 _BY_STAGES = ("no stage", "no faster stage", "dual prices")
 
 
@@ -70,11 +84,6 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
-    circuits : tuple of tuples of Circuit
-        Where `by` is "links": what a pipeline must enter from outside, in each part of the cluster.
-    cases : tuple of Branch or Leaf, or None
-        Where `by` is "whole stages", "links" or "position": the cases, each with weights that
-        refute it; one tree for each part of the cluster that a pipeline may be in.
     """
 
     problem: Problem
@@ -85,13 +94,6 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
-    circuits: tuple[tuple[Circuit, ...], ...] = ()
-    cases: tuple[Branch | Leaf, ...] | None = None
-
-    @property
-    def refutes(self) -> bool:
-        """Whether `check()` can verify it; False if only a solver's answer supports it."""
-        return self.by in _BY_STAGES or self.cases is not None
 
     @property
     def left_over(self) -> int | None:
@@ -110,16 +112,7 @@ class Certificate:
 
     @property
     def sentence(self) -> str:
-        """The proof in words; the first ones say so if it is none."""
-        if self.refutes:
-            return self._claim
-        return (
-            "Not verified: this rests on the solver's answer, since its tree of cases grew too large. "
-            + self._claim
-        )
-
-    @property
-    def _claim(self) -> str:
+        """The proof in words."""
         if self.by == "no stage":
             return f"No stage fits anywhere: {why_no_layer_fits(self.problem)}."
         if self.rate is None:
@@ -130,16 +123,16 @@ class Certificate:
             head = f"Even at the lowest rate, {self.rate:,.7g} tokens/s, there is no placement. "
         if self.by == "dual prices":
             return head + self._by_prices(layers)
+        held = f"at most {self.most_layers} of the {layers} layers"
         if self.by == "whole stages":
-            most, rest = self.most_layers, self.left_over
-            return f"{head}There whole stages hold at most {most} of the {layers} layers: {rest} left over{self._told}."
+            return f"{head}There whole stages hold {held}: {self.left_over} left over (verify with .check())."
         if self.by == "links":
             return (
-                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold at most "
-                f"{self.most_layers} of the {layers} layers{self._told}."
+                f"{head}The GPUs could hold all layers there, but stages joined by links of that rate hold "
+                f"{held} (verify with .check())."
             )
         path = "No sequence of stages joined by links that reach it covers the layers from first to last"
-        return f"{head}{path}{self._told}."
+        return f"{head}{path} (verify with .check())."
 
     def _by_prices(self, layers: int) -> str:
         priced = ", ".join(f"{n} × {t} at {u}" for n, t, u in self._named() if u)
@@ -161,14 +154,6 @@ class Certificate:
             f"There all GPUs together hold at most {self.total_price} layers ({among}), and the model's {layers} count "
             f"as {self.total_value}: {some}."
         )
-
-    @property
-    def _told(self) -> str:
-        if self.cases is None:
-            return ""
-        number = sum(map(leaves_of, self.cases))
-        shown = "infeasible" if number == 1 else f"{counted(number, 'case')}, each infeasible"
-        return f" ({shown} by a Farkas certificate; verify with .check())"
 
     @property
     def _names(self) -> list[str]:
@@ -205,10 +190,10 @@ class Certificate:
     def check(self) -> int:
         """Check the certificate in exact arithmetic, without a solver.
 
-        Dual prices are checked with the cost model's own `stage`, one possible stage after the
-        other: every mixture of GPUs that the rules allow is evaluated with every span of
-        layers. This shares no code with the program that found the prices. Cases are checked one by
-        one against the rows of the counting program.
+        The cost model's own `stage` is asked, one possible stage after the other: every mixture of GPUs
+        that the rules allow. Dual prices must cover it with every span of layers. For the rest, a dynamic
+        program finds what stages can hold in a row, for every number of GPUs of each class that they may
+        use. This shares no code with the programs that found the answer.
 
         Returns
         -------
@@ -219,27 +204,18 @@ class Certificate:
         ------
         PipelabError
             Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
-            GPUs cost as much as all layers, or some case is not refuted: this is no proof.
-        InvalidValue
-            Nothing can be checked here: see `refutes`.
+            GPUs cost as much as all layers, or stages hold more layers: this is no proof.
         TooLarge
             More stages than anyone would wait for.
         """
-        if not self.refutes:
-            expected = "expected a certificate that refutes: this one rests on a solver's word"
-            raise InvalidValue("certificate", [("by", self.by, expected)])
         instance = instance_of(self.problem)
         following = _next_rate(instance, self.throughput)
         if self.rate != following:
             raise PipelabError(
                 f"the next higher rate is {following}, not {self.rate}, so this is no proof"
             )
-        if self.cases is not None:
-            programs = given(programs_of(instance, self))
-            leaves = [check_refutation(*own) for own in zip(programs, self.cases, strict=True)]
-            if not all(leaves):
-                raise PipelabError("some case is not refuted by its weights, so this is no proof")
-            return sum(leaves)
+        if self.by not in _BY_STAGES:
+            return self._check_held()
         if any(u < 0 for u in self.prices):
             raise PipelabError(
                 "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
@@ -249,17 +225,15 @@ class Certificate:
             price_of[instance.types[i]] = price_of[kind]
         for gpus, layers in self._stages(instance):
             number += 1
-            cost = self.problem.stage_cost(gpus, layers)
-            if not cost.fits(gpus):
-                continue
+            throughput = _throughput(self.problem, gpus, layers)
             if self.by == "no stage":
-                broken = cost.throughput > 0
+                broken = throughput > 0
             elif self.rate is None:
-                broken = cost.throughput > given(self.throughput) * (1 + LAST_BITS)
-            else:
+                broken = throughput > given(self.throughput) * (1 + LAST_BITS)
+            elif broken := throughput * (1 + LAST_BITS) >= self.rate:
                 price = sum((price_of[g] for g in gpus), Fraction(0))
                 value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = cost.throughput * (1 + LAST_BITS) >= self.rate and value > price
+                broken = value > price
             if broken:
                 raise PipelabError(
                     f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"
@@ -270,29 +244,27 @@ class Certificate:
             )
         return number
 
+    def _check_held(self) -> int:
+        layers = self.problem.model.layers
+        rate = given(self.rate)
+        stages = stages_of(self.problem, rate)
+        held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
+        if held > min(given(self.most_layers), layers - 1):
+            raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
+        return number
+
     def _stages(self, instance: Instance) -> Iterator[tuple[tuple[GPU, ...], range]]:
         """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
         problem, kinds = self.problem, instance.types
-        there = dict(zip(kinds, instance.count.tolist(), strict=True))
         largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        spans = [
-            range(a, b)
-            for a in range(problem.model.layers)
-            for b in range(a + 1, problem.model.layers + 1)
-        ]
-        if problem.model.uniform and len(set(self.values)) <= 1:
-            spans = [s for s in spans if s.start == 0]
-        mixtures = sum(math.comb(len(kinds) + k - 1, k) for k in range(1, largest + 1))
-        if mixtures * len(spans) > _MOST_STAGES_CHECKED:
-            size = {"stages": mixtures * len(spans)}
-            raise TooLarge(
-                f"the check would look at {mixtures * len(spans):,} stages one by one", size
-            )
-        for number in range(1, largest + 1):
-            for gpus in combinations_with_replacement(kinds, number):
-                possible = all(gpus.count(g) <= there[g] for g in set(gpus))
-                if possible and (not problem.same_type_stages or len({g.type for g in gpus}) == 1):
-                    yield from ((gpus, span) for span in spans)
+        layers = problem.model.layers
+        one = (
+            problem.model.uniform and len(set(self.values)) <= 1
+        )  # number of layers is all that counts
+        spans = [range(a, b) for a in range(1 if one else layers) for b in range(a + 1, layers + 1)]
+        for mixture in _mixtures(problem, kinds, instance.count.tolist(), len(spans)):
+            gpus = tuple(kinds[k] for k in mixture)
+            yield from ((gpus, span) for span in spans)
         largest_of = {node.sort: node for node in sorted(instance.nodes, key=lambda n: len(n.gpus))}
         for node in largest_of.values():
             gpu, most = problem.cluster.gpus[node.gpus[0]], len(node.gpus)
@@ -334,7 +306,7 @@ def certificate(result: Result) -> Certificate:
     PipelabError
         A placement of that rate exists after all: the result is wrong.
     TooLarge
-        Too many mixtures of too many kinds of GPU would have to be listed.
+        Dual prices do not suffice, and a proof without a solver would take too many cases.
 
     Examples
     --------
@@ -370,21 +342,11 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    if not runs_of(problem.model).alike_inside:
-        return _with_cases(_without_a_path(proof, instance), instance)
-    # Each step may leave out less; where mixtures are too many to list, the last one proves
-    # nothing.
-    for by in ("whole stages", "links"):
-        walks = walks_of(instance, rate, by)
-        held, circuits = zip(*map(most_layers, walks), strict=True)
-        if max(held) < problem.model.layers:
-            if any(walk.stages.links.narrowed for walk in walks):
-                raise TooLarge(
-                    "a proof would have to list too many mixtures of classes",
-                    {"classes": len(instance.classes)},
-                )
-            found = replace(proof, by=by, most_layers=max(held), circuits=circuits)
-            return _with_cases(found, instance)
+    alike, stages = runs_of(problem.model).alike_inside, stages_of(problem, rate)
+    for by in ("whole stages", "links") if alike else ("position",):
+        held, _ = most_held(problem, stages, rate, by != "whole stages")
+        if held < problem.model.layers:
+            return replace(proof, by=by, most_layers=held)
     if result.memory_for is None and "rounds" in result.details:
         own, number = given(result.evaluation), result.in_flight
         expected = (
@@ -406,14 +368,6 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
     return float(higher[0]) if len(higher) else None
 
 
-def _with_cases(proof: Certificate, instance: Instance) -> Certificate:
-    """The proof with cases that can be checked, if some were found in time."""
-    programs = programs_of(instance, proof)
-    trees = [refute(program) for program in programs or ()]
-    cases = tuple(tree for tree in trees if tree is not None)
-    return replace(proof, cases=cases) if cases and len(cases) == len(trees) else proof
-
-
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
     busy, reach = np.zeros(len(instance.types), dtype=bool), Reach(instance, rate)
@@ -423,49 +377,254 @@ def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     return tuple(np.flatnonzero(~busy[instance.type_of_kind]).tolist())
 
 
-def _without_a_path(proof: Certificate, instance: Instance) -> Certificate:
-    """Layers differ: ask the search itself whether the rate can be reached."""
-    index = int(np.searchsorted(instance.thresholds, given(proof.rate)))
-    reached = Search(instance).reaches(index)
-    if reached:
-        raise PipelabError(
-            f"a placement of {proof.rate:,.7g} tokens/s exists, so the result is not the best"
-        )
-    if reached is None:
-        raise TooLarge(
-            "a proof would have to list too many mixtures of classes",
-            {"classes": len(instance.classes)},
-        )
-    return replace(proof, by="position")
+class _Stage(NamedTuple):
+    """What a stage takes of each class, and the first layers that it may hold, by their number.
 
-
-def most_layers(walk: Walk) -> tuple[int, tuple[Circuit, ...]]:
-    """The most layers, up to all, that whole stages can hold in a pipeline; and the circuits that were forbidden."""
-    held, most = 0, walk.stages.problem.model.layers
-    while held < most:
-        enough = (held + most + 1) // 2
-        end = replace(walk, fewest=enough).solved()
-        walk = replace(walk, circuits=end.walk.circuits)
-        held, most = (held, enough - 1) if end.order is None else (enough, most)
-    return held, walk.circuits
-
-
-def programs_of(instance: Instance, proof: Certificate) -> list[LinearProgram] | None:
-    """The programs that have no solution: any pipeline of more layers than `most_layers`, part by part.
-
-    None where mixtures were left out: what they do not know they cannot exclude.
+    First layers are the bits of a number, as in `most_held`.
     """
-    walks = walks_of(instance, given(proof.rate), proof.by)
-    if any(walk.stages.links.narrowed for walk in walks):
-        return None
-    fewest = None if proof.by == "position" else given(proof.most_layers) + 1
-    circuits = proof.circuits or ((),) * len(walks)
-    return [
-        replace(walk, fewest=fewest, circuits=own).program
-        for walk, own in zip(walks, circuits, strict=True)
+
+    taken: list[int]
+    begins: dict[int, int]
+
+
+def stages_of(problem: Problem, rate: float) -> list[_Stage]:
+    """List the stages of a rate, by class; the cost model is asked for each kind of span."""
+    classes, spans = gpu_classes(problem.cluster), runs_of(problem.model)
+    layers = problem.model.layers
+    kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
+    examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
+    alike = [
+        np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
+        for u, span in enumerate(examples)
     ]
+    firsts = [sum(1 << i for i in own.tolist()) for own in alike]
+    for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(examples)):
+        gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
+        for span, first in zip(examples, firsts, strict=True):
+            if _throughput(problem, gpus, span) * (1 + LAST_BITS) >= rate:
+                begins[len(span)] = begins.get(len(span), 0) | first
+        if begins:
+            stages.append(_Stage([mixture.count(a) for a in range(len(kinds))], begins))
+    return stages
 
 
-def walks_of(instance: Instance, rate: float, by: str) -> list[Walk]:
-    """Any pipeline of a rate, in every part of the cluster that it may be in."""
-    return list(walks(Reach(instance, rate, links=by != "whole stages"), {}, {}))
+def most_held(
+    problem: Problem, stages: Sequence[_Stage], rate: float, links: bool
+) -> tuple[int, int]:
+    """The most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
+
+    A case is how many GPUs of each class are used so far, and which stages may follow the last one. For each, the
+    layers that can be held are the bits of a number: bit l is set where stages with just these GPUs hold the
+    first l layers.
+
+    Parameters
+    ----------
+    stages : sequence
+        See `stages_of`.
+    links : bool
+        Whether links between stages must reach the rate, too.
+    """
+    classes = gpu_classes(problem.cluster)
+    count = classes.count.tolist()
+    everything = tuple(range(len(stages)))
+    follow = [everything] * len(stages)
+    if links:
+        reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
+        uses = [np.flatnonzero(stage.taken) for stage in stages]
+        follow = [
+            tuple(j for j in everything if reached[np.ix_(own, uses[j])].all()) for own in uses
+        ]
+    number, steps, found = 0, 0, 1
+    waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
+    while waiting:  # a stage leads to a later entry only, so each is complete when its turn comes
+        used = heappop(waiting)
+        for following, held in cases.pop(used).items():
+            number, steps, found = number + 1, steps + len(following), found | held
+            if steps > _MOST_STEPS:
+                text = f"a proof without a solver would look at more than {number:,} cases"
+                raise TooLarge(text, {"cases": number})
+            for i in following:
+                taken, begins = stages[i]
+                after = tuple(map(sum, zip(used, taken, strict=True)))
+                if any(n > most for n, most in zip(after, count, strict=True)):
+                    continue
+                ends = 0
+                for n, first in begins.items():
+                    ends |= (held & first) << n
+                if ends:
+                    if after not in cases:
+                        heappush(waiting, after)
+                    own = cases.setdefault(after, {})
+                    own[follow[i]] = own.get(follow[i], 0) | ends
+    return found.bit_length() - 1, number
+
+
+def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
+    """Tokens/s of a stage; 0 where it does not fit."""
+    cost = problem.stage_cost(gpus, layers)
+    return cost.throughput if cost.fits(gpus) else 0.0
+
+
+def _mixtures(
+    problem: Problem, gpus: Sequence[GPU], count: Sequence[int], spans: int
+) -> Iterator[tuple[int, ...]]:
+    """What a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
+
+    Raises
+    ------
+    TooLarge
+        With so many spans each, there are more stages than anyone would wait for.
+    """
+    largest = min(problem.max_gpus_per_stage, len(problem.cluster))
+    stages = spans * sum(math.comb(len(gpus) + k - 1, k) for k in range(1, largest + 1))
+    if stages > _MOST_STAGES_CHECKED:
+        text = f"the check would look at {stages:,} stages one by one"
+        raise TooLarge(text, {"stages": stages})
+    for number in range(1, largest + 1):
+        for mixture in combinations_with_replacement(range(len(gpus)), number):
+            one_type = len({gpus[k].type for k in mixture}) == 1
+            if (one_type or not problem.same_type_stages) and all(
+                mixture.count(k) <= count[k] for k in mixture
+            ):
+                yield mixture
+
+
+class DualPrices(NamedTuple):
+    """Prices of one GPU of each of the cluster's kinds, and values of each layer, shape (M,), both in layers; exact."""
+
+    gpus: tuple[Fraction, ...]
+    layers: tuple[Fraction, ...]
+
+
+class _Priced(NamedTuple):
+    """Stages that reach the rate, as rows: what they draw, and how often each kind of layer is in them."""
+
+    draws: list[list[tuple[int, np.ndarray]]]  # (GPUs, kinds that they may be of)
+    holds: np.ndarray  # of each kind of layer; shape (rows, V)
+    layers: np.ndarray  # which kind of layer each layer is; shape (M,)
+
+
+def dual_prices(instance: Instance, threshold: float) -> DualPrices:
+    """Dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
+
+    Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
+    with more layers may be possible where one with fewer is not.
+    """
+    stages = _stages_at(instance, threshold)
+    found = _priced(instance, stages, signed=False)
+    if not _enough(instance, found):
+        signed = _priced(instance, stages, signed=True)
+        found = signed if _enough(instance, signed) else found
+    return DualPrices(tuple(found.gpus[k] for k in instance.type_of_kind), found.layers)
+
+
+def _enough(instance: Instance, prices: DualPrices) -> bool:
+    cost = sum(n * u for n, u in zip(instance.count.tolist(), prices.gpus, strict=True))
+    return cost < sum(prices.layers)
+
+
+def _stages_at(instance: Instance, threshold: float) -> _Priced:
+    """What reaches the rate; of runs of identical layers only the longest, which decides."""
+    model = instance.problem.model
+    groups, spans_of_kind = _positions(model.layers, runs_of(model))
+    draws, holds = [], []
+    reach = Reach(instance, threshold)
+    for parts, seconds in reach.choices + reach.in_nodes_by_type:
+        spans = np.flatnonzero(np.isfinite(seconds)).tolist()
+        kept = np.unique(np.concatenate([spans_of_kind[s] for s in spans]), axis=0)
+        if groups.max() == 0:
+            kept = kept[[kept.sum(axis=1).argmax()]]
+        draws += [parts] * len(kept)
+        holds += list(kept)
+    return _Priced(draws, np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1), groups)
+
+
+def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
+    """The kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
+    if spans.uniform:
+        group = np.zeros(layers, dtype=int)
+        return group, {n - 1: np.array([[n]]) for n in range(1, layers + 1)}
+    inside = spans.alike_inside and layers > 2
+    few = layers * (layers + 1) // 2 <= _MOST_ROWS
+    if inside:
+        group = np.array([0, *[1] * (layers - 2), 2])
+    else:  # every layer on its own, or all together where that would be too much
+        group = np.arange(layers) if few else np.zeros(layers, dtype=int)
+    held: dict[int, set] = {}
+    for first in range(layers):
+        for number in range(1, layers - first + 1):
+            row = np.bincount(group[first : first + number], minlength=group.max() + 1)
+            held.setdefault(int(spans.kind[first, number - 1]), set()).add(tuple(row.tolist()))
+    return group, {kind: np.array(sorted(rows)) for kind, rows in held.items()}
+
+
+def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
+    """The linear program and its answer, rounded so that it holds exactly."""
+    kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
+    prices, values = np.zeros(kinds), np.ones(len(number))
+    draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
+    if not draws or len(draws) > _MOST_ROWS:
+        return _rounded(prices, values, stages)
+    stage, gpus, possible = map(np.array, zip(*draws, strict=True))
+    # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
+    # the kinds that each draw may take.
+    columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
+    draw, kind = np.nonzero(possible)
+    each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
+    cost = incidence(stage, len(stages.draws)) * gpus
+    blocks = {
+        "lowest": columns.rows({"draw": each_draw[draw], "u": -each_kind[kind]}, upper=0),
+        "enough": columns.rows({"y": stages.holds, "draw": -cost}, upper=0),
+        "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
+    }
+    at, lower, objective = columns.slices, *np.zeros((2, columns.total))
+    lower[at["y"]], objective[at["u"]] = -np.inf if signed else 0, -instance.count
+    run = highs.run(
+        LinearProgram(
+            columns,
+            lower,
+            np.full(columns.total, np.inf),
+            np.zeros(columns.total, dtype=bool),
+            objective,
+            blocks,
+        )
+    )
+    if run.x is not None:
+        prices, values = run.x[at["u"]], run.x[at["y"]]
+    return _rounded(prices, values, stages)
+
+
+def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Priced) -> DualPrices:
+    """The fractions that a solver's decimals approximate; if no simple ones hold, prices are raised until they do."""
+    for most in _DENOMINATORS:
+        exact = tuple(Fraction(v).limit_denominator(most) for v in values)
+        simple = tuple(Fraction(max(0.0, u)).limit_denominator(most) for u in prices)
+        if _missing(simple, exact, stages) == 0:
+            return _of_layers(simple, exact, stages)
+    # every stage has a GPU at least
+    raised = tuple(u + _missing(simple, exact, stages) for u in simple)
+    return _of_layers(raised, exact, stages)
+
+
+def _of_layers(
+    prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
+) -> DualPrices:
+    """With the value of most layers as the unit."""
+    layers = [values[v] for v in stages.layers.tolist()]
+    common = max(set(layers), key=layers.count)
+    unit = common if common > 0 else Fraction(1)
+    return DualPrices(tuple(u / unit for u in prices), tuple(v / unit for v in layers))
+
+
+def _missing(
+    prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
+) -> Fraction:
+    """The most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
+    most = Fraction(0)
+    for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
+        cost = sum(
+            (n * min(prices[k] for k in np.flatnonzero(own)) for n, own in parts), Fraction(0)
+        )
+        value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
+        most = max(most, value - cost)
+    return most

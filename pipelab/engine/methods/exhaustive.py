@@ -10,6 +10,7 @@ import numpy as np
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
+from pipelab.engine.instance import instance_of
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.objective import status_and_bound
@@ -127,7 +128,7 @@ def solve_exhaustive(
         if fits.any():
             search.run()
         if search.best is None and not search.stopped:
-            reason = why_infeasible(problem, sets, fits, "trying them all")
+            reason = why_infeasible(instance_of(problem), "trying them all")
             return infeasible_result(problem, "exhaustive", reason, size, deadline)
         throughput = None if search.best is None else evaluate(problem, search.best).rate
         top = search.top if search.stopped else throughput  # no placement beats its fastest stage

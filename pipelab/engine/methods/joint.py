@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
-from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates, stage_rates
+from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
@@ -66,14 +67,13 @@ def refuse_beyond_memory(
     what: str,
     size: Mapping[str, int],
     need: float,
-    limit_gb: float | None,
     advice: Callable[[float], str],
 ) -> None:
-    """Raise `TooLarge` if more gigabytes are needed than are free, or than the reader's own limit.
+    """Raise `TooLarge` if more gigabytes are needed than are free.
 
     The message has every count of `size`, the memory needed and there, and what would help.
     """
-    have = free_gigabytes() if limit_gb is None else limit_gb
+    have = free_gigabytes()
     if need <= have:
         return
     counted = ", ".join(f"{number:,} {name}" for name, number in size.items() if name != "segments")
@@ -176,7 +176,7 @@ def joint_program(
     The write-up, "Correct Joint ILP Formulation", constraints 1 to 6.
     """
     chosen = joint_form(form, big_m)
-    _refuse_if_too_large(problem, form, joint_size(problem, form), None)
+    _refuse_if_too_large(problem, form, joint_size(problem, form))
     candidates = enumerate_candidates(problem)
     return build(candidates, chosen, big_m), candidates
 
@@ -208,15 +208,12 @@ def joint_lp_bound(problem: Problem, form: str = "written", big_m: str = "valid"
     return highs.run(joint_program(problem, form, big_m)[0].relaxed()).objective
 
 
-def _refuse_if_too_large(
-    problem: Problem, form: str, size: dict[str, int], limit_gb: float | None
-) -> None:
+def _refuse_if_too_large(problem: Problem, form: str, size: dict[str, int]) -> None:
     """Raise `TooLarge` with the counts, before anything is listed."""
     refuse_beyond_memory(
         f"the joint ILP of {problem.name}",
         size,
         gigabytes(size, form),
-        limit_gb,
         partial(_what_would_fit, problem),
     )
 
@@ -245,7 +242,6 @@ def solve_joint(
     big_m: str = "valid",
     time_limit: float | None = None,
     gap: float = 0.0,
-    memory_limit_gb: float | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
@@ -259,8 +255,6 @@ def solve_joint(
         "as_written" uses the M for links of the author's code, which can cut off the best
         placements; where it may, what SCIP proved about that model is set aside, and only the
         fastest stage bounds the result. Only for form="written".
-    memory_limit_gb : float, optional
-        Refuse to build what is estimated to need more; by default what is free now.
 
     Raises
     ------
@@ -279,7 +273,7 @@ def solve_joint(
                 return infeasible_result(
                     problem, "joint", why_no_layer_fits(problem), size, deadline
                 )
-            _refuse_if_too_large(problem, form, size, memory_limit_gb)
+            _refuse_if_too_large(problem, form, size)
             candidates = made_in_time(partial(enumerate_candidates, problem), deadline)
             refuse_far_apart(candidates, "joint")
             program = waited_for(partial(build, candidates, chosen, big_m), deadline)
@@ -293,20 +287,18 @@ def solve_joint(
             run, placement = SolverRun("stopped", end.reason), None
             reason = "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
-            _, fits = stage_rates(problem, candidates.sets)
             solver = choice.solver_version("scip")
-            reason = why_infeasible(problem, candidates.sets, fits, solver)
+            reason = why_infeasible(instance_of(problem), solver)
             return infeasible_result(problem, "joint", reason, size, deadline, solver)
         valid = big_m_is_valid(candidates, big_m)
         if run.status == "stopped" and (valid or placement is None):
             placement = _faster(problem, placement)
         throughput = None if placement is None else evaluate(problem, placement).rate
         proven = not_refuted(run.bound if valid else None, throughput, candidates)
-        status, bound = status_and_bound(throughput, proven)
         if not valid and not reason:
             reason = _not_trusted(run)
         return result_of(
-            problem, "joint", run, status, placement, throughput, bound, size, deadline, reason
+            problem, "joint", run, placement, throughput, proven, size, deadline, reason
         )
 
 
@@ -372,16 +364,16 @@ def result_of(
     problem: Problem,
     method: str,
     run: SolverRun,
-    status: str,
     placement: Placement | None,
     throughput: float | None,
-    bound: float | None,
+    proven: float,
     size: Mapping[str, int],
     deadline: Deadline,
     reason: str,
     **details: Any,
 ) -> Result:
-    """The result of a run of SCIP."""
+    """The result of a run of SCIP; no placement is faster than `proven`."""
+    status, bound = status_and_bound(throughput, proven)
     last = Progress(run.solve_seconds, throughput, bound, run.nodes, placement)
     return Result(
         problem,
@@ -399,7 +391,6 @@ def result_of(
             "build_seconds": deadline.spent - run.solve_seconds,
             "solve_seconds": run.solve_seconds,
             "nodes": run.nodes,
-            "root_bound": run.root_bound,
             "progress": (*run.progress, last),
             "solver_status": run.status,
             "solver_objective": run.objective,

@@ -23,7 +23,7 @@ from pipelab.engine.formulations.candidates import Candidates, list_candidates, 
 from pipelab.engine.formulations.count import starts_and_ends
 from pipelab.engine.formulations.joint import ONE_GPU, build, twins
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
-from pipelab.engine.layer_runs import runs_of
+from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.joint import (
     gigabytes,
@@ -33,7 +33,7 @@ from pipelab.engine.methods.joint import (
     result_of,
     run_scip,
 )
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidPlacement, NotApplicable, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.hardware.linear_rates import LinearThroughput
@@ -145,19 +145,11 @@ def size(chosen: SegmentRules) -> dict[str, int]:
     }
 
 
-def upper_bound(chosen: SegmentRules, deadline: Deadline = NEVER) -> float | None:
-    """Bound the rate of every placement with one GPU per stage; None if no placement exists.
-
-    At a rate t, GPU g holds at most the most layers with which it still reaches t. The
-    fastest t at which these add up to all layers is a bound, whatever the links.
-    """
-    sizes = np.where(chosen.fits, runs_of(chosen.problem.model).layers, 0)
-    rates = np.unique(chosen.rate[chosen.fits])[::-1]
-    for t in rates:
-        deadline.check()
-        if (np.where(chosen.rate >= t, sizes, 0).max(axis=1)).sum() >= chosen.problem.model.layers:
-            return float(t)
-    return None
+def upper_bound(problem: Problem, deadline: Deadline = NEVER) -> float | None:
+    """Bound the rate of every placement, whatever the links; None if no placement exists."""
+    instance = instance_of(problem, deadline)
+    highest = instance.highest() if len(instance.thresholds) else -1
+    return float(instance.thresholds[highest]) if highest >= 0 else None
 
 
 def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
@@ -210,7 +202,6 @@ def solve_single_gpu(
     segments: str = "all",
     time_limit: float | None = None,
     gap: float = 0.0,
-    memory_limit_gb: float | None = None,
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
@@ -224,86 +215,93 @@ def solve_single_gpu(
         "as_run" keeps the restrictions of the author's run: starts on a grid, smallest
         sizes, one layer on every GPU. Its optimum is not the problem's, and is called
         optimal only where it meets the upper bound.
-    time_limit, gap, memory_limit_gb, stop, on_progress
+    time_limit, gap, stop, on_progress
         As for `solve_joint`.
     """
-    as_run = _as_run(segments)
+    alone = replace(problem, max_gpus_per_stage=1)
     with deadline_of(time_limit, stop) as deadline:
-        try:
-            chosen = made_in_time(partial(rules, problem, as_run), deadline)
-            sizes = size(chosen)
-            most = made_in_time(partial(upper_bound, chosen), deadline)
-            if most is None:
-                return _no_segments(problem, chosen, sizes, deadline)
-            refuse_beyond_memory(
-                f"the single-GPU MILP of {problem.name}",
-                sizes,
-                gigabytes({"variables": sizes["segments"], "rows": 0}),
-                memory_limit_gb,
-                lambda _: "Fewer layers or GPUs would",
-            )
-            every = made_in_time(partial(listed, chosen), deadline)
-            refuse_far_apart(every, "single_gpu")
-            # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
-            # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
-            tries = [(every, 1.0)]
-            if not chosen.restricted and (every.link_throughput >= most).all():
-                tries.insert(0, (every.reaching(most), 0.5))
-            for candidates, share in tries:
-                program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
-                until = deadline.within(deadline.left * share)
-                run, placement = run_scip(program, candidates, until, gap, on_progress)
-                if run.x is not None or run.stopped_by in ("stop", "interrupt"):
-                    break
-        except Ended as end:
-            alone = replace(problem, max_gpus_per_stage=1)
-            what = "its segments and connections"
-            return replace(unlisted(alone, "single_gpu", {}, deadline, end, what), problem=problem)
-        if run.status == "infeasible" and not chosen.restricted:
-            return _no_segments(problem, chosen, sizes, deadline)
-        throughput, reason = None, _NONE_AS_RUN if run.status == "infeasible" else ""
-        if placement is not None:
-            try:
-                throughput = evaluate(problem, placement).rate
-            except InvalidPlacement as error:
-                placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
-        proven = most
-        if not chosen.restricted:  # otherwise SCIP's own bound holds for the restricted model only
-            proven = min(most, not_refuted(run.bound, throughput, candidates))
-        status, bound = status_and_bound(throughput, proven)
-        if chosen.restricted and status == "feasible" and run.status == "optimal":
-            reason = _BEST_AS_RUN
-        among = ""
-        if problem.max_gpus_per_stage > 1:  # what was proven of one GPU per stage is no bound here
-            among = "one GPU per stage" if status == "optimal" else ""
-            remarks = f"with one GPU per stage: {status}", reason, "more per stage may be faster"
-            reason = "; ".join(filter(None, remarks))
-            status, bound = "unknown" if throughput is None else "feasible", None
-        if among:
-            run = replace(run, stopped_by=None)
-        return result_of(
-            problem,
-            "single_gpu",
-            run,
-            status,
-            placement,
-            throughput,
-            bound,
-            sizes,
-            deadline,
-            reason,
-            built=program.size,
-            upper_bound=most,
-            proven_among=among,
-        )
-
-
-def _no_segments(
-    problem: Problem, chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline
-) -> Result:
-    """Nothing fits with one GPU per stage; where a stage may have more, nothing is claimed for them."""
-    reason = why_infeasible(chosen.problem, _alone(chosen.problem), chosen.fits, "SCIP")
-    found = infeasible_result(problem, "single_gpu", reason, sizes, deadline)
+        found = _solved(alone, _as_run(segments), gap, on_progress, deadline)
     if problem.max_gpus_per_stage == 1:
         return found
-    return replace(found, status="unknown", reason=f"with one GPU per stage, {reason}")
+    # What was proven of one GPU per stage is no bound on more.
+    if found.status == "infeasible":
+        reason = f"with one GPU per stage, {found.reason}"
+    else:
+        remarks = f"with one GPU per stage: {found.status}", found.reason
+        reason = "; ".join(filter(None, (*remarks, "more per stage may be faster")))
+    among = {"proven_among": "one GPU per stage"} if found.status == "optimal" else {}
+    return replace(
+        found,
+        problem=problem,
+        status="unknown" if found.placement is None else "feasible",
+        bound=None,
+        reason=reason,
+        details={**found.details, **among},
+    )
+
+
+def _solved(
+    problem: Problem,
+    as_run: bool,
+    gap: float,
+    on_progress: Callable | None,
+    deadline: Deadline,
+) -> Result:
+    try:
+        chosen = made_in_time(partial(rules, problem, as_run), deadline)
+        sizes = size(chosen)
+        most = made_in_time(partial(upper_bound, problem), deadline)
+        if most is None:
+            return _no_segments(chosen, sizes, deadline)
+        refuse_beyond_memory(
+            f"the single-GPU MILP of {problem.name}",
+            sizes,
+            gigabytes({"variables": sizes["segments"], "rows": 0}),
+            lambda _: "Fewer layers or GPUs would",
+        )
+        every = made_in_time(partial(listed, chosen), deadline)
+        refuse_far_apart(every, "single_gpu")
+        # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
+        # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
+        tries = [(every, 1.0)]
+        if not chosen.restricted and (every.link_throughput >= most).all():
+            tries.insert(0, (every.reaching(most * (1 - LAST_BITS)), 0.5))
+        for candidates, share in tries:
+            program = waited_for(partial(build, candidates, ONE_GPU, most=most), deadline)
+            until = deadline.within(deadline.left * share)
+            run, placement = run_scip(program, candidates, until, gap, on_progress)
+            if run.x is not None or run.stopped_by in ("stop", "interrupt"):
+                break
+    except Ended as end:
+        what = "its segments and connections"
+        return unlisted(problem, "single_gpu", {}, deadline, end, what)
+    if run.status == "infeasible" and not chosen.restricted:
+        return _no_segments(chosen, sizes, deadline)
+    throughput, reason = None, _NONE_AS_RUN if run.status == "infeasible" else ""
+    if placement is not None:
+        try:
+            throughput = evaluate(problem, placement).rate
+        except InvalidPlacement as error:
+            placement, reason = None, f"{_MISFIT_AS_RUN}: {'; '.join(error.defects)}"
+    proven = most
+    if not chosen.restricted:  # otherwise SCIP's own bound holds for the restricted model only
+        proven = min(most, not_refuted(run.bound, throughput, candidates))
+    elif run.status == "optimal" and throughput is not None and throughput < most * (1 - LAST_BITS):
+        reason = _BEST_AS_RUN
+    return result_of(
+        problem,
+        "single_gpu",
+        run,
+        placement,
+        throughput,
+        proven,
+        sizes,
+        deadline,
+        reason,
+    )
+
+
+def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:
+    """Nothing fits with one GPU per stage."""
+    reason = why_infeasible(instance_of(chosen.problem), "SCIP")
+    return infeasible_result(chosen.problem, "single_gpu", reason, sizes, deadline)

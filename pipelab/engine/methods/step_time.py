@@ -171,10 +171,6 @@ def solve_for_step_time(
             reason = _why_none_fits(stages, rules, deadline, bytes_per_parameter)
         else:
             status, least = status_and_least(value, least or None)
-        states, nodes, simulated = (
-            sum(getattr(each, name) for each in searches)
-            for name in ("states", "count", "simulated")
-        )
         return TrainingResult(
             problem,
             "step_time",
@@ -186,18 +182,12 @@ def solve_for_step_time(
             {
                 "classes": len(stages.classes),
                 "compositions": len(stages.composition),
-                "states": states,
+                "states": sum(each.states for each in searches),
             },
             "",
             reason,
             stopped if status not in ("optimal", "infeasible") else None,
-            {
-                "seconds_per_step": value,
-                "bound_seconds": least,
-                "nodes": nodes,
-                "simulated": simulated,
-                "bounds_by_schedule": {each.rule.name: each.bound for each in searches},
-            },
+            {"nodes": sum(each.count for each in searches)},
             _objective(schedule, value, least),
             schedule=None if step is None else best.rule,
             recompute=None if step is None else step.recompute,

@@ -601,7 +601,7 @@ def _made(schedule: Schedule) -> Columns:
         schedule.name,
         schedule.microbatches,
         schedule.stage_rank,
-        np.array([code[part.type_of] for part in single], np.int8),
+        np.array([code[part.kind] for part in single], np.int8),
         np.array([part.stage for part in single], np.int32),
         np.array([part.microbatch for part in single], np.int32),
         np.array([0, *np.cumsum(lengths)], np.int64),

@@ -87,14 +87,12 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
     status = _ENDS.get(ended.name)
     if status is None:
         raise PipelabError(f"HiGHS ended without an answer: {highs.modelStatusToString(ended)}")
-    x = objective = bound = duals = None
+    x = objective = bound = None
     # feasible, not merely there
     if status != "infeasible" and info.primal_solution_status == 2:
         x = np.array(highs.getSolution().col_value, dtype=float)
         objective = float(program.objective @ x)
     whole = program.integer.any()
-    if x is not None and not whole:
-        duals = -np.array(highs.getSolution().row_dual)
     if status != "infeasible":
         bound = -info.mip_dual_bound if whole else objective
     return SolverRun(
@@ -105,7 +103,6 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
         bound if bound is not None and math.isfinite(bound) else None,
         nodes=max(0, int(info.mip_node_count)) if whole else 0,
         solve_seconds=seconds,
-        duals=duals,
     )
 
 

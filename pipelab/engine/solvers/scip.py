@@ -84,12 +84,11 @@ def run(
     """
     from pyscipopt import SCIP_EVENTTYPE
 
-    began = time.perf_counter()
     try:
         with _in_words():
             model, variables = _load(program, deadline)
     except Ended as end:
-        return SolverRun("stopped", end.reason, build_seconds=time.perf_counter() - began)
+        return SolverRun("stopped", end.reason)
     built = time.perf_counter()
     if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
         model.setParam("limits/time", deadline.left)
@@ -114,7 +113,6 @@ def run(
         raise recorder.failure
     return replace(
         found,
-        build_seconds=built - began,
         solve_seconds=time.perf_counter() - built,
         progress=tuple(recorder.progress),
     )
@@ -275,8 +273,7 @@ class Recorder:
         if values is not None:
             x = np.full(len(self.variables), np.nan)
             x[self.kept] = values
-        root = self.progress[0].bound if self.progress else None
-        return SolverRun("stopped", reason, x, last.incumbent, last.bound, root, last.nodes)
+        return SolverRun("stopped", reason, x, last.incumbent, last.bound, last.nodes)
 
 
 def _values(model: Any, solution: Any, variables: list) -> np.ndarray:
@@ -292,14 +289,13 @@ def _read(model: Any, variables: list, reason: str | None) -> SolverRun:
     said = model.getStatus()
     status = _ENDS.get(said, "stopped")
     best = model.getBestSol() if model.getNSols() else None
-    begun = model.getStage() >= 9  # SCIP has begun to solve, so there is a root to speak of
+    begun = model.getStage() >= 9  # SCIP has begun to solve
     return SolverRun(
         status,
         (_LIMITS.get(said) or reason or said) if status == "stopped" else None,
         None if best is None else _values(model, best, variables),
         None if best is None else model.getSolObjVal(best),
         _finite(model, model.getDualbound()),
-        _finite(model, model.getDualboundRoot()) if begun else None,
         model.getNTotalNodes() if begun else 0,
     )
 

@@ -30,14 +30,11 @@ class SolverRun:
         "time limit", "gap limit", "memory limit", "stop", "interrupt".
     x : float array or None
         One value per column; not a number where it was not reported in time.
-    objective, bound, root_bound : float or None
-        Of x; proven for every solution; proven before branching.
+    objective, bound : float or None
+        Of x; proven for every solution.
     nodes : int
-    build_seconds, solve_seconds : float
+    solve_seconds : float
     progress : tuple of Progress
-    duals : float array or None
-        Of a linear program solved by HiGHS, one per row: by how much the objective grows with the
-        row's side.
     """
 
     status: str
@@ -45,9 +42,6 @@ class SolverRun:
     x: np.ndarray | None = None
     objective: float | None = None
     bound: float | None = None
-    root_bound: float | None = None
     nodes: int = 0
-    build_seconds: float = 0.0
     solve_seconds: float = 0.0
     progress: tuple[Progress, ...] = ()
-    duals: np.ndarray | None = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Annotated, Any
 
+import psutil
 from annotated_types import Predicate
 
 from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
@@ -270,18 +271,11 @@ _EVERY_S = 0.25
 
 def end_with(parent: int) -> None:
     """End this process as soon as `parent` has ended; joblib's workers would wait for minutes."""
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
 
+    def watch() -> None:
+        # A child whose parent has ended gets another one, but on Windows.
+        while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
+            time.sleep(_EVERY_S)
+        os._exit(1)
 
-def _watch(parent: int) -> None:
-    while _is_there(parent):
-        time.sleep(_EVERY_S)
-    os._exit(1)
-
-
-def _is_there(parent: int) -> bool:
-    if os.name == "posix":
-        return os.getppid() == parent  # a child whose parent has ended gets another one
-    import psutil
-
-    return psutil.pid_exists(parent)
+    threading.Thread(target=watch, daemon=True).start()

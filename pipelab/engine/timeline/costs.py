@@ -1,24 +1,25 @@
 """What every stage's forward and backward take, and every message between two stages."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from numbers import Real
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import PlainValidator
 
 from pipelab.engine.schedules.columns import a_schedule, columns_of, runnable
 from pipelab.errors import InvalidValue
-from pipelab.fields import is_list, whole_number
+from pipelab.fields import checked, described, is_list, whole_number
 from pipelab.schedules import Schedule
 
-PerStage = float | Sequence[float]
+PerStage = Annotated[float | Sequence[float], PlainValidator(lambda value: _per_stage(value))]
 _UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
 _OF_STAGES = ("forward", "backward_input", "backward_weight", "activation", "weight_activation")
 _MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
-@dataclass(frozen=True)
+@checked
 class StageCosts:
     """Times of one microbatch on one stage, each one number for all stages or one per stage.
 
@@ -67,30 +68,11 @@ class StageCosts:
     backward_input: PerStage | None = None
     backward_weight: PerStage | None = None
     comm: PerStage = 0.0
-    overlap: float = 1.0
+    overlap: Annotated[float, PlainValidator(lambda value: _overlap(value))] = 1.0
     activation: PerStage = 1.0
     weight_activation: PerStage | None = None
-    optimizer: float = 0.0
-    unit: str = ""
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.unit, str) or self.unit not in _UNITS:
-            raise InvalidValue(
-                "StageCosts", [("unit", self.unit, 'expected "", "s", "ms" or "us"')]
-            )
-        one_number = ("overlap", "optimizer")
-        for name in (f.name for f in fields(self) if f.name != "unit"):
-            value = getattr(self, name)
-            if value is None and name in ("backward_input", "backward_weight", "weight_activation"):
-                continue
-            # Numbers are kept as floats and sequences as tuples, so that costs can be compared and
-            # hashed.
-            object.__setattr__(self, name, _times(name, value, one_number=name in one_number))
-        if not 0 < self.overlap <= 1:
-            expected = (
-                "expected a share of the sum of both, above 0 and at most 1, which is no gain"
-            )
-            raise InvalidValue("StageCosts", [("overlap", self.overlap, expected)])
+    optimizer: Annotated[float, PlainValidator(lambda value: _amount(value))] = 0.0
+    unit: Annotated[Literal["", "s", "ms", "us"], described('"", "s", "ms" or "us"')] = ""
 
     def split(self, chunks: int) -> "StageCosts":
         """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
@@ -258,33 +240,36 @@ class StageCosts:
         return result
 
 
-def _times(name: str, value: Any, *, one_number: bool) -> float | tuple[float, ...]:
-    """A number, or a list of numbers, as floats that can be added up."""
+def _per_stage(value: Any) -> float | tuple[float, ...]:
+    """A number, or a list of numbers, as floats that can be added up, compared and hashed."""
+    expected = "expected a number or a list of numbers"
+    if not is_list(value):
+        return _amount(value, expected)
+    return tuple(_amount(each, expected, f"; number {i} is ") for i, each in enumerate(value))
+
+
+def _amount(value: Any, expected: str = "expected a number", place: str = "") -> float:
     value = value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
-    several = is_list(value)
-    found = list(map(_float, value)) if several else [_float(value)]
-    numbers = tuple(number for number in found if number is not None)
-    if len(numbers) < len(found) or (several and one_number):
-        expected = "expected a number" + ("" if one_number else " or a list of numbers")
-        raise InvalidValue("StageCosts", [(name, value, expected)])
-    for i, number in enumerate(numbers):
-        if not 0 <= number <= _MOST:
-            expected = "expected finite numbers of at least 0"
-            if _MOST < number < np.inf:
-                expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
-            place = f"; number {i} is {number:g}" if several else ""
-            raise InvalidValue("StageCosts", [(name, value, expected + place)])
-    return numbers if several else numbers[0]
-
-
-def _float(value: Any) -> float | None:
-    """None if the value is not a number (booleans are not numbers)."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        return None
+        raise ValueError(expected)
     try:
-        return float(value)
+        number = float(value)
     except OverflowError:  # a whole number beyond all floats: too large, and not infinite
-        return float(np.copysign(1e300, -1 if value < 0 else 1))
+        number = float(np.copysign(1e300, -1 if value < 0 else 1))
+    if 0 <= number <= _MOST:
+        return number
+    expected = "expected finite numbers of at least 0"
+    if _MOST < number < np.inf:
+        expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
+    raise ValueError(expected + (place and f"{place}{number:g}"))
+
+
+def _overlap(value: Any) -> float:
+    if not 0 < _amount(value) <= 1:
+        raise ValueError(
+            "expected a share of the sum of both, above 0 and at most 1, which is no gain"
+        )
+    return float(value)
 
 
 def _spread(name: str, value: Any, count: int, what: str) -> np.ndarray:

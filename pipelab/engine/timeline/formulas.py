@@ -321,22 +321,45 @@ def lower_bound(
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = checked_value("lower_bound", "split_backward", split_backward, Flag)
     held = held_at_most("lower_bound", "in_flight", in_flight, ranks, microbatches)
+    whole = bounds(costs, microbatches, held, split_backward)
+    return float(max((whole.arrives + whole.busy).max(), whole.drained[0]))
+
+
+class Bounds(NamedTuple):
+    """What no order of actions is shorter than, each an array of shape (ranks,).
+
+    Attributes
+    ----------
+    arrives : float array
+        When the first input is there.
+    busy : float array
+        From then on: the rank's work, and its wait for the first gradient.
+    drained : float array
+        From the rank's start: until the last gradient of all behind it is home, and its own W is done.
+    """
+
+    arrives: np.ndarray
+    busy: np.ndarray
+    drained: np.ndarray
+
+
+def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backward: bool) -> Bounds:
+    """Bound an order of these costs, one stage per rank, each of which holds so many at most."""
+    ranks = len(held)
     table = costs.arrays(ranks, "training")
-    shortened = min(1.0, costs.overlap)
     forward, backward, weight = (
-        shortened * table[n] for n in ("forward", "backward_input", "backward_weight")
+        costs.overlap * table[n] for n in ("forward", "backward_input", "backward_weight")
     )
     if not split_backward:
         backward, weight = backward + weight, np.zeros(ranks)
-    comm = np.append(table["comm"], 0.0)
-    arrives = np.cumsum(forward + comm) - (forward + comm)
-    returns = np.cumsum(backward + comm) - (backward + comm)
+    comm, passes = np.append(table["comm"], 0.0), microbatches * (forward + backward)
+    home = forward + backward + 2 * comm
     # until rank s's own first backward
-    below = (forward + backward + 2 * comm)[::-1].cumsum()[::-1] - backward
-    waits = np.maximum(0.0, below - held * forward)
-    steady = arrives + microbatches * (forward + backward + weight) + waits
-    drained = arrives + microbatches * (forward + backward) + returns + weight[0]
-    return float(max(steady.max(), drained.max()))
+    first_gradient = home[::-1].cumsum()[::-1] - backward
+    busy = passes + microbatches * weight + np.maximum(0.0, first_gradient - held * forward)
+    before = np.cumsum(home) - home
+    drained = np.maximum.accumulate((before + passes)[::-1])[::-1] - before + weight
+    return Bounds(np.cumsum(forward + comm) - (forward + comm), busy, drained)
 
 
 def held_at_most(

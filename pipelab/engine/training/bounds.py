@@ -10,7 +10,6 @@ message to the next stage, M microbatches and lead_i = Σ_{j<i} (F_j + c_j):
              Σ_{j<i} (B_j + c_j); where the backward is split, after M·(F + I)_i:
              Σ_{j<i} (I_j + c_j) and then W_1, as rank i's own W may hide behind it
     window   forward k + w of a rank waits for backward k, which is R_i later
-    link     M messages go one at a time
     run      on ranks i to j: forward k of rank j comes before its backward k - w_j + 1, so that forward
              k + d of rank i, d = w_i - w_j + 1, begins R_ij later than forward k, the time through
              these ranks and back: (F + B) of all of them and 2c of all links between them. So d
@@ -126,7 +125,7 @@ class Rule:
             step,
         )
 
-    def own(self, parts: Parts, most: int, beyond: np.ndarray, link: np.ndarray) -> np.ndarray:
+    def own(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
         """Return what a stage itself bounds, from its first input on.
 
         Parameters
@@ -137,8 +136,6 @@ class Rule:
             Microbatches that its rank holds at most.
         beyond : float array, shape (…)
             From its forward's end to its gradient's arrival; 0 for the last stage.
-        link : float array, shape (…)
-            M messages to the next stage, and from the last one's arrival on the same; 0 likewise.
 
         Returns
         -------
@@ -150,8 +147,7 @@ class Rule:
         rounds, rest = divmod(self.microbatches - 1, held)
         busy = parts.busy + np.maximum(0.0, beyond - (held - 1) * parts.forward)
         window = rest * parts.forward + (rounds + 1) * (parts.both + beyond)
-        last = np.maximum(window, parts.both + link) + parts.step
-        np.maximum(busy[-1], last, out=busy[-1])
+        np.maximum(busy[-1], window + parts.step, out=busy[-1])
         return busy
 
     def run(
@@ -353,8 +349,8 @@ class Suffixes:
                 )
                 at, begin = np.nonzero(possible)
                 mine = parts.take(np.full(len(at), d), begin)
-                after, beyond, link = self.after(k, onto[some, d], merged.between[d], at, begin)
-                own = self.rule.own(mine, most, beyond, link)
+                after, beyond = self.after(k, onto[some, d], merged.between[d], at, begin)
+                own = self.rule.own(mine, most, beyond)
                 found = np.maximum(own, mine.lead + after)
                 useless = found.max(axis=0) >= self.useful
                 found = np.where(useless, BIG, found).min(axis=-1)
@@ -376,7 +372,7 @@ class Suffixes:
 
     def after(
         self, k: int, rest: np.ndarray, hop: np.ndarray, row: np.ndarray, first: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return what comes after the first of k stages, for every number of layers that it may have.
 
         Parameters
@@ -390,17 +386,16 @@ class Suffixes:
 
         Returns
         -------
-        float arrays, shape (tracks, m, …), (m, …) and (m, …)
-            The value of the rest; and, as in `Rule.own`, beyond and link.
+        float arrays, shape (tracks, m, …) and (m, …)
+            The value of the rest; and, as in `Rule.own`, what is beyond.
         """
         hop = np.broadcast_to(hop if k > 1 else 0.0, (len(rest), self.merged.between.shape[1]))
         below, back = self.value[k - 1][rest], self.back[k - 1][rest]
         messages = self.rule.hops[:, None] * hop[:, None, :]
         value = (below + messages[..., None]).min(axis=2)
         beyond = (back + 2 * hop[..., None]).min(axis=1)
-        link = (back + (self.rule.microbatches + 1) * hop[..., None]).min(axis=1)
         value = self._slide(value)[row, :, first].transpose(1, 0, 2)
-        return value, self._slide(beyond)[row, first], self._slide(link)[row, first]
+        return value, self._slide(beyond)[row, first]
 
     def _slide(self, values: np.ndarray) -> np.ndarray:
         """Return values by first layer after a stage, as seen from its own first layer and number of layers."""

@@ -65,11 +65,6 @@ class TrainingResult(Result):
     step: TrainingTimeline | None = None
 
     @property
-    def tokens_per_s(self) -> float | None:
-        """Tokens of all microbatches over the time of a step."""
-        return self.throughput
-
-    @property
     def bubble(self) -> float | None:
         """Idle share of all ranks' time."""
         return None if self.step is None else self.step.timeline.bubble_fraction
@@ -78,11 +73,6 @@ class TrainingResult(Result):
     def mfu(self) -> float | None:
         """Model FLOPs utilization; None if the cost model does not count FLOPs."""
         return None if self.step is None else self.step.mfu
-
-    @property
-    def memory_gb(self) -> tuple[float, ...] | None:
-        """GB on each rank's fullest GPU; None if the cost model does not say."""
-        return None if self.step is None else self.step.memory_gb
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.

@@ -82,8 +82,8 @@ class Search:
         there is none.
     within : float
         Seconds per step: stages that alone make it longer are not in the tables.
-    count, simulated, states : int
-        Nodes and simulated placements, and states of the last tables.
+    count, states : int
+        Nodes, and states of the last tables.
     stopped : str or None
         What ended it early.
     """
@@ -100,7 +100,7 @@ class Search:
         self.deadline, self.gap = deadline, gap
         self.bound, self.within = 0.0, np.inf
         self.stopped: str | None = None
-        self.count = self.simulated = self.states = self.waiting = 0
+        self.count = self.states = self.waiting = 0
         self.tables: dict[int, Suffixes] = {}  # by the number of ranks
         self.merged: Merged
         self.nodes: Any = None  # an array of `_node`
@@ -286,7 +286,7 @@ class Search:
                 continue
             some, rest = every[here], rest[here]
             first, row = some["first"], np.arange(len(rest))
-            after, beyond, link = suffixes.after(left, rest, groups.onward[c], row, first)
+            after, beyond = suffixes.after(left, rest, groups.onward[c], row, first)
             mine = parts.take(np.full(len(some), c), first)
             if rank:
                 messages = rule.hops * stages.hop[some["last"], c][:, None]
@@ -295,7 +295,7 @@ class Search:
                 lead = np.zeros((len(rule.hops), len(some), len(size)))
                 if rule.split:
                     lead[-1] = mine.weight
-            own = lead + rule.own(mine, held[rank], beyond, link)
+            own = lead + rule.own(mine, held[rank], beyond)
             own = np.maximum(some["own"].T[..., None], own)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
@@ -344,7 +344,6 @@ class Search:
         if not len(sizes):
             return np.inf, None
         found = step_times(self.stages, self.rule.orders[sizes.shape[1]], compositions, sizes)
-        self.simulated += len(sizes)
         least = int(np.argmin(found))
         seconds = float(found[least])
         plan = tuple(compositions[least].tolist()), tuple(sizes[least].tolist())
