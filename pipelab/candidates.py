@@ -17,7 +17,6 @@ from itertools import combinations
 from math import comb
 from typing import NamedTuple
 
-from pipelab.costs import MEMORY_SLACK
 from pipelab.errors import TooLarge
 from pipelab.fields import instance
 from pipelab.problem import Problem
@@ -105,12 +104,8 @@ def list_allocations(problem: Problem) -> list[Allocation]:
         for stop in range(first + 1, model.layers + 1):
             for ids in stage_gpus(problem):
                 layers, own = range(first, stop), [gpus[g] for g in ids]
-                cost = problem.costs.stage(
-                    model, problem.workload, own, layers, problem.batch_split
-                )
-                needs = zip(cost.memory_gb, own, strict=True)
-                fits = all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs)
-                if fits and cost.throughput > 0:  # a rate of 0: the cost model has no answer
+                cost = problem.stage_cost(own, layers)
+                if cost.fits(own):
                     allocations.append(Allocation(layers, ids, float(cost.throughput)))
     return allocations
 

@@ -19,12 +19,7 @@ from pipelab.fields import NotNegative, Positive, checked, is_list, is_real, pyt
 if TYPE_CHECKING:
     from pipelab.problem import ModelLike, Problem, Workload
 
-__all__ = [
-    "MEMORY_SLACK", "CostModel", "LayerTimes", "StageCost", "answered", "link_answered",
-    "link_rate", "pass_time", "whole_sequences",
-]  # fmt: skip
-
-# A stage that needs exactly the memory there is fits, whatever the last bit of the sum says.
+# A stage that needs exactly the available memory fits, despite rounding.
 MEMORY_SLACK = 1 + 1e-9
 
 _SAME = 1e-9  # shares and times this close to one another differ by the last bits of the arithmetic
@@ -40,6 +35,11 @@ class StageCost(NamedTuple):
     degree: int = 1
     # Of one microbatch, in whole sequences; None: its tokens over the throughput.
     pass_seconds: float | None = None
+
+    def fits(self, gpus: Sequence[GPU]) -> bool:
+        """Whether the stage has a rate, and the memory that it needs on each of its GPUs."""
+        needs = zip(self.memory_gb, gpus, strict=True)
+        return self.throughput > 0 and all(fits_in(need, gpu.memory_gb) for need, gpu in needs)
 
 
 class TrainingCost(NamedTuple):
@@ -115,15 +115,24 @@ class CostModel(Protocol):
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s, of 10^9 bytes.
 
         Returns
         -------
         float or numpy.ndarray
-            In the problem's `link_units` per second.
+            In tokens/s, unless the model has another `link_unit`.
         """
+
+
+def fits_in(needed_gb: Any, memory_gb: Any) -> Any:
+    """Whether so much memory is enough; numbers or arrays, which broadcast.
+
+    >>> fits_in(80.0 + 1e-12, 80.0), fits_in(80.1, 80.0)
+    (True, False)
+    """
+    return needed_gb <= memory_gb * MEMORY_SLACK
 
 
 def whole_sequences(batch: Any) -> Any:
@@ -208,7 +217,9 @@ def link_answered(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
         # A model may take all links for equally fast, and answer with one number.
         rates = np.broadcast_to(np.asarray(rate, float), given.shape)
         bad = given[(given > 0) & ~(rates > 0)]
-        expected = f"expected more than 0 {problem.link_units}/s where the bandwidth is above 0"
+        expected = (
+            f"expected more than 0 {link_unit(problem.costs)}/s where the bandwidth is above 0"
+        )
         found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
     except (TypeError, ValueError):
         bad, found = given, rate
@@ -227,7 +238,25 @@ def _number(value: Any) -> Any:
 
 def link_rate(problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
     """Bandwidth over tensor size, both of GB of 10^9 bytes, times its tokens."""
-    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer())
+    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.workload.tokens)
+
+
+def link_unit(costs: CostModel) -> str:
+    """Return what a cost model counts on links: tokens, or what its attribute `link_units` says.
+
+    Only the write-up's model has one: "transfers", compared with a stage's tokens by mistake.
+    """
+    return getattr(costs, "link_units", "tokens")
+
+
+def refuse_transfers(what: str, unit: str) -> None:
+    """Refuse links that are not counted in tokens, and so have no time; `what` was called."""
+    if unit != "tokens":
+        remedy = "costs=dataclasses.replace(problem.costs, link_units='tokens')"
+        expected = (
+            f"expected 'tokens', so that links have a time: dataclasses.replace(problem, {remedy})"
+        )
+        raise InvalidValue(what, [("costs.link_units", unit, expected)])
 
 
 @checked
@@ -280,14 +309,14 @@ class LayerTimes:
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s.
 
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `Problem.link_units`.
+            In tokens/s.
         """
         return link_rate(problem, bandwidth_gb_per_s)
 
@@ -329,7 +358,5 @@ class LayerTimes:
         batch = tuple(b * workload.batch_size for b in share)
         whole = whole_sequences(np.array(batch)) / workload.batch_size
         memory = model.weight_gb(layers) + self.reserved_gb
-        return StageCost(
-            workload.tokens / interval, batch, (memory,) * len(gpus),
-            pass_seconds=float(pass_time(interval, max(whole * seconds))),
-        )  # fmt: skip
+        passes, rate = pass_time(interval, max(whole * seconds)), workload.tokens / interval
+        return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))

@@ -29,7 +29,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import link_unit
 from pipelab.errors import NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance
@@ -100,7 +100,7 @@ def solve_by_counting(problem: Problem) -> Counted:
     (placement,), bound = placed(problem, [best]), float(steps[low - 1])
     throughput = evaluate(problem, placement).rate
     if throughput < bound * (1 - 1e-9):
-        unit = f"{problem.link_units}/s"
+        unit = f"{link_unit(problem.costs)}/s"
         found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g} {unit}"
         expected = "expected links that do not bind; 'aggregated' takes such links"
         raise NotApplicable("counting", [("problem", problem.name, f"{expected} ({found})")])
@@ -155,12 +155,8 @@ def rates_of_mixes(problem: Problem) -> dict[Mix, list[float]]:
                 continue
             table[mix] = rates = []
             for layers in range(1, model.layers + 1):
-                cost = problem.costs.stage(
-                    model, problem.workload, gpus, range(layers), problem.batch_split
-                )
-                needs = zip(cost.memory_gb, gpus, strict=True)
-                fits = all(need <= gpu.memory_gb * MEMORY_SLACK for need, gpu in needs)
-                rates.append(float(cost.throughput) if fits else 0.0)
+                cost = problem.stage_cost(gpus, range(layers))
+                rates.append(cost.throughput if cost.fits(gpus) else 0.0)
     return table
 
 

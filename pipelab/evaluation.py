@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
-from pipelab.costs import MEMORY_SLACK, StageCost, answered
+from pipelab.costs import StageCost, answered, fits_in, link_unit, refuse_transfers
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
@@ -129,12 +129,8 @@ class Evaluation:
             The problem counts links in transfers/s, which say nothing about a tensor of so many
             tokens.
         """
-        if self.links and self.link_unit != "tokens":
-            remedy = "dataclasses.replace(problem, link_units='tokens')"
-            expected = f"expected 'tokens', so that links have a time: {remedy}"
-            raise InvalidValue(
-                "seconds_per_pass", [("problem.link_units", self.link_unit, expected)]
-            )
+        if self.links:
+            refuse_transfers("seconds_per_pass", self.link_unit)
         return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
     def to_frame(self) -> "DataFrame":
@@ -283,7 +279,8 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     if defects:
         raise InvalidPlacement(defects)
     links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
-    timed = problem.workload.phase != "training" and (problem.link_units == "tokens" or not links)
+    in_tokens = link_unit(problem.costs) == "tokens"
+    timed = problem.workload.phase != "training" and (in_tokens or not links)
     given = problem.workload.in_flight
 
     def with_memory_for(number: int) -> Evaluation:
@@ -322,7 +319,8 @@ def _with_memory_for(
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
     tokens = problem.workload.tokens
-    return Evaluation(stages, links, slowest, bottlenecks, problem.link_units, tokens, in_flight)
+    unit = link_unit(problem.costs)
+    return Evaluation(stages, links, slowest, bottlenecks, unit, tokens, in_flight)
 
 
 def _most_attainable(
@@ -460,7 +458,7 @@ def _memory_defects(
         )
     for g, need in zip(stage.gpus, cost.memory_gb, strict=True):
         gpu = problem.cluster.gpus[g]
-        if need > gpu.memory_gb * MEMORY_SLACK:
+        if not fits_in(need, gpu.memory_gb):
             defects.append(
                 f"stage {index + 1} ({named_layers(stage.layers)}) needs {need:.4g} GB on GPU {g} "
                 f"({gpu.type}), which has {gpu.memory_gb:g} GB"

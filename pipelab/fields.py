@@ -4,27 +4,25 @@ The rules are the field types (`memory_gb: Positive`), read by pydantic, so that
 stands in one place whether the value comes from code or from a file. A bad value raises
 `InvalidValue` with the field, the value and what was expected.
 
-`checked_arguments` reads the same types at the parameters of a function. What depends on other
-values, or on a name that is made up, is asked by hand: `whole_number`, `numbered`, `real_number`,
-`amounts`, `true_or_false`, `instance`.
-Each returns a Python number, so no NumPy integer can overflow later.
+`checked_arguments` reads the same types at the parameters of a function, and `checked_value` for one
+value whose name or limits are known only when it is there; `whole_number` and `amounts` are the two
+types that are asked for most. Each returns a Python number, so no NumPy integer can overflow later.
 """
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from dataclasses import field
 from functools import cache, partial, wraps
 from math import isfinite
 from numbers import Real as AnyReal
-from types import UnionType
+from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
     ParamSpec,
     TypeVar,
-    Union,
     dataclass_transform,
-    get_args,
-    get_origin,
+    get_type_hints,
     overload,
 )
 
@@ -52,9 +50,10 @@ Number = Annotated[Real, AllowInfNan(False)]
 Positive = Annotated[Real, Gt(0), AllowInfNan(False)]
 Share = Annotated[Real, Gt(0), Le(1), AllowInfNan(False)]
 NotNegative = Annotated[Real, Ge(0), AllowInfNan(False)]
-Count = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(10**9)]
-Natural = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(0), Le(10**9)]
-Layers = Annotated[int, BeforeValidator(lambda value: _no_flag(value)), Ge(1), Le(100_000)]
+Integer = Annotated[int, BeforeValidator(lambda value: _no_flag(value))]
+Count = Annotated[Integer, Ge(1), Le(10**9)]
+Natural = Annotated[Integer, Ge(0), Le(10**9)]
+Layers = Annotated[Integer, Ge(1), Le(100_000)]
 Flag = StrictBool
 Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]
 Indices = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values))]
@@ -103,7 +102,8 @@ def _expected(error: Mapping[str, Any]) -> str:
     if kind == "greater_than_equal":
         return f"expected at least {context['ge']:g}"
     if kind == "less_than_equal":
-        return f"expected at most {context['le']:g}"
+        most = context["le"]
+        return f"expected at most {f'{most:,}' if isinstance(most, int) else f'{most:g}'}"
     if kind in ("dataclass_exact_type", "dataclass_type"):
         return f"expected {context['class_name']}"
     if kind == "literal_error":
@@ -120,7 +120,9 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
     path = list(error["loc"])
     if path and isinstance(path[0], int) and path[0] < len(fields):  # given by position
         path[0] = fields[path[0]]
-    field = ".".join(str(part) for part in path) or "value"
+    field = (
+        "".join(f"[{p}]" if isinstance(p, int) else f".{p}" for p in path).lstrip(".") or "value"
+    )
     value = None if error["type"] == "missing" else error["input"]
     return [(field, value, _expected(error))]
 
@@ -129,7 +131,7 @@ def _problems(error: Mapping[str, Any], fields: tuple[str, ...]) -> list[tuple[s
 def checked(cls: type[_Class]) -> type[_Class]: ...
 @overload
 def checked(cls: None = None, *, eq: bool = True) -> Callable[[type[_Class]], type[_Class]]: ...
-@dataclass_transform(frozen_default=True)
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def checked(cls: type | None = None, *, eq: bool = True) -> Any:
     """Make `cls` a frozen dataclass that checks its fields; `dataclasses.replace` checks again.
 
@@ -177,17 +179,6 @@ def described(words: str) -> WrapValidator:
     return WrapValidator(check)
 
 
-def _plain_type(annotation: Any) -> Any:
-    """Return an annotation as readers of a signature want it: without the rules for pydantic."""
-    origin = get_origin(annotation)
-    parts = tuple(map(_plain_type, get_args(annotation)))
-    if origin is Annotated:
-        return parts[0]
-    if origin in (Union, UnionType):
-        return Union[parts]  # noqa: UP007 - made here
-    return origin[parts] if hasattr(origin, "__class_getitem__") else annotation
-
-
 def checked_arguments(
     function: Callable[_Parameters, _Returned],
 ) -> Callable[_Parameters, _Returned]:
@@ -213,21 +204,20 @@ def checked_arguments(
     pipelab.errors.InvalidValue: mean: count = '2': expected a whole number
     """
     signature = inspect.signature(function)
-    annotations = {name: one.annotation for name, one in signature.parameters.items()}
-    plain = {name: _plain_type(annotation) for name, annotation in annotations.items()}
-    looked_at = {name for name in plain if plain[name] != annotations[name]}
-    rules = cache(lambda name: TypeAdapter(annotations[name]))
+    rules = {name: one.annotation for name, one in signature.parameters.items()}
+    real = SimpleNamespace(__annotations__={n: r for n, r in rules.items() if type(r) is not str})
+    plain = rules | get_type_hints(real)  # as readers of a signature want it: no rules for pydantic
+    looked_at = {name for name in plain if plain[name] != rules[name]}
 
     @wraps(function)
     def call(*args: _Parameters.args, **kwargs: _Parameters.kwargs) -> _Returned:
-        bound, problems = signature.bind(*args, **kwargs), []
+        bound = signature.bind(*args, **kwargs)
+        problems: list[tuple[str, object, str]] = []
         for name in [name for name in bound.arguments if name in looked_at]:
-            value = python_value(bound.arguments[name])
             try:
-                bound.arguments[name] = rules(name).validate_python(value, strict=True)
-            except ValidationError as error:
-                for one in error.errors():
-                    problems += _problems({**one, "loc": (name, *one["loc"])}, ())
+                bound.arguments[name] = checked_value("", name, bound.arguments[name], rules[name])
+            except InvalidValue as error:
+                problems += error.problems
         if problems:
             raise InvalidValue(function.__name__, problems)
         return function(*bound.args, **bound.kwargs)
@@ -237,8 +227,19 @@ def checked_arguments(
     return call
 
 
-def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
-    """Return `value` as an int; True, 2.5, "3" and None are not whole numbers.
+# What only code gives, so that text and booleans are refused anyway: pydantic checks long lists at once.
+_Amounts = list[Annotated[float, Ge(0), AllowInfNan(False)]]
+_PositiveAmounts = list[Annotated[float, Gt(0), AllowInfNan(False)]]
+_rules: Callable[[Any], TypeAdapter] = cache(TypeAdapter)
+
+
+@cache
+def _whole(least: int, most: int) -> Any:
+    return Annotated[int, Ge(least), Le(most)]
+
+
+def checked_value(what: str, field: str, value: Any, kind: Any) -> Any:
+    """Return `value`, converted from NumPy's to Python's, if it fits one of the types above.
 
     Raises
     ------
@@ -247,22 +248,26 @@ def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 
 
     Examples
     --------
+    >>> checked_value("gantt", "window", np.float32(0.5), Number)
+    0.5
+    >>> checked_value("gantt", "memory", 1, Flag)
+    Traceback (most recent call last):
+    pipelab.errors.InvalidValue: gantt: memory = 1: expected True or False
+    """
+    try:
+        return _rules(kind).validate_python(python_value(value), strict=True)
+    except ValidationError as error:
+        placed = ({**one, "loc": (field, *one["loc"])} for one in error.errors())
+        raise InvalidValue(what, [p for one in placed for p in _problems(one, ())]) from None
+
+
+def whole_number(what: str, field: str, value: Any, least: int = 1, most: int = 10**18) -> int:
+    """Return `value` as an int; True, 2.5, "3" and None are not whole numbers.
+
     >>> whole_number("schedule", "ranks", np.int8(4))
     4
     """
-    fits = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    if not fits or value < least:
-        raise InvalidValue(what, [(field, value, f"expected a whole number of at least {least}")])
-    if value > most:
-        raise InvalidValue(what, [(field, value, f"expected at most {most:,}")])
-    return int(value)
-
-
-def numbered(what: str, field: str, value: Any, count: int, noun: str) -> int:
-    """Return `value` as an int from 0 to `count` - 1, the number of a `noun`."""
-    if not isinstance(value, int | np.integer) or isinstance(value, bool) or not 0 <= value < count:
-        raise InvalidValue(what, [(field, value, f"expected a {noun} from 0 to {count - 1}")])
-    return int(value)
+    return checked_value(what, field, value, _whole(least, most))
 
 
 def is_list(value: Any) -> bool:
@@ -288,19 +293,6 @@ def is_real(value: Any) -> bool:
         return False
 
 
-def real_number(
-    what: str, field: str, value: Any, expected: str = "expected a finite number"
-) -> float:
-    """Return `value` as a finite float; True, "3", None, nan and infinity are refused.
-
-    >>> real_number("gantt", "window", np.float32(0.5))
-    0.5
-    """
-    if not is_real(value):
-        raise InvalidValue(what, [(field, value, expected)])
-    return float(value)
-
-
 def amounts(
     what: str,
     field: str,
@@ -315,15 +307,11 @@ def amounts(
     """
     if not is_list(values):
         raise InvalidValue(what, [(field, values, "expected a list of numbers")])
-    for i, value in enumerate(values):
-        if not (is_real(value) and value >= 0):
-            problem = (f"{field}[{i}]", value, "expected a finite number, at least 0")
-            raise InvalidValue(what, [problem])
-        if positive and value == 0:
-            raise InvalidValue(what, [(f"{field}[{i}]", float(value), "expected more than 0")])
-    if length is not None and len(values) != length:
-        raise InvalidValue(what, [(field, f"{len(values)} values", f"expected {length}")])
-    return [float(value) for value in values]
+    kind = _PositiveAmounts if positive else _Amounts
+    numbers = checked_value(what, field, [python_value(value) for value in values], kind)
+    if length is not None and len(numbers) != length:
+        raise InvalidValue(what, [(field, f"{len(numbers)} values", f"expected {length}")])
+    return numbers
 
 
 def python_value(value: Any) -> Any:
@@ -333,17 +321,6 @@ def python_value(value: Any) -> Any:
     (0.1, None)
     """
     return value.item() if isinstance(value, np.generic) else value
-
-
-def true_or_false(what: str, field: str, value: Any) -> bool:
-    """Return `value` as a bool; only True and False are accepted.
-
-    >>> true_or_false("gantt", "memory", np.True_)
-    True
-    """
-    if not isinstance(value, bool | np.bool_):
-        raise InvalidValue(what, [(field, value, "expected True or False")])
-    return bool(value)
 
 
 def given(value: _Class | None) -> _Class:

@@ -5,13 +5,13 @@ once, so nothing further down needs to ask again whether a number is sensible.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
 
-from pipelab.cluster import Cluster
-from pipelab.costs import CostModel, link_answered
+from pipelab.cluster import GPU, Cluster
+from pipelab.costs import CostModel, StageCost, answered, link_answered, link_unit
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
@@ -28,8 +28,6 @@ from pipelab.fields import (
 if TYPE_CHECKING:
     import numpy as np
     from pandas import DataFrame
-
-__all__ = ["Model", "ModelLike", "Problem", "Workload", "require_identical_layers"]
 
 
 @runtime_checkable
@@ -257,10 +255,6 @@ class Problem:
         True: all GPUs of a stage are of one type.
     batch_split : {"even", "balanced"}
         How a stage's GPUs share the batch: equally, or so that all finish together.
-    link_units : {"tokens", "transfers"}
-        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's
-        transfers/s with a stage's tokens/s, as the write-up does by mistake; only the write-up's
-        own files set it, see `load_case`.
     name : str
         For titles and messages.
 
@@ -285,7 +279,6 @@ class Problem:
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
     same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
-    link_units: Literal["tokens", "transfers"] = "tokens"
     name: str = "problem"
 
     def __post_init__(self) -> None:
@@ -342,18 +335,6 @@ class Problem:
         elements = self.workload.tokens_passed * self.model.d_model
         return elements * self.model.bytes_per_element / 1e9
 
-    def tokens_per_transfer(self) -> float:
-        """Tokens whose activations one such tensor holds.
-
-        Returns
-        -------
-        float
-            1 where the write-up's units are kept (`link_units="transfers"`).
-        """
-        if self.link_units == "transfers":
-            return 1.0
-        return self.workload.tokens
-
     def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
         """Rate of links of these bandwidths, as the cost model has it.
 
@@ -365,7 +346,7 @@ class Problem:
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `link_units`; of the shape that was given.
+            In tokens/s, or the cost model's own `link_unit`; of the shape that was given.
 
         Raises
         ------
@@ -373,6 +354,28 @@ class Problem:
             A link that has a bandwidth has no rate above 0.
         """
         return link_answered(self, bandwidth_gb_per_s)
+
+    def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:
+        """Rate, batch shares and memory of one stage, as the cost model has it.
+
+        Parameters
+        ----------
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        StageCost
+            Its `fits` says whether the GPUs have the memory.
+
+        Raises
+        ------
+        InvalidValue
+            The cost model's answer has no valid number for each of the GPUs.
+        """
+        return answered(self.costs, self.model, self.workload, gpus, layers, self.batch_split)
 
     def message_seconds(
         self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"
@@ -408,25 +411,22 @@ class Problem:
         """
         import pandas as pd
 
-        rows = [
-            ("model", f"{self.model.name}, {counted(self.model.layers, 'layer')}"),
-            ("weights of one layer", f"{self.model.layer_weight_gb:g} GB"
-             + ("" if self.model.uniform else ", more or less where layers differ")),
-            ("batch × sequence",
-             f"{self.workload.batch_size} × {self.workload.sequence_length} tokens"
-             + ("" if self.workload.phase == "prefill" else f", {self.workload.phase}")),
-            ("tensor between stages", f"{self.tensor_gb():.4g} GB"),
-            ("GPUs", ", ".join(f"{c} × {t} ({m:g} GB)" for t, c, m in self._pool())),
-            ("GPUs per stage", f"at most {self.max_gpus_per_stage}"
-             + (", all of one type" if self.same_type_stages else "")),
-            ("batch split", self.batch_split),
-            ("links counted in", f"{self.link_units}/s"),
-        ]  # fmt: skip
-        return pd.DataFrame(rows, columns=[self.name, "value"])
-
-    def _pool(self) -> Iterator[tuple[str, int, float]]:
-        frame = self.cluster.to_frame()
-        return zip(frame["type"], frame["count"], frame["memory_gb"], strict=True)
+        model, load, pool = self.model, self.workload, self.cluster.to_frame()
+        gpus = zip(pool["count"], pool["type"], pool["memory_gb"], strict=True)
+        differ = "" if model.uniform else ", more or less where layers differ"
+        phase = "" if load.phase == "prefill" else f", {load.phase}"
+        same = ", all of one type" if self.same_type_stages else ""
+        rows = {
+            "model": f"{model.name}, {counted(model.layers, 'layer')}",
+            "weights of one layer": f"{model.layer_weight_gb:g} GB{differ}",
+            "batch × sequence": f"{load.batch_size} × {load.sequence_length} tokens{phase}",
+            "tensor between stages": f"{self.tensor_gb():.4g} GB",
+            "GPUs": ", ".join(f"{count} × {kind} ({gb:g} GB)" for count, kind, gb in gpus),
+            "GPUs per stage": f"at most {self.max_gpus_per_stage}{same}",
+            "batch split": self.batch_split,
+            "links counted in": f"{link_unit(self.costs)}/s",
+        }
+        return pd.DataFrame(rows.items(), columns=[self.name, "value"])
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from pipelab.answers import Answer
+from pipelab.costs import link_unit
 from pipelab.display import NO_FORMULAS
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.evaluation import Evaluation, evaluate
@@ -112,7 +113,7 @@ class Result(Answer):
     @property
     def sentence(self) -> str:
         """The answer in one sentence, and a second one if links count transfers/s."""
-        mistaken = self.problem.link_units == "transfers" and len(self.problem.cluster) > 1
+        mistaken = link_unit(self.problem.costs) == "transfers" and len(self.problem.cluster) > 1
         return self._answer + (
             " Links count transfers/s here, as in the write-up." if mistaken else ""
         )
@@ -181,7 +182,7 @@ class Result(Answer):
             "stopped_by": self.stopped_by,
             "reason": self.reason,
             "seconds": self.seconds,
-            "link_units": self.problem.link_units,
+            "link_units": link_unit(self.problem.costs),
             "solver": self.solver,
             "size": dict(self.size),
             "placement": self.placement.to_dict() if self.placement else None,

@@ -12,6 +12,7 @@ import numpy as np
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.costs import link_unit
 
 NETWORKS = (
     "uniform",
@@ -72,7 +73,11 @@ def random_problem(seed, gpus=6, layers=5, costs=None, network=None, **fixed):
         )
     if costs == "table":
         base = dataclasses.replace(
-            base, batch_split="even", costs=oracle.TableCosts(seed, bool(rng.random() < 0.5))
+            base,
+            batch_split="even",
+            costs=oracle.TableCosts(
+                seed, bool(rng.random() < 0.5), link_units=base.costs.link_units
+            ),
         )
     pool, node, sort = _nodes(rng, base, gpus, named=bool(rng.random() < 0.8))
     between = _links(rng, node, sort, network or str(rng.choice(NETWORKS)))
@@ -172,5 +177,5 @@ def _unit(rng, base, pool):
     tensor = (
         load.batch_size * load.sequence_length * model.d_model * model.bytes_per_element / 2**30
     )
-    tokens = 1 if base.link_units == "transfers" else oracle.tokens_of(load)
+    tokens = 1 if link_unit(base.costs) == "transfers" else oracle.tokens_of(load)
     return 120.0 * tensor / tokens

@@ -12,7 +12,7 @@ import numpy as np
 
 import pipelab as pl
 import roofline_oracle
-from pipelab.costs import LayerTimes, StageCost
+from pipelab.costs import LayerTimes, StageCost, link_unit
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import StageTables
 
@@ -171,7 +171,8 @@ def link(problem, senders, receivers):
     gigabyte = 1024**3 if isinstance(problem.costs, pl.LinearThroughput) else 10**9
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / gigabyte
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
-    return rate if problem.link_units == "transfers" else rate * w.batch_size * w.sequence_length
+    in_transfers = link_unit(problem.costs) == "transfers"
+    return rate if in_transfers else rate * w.batch_size * w.sequence_length
 
 
 def message_seconds(problem, senders, receivers):
@@ -266,13 +267,14 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
         "batch_split": str(rng.choice(["even", "balanced"], p=[0.7, 0.3])),
     }
     options.update(fixed)
+    costs = dataclasses.replace(costs, link_units=options.pop("link_units"))
     # Links about as fast as stages, in whichever unit they are counted, every direction its own.
     tensor = batch * length * model.d_model * model.bytes_per_element / 2**30
     rates = rng.uniform(20, 400, (n, n))
     if twins:  # GPUs in one or two nodes, links by node
         node, speeds = rng.integers(0, 2, n), rng.uniform(20, 400, (2, 2))
         rates = speeds[np.ix_(node, node)]
-    bandwidth = rates * tensor / (1 if options["link_units"] == "transfers" else batch * length)
+    bandwidth = rates * tensor / (1 if costs.link_units == "transfers" else batch * length)
     return pl.Problem(
         pl.Cluster(pool, bandwidth), model, workload, costs, name=f"random {seed}", **options
     )
@@ -287,8 +289,14 @@ class TableCosts:
 
     gpu_types = ("A", "B", "C")
 
-    def __init__(self, seed, slowest, values=(20.0, 50.0, 80.0, 120.0, 170.0, 230.0)):
-        self.seed, self.slowest, self.values = seed, slowest, values
+    def __init__(
+        self,
+        seed,
+        slowest,
+        values=(20.0, 50.0, 80.0, 120.0, 170.0, 230.0),
+        link_units="tokens",
+    ):
+        self.seed, self.slowest, self.values, self.link_units = seed, slowest, values, link_units
 
     def check(self, problem):
         """Nothing is refused."""
@@ -300,7 +308,8 @@ class TableCosts:
         return self.slowest
 
     def link_throughput(self, problem, bandwidth_gb_per_s):
-        return bandwidth_gb_per_s / problem.tensor_gb() * problem.tokens_per_transfer()
+        tokens = problem.workload.tokens if self.link_units == "tokens" else 1
+        return bandwidth_gb_per_s / problem.tensor_gb() * tokens
 
     def rate(self, mixture, span):
         """`mixture`: sorted type names; `span`: (layers, weight, work). 0 where it does not fit."""

@@ -339,7 +339,7 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         tensor_parallel=bool(rng.random() < 0.7),
         hop_latency_s=1e-6,
     )
-    options = options | {"link_units": "tokens", "name": f"roofline {seed}"} | fixed
+    options = options | {"name": f"roofline {seed}"} | fixed
     problem = pl.Problem(
         pl.Cluster(tuple(pool), np.ones((n, n))), model, workload, costs, **options
     )

@@ -98,7 +98,11 @@ def test_sizes_with_gaps_and_any_cost_model(slowest, seed):
     problem = oracle.random_problem(
         seed + 1000, layers=6, unlike=seed % 3 == 0, twins=seed % 2 == 0, batch_split="even"
     )
-    agrees(dataclasses.replace(problem, costs=oracle.TableCosts(seed, slowest)))
+    agrees(
+        dataclasses.replace(
+            problem, costs=oracle.TableCosts(seed, slowest, link_units=problem.costs.link_units)
+        )
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -450,8 +450,13 @@ def test_an_interrupt_of_one_question_ends_the_search(monkeypatch):
 def test_the_simplest_case_by_hand():
     """Two L4: a cut where the one with the head has two layers less; rate, time and number by hand."""
     load = pl.Workload(4096, 8, "decode")
-    problem = pl.Problem(pl.Cluster.from_counts({"L4": 2}, 24, 1.0), pl.load_model("Llama-3-8B"), load, pl.Roofline(),
-                         link_units="tokens", name="two L4")  # fmt: skip
+    problem = pl.Problem(
+        pl.Cluster.from_counts({"L4": 2}, 24, 1.0),
+        pl.load_model("Llama-3-8B"),
+        load,
+        pl.Roofline(),
+        name="two L4",
+    )
     answer = pl.solve(problem)
     halves = pl.Placement.of([(17, (0,)), (15, (1,))])
     found = pl.evaluate(problem, halves)
@@ -470,7 +475,7 @@ def test_a_placement_that_memory_keeps_from_its_rate_says_what_would_reach_it():
     """Two of the published mistakes: 12,972 tokens/s 'proven' on eight H100, of which memory allows 7,956."""
     problem = pl.Problem(
         pl.Cluster.from_counts({"L4": 4}, 24, 1.0), pl.load_model("Llama-3-8B"), pl.Workload(16_384, 8, "decode"),
-        pl.Roofline(), link_units="tokens", name="four L4",
+        pl.Roofline(), name="four L4",
     )  # fmt: skip
     answer = pl.solve(problem)
     found = pl.evaluate(problem, answer.placement)

@@ -14,8 +14,7 @@ from pipelab.hardware.calibration import (
     predicted_from_others,
     read_measurements,
 )
-from pipelab.hardware.expected_rates import error_bands
-from pipelab.hardware.measurements import held_out_errors
+from pipelab.hardware.measurements import error_bands, held_out_errors
 from pipelab.io.paths import data_dir, in_clone
 
 TABLE = read_measurements(data_dir() / "measured_times.csv")

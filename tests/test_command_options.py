@@ -68,15 +68,15 @@ def test_every_option_reaches_its_field():
     assert (found.model.precision, found.model.kv_precision) == ("int4", "fp8")
     assert found.workload == pl.Workload(100, 3, "mixed", output_tokens=7, in_flight=5)
     assert found.costs.engine == "llama.cpp"
-    rules = (found.max_gpus_per_stage, found.same_type_stages, found.batch_split, found.link_units)
-    assert rules == (4, False, "balanced", "tokens")
+    rules = (found.max_gpus_per_stage, found.same_type_stages, found.batch_split)
+    assert rules == (4, False, "balanced")
     nodes = [gpu.node for gpu in found.cluster.gpus]
     assert [nodes.count(node) for node in dict.fromkeys(nodes)] == [2, 2, 1]
     assert [found.cluster.bandwidth_between(0, i) for i in (1, 2, 4)] == [300, 5, 5]
     tiny = wanted.Wanted(batch=8, length=100, max_gpus=2, same_type=True, link_units="tokens")
     found = tiny.problem("tiny")
     assert (found.workload.batch_size, found.workload.sequence_length) == (8, 100)
-    assert (found.max_gpus_per_stage, found.same_type_stages, found.link_units) == (
+    assert (found.max_gpus_per_stage, found.same_type_stages, found.costs.link_units) == (
         2,
         True,
         "tokens",

@@ -14,6 +14,7 @@ import oracle
 import pipelab as pl
 from pipelab.costs import LayerTimes, StageCost
 from pipelab.engine.stage_arrays import stage_tables
+from pipelab.hardware.linear_rates import with_link_units
 
 
 @pytest.mark.parametrize(
@@ -284,7 +285,7 @@ def test_the_write_ups_links_keep_its_published_number():
     """400 GB/s over a tensor of 0.25 GiB: 1,600 transfers/s."""
     tiny = pl.load_case("tiny")
     assert tiny.link_throughput(400.0) == 1600.0
-    in_tokens = dataclasses.replace(tiny, link_units="tokens")
+    in_tokens = with_link_units(tiny, "tokens")
     assert in_tokens.link_throughput(400.0) == 1600.0 * 16 * 2048
 
 

@@ -179,7 +179,6 @@ def nodes(number):
     load = pl.Workload(2048, 32, "decode")
     return pl.Problem(
         cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), max_gpus_per_stage=8, same_type_stages=True,
-        link_units="tokens",
     )  # fmt: skip
 
 

@@ -121,7 +121,9 @@ def _problem(seed):
         return roofline_oracle.random_problem(seed, layers=4, gpus=3)
     problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=seed % 3 == 0)
     if seed % 4 == 1:
-        problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, False))
+        problem = dataclasses.replace(
+            problem, costs=oracle.TableCosts(seed, False, link_units=problem.costs.link_units)
+        )
     return problem
 
 
@@ -315,7 +317,9 @@ def test_counting_is_the_aggregated_optimum_or_a_refusal():
             seed, layers=6, gpus=5, unlike=seed % 8 == 0, twins=seed % 2 == 0
         )
         if seed % 4 == 1:
-            problem = dataclasses.replace(problem, costs=oracle.TableCosts(seed, False))
+            problem = dataclasses.replace(
+                problem, costs=oracle.TableCosts(seed, False, link_units=problem.costs.link_units)
+            )
         if seed % 3:
             problem = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e4))
         outcome = _counts(problem)

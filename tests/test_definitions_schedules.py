@@ -225,7 +225,7 @@ def test_what_lies_outside_the_domain_is_refused():
         with pytest.raises(pl.InvalidValue, match=f"expected {2 - (i == 3)}$"):
             action_times(whole, *longer)
         negative = [[*cost[:-1], -1] if i == j else cost for j, cost in enumerate(costs)]
-        with pytest.raises(pl.InvalidValue, match="= -1: expected a finite number, at least 0"):
+        with pytest.raises(pl.InvalidValue, match="= -1: expected at least 0"):
             action_times(whole, *negative)
     for overlap in (0, 1.5):
         with pytest.raises(pl.InvalidValue, match="expected above 0, at most 1"):

@@ -17,6 +17,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import column_generation, deploying, workloads
 from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.workloads import first_offers
+from pipelab.hardware.linear_rates import with_link_units
 
 
 def best_by_gpus(problem, batches):
@@ -373,7 +374,7 @@ def identical_by_type(seed):
     cluster = pl.Cluster.from_counts(counts, memory, 1e6)
     tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)))
     model = dataclasses.replace(tiny.model, layers=6)
-    return dataclasses.replace(tiny, cluster=cluster, model=model, link_units="tokens")
+    return with_link_units(dataclasses.replace(tiny, cluster=cluster, model=model), "tokens")
 
 
 @pytest.mark.parametrize("seed", range(24))
@@ -484,10 +485,8 @@ def test_links_that_bind_leave_little_open():
     }
     cluster = pl.Cluster.from_counts(dict.fromkeys(rates, 40), memory, links)
     model, load = pl.Model("large", 126, 8192, 28672, 2.5), pl.Workload(512, 32)
-    costs = pl.LinearThroughput(rates)
-    problem = pl.Problem(
-        cluster, model, load, costs, 8, same_type_stages=False, link_units="transfers"
-    )
+    costs = pl.LinearThroughput(rates, link_units="transfers")
+    problem = pl.Problem(cluster, model, load, costs, 8, same_type_stages=False)
     found = pl.deploy(problem, gap=0.02, time_limit=30)
     assert found.gap <= 0.02
     check_valid(problem, found)

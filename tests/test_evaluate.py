@@ -7,6 +7,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.hardware.linear_rates import with_link_units
 
 
 def test_a_two_stage_placement_of_tiny(tiny):
@@ -38,7 +39,7 @@ def test_the_slowest_pair_of_gpus_makes_the_link():
 
 
 def test_tokens_count_what_a_transfer_carries(tiny):
-    tokens = dataclasses.replace(tiny, link_units="tokens")
+    tokens = with_link_units(tiny, "tokens")
     placement = pl.Placement.of([(2, (0,)), (2, (2,))])
     ratio = (
         pl.evaluate(tokens, placement).links[0].throughput

@@ -8,6 +8,7 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.plans import save_placement
 
 HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
@@ -72,7 +73,9 @@ def test_misfits_agree_with_the_evaluator_and_with_brute_force():
         problem = oracle.random_problem(seed, unlike=seed % 3 == 0)
         if seed % 2:
             problem = dataclasses.replace(
-                problem, costs=oracle.TableCosts(seed, slowest=False), batch_split="even"
+                problem,
+                costs=oracle.TableCosts(seed, slowest=False, link_units=problem.costs.link_units),
+                batch_split="even",
             )
         gpus = range(len(problem.cluster))
         half = max(1, problem.model.layers // 2)
@@ -224,11 +227,12 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
         again = pl.evaluate(problem, pl.load_placement(path, problem))
         assert again.throughput == pytest.approx(result.throughput, rel=1e-12)
         workload = dataclasses.replace(problem.workload, batch_size=problem.workload.batch_size + 1)
-        units = "tokens" if problem.link_units == "transfers" else "transfers"
+        units = "tokens" if problem.costs.link_units == "transfers" else "transfers"
+        costs = dataclasses.replace(problem.costs, link_units=units)
         for change in (
-            {"link_units": units},
+            {"costs": costs},
             {"workload": workload},
-            {"link_units": units, "workload": workload},
+            {"costs": costs, "workload": workload},
         ):
             other = dataclasses.replace(problem, **change)
             with pytest.raises(pl.InvalidData, match="this plan was made with ") as caught:
@@ -284,7 +288,6 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
         pl.Roofline(),
         2,
         same_type_stages=False,
-        link_units="tokens",
     )
     placement = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
     document = json.loads(
@@ -326,9 +329,9 @@ def test_a_plan_is_compared_with_its_problem_down_to_the_links(tmp_path):
     with pytest.raises(pl.InvalidData, match=rf"the plan: rate_tokens_per_s {told}"):
         pl.load_placement(path, slow)
     with pytest.raises(
-        pl.InvalidData, match=r"link_units = 'tokens'; .*replace\(problem, link_units='tokens'\)"
+        pl.InvalidData, match=r"link_units = 'tokens'; .*problem\.costs, link_units='tokens'\)"
     ):
-        pl.load_placement(path, dataclasses.replace(problem, link_units="transfers"))
+        pl.load_placement(path, with_link_units(problem, "transfers"))
 
 
 def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path):

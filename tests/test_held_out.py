@@ -12,8 +12,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.expected_rates import LEAST_ROWS, error_bands
-from pipelab.hardware.measurements import held_out_errors
+from pipelab.hardware.measurements import LEAST_ROWS, error_bands, held_out_errors
 
 ROWS = pd.read_csv("data/held_out_times.csv")
 # By phase and GPUs that cut a layer: rows, and the greatest median |error|; the target is 15%. Of the
@@ -80,7 +79,7 @@ def test_a_rate_is_expected_in_the_band_of_its_kind(errors, phase, degree):
     matrix = np.full((2 * degree, 2 * degree), link)
     problem = pl.Problem(
         pl.Cluster((gpu,) * 2 * degree, matrix), model, load, pl.Roofline(prefer="time"),
-        max_gpus_per_stage=degree, same_type_stages=False, link_units="tokens",
+        max_gpus_per_stage=degree, same_type_stages=False,
     )  # fmt: skip
     plan = pl.Placement.of([(n, tuple(range(i, i + degree))) for n, i in ((16, 0), (16, degree))])
     evaluation = pl.evaluate(problem, plan)
@@ -124,7 +123,7 @@ def test_the_band_is_that_of_the_attainable_rate():
 def test_a_result_shows_the_band_where_its_costs_know_one():
     cluster = pl.Cluster.from_counts({"L4": 2}, 24, 1)
     load, roof = pl.Workload(2048, 1, "decode"), pl.Roofline()
-    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, roof, link_units="tokens")
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, roof)
     result = pl.solve(problem)
     expected = roof.expected_rate(problem, result.evaluation)
     assert expected.sentence in result._repr_html_()
@@ -167,7 +166,6 @@ def _experts(model, phase):
         pl.Roofline(engine="SGLang"),
         8,
         same_type_stages=False,
-        link_units="tokens",
     )
 
 

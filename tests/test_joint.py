@@ -466,11 +466,9 @@ def test_stages_a_trillion_times_as_fast_as_links(form):
     """SCIP alone calls 1000 optimal: its tolerance swallows the links."""
     rates = np.array([[1.0, 1e3], [1e6, 1.0]])
     cluster = pl.Cluster((pl.GPU("T", 2.001123046875),) * 2, rates * 2.0**-12)
-    costs = pl.LinearThroughput({"T": pl.Coefficients(0, 0, -1e5, 1e12)})
+    costs = pl.LinearThroughput({"T": pl.Coefficients(0, 0, -1e5, 1e12)}, link_units="transfers")
     model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
-    problem = pl.Problem(
-        cluster, model, load, costs, 2, same_type_stages=False, link_units="transfers"
-    )
+    problem = pl.Problem(cluster, model, load, costs, 2, same_type_stages=False)
     with pytest.raises(
         pl.NotApplicable, match=r"fastest stage has .*method='aggregated' takes any"
     ):

@@ -119,7 +119,7 @@ def test_over_a_roofline_in_decode_it_is_solved_like_any_other():
     }
     small = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=8)
     problem = pl.Problem(gpus, small, pl.Workload(2048, 8, "decode", in_flight=1), pl.Measured(table, roof),
-                         max_gpus_per_stage=3, same_type_stages=False, link_units="tokens")  # fmt: skip
+                         max_gpus_per_stage=3, same_type_stages=False)  # fmt: skip
     assert pl.solve(problem, "aggregated", "rate").throughput == pytest.approx(
         oracle.best(problem), rel=1e-9
     )

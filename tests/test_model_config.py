@@ -213,7 +213,7 @@ REFUSED = {
         {"tie_word_embeddings": "false"}, "field 'tie_word_embeddings': 'false': expected true or false",
     ),
     "no layers": ({"num_hidden_layers": 0}, "field 'num_hidden_layers': 0"),
-    "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100000"),
+    "too many layers": ({"num_hidden_layers": 10**6}, "field 'num_hidden_layers': 1000000: expected at most 100,000"),
     "8 bits without a scheme": (
         {"torch_dtype": "float8_e4m3fn"}, "field 'torch_dtype': 'float8_e4m3fn': expected one of float16, bfloat16",
     ),
@@ -369,9 +369,7 @@ def test_keys_and_values_with_windows_in_some_layers(tmp_path):
     """By hand, for Gemma-3-1B: 22 layers keep 512 tokens, 4 keep all, of 2 · 256 numbers of 2 bytes each."""
     model = pl.load_model(_written(tmp_path, _config("Gemma-3-1B")))
     load = pl.Workload(32_768, 3, "decode")
-    problem = pl.Problem(
-        pl.Cluster.from_counts({"L4": 1}, 24, 10), model, load, pl.Roofline(), link_units="tokens"
-    )
+    problem = pl.Problem(pl.Cluster.from_counts({"L4": 1}, 24, 10), model, load, pl.Roofline())
     gpu = problem.cluster.gpus[0]
 
     def cache(layers):
@@ -455,7 +453,6 @@ def test_a_window_that_no_layer_has_changes_nothing(name, phase):
             model,
             load,
             pl.Roofline(),
-            link_units="tokens",
             max_gpus_per_stage=2,
             same_type_stages=False,
         )
@@ -476,7 +473,6 @@ def test_a_window_keeps_memory_and_time_from_growing():
     mistral = dataclasses.replace(pl.load_model("Llama-3-8B"), window=4096)
     problem = pl.Problem(
         pl.Cluster.from_counts({"L4": 1}, 24, 10), mistral, pl.Workload(4096, 4, "decode"), pl.Roofline(),
-        link_units="tokens",
     )  # fmt: skip
     longer = dataclasses.replace(problem, workload=pl.Workload(1_000_000, 4, "decode"))
     gpu = problem.cluster.gpus[0]

@@ -19,6 +19,7 @@ from pipelab.engine.parts import parts_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.hardware.linear_rates import with_link_units
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
 
@@ -37,7 +38,7 @@ def data_centre(*nodes, between=12.5, racks=None, **changes):
         links[rack[:, None] != rack] = racks[1]
     np.fill_diagonal(links, inside)
     cluster = pl.Cluster(tuple(gpus), links, np.array(node))
-    options = {"max_gpus_per_stage": 8, "same_type_stages": True, "link_units": "tokens"} | changes
+    options = {"max_gpus_per_stage": 8, "same_type_stages": True} | changes
     load = options.pop("workload", pl.Workload(2048, 32, "decode"))
     return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **options)
 
@@ -158,7 +159,9 @@ def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
     gpus = tuple(dataclasses.replace(gpu, type="A") for gpu in problem.cluster.gpus)
     cluster = dataclasses.replace(problem.cluster, gpus=gpus)
     problem = dataclasses.replace(
-        problem, cluster=cluster, costs=oracle.TableCosts(3, slowest=False)
+        problem,
+        cluster=cluster,
+        costs=oracle.TableCosts(3, slowest=False),
     )
     assert by_nodes(problem)
     monkeypatch.setattr(oracle.TableCosts, "nodes_matter_alone", False)
@@ -263,7 +266,7 @@ def priced(problem, seed):
     price = {g.type: float(rng.choice([0.35, 0.5, 1.25])) for g in problem.cluster.kinds}
     gpus = tuple(dataclasses.replace(g, usd_per_hour=price[g.type]) for g in problem.cluster.gpus)
     cluster = dataclasses.replace(problem.cluster, gpus=gpus)
-    return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
+    return with_link_units(dataclasses.replace(problem, cluster=cluster), "tokens")
 
 
 @pytest.mark.parametrize("seed", range(400, 412))
@@ -343,7 +346,7 @@ def test_the_least_cost_of_a_data_centre(both_solvers):
 @pytest.mark.parametrize("seed", range(600, 615))
 def test_lowest_latency_equals_brute_force(seed):
     problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
-    problem = dataclasses.replace(problem, link_units="tokens")
+    problem = with_link_units(problem, "tokens")
     found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
     result = solve_for_latency(problem, at_least=floor)

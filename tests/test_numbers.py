@@ -102,9 +102,7 @@ def _problems() -> dict[str, pl.Problem]:
     )
     load = pl.Workload(1024, 4, "decode")
     model = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=4)
-    real = pl.Problem(
-        pool, model, load, pl.Roofline(), 2, same_type_stages=False, link_units="tokens"
-    )
+    real = pl.Problem(pool, model, load, pl.Roofline(), 2, same_type_stages=False)
     return {
         "tiny": tiny,
         "two stages": heavy,

@@ -27,7 +27,6 @@ def _problem(cluster, model, load, **options):
         costs,
         max_gpus_per_stage=gpus,
         same_type_stages=False,
-        link_units="tokens",
     )
 
 

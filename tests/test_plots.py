@@ -15,6 +15,7 @@ from pipelab.figures.growth import plot_growth
 from pipelab.figures.placements import limited_by, placement_parts, plot_placement
 from pipelab.figures.progress import plot_progress
 from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, finish, ink_on, template
+from pipelab.hardware.linear_rates import with_link_units
 
 
 def _bars(figure):
@@ -208,7 +209,7 @@ def test_what_a_figure_does_not_take_is_named(tiny):
 
 
 def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny, tmp_path):
-    problem = dataclasses.replace(tiny, link_units="tokens")
+    problem = with_link_units(tiny, "tokens")
     result = pl.solve(problem)
     assert f"with {result.in_flight} in flight" in pl.plot(result).layout.title.text
     assert pl.plot(result) == pl.plot(result.problem, result.placement)

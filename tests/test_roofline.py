@@ -20,7 +20,8 @@ from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.pass_times import Demand, Span, hardware_of
+from pipelab.hardware.linear_rates import with_link_units
+from pipelab.hardware.pass_times import Demand, Span
 
 
 def test_parameters_equal_the_published_totals():
@@ -137,7 +138,7 @@ def test_ends_alone_differ_and_links_bind(seed):
 def _problem(**changes):
     options = {
         "cluster": pl.load_cluster("helix-single24"), "model": pl.load_model("Llama-3-70B"),
-        "workload": pl.Workload(1000, 8, "decode", in_flight=16), "costs": pl.Roofline(), "link_units": "tokens",
+        "workload": pl.Workload(1000, 8, "decode", in_flight=16), "costs": pl.Roofline(),
     } | changes  # fmt: skip
     return pl.Problem(**options)
 
@@ -198,7 +199,7 @@ BAD = {
         lambda: _problem(model=pl.Model("m", 4, 64, 64, 1.0)),
         "expected a Transformer",
     ),
-    "links in transfers": (lambda: _problem(link_units="transfers"), "expected 'tokens'"),
+    "links in transfers": (lambda: with_link_units(_problem(), "transfers"), "expected 'tokens'"),
     "an unknown GPU": (
         lambda: _problem(cluster=pl.Cluster.from_counts({"H1000": 2}, 80, 10)),
         "not a GPU type the cost model knows",
@@ -536,7 +537,7 @@ def test_no_prediction_is_absurd_where_nobody_looked(phase):
                 Demand(model, pl.Workload(tokens, 1, phase, 1)),
                 Span.of(model, range(32)),
             )
-            hardware = hardware_of(costs, demand, [gpu]).take(0)
+            hardware = costs.hardware(demand, [gpu]).take(0)
             times = {t: hardware.stage_seconds(span, batches, t) for t in (1, 2, 8)}
             for t, seconds in times.items():
                 where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"

@@ -20,8 +20,8 @@ def _problem(seed):
     matrix = rng.choice([0.05, 1.0], (n, n))
     model = pl.Model("m", 4, 1024, 1024, 1.0)
     costs = pl.LayerTimes({"A": float(rng.uniform(5, 20)), "B": float(rng.uniform(5, 20))})
-    links = {"link_units": "tokens", "max_gpus_per_stage": int(rng.integers(1, 3))}
-    return pl.Problem(pl.Cluster(pool, matrix), model, pl.Workload(64, 1), costs, **links)
+    most = int(rng.integers(1, 3))
+    return pl.Problem(pl.Cluster(pool, matrix), model, pl.Workload(64, 1), costs, most)
 
 
 @pytest.mark.parametrize("seed", SEEDS)

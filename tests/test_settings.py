@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.engines import rules
 from pipelab.io.engines.plan import EnginePlan
 
@@ -336,7 +337,7 @@ def test_megatron_starts_as_many_ranks_as_a_host_has_gpus(run, three):
 @pytest.fixture(scope="module")
 def pair():
     """Two stages on two hosts, to be trained with two sequences a microbatch."""
-    problem = replace(_free(5, 2, ["a", "b"]), link_units="tokens")
+    problem = with_link_units(_free(5, 2, ["a", "b"]), "tokens")
     return problem, pl.Placement.of([(2, (0,)), (3, (1,))])
 
 

@@ -14,6 +14,7 @@ from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
+from pipelab.hardware.linear_rates import with_link_units
 
 
 @pytest.mark.parametrize("case", pl.cases())
@@ -65,7 +66,7 @@ def test_an_option_of_one_method_alone_is_said_to_be_its():
 
 
 def test_the_objective_is_what_is_solved_for(tiny):
-    problem = dataclasses.replace(tiny, link_units="tokens")
+    problem = with_link_units(tiny, "tokens")
     gpus = tuple(dataclasses.replace(gpu, usd_per_hour=1.0) for gpu in problem.cluster.gpus)
     problem = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, gpus=gpus))
     assert pl.solve(problem, objective="throughput").objective is None

@@ -61,9 +61,7 @@ def random_problem(rng, gpus=None, layers=None, most=1):
     load = pl.Workload(
         64, int(rng.integers(1, 3)), "training", microbatches=int(rng.integers(1, 8))
     )
-    return pl.Problem(
-        cluster, model, load, Trained(rng, types), most, same_type_stages=False, link_units="tokens"
-    )
+    return pl.Problem(cluster, model, load, Trained(rng, types), most, same_type_stages=False)
 
 
 def placements(problem):
@@ -393,9 +391,7 @@ def test_a_stage_s_times_depend_on_which_gpus_its_links_join():
         pl.Workload(64, 6, "training", microbatches=2),
     )
     costs = AddedUpAtTheHub({"H": 50.0, "L": 50.0})
-    problem = pl.Problem(
-        cluster, model, load, costs, 3, same_type_stages=False, link_units="tokens"
-    )
+    problem = pl.Problem(cluster, model, load, costs, 3, same_type_stages=False)
     result = pl.solve(problem, objective="step_time")
     assert result.objective.value == pytest.approx(least(problem, "1F1B"), rel=1e-9)
 
@@ -420,8 +416,7 @@ def test_a_rank_has_whole_layers_in_equal_chunks():
     cluster = pl.Cluster.from_counts({"fast": 1, "slow": 1}, 1000, 50)
     costs, load = LayerTimes({"fast": 1, "slow": 3}), pl.Workload(64, 1, "training", microbatches=8)
     four, five = (
-        pl.Problem(cluster, pl.Model("m", n, 256, 1024, 0.001), load, costs, link_units="tokens")
-        for n in (4, 5)
+        pl.Problem(cluster, pl.Model("m", n, 256, 1024, 0.001), load, costs) for n in (4, 5)
     )
     one = pl.solve(four, objective="step_time", schedule="ZBH1")
     assert sorted(len(stage.layers) for stage in one.placement.stages) == [1, 3]

@@ -76,7 +76,6 @@ def test_the_stage_with_the_least_room_is_named():
     cluster = pl.Cluster.from_counts({"A100-SXM-80": 1, "L4": 1}, {"A100-SXM-80": 80, "L4": 24}, 10)
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-8B"), pl.Workload(8192, 1, "decode", in_flight=4), pl.Roofline(),
-        link_units="tokens",
     )  # fmt: skip
     held = problem.costs.capacity(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
     assert list(held.to_frame()["limits"]) == ["", "context, sequences"]
@@ -98,7 +97,7 @@ def test_the_stage_with_the_least_room_is_named():
 def test_nothing_is_held_where_weights_alone_are_too_large():
     cluster = pl.Cluster.from_counts({"L4": 1}, 24, 10)
     problem = pl.Problem(
-        cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline(), link_units="tokens"
+        cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline()
     )  # fmt: skip
     plan = pl.Placement.of([(80, (0,))])
     held = problem.costs.capacity(problem, plan)
@@ -128,7 +127,6 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
         problem = pl.Problem(
             pl.Cluster((gpu,) * number, np.full((number, number), 450.0)), model,
             pl.Workload(2048, batch, phase, 256, in_flight=row.stages), costs, max_gpus_per_stage=8,
-            link_units="tokens",
         )  # fmt: skip
         times = [
             costs.pass_seconds(model, problem.workload, gpu, range(i, i + 1), row.tensor_parallel)

@@ -218,9 +218,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
 def stage_cost(problem: Problem, gpus: Sequence[int], layers: range) -> StageCost:
     """What the cost model says of a stage, whether it fits or not; the GPUs by id."""
     members = [problem.cluster.gpus[g] for g in gpus]
-    return problem.costs.stage(
-        problem.model, problem.workload, members, layers, problem.batch_split
-    )
+    return problem.stage_cost(members, layers)
 
 
 def _cut_parts(problem: Problem, placement: Placement) -> list[_Part]:

@@ -13,7 +13,7 @@ from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
 from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, plain
-from pipelab.hardware.pass_times import Demand, hardware_of
+from pipelab.hardware.pass_times import Demand
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
@@ -42,7 +42,7 @@ class Roof(NamedTuple):
 
 def roof_of(costs: Roofline, model: Transformer, gpu: str) -> Roof:
     """Return what a type of GPU reaches in prompts of this model."""
-    hardware = hardware_of(costs, Demand(model, Workload(1, 1)), [GPU(gpu, 1)]).take(0)
+    hardware = costs.hardware(Demand(model, Workload(1, 1)), [GPU(gpu, 1)]).take(0)
     return Roof(float(hardware.flops), float(hardware.bandwidth))
 
 

@@ -21,7 +21,7 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.placed import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.hardware.pass_times import Demand, Span, hardware_of
+from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
 from pipelab.hardware.training_times import UNFUSED, gradients, training_flops, update_seconds
@@ -279,7 +279,7 @@ def _predicted(costs: "Roofline", row: "Series") -> dict[str, float]:
     order = schedule(name, row.ranks, int(row.microbatches), row.chunks)
     times = StageCosts(forward, back, weight, comm=message, unit="s")
     share = gpt(row).parameters() / (row.ranks * row.tensor_parallel)
-    hardware = hardware_of(costs, _demand(row), [_gpu(costs, row)]).take(0)
+    hardware = costs.hardware(_demand(row), [_gpu(costs, row)]).take(0)
     update = update_seconds(costs, float(hardware.bandwidth), share)
     return {"step_s": float(simulate(order, times).makespan + update)}
 
@@ -301,7 +301,7 @@ def _of_layers(
         back = back + forward
     elif row.recompute == "selective":
         thin = activation_bytes(demand.model, tokens, recompute="selective", **options)
-        hardware = hardware_of(costs, demand, [gpu]).take(0)
+        hardware = costs.hardware(demand, [gpu]).take(0)
         flops = UNFUSED.forward * row.microbatch * demand.attention_flops() / t
         moved = hardware.moving_seconds(layer - thin)
         back = back + layers * (flops / hardware.head_flops + moved)

@@ -27,7 +27,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, LayerTimes
+from pipelab.costs import LayerTimes, fits_in
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.joint import FAMILIES, Incidence
@@ -293,7 +293,7 @@ def _numbers(
         rate = _gpu_rate(problem, name, batch / k, size)
         if k > 1:
             rate *= efficiency * k * ((2 - 1 / k) if factor else 1.0)
-        fits = weights + _beside_weights_gb(problem, k) <= memory * MEMORY_SLACK
+        fits = fits_in(weights + _beside_weights_gb(problem, k), memory)
         rows.append((k, rate, passes, fits))
         if not passes:
             break
@@ -306,8 +306,7 @@ def _gpu_rate(problem: Problem, name: str, batch: float, size: int) -> float:
         return float(problem.costs.gpu_throughput(name, problem.workload, batch, size))
     gpu = next(gpu for gpu in problem.cluster.gpus if gpu.type == name)
     # A share of the batch takes that share of the time, so it does not change the rate.
-    cost = problem.costs.stage(problem.model, problem.workload, [gpu], range(size), "even")
-    return cost.throughput
+    return problem.stage_cost([gpu], range(size)).throughput
 
 
 def _beside_weights_gb(problem: Problem, number: int) -> float:

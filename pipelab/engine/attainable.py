@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.costs import link_unit
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import (
     Instance,
@@ -136,7 +137,7 @@ class Pairs:
     _left_open: str | None = None  # what ended a program but for the deadline
 
     def __post_init__(self) -> None:
-        self.full |= self.problem.link_units == "transfers"
+        self.full |= link_unit(self.problem.costs) == "transfers"
 
     def under(self, budget: Budget) -> "Pairs":
         """The same pairs within a budget."""

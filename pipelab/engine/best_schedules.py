@@ -28,7 +28,7 @@ from functools import cached_property
 from html import escape
 from importlib.metadata import version
 from math import ceil, floor, lcm
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -44,11 +44,13 @@ from pipelab.engine.timeline.timeline import Timeline, simulate
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
 from pipelab.fields import (
+    Flag,
+    Number,
     amounts,
+    checked_value,
+    described,
     instance,
     is_list,
-    real_number,
-    true_or_false,
     whole_number,
 )
 from pipelab.schedules import KINDS, Action, Schedule, one_rank
@@ -64,6 +66,7 @@ MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
 # Sums of a million actions stay below 2^53, where floats are whole numbers still.
 FINEST = 10**12
 _WHAT = "best_schedule"
+_MEMORY = Annotated[Number, described("a number, or one per rank")]
 # One stage per rank. Where the backward is split, a full one is run as its halves.
 _RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
 _FIRST_S = 30.0  # for the bound by formula, and at most a third of the time left
@@ -198,7 +201,7 @@ def question_of(
         As `best_schedule` says.
     """
     microbatches = whole_number(_WHAT, "microbatches", microbatches)
-    split_backward = true_or_false(_WHAT, "split_backward", split_backward)
+    split_backward = checked_value(_WHAT, "split_backward", split_backward, Flag)
     ranks = _ranks(costs, ranks)
     actions = ranks * microbatches * (3 if split_backward else 2)
     if actions > LARGEST:
@@ -243,7 +246,7 @@ def _ranks(costs: StageCosts, ranks: int | None) -> int:
 def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
     if is_list(memory):
         return tuple(amounts(_WHAT, "memory", cast(Sequence[float], memory), ranks))
-    most = real_number(_WHAT, "memory", memory, "expected a number, or one per rank")
+    most = checked_value(_WHAT, "memory", memory, _MEMORY)
     return tuple(amounts(_WHAT, "memory", [most] * ranks, ranks))
 
 

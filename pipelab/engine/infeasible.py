@@ -65,7 +65,7 @@ def why_no_layer_fits(problem: Problem) -> str:
 
 def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, float]:
     """GB missing on the smallest of these GPUs, their number, and GB needed there."""
-    cost = problem.costs.stage(problem.model, problem.workload, gpus, layers, problem.batch_split)
+    cost = problem.stage_cost(gpus, layers)
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 
 

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost
+from pipelab.costs import StageCost, link_unit
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.count import compositions, number_of_compositions
@@ -366,7 +366,7 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
     bandwidth = classes.bandwidth_gb_per_s
     link = np.broadcast_to(problem.link_throughput(bandwidth), bandwidth.shape).copy()
     hop = np.zeros_like(link)
-    if problem.link_units == "tokens":
+    if link_unit(problem.costs) == "tokens":
         hop[:] = problem.message_seconds(bandwidth, classes.latency_ms)
     for a in np.flatnonzero(classes.count == 1) if len(classes) > 1 else ():
         others = np.arange(len(classes)) != a

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import InstanceOf
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import fits_in
 from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
@@ -259,10 +259,8 @@ def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
 def _lacking(problem: Problem, stage: Stage) -> tuple[int, float] | None:
     """Return the GPU of a stage that lacks most memory, and what it needs; None if all have enough."""
     gpus = [problem.cluster.gpus[g] for g in stage.gpus]
-    need = problem.costs.stage(
-        problem.model, problem.workload, gpus, stage.layers, problem.batch_split
-    ).memory_gb
-    if all(n <= gpu.memory_gb * MEMORY_SLACK for n, gpu in zip(need, gpus, strict=True)):
+    need = problem.stage_cost(gpus, stage.layers).memory_gb
+    if all(fits_in(n, gpu.memory_gb) for n, gpu in zip(need, gpus, strict=True)):
         return None
     lacks = (n - gpu.memory_gb for n, gpu in zip(need, gpus, strict=True))
     _, needed, g = max(zip(lacks, need, stage.gpus, strict=True))

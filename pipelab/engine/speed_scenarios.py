@@ -8,14 +8,16 @@ much.
 
 from dataclasses import dataclass, replace
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from annotated_types import Gt, Lt
 
 from pipelab.costs import LayerTimes
 from pipelab.display import table
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import given, instance, real_number
+from pipelab.fields import Real, checked_value, described, given, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result, placement_in, solve
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["Scenario", "Sensitivity", "sensitivity"]
+
+
+_WITHIN = Annotated[Real, Gt(0), Lt(1), described("a share above 0 and below 1")]
 
 
 @dataclass(frozen=True)
@@ -156,9 +161,7 @@ def sensitivity(
     [6005, 6637]
     """
     instance("sensitivity", "problem", problem, Problem, "a Problem")
-    within = real_number("sensitivity", "within", within)
-    if not 0 < within < 1:
-        raise InvalidValue("sensitivity", [("within", within, "expected above 0 and below 1")])
+    within = checked_value("sensitivity", "within", within, _WITHIN)
     best = solve(problem, **options)
     placement = best.placement if plan is None else placement_in(plan, "sensitivity")
     if placement is None:

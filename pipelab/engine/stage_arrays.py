@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, LayerTimes, answered, pass_time
+from pipelab.costs import LayerTimes, answered, fits_in, pass_time
 from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import InvalidValue
 from pipelab.hardware.linear_rates import LinearThroughput, finished
@@ -29,8 +29,8 @@ class StageTables(NamedTuple):
 
     def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
         """Which candidates have a rate, and the memory on every GPU of theirs; bool, shape (C, U)."""
-        limit = np.array([kind.memory_gb for kind in kinds])[None, :, None] * MEMORY_SLACK
-        return np.all(self.memory_gb <= limit, axis=1) & (self.throughput > 0)
+        memory = np.array([kind.memory_gb for kind in kinds])[None, :, None]
+        return np.all(fits_in(self.memory_gb, memory), axis=1) & (self.throughput > 0)
 
 
 def stage_tables(
@@ -82,7 +82,7 @@ def memory_parts(problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
     costs = problem.costs
     if hasattr(costs, "memory_parts"):
         return costs.memory_parts(problem, gpu, layers)
-    cost = costs.stage(problem.model, problem.workload, [gpu], layers, problem.batch_split)
+    cost = problem.stage_cost([gpu], layers)
     weights = problem.model.weight_gb(layers)
     return {"weights": weights, "all else": cost.memory_gb[0] - weights}
 

@@ -7,7 +7,7 @@ from pipelab.display import counted, listed
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue, needed_by
-from pipelab.fields import instance, is_list, numbered, real_number, true_or_false
+from pipelab.fields import Flag, checked_value, instance, is_list, is_real, whole_number
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
@@ -94,14 +94,14 @@ def checked(
     """Return the options of `gantt`; refuse what does not fit, each by its name."""
     marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
     for name, value in marks.items():
-        true_or_false("gantt", name, value)
+        checked_value("gantt", name, value, Flag)
     if overview is not None:
-        true_or_false("gantt", "overview", overview)
+        checked_value("gantt", "overview", overview, Flag)
     if finding is not None:
         instance("gantt", "finding", finding, str, "text")
     if follow is not None:
-        most = timeline.schedule.microbatches
-        follow = numbered("gantt", "follow", follow, most, "microbatch")
+        most = timeline.schedule.microbatches - 1
+        follow = whole_number("gantt", "follow", follow, 0, most)
     window = _checked_window(timeline, window)
     return {**marks, "window": window, "follow": follow, "overview": overview, "finding": finding}
 
@@ -111,9 +111,9 @@ def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | No
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
     edges = tuple(window) if is_list(window) else ()
-    if len(edges) != 2:
+    if len(edges) != 2 or not all(map(is_real, edges)):
         raise InvalidValue("gantt", [("window", window, expected)])
-    low, high = (real_number("gantt", "window", edge, expected) for edge in edges)
+    low, high = map(float, edges)
     low, high = max(low, 0.0), min(high, timeline.makespan)
     if not low < high:
         raise InvalidValue("gantt", [("window", window, expected)])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import listed
 from pipelab.engine.schedules import RULES
 from pipelab.errors import InvalidValue
-from pipelab.fields import instance, is_list, real_number
+from pipelab.fields import NotNegative, checked_value, instance, is_list
 from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
@@ -126,11 +126,8 @@ def _checked(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]
             many = f"one number for each of {len(values)} values, and at least one"
             expected = f"expected {many}; got {len(numbers)}"
             raise InvalidValue("plot_makespans", [(field, ends, expected)])
-        numbers = [real_number("plot_makespans", field, number) for number in numbers]
-        if min(numbers) < 0:
-            expected = "expected numbers of at least 0"
-            raise InvalidValue("plot_makespans", [(field, ends, expected)])
-        found[plain(name)] = numbers
+        amounts = [checked_value("plot_makespans", field, one, NotNegative) for one in numbers]
+        found[plain(name)] = amounts
     return values, found
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.costs import fits_in
 from pipelab.display import DOES_NOT_FIT, counted
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -245,10 +245,9 @@ def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[
     _, number, stage, g = block
     gpus, layers = problem.cluster.gpus, problem.model.layers
     mine = [gpus[one] for one in stage.gpus]
-    load = problem.workload, mine, stage.layers, problem.batch_split
-    cost, own = problem.costs.stage(problem.model, *load), stage.gpus.index(g)
+    cost, own = problem.stage_cost(mine, stage.layers), stage.gpus.index(g)
     need, offered = cost.memory_gb[own], gpus[g].memory_gb
-    over = need > offered * MEMORY_SLACK
+    over = not fits_in(need, offered)
     name = f"stage {number}" if len(stage.layers) >= _NAMED * layers else f"{number}"
     colour = colours[gpus[g].type]
     return (

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain
-from pipelab.hardware.expected_rates import error_bands
+from pipelab.hardware.measurements import error_bands
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series

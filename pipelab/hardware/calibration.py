@@ -18,7 +18,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.pass_times import Demand, Span, hardware_of
+from pipelab.hardware.pass_times import Demand, Span
 from pipelab.io.csv_cells import Row, read_objects
 from pipelab.problem import Workload
 
@@ -124,7 +124,7 @@ class Traversal:
 
     def milliseconds(self, costs: "Roofline") -> float:
         """Predict the time with the constants of this cost model, of which only the row's engine counts."""
-        hardware = hardware_of(costs.running(self.engine), self.demand, [self.gpu])
+        hardware = costs.running(self.engine).hardware(self.demand, [self.gpu])
         return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
 
 

@@ -5,16 +5,18 @@ cannot hold (layers with a state, an encoder that reads the prompt) is refused w
 approximated. Of a model that also sees or hears, the part that reads and writes text is read, and a
 warning says that the rest is left out.
 
-From the fields of a configuration to those of `Transformer` there is one function per family of
-models. What a file leaves out has the default of its class in transformers.
+`_FAMILIES` says how the fields of each family become those of `Transformer`. What a file leaves out
+has the default of its class in transformers.
 """
 
 import os
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
@@ -79,9 +81,7 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Tra
     c = _text_part(_read(path))
     kind = c.get("model_type")
     _refuse_unsupported(c, kind)
-    fields = _FAMILIES[kind](c)
-    if "window" not in fields:
-        _refuse_other_attention(c)
+    fields = _FAMILIES[kind].fields(c)
     if precision is None:
         precision = _precision_of(c)
     try:
@@ -180,32 +180,48 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 # The families
 
 
-def _common(c: _Config, head_dim: int | None = None, tied: bool = False) -> dict[str, Any]:
-    """Read what all families have; `head_dim` and `tied` are the family's defaults."""
-    width, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
-    if c.get("head_dim", head_dim) is None:
-        if width % heads:
+class _Family(NamedTuple):
+    """How the fields of one family's configurations become those of `Transformer`."""
+
+    each: bool = False  # without num_key_value_heads, every head has its own keys and values
+    biased: bool = False  # `attention_bias` and `mlp_bias` count
+    windows: Callable[[_Config], dict[str, Any]] | None = None  # None: all look back at everything
+    norms: Callable[[dict[str, Any]], int] | None = None  # beside the two of every layer
+    more: Callable[[_Config], dict[str, Any]] | None = None
+    defaults: Mapping[str, Any] = {}  # of the family's class in transformers
+
+    def fields(self, c: _Config) -> dict[str, Any]:
+        """Read the fields of `Transformer`, but for name and precision."""
+        absent = {key: value for key, value in self.defaults.items() if c.get(key) is None}
+        c = _Config(c.path, {**c.values, **absent})
+        fields = self._dimensions(c)
+        if self.windows is None:
+            _refuse_other_attention(c)
+        else:
+            fields |= self.windows(c)
+        extra = self.norms(fields) if self.norms else 0
+        if self.biased and c.flag("mlp_bias"):
+            extra += 2 * fields["d_ff"] + fields["d_model"]
+        if self.biased and c.flag("attention_bias"):  # of queries, keys, values and output
+            extra += fields["d_model"]
+            fields["qkv_bias"] = True
+        return fields | {"extra_parameters": extra} | (self.more(c) if self.more else {})
+
+    def _dimensions(self, c: _Config) -> dict[str, Any]:
+        width, heads = c.whole("hidden_size"), c.whole("num_attention_heads")
+        if c.get("head_dim") is None and width % heads:
             expected = f"expected a divisor of hidden_size = {width}, or a head_dim"
             raise c.error("num_attention_heads", expected)
-        head_dim = width // heads
-    return {
-        "layers": c.whole("num_hidden_layers"),
-        "d_model": width,
-        "d_ff": c.whole("intermediate_size"),
-        "heads": heads,
-        "kv_heads": c.whole("num_key_value_heads"),
-        "head_dim": c.whole("head_dim", head_dim),
-        "vocab": c.whole("vocab_size"),
-        "tied_embeddings": c.flag("tie_word_embeddings", tied),
-    }
-
-
-def _biased(c: _Config, fields: dict[str, Any]) -> dict[str, Any]:
-    """Add the biases of queries, keys, values and output if `attention_bias` is set."""
-    if not c.flag("attention_bias"):
-        return fields
-    extra = fields.get("extra_parameters", 0) + fields["d_model"]
-    return fields | {"qkv_bias": True, "extra_parameters": extra}
+        return {
+            "layers": c.whole("num_hidden_layers"),
+            "d_model": width,
+            "d_ff": c.whole("intermediate_size"),
+            "heads": heads,
+            "kv_heads": c.whole("num_key_value_heads", heads if self.each else None),
+            "head_dim": c.whole("head_dim", width // heads),
+            "vocab": c.whole("vocab_size"),
+            "tied_embeddings": c.flag("tie_word_embeddings"),
+        }
 
 
 def _windows(c: _Config, default: int | None = None, every: int = 0) -> dict[str, Any]:
@@ -255,71 +271,19 @@ def _windows_if_used(c: _Config) -> dict[str, Any]:
     return {"window": None} if full >= layers else found | {"full_layers": tuple(range(full))}
 
 
-def _llama(c: _Config) -> dict[str, Any]:
-    c = _with(c, num_key_value_heads=c.get("num_attention_heads"))
-    fields = _common(c)
-    if c.flag("mlp_bias"):
-        fields["extra_parameters"] = 2 * fields["d_ff"] + fields["d_model"]
-    return _biased(c, fields)
-
-
-def _with(c: _Config, **defaults: Any) -> _Config:
-    """Fill in a family's defaults for what is absent or null."""
-    present = {key: value for key, value in c.values.items() if value is not None}
-    return _Config(c.path, defaults | present)
-
-
-def _mistral(c: _Config) -> dict[str, Any]:
-    return _common(c) | _windows(c, 4096)
-
-
-def _phi3(c: _Config) -> dict[str, Any]:
-    return _common(_with(c, num_key_value_heads=c.get("num_attention_heads"))) | _windows(c)
-
-
-def _gemma(c: _Config) -> dict[str, Any]:
-    return _biased(c, _common(c, head_dim=256, tied=True))
-
-
-def _gemma2(c: _Config) -> dict[str, Any]:
-    """Norms before and after both blocks; every other layer has a window, the first one among them."""
-    fields = _common(c, head_dim=256, tied=True) | _windows(c, 4096, every=2)
-    return _biased(c, fields | {"extra_parameters": 2 * fields["d_model"]})
-
-
-def _gemma3(c: _Config) -> dict[str, Any]:
-    """Read Gemma 3: as Gemma 2, with norms of queries and keys, and five windows to a layer without one."""
+def _gemma3_windows(c: _Config) -> dict[str, Any]:
+    """Five windows to a layer without one."""
     if c.flag("use_bidirectional_attention"):
         reason = "a token looks ahead, too, and it writes none"
         raise c.refused("use_bidirectional_attention", reason)
     older, newer = "sliding_window_pattern", "_sliding_window_pattern"
-    windows = _windows(c, 4096, every=c.whole(newer if newer in c.values else older, 6))
-    c = _with(c, num_attention_heads=8, num_key_value_heads=4, vocab_size=262_208)
-    fields = _common(c, head_dim=256, tied=True) | windows
-    norms = 2 * fields["d_model"] + 2 * fields["head_dim"]
-    return _biased(c, fields | {"extra_parameters": norms})
+    return _windows(c, 4096, every=c.whole(newer if newer in c.values else older, 6))
 
 
-def _qwen2(c: _Config) -> dict[str, Any]:
-    return _common(c) | {"qkv_bias": True} | _windows_if_used(c)
-
-
-def _qwen3(c: _Config, head_dim: int | None = 128) -> dict[str, Any]:
-    fields = _common(c, head_dim) | _windows_if_used(c)
-    return _biased(c, fields | {"extra_parameters": 2 * fields["head_dim"]})  # norms of both
-
-
-def _olmo2(c: _Config) -> dict[str, Any]:
-    fields = _common(_with(c, num_key_value_heads=c.get("num_attention_heads")))
-    wide = (fields["heads"] + fields["kv_heads"]) * fields["head_dim"]
-    return _biased(c, fields | {"extra_parameters": wide})  # norms of all queries, and of all keys
-
-
-def _mixtral(c: _Config) -> dict[str, Any]:
-    return _common(c) | {
+def _mixtral_experts(c: _Config) -> dict[str, Any]:
+    return {
         "experts": c.whole("num_local_experts", least=2),
         "experts_per_token": c.whole("num_experts_per_tok"),
-        **_windows(c),
     }
 
 
@@ -338,80 +302,91 @@ def _qwen_experts(c: _Config) -> dict[str, Any]:
     }
 
 
-def _qwen2_moe(c: _Config) -> dict[str, Any]:
-    fields = _common(c) | _qwen_experts(c)
+def _qwen2_experts(c: _Config) -> dict[str, Any]:
+    fields = _qwen_experts(c)
     if fields["dense_layers"]:  # which have no gate of a shared expert
         raise c.error("mlp_only_layers", "expected []")
     shared, width = c.whole("shared_expert_intermediate_size"), fields["expert_ff"]
     if shared % width:
         expected = f"expected a multiple of moe_intermediate_size = {width}"
         raise c.error("shared_expert_intermediate_size", expected)
-    return fields | {
-        "shared_experts": shared // width,
-        "qkv_bias": c.flag("qkv_bias", True),
-        "extra_parameters": fields["d_model"],  # the shared expert's gate
-        **_windows_if_used(c),
-    }
+    return fields | {"shared_experts": shared // width, "qkv_bias": c.flag("qkv_bias", True)}
 
 
-def _qwen3_moe(c: _Config) -> dict[str, Any]:
-    return _qwen3(c, head_dim=None) | _qwen_experts(c)
-
-
-def _deepseek(c: _Config, bias: str) -> dict[str, Any]:
-    """Latent attention, and experts in all but the first layers; `bias`: how routing is done by default."""
+def _deepseek(c: _Config) -> dict[str, Any]:
+    """Latent attention, and experts in all but the first layers."""
     if c.whole("moe_layer_freq", 1) != 1:
         raise c.error("moe_layer_freq", "expected 1: experts in every layer but the first few")
-    heads, value_dim = c.whole("num_attention_heads"), c.whole("v_head_dim")
-    rank = None if c.get("q_lora_rank") is None else c.whole("q_lora_rank")
-    latent = LatentAttention(rank, c.whole("kv_lora_rank"), c.whole("qk_rope_head_dim"), value_dim)
-    own = c.whole("qk_nope_head_dim")
-    none = 0 if "n_shared_experts" in c.values else None  # null; the classes' defaults differ
-    fields = _common(
-        _with(_Config(c.path, {**c.values, "head_dim": own}), num_key_value_heads=heads)
-    )
+    query_rank = None if c.get("q_lora_rank") is None else c.whole("q_lora_rank")
+    kv_rank, rope_dim = c.whole("kv_lora_rank"), c.whole("qk_rope_head_dim")
+    biases = 0
     if c.flag("attention_bias"):  # of what is projected down, and of the output
-        biases = (rank or 0) + latent.kv_rank + latent.rope_dim + fields["d_model"]
-        fields["extra_parameters"] = biases
-    return fields | {
+        biases = (query_rank or 0) + kv_rank + rope_dim + c.whole("hidden_size")
+    none = 0 if "n_shared_experts" in c.values else None  # null; the classes' defaults differ
+    return {
+        "head_dim": c.whole("qk_nope_head_dim"),
+        "latent": LatentAttention(query_rank, kv_rank, rope_dim, c.whole("v_head_dim")),
+        "extra_parameters": biases,
         "experts": c.whole("n_routed_experts", least=2),
         "experts_per_token": c.whole("num_experts_per_tok"),
         "shared_experts": c.whole("n_shared_experts", none, least=0),
         "expert_ff": c.whole("moe_intermediate_size"),
         "dense_layers": c.whole("first_k_dense_replace", least=0),
-        "router_bias": c.get("topk_method", bias) == "noaux_tc",
-        "latent": latent,
+        "router_bias": c.get("topk_method") == "noaux_tc",
     }
 
 
-_FAMILIES: dict[str, Callable[[_Config], dict[str, Any]]] = {
-    "llama": _llama,
-    "granite": _llama,
-    "mistral": _mistral,
-    "ministral": _mistral,
-    "phi3": _phi3,
-    "gemma": _gemma,
-    "gemma2": _gemma2,
-    "gemma3_text": _gemma3,
-    "qwen2": _qwen2,
-    "qwen3": _qwen3,
-    "olmo2": _olmo2,
-    "mixtral": _mixtral,
-    "qwen2_moe": _qwen2_moe,
-    "qwen3_moe": _qwen3_moe,
-    "deepseek_v2": lambda c: _deepseek(c, "greedy"),
-    "deepseek_v3": lambda c: _deepseek(c, "noaux_tc"),
-    "kimi_k2": lambda c: _deepseek(c, "noaux_tc"),
+_LLAMA = _Family(each=True, biased=True)
+_MISTRAL = _Family(windows=partial(_windows, default=4096))
+_GEMMA = _Family(biased=True, defaults={"head_dim": 256, "tie_word_embeddings": True})
+# Gemma 2 has norms before and after both blocks; every other layer has a window, the first among them.
+_GEMMA2 = _GEMMA._replace(
+    windows=partial(_windows, default=4096, every=2), norms=lambda f: 2 * f["d_model"]
+)
+_GEMMA3 = _GEMMA2._replace(
+    windows=_gemma3_windows,
+    norms=lambda f: 2 * f["d_model"] + 2 * f["head_dim"],
+    defaults={
+        **_GEMMA.defaults,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "vocab_size": 262_208,
+    },
+)
+# Qwen 3 has norms of queries and of keys; OLMo 2 of those of all heads together.
+_QWEN2 = _Family(windows=_windows_if_used, more=lambda _: {"qkv_bias": True})
+_QWEN3 = _Family(biased=True, windows=_windows_if_used, norms=lambda f: 2 * f["head_dim"])
+_OLMO2 = _LLAMA._replace(norms=lambda f: (f["heads"] + f["kv_heads"]) * f["head_dim"])
+_DEEPSEEK_V3 = _Family(each=True, more=_deepseek, defaults={"topk_method": "noaux_tc"})
+_FAMILIES = {
+    "llama": _LLAMA,
+    "granite": _LLAMA,
+    "mistral": _MISTRAL,
+    "ministral": _MISTRAL,
+    "phi3": _Family(each=True, windows=_windows),
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA3,
+    "qwen2": _QWEN2,
+    "qwen3": _QWEN3._replace(defaults={"head_dim": 128}),
+    "olmo2": _OLMO2,
+    "mixtral": _Family(windows=_windows, more=_mixtral_experts),
+    # norms: the shared expert's gate
+    "qwen2_moe": _QWEN2._replace(norms=lambda f: f["d_model"], more=_qwen2_experts),
+    "qwen3_moe": _QWEN3._replace(more=_qwen_experts),
+    "deepseek_v2": _DEEPSEEK_V3._replace(defaults={}),
+    "deepseek_v3": _DEEPSEEK_V3,
+    "kimi_k2": _DEEPSEEK_V3,
 }
 
 
 # In which precision a checkpoint keeps its weights: `Transformer` has one for all matrices of the layers, and
 # 16 bits for all else. What does it differently is refused; giving `precision` takes the nearest instead.
 
-# Of what a list of modules that are not converted may name: all this has 16 bits anyway.
-_PLAIN = ("lm_head", "embed_tokens", "gate", "shared_expert_gate", "router")
-# Parts of their names that say a module is none of the text's.
-_NOT_TEXT = ("vision", "visual", "multi_modal", "audio")
+# What a list of modules that are not converted may name: what has 16 bits anyway, or is not the text's.
+_PLAIN = re.compile(
+    r"(lm_head|embed_tokens|gate|router|norm\$?)$|vision|visual|multi_modal|audio", re.DOTALL
+)
 # Where the schemes list them.
 _KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16
@@ -452,7 +427,7 @@ class _Scheme:
     def precision(self) -> str:
         method, get = self.values.get("quant_method"), self.values.get
         self._refuse_other_modules()
-        if method in ("fp8", "fbgemm_fp8"):
+        if method in ("fp8", "fbgemm_fp8") or (method, get("quant_algo")) == ("modelopt", "FP8"):
             return "fp8"
         if method in ("awq", "gptq"):
             if get("lm_head") is True:
@@ -462,8 +437,6 @@ class _Scheme:
             return self._compressed()
         if method == "bitsandbytes" and get("load_in_8bit") is True:
             return "int8"
-        if method == "modelopt" and get("quant_algo") == "FP8":
-            return "fp8"
         known = "expected fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt's FP8, or 8 bits of bitsandbytes"
         raise self.error("quant_method", method, known)
 
@@ -496,8 +469,5 @@ class _Scheme:
             if not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
             for name in names:
-                last = name.rpartition(".")[2] if isinstance(name, str) else ""
-                if isinstance(name, str) and any(part in name for part in _NOT_TEXT):
-                    continue
-                if not (last.endswith(_PLAIN) or last.endswith("norm") or last.endswith("norm$")):
+                if not isinstance(name, str) or not _PLAIN.search(name):
                     raise self.error(key, name, "expected every matrix of the layers in few bits")

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, takewhile
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +38,7 @@ _MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LABEL = re.compile(r"GPU(\d{1,4})")
-_WORD = re.compile(r"X|NV[1-9]\d?|PIX|PXB|PHB|NODE|SYS|SOC")
+_WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,36 +167,31 @@ def _lanes(row: Row, column: str) -> int | None:
 
 def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]:
     """Read what is between every two GPUs, in words; text around the matrix is skipped."""
-    header: list[int] | None = None
+    header: list[int] = []
     found: dict[int, list[str]] = {}
     for n, raw in enumerate(read_text(path).splitlines(), start=1):
-        line = _ANSI.sub("", raw).strip()
-        words = line.split()
-        if words and words[0].startswith("MIG"):
-            raise InvalidData(f"{path}, line {n}: {shown(line)}: a MIG instance: {_MIG}")
+        place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
+        if line.startswith("MIG"):
+            raise InvalidData(f"{place}: {shown(line)}: a MIG instance: {_MIG}")
         # `vllm collect-env` puts "GPU topology:" in front.
-        labels = [_LABEL.fullmatch(word) for word in line.rpartition(":")[2].split()]
-        if not labels or not labels[0]:
+        words = line.rpartition(":")[2].split()
+        labels = [int(word.removeprefix("GPU")) for word in takewhile(_LABEL.fullmatch, words)]
+        if not labels:
             continue
-        if header is None:
-            ends = labels.index(None) if None in labels else len(labels)
-            header = [int(label[1]) for label in labels[:ends] if label]
-            if header != wanted:
-                expected = f"expected the GPUs of {gpus.name}: {_labels(wanted)}"
-                raise InvalidData(f"{path}, line {n}: a header with {_labels(header)}; {expected}")
-        else:
-            index, cells = int(labels[0][1]), words[1 : 1 + len(header)]
-            _check_row(f"{path}, line {n}", index, cells, header, found)
+        if header:
+            index, cells = labels[0], words[1 : 1 + len(header)]
+            _check_row(place, index, cells, header, found)
             found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
-    if header is None:
-        raise InvalidData(
-            f"{path}: no line begins with GPU0 GPU1 …; expected what `nvidia-smi topo -m` prints"
-        )
-    missing = [i for i in header if i not in found]
-    if missing:
-        raise InvalidData(
-            f"{path}: no row of {_labels(missing)}: the listing is torn; expected a row for every GPU"
-        )
+        elif labels != wanted:
+            expected = f"expected the GPUs of {gpus.name}: {_labels(wanted)}"
+            raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
+        header = header or labels
+    if not header:
+        expected = "expected what `nvidia-smi topo -m` prints"
+        raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {expected}")
+    if missing := [i for i in header if i not in found]:
+        torn = "the listing is torn; expected a row for every GPU"
+        raise InvalidData(f"{path}: no row of {_labels(missing)}: {torn}")
     for i, j in combinations(range(len(header)), 2):
         there, back = found[header[i]][j], found[header[j]][i]
         if there != back:
@@ -206,8 +201,7 @@ def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]
 
 
 def _labels(indices: list[int]) -> str:
-    text = " ".join(f"GPU{i}" for i in indices[:32])
-    return text if len(indices) <= 32 else f"{text} …"
+    return " ".join(f"GPU{i}" for i in indices[:32]) + (" …" if len(indices) > 32 else "")
 
 
 def _check_row(
@@ -215,16 +209,13 @@ def _check_row(
 ) -> None:
     if index not in header or index in found:
         why = "is listed already" if index in found else "is not in the header"
-        raise InvalidData(
-            f"{place}: GPU{index} {why}; expected one row for every GPU of the header"
-        )
+        expected = "expected one row for every GPU of the header"
+        raise InvalidData(f"{place}: GPU{index} {why}; {expected}")
     if len(cells) != len(header):
-        raise InvalidData(
-            f"{place}: {len(cells)} cells after GPU{index}; expected {len(header)}: the listing is torn"
-        )
+        expected = f"expected {len(header)}: the listing is torn"
+        raise InvalidData(f"{place}: {len(cells)} cells after GPU{index}; {expected}")
     for other, cell in zip(header, cells, strict=True):
-        fits = _WORD.fullmatch(cell) and (cell == "X") == (other == index)
-        if not fits or (cell.startswith("NV") and int(cell[2:]) > _MOST_LINKS):
+        if not re.fullmatch("X" if other == index else _WORD, cell):
             words = "X" if other == index else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS"
             raise InvalidData(f"{place}: GPU{index} to GPU{other}: {shown(cell)}: expected {words}")
 

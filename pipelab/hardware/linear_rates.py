@@ -5,7 +5,8 @@ of layers, as on no real GPU. They are kept because the write-up's numbers come 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -65,6 +66,10 @@ class LinearThroughput:
         configuration.
     activation_overhead : float
         Factor, above 0, on the activation memory.
+    link_units : {"tokens", "transfers"}
+        "tokens" counts the tokens that each transfer carries. "transfers" compares a link's
+        transfers/s with a stage's tokens/s, as the write-up does by mistake; only the write-up's
+        own files set it, see `load_case`.
 
     Raises
     ------
@@ -92,6 +97,7 @@ class LinearThroughput:
     coefficients: Mapping[str, Coefficients]
     efficiency: Share = 0.85
     activation_overhead: Positive = 1.15
+    link_units: Literal["tokens", "transfers"] = "tokens"
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -147,9 +153,8 @@ class LinearThroughput:
                     raise InvalidValue("Problem", [("costs", "coefficients", expected)])
 
     def __hash__(self) -> int:
-        return hash(
-            (frozenset(self.coefficients.items()), self.efficiency, self.activation_overhead)
-        )
+        numbers = self.efficiency, self.activation_overhead, self.link_units
+        return hash((frozenset(self.coefficients.items()), *numbers))
 
     def activation_gb(self, model: Any, workload: Workload) -> float:
         """Activation memory of the whole batch, A.
@@ -211,18 +216,19 @@ class LinearThroughput:
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s.
 
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+            In `link_units` per second; of the shape that was given.
         """
         elements = problem.workload.tokens_passed * problem.model.d_model
         tensor_gib = elements * problem.model.bytes_per_element / 2**30
-        return python_value(bandwidth_gb_per_s / tensor_gib * problem.tokens_per_transfer())
+        tokens = problem.workload.tokens if self.link_units == "tokens" else 1.0
+        return python_value(bandwidth_gb_per_s / tensor_gib * tokens)
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.
@@ -322,6 +328,22 @@ class LinearThroughput:
         x = brentq(surplus, low, high, xtol=1e-300, rtol=1e-15) if over else low
         batch = finished(x, base, slope, slope.max(), 1)
         return (batch * (workload.batch_size / batch.sum())).tolist()
+
+
+def with_link_units(problem: Problem, unit: Any) -> Problem:
+    """Return the same problem with links counted in this unit: tokens, or the write-up's transfers.
+
+    Raises
+    ------
+    InvalidValue
+        There is no such unit, or the problem's cost model counts tokens alone.
+    """
+    if isinstance(problem.costs, LinearThroughput):
+        return replace(problem, costs=replace(problem.costs, link_units=unit))
+    if unit != "tokens":
+        expected = "expected 'tokens': LinearThroughput alone has links in transfers/s"
+        raise InvalidValue("Problem", [("link_units", unit, expected)])
+    return problem
 
 
 def _extremes(model: ModelLike) -> tuple[float, float]:

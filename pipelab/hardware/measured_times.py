@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import CostModel, StageCost, pass_time, whole_sequences
+from pipelab.costs import CostModel, StageCost, link_unit, pass_time, whole_sequences
 from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.stage_arrays import (
     StageTables,
@@ -193,20 +193,25 @@ class Measured:
                         "Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)]
                     )
 
+    @property
+    def link_units(self) -> str:
+        """What links are counted in: as `needs` has it."""
+        return link_unit(self.needs)
+
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """As `needs` has it.
 
         Parameters
         ----------
         problem : Problem
-            Whose tensor and link units count.
+            Whose tensor counts.
         bandwidth_gb_per_s : float or array of float
             In GB/s.
 
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s or transfers/s, see `Problem.link_units`; of the shape that was given.
+            In tokens/s, or another unit of `needs`; of the shape that was given.
         """
         return self.needs.link_throughput(problem, bandwidth_gb_per_s)
 

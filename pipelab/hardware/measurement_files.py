@@ -5,25 +5,36 @@ the argument. `llama-bench -o json` (or jsonl) and vLLM's benchmarks have times 
 mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
 """
 
-import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Gt, Le
+from pydantic import AllowInfNan, Strict, StringConstraints
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Count, Positive, checked, is_real
+from pipelab.fields import Count, NotNegative, Positive, checked, described
 from pipelab.hardware.calibration import Measurement
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models
-from pipelab.io.csv_cells import NUMBER, Row, number, read_rows
+from pipelab.io.csv_cells import NUMBER, Row, read_objects
 from pipelab.io.whole_files import json_of, named, read_text
 
 _FORMATS = (
     "llama-bench -o json, vllm bench serve or latency, Vidur's mlp.csv, Helix's …_bs2time.csv"
 )
 Phase = Literal["prefill", "decode"]
+# In JSON, where "3" is no number.
+_Above = Annotated[float, Strict(), Gt(0), AllowInfNan(False), described("a number above 0")]
+_Whole = Annotated[int, Strict(), Ge(0), Le(10**9), described("a whole number from 0 to 10^9")]
+_Text = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1),
+    described("text that is not empty"),
+]
 
 
 @checked
@@ -41,26 +52,12 @@ class Stated:
     tensor_parallel: Count | None = None
     node_gb_per_s: Positive | None = None
 
-    def said(self, argument: str, place: str, what: str) -> Any:
-        """Return an argument that the file cannot do without.
-
-        Raises
-        ------
-        InvalidData
-            It is not given.
-        """
-        value = getattr(self, argument)
-        if value is None:
-            raise _unsaid(place, what, argument)
-        return value
-
 
 @dataclass(frozen=True)
 class _Timed:
     """One traversal of a batch, and where it is written."""
 
     place: str  # file and record
-    what: str
     phase: Phase
     batch: int
     milliseconds: float
@@ -72,10 +69,19 @@ class _Timed:
     layers: int | None = None  # of a profile; None: the whole model with its head
     tensor_parallel: int = 1
 
+    @property
+    def what(self) -> str:
+        """What was timed."""
+        which = "a layer of " if self.layers else ""
+        run = f"{which}{self.model or 'a model'} {self.precision}"
+        return f"{run}, {self.phase} of {self.batch} × {self.tokens or 'any'} tokens"
 
-def _unsaid(place: str, what: str, argument: str) -> InvalidData:
-    """Make an error: the file does not say something, and an argument would."""
-    return InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+
+def _said(value: Any, argument: str, place: str, what: str) -> Any:
+    """Return what the file or the caller says; if nobody does, the error names the argument that would."""
+    if value in (None, ""):
+        raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+    return value
 
 
 def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Stated]:
@@ -129,10 +135,8 @@ def measurements_of(
     """
     found = []
     for one in _timed(path, kind, stated, gpus, few=True):
-        if one.model is None:
-            raise _unsaid(one.place, "which model this is", "model")
-        if one.tokens is None:
-            raise _unsaid(one.place, "how long the context was", "tokens")
+        _said(one.model, "model", one.place, "which model this is")
+        _said(one.tokens, "tokens", one.place, "how long the context was")
         same = {f: getattr(one, f) for f in Measurement.__dataclass_fields__ if hasattr(one, f)}
         node = stated.node_gb_per_s
         found.append(Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node))
@@ -162,15 +166,14 @@ def table_of(
             raise InvalidData(f"{one.place}: tensor_parallel = {one.tensor_parallel}: {expected}")
         before = seen.setdefault((one.gpu_type, one.batch), one)
         if before is not one:
-            other = f"{before.what} ({before.tokens} tokens) and {one.what} ({one.tokens} tokens)"
+            other = f"{before.what} and {one.what}"
             raise InvalidData(
                 f"{one.place}: batch {one.batch} occurs twice: {other}; say which with tokens=…, or keep one"
             )
         layers = one.layers
         if layers is None:
-            if one.model is None:
-                raise _unsaid(one.place, "which model this is", "model")
-            layers = load_model(one.model).layers
+            model = _said(one.model, "model", one.place, "which model this is")
+            layers = load_model(model).layers
         table.setdefault(one.gpu_type, {})[1, one.batch] = one.milliseconds / layers
     return table
 
@@ -192,8 +195,7 @@ def _timed(
     counts = {name: value for name in names if (value := getattr(stated, name)) is not None}
     kept = [replace(one, **counts) for one in kept]
     for one in kept:
-        if not one.gpu_type:
-            raise _unsaid(one.place, "on which GPU it ran", "gpu_type")
+        _said(one.gpu_type, "gpu_type", one.place, "on which GPU it ran")
     return kept
 
 
@@ -207,30 +209,18 @@ class _Record:
     place: str
     fields: Mapping[str, Any]
 
-    def error(self, field: str, value: Any, expected: str) -> InvalidData:
+    def error(self, field: str, expected: str) -> InvalidData:
+        value = self.fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
-    def number(self, field: str, default: float | None = None) -> float:
-        """Return a finite number above 0; with a default at least 0."""
-        value, least = (
-            self.fields.get(field, default),
-            "above" if default is None else "of at least",
-        )
-        if not is_real(value) or value < 0 or (default is None and value == 0):
-            raise self.error(field, value, f"expected a number {least} 0")
-        return float(value)
-
-    def whole(self, field: str, default: int | None = None) -> int:
-        value = self.fields.get(field, default)
-        if type(value) is not int or not 0 <= value <= 10**9:
-            raise self.error(field, value, "expected a whole number from 0 to 10^9")
-        return value
-
-    def text(self, field: str) -> str:
-        value = self.fields.get(field)
-        if not isinstance(value, str) or not value.strip():
-            raise self.error(field, value, "expected text that is not empty")
-        return value.strip()
+    def read(self, cls: type) -> Any:
+        """Make an object of the fields that a class has; the others are passed over."""
+        known = [f.name for f in fields(cls) if f.name in self.fields]
+        try:
+            return cls(**{name: self.fields[name] for name in known})
+        except InvalidValue as error:
+            field, _, expected = error.problems[0]
+            raise self.error(field, expected) from None
 
 
 def _records(path: Path) -> list[_Record]:
@@ -269,14 +259,28 @@ def _benchmark(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) ->
     )
 
 
-# Where llama-bench says that all is on the GPU, and keys and values have 16 bits; older files have no such fields.
-_ON_THE_GPU = {
-    "n_cpu_moe": (0,),
-    "no_kv_offload": (False, 0),
-    "tensor_buft_overrides": ("none", "", "-"),
-    "type_k": ("f16", "bf16"),
-    "type_v": ("f16", "bf16"),
-}
+_ALL = "a model that is all on the GPU, with keys and values in 16 bits"
+
+
+@checked
+class _LlamaBench:
+    """One test of llama-bench; older files do not say that all is on the GPU, and KV in 16 bits."""
+
+    model_n_params: _Above
+    avg_ns: _Above
+    model_type: _Text
+    n_prompt: _Whole = 0
+    n_gen: _Whole = 0
+    n_depth: _Whole = 0
+    n_gpu_layers: Annotated[int, Strict()] = -1
+    gpu_info: str | None = None
+    n_cpu_moe: Annotated[Literal[0], described(_ALL)] = 0
+    no_kv_offload: Annotated[Literal[False, 0], described(_ALL)] = False
+    tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ALL)] = "none"
+    type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
+    type_v: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
+
+
 # llama.cpp's words for what weights are stored in, and the nearest of ours. Its int8 has 8.5 bits
 # per weight with the scales, its 4-bit kinds 4.5 to 4.9.
 _PRECISION = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_": "int4"}
@@ -285,64 +289,68 @@ _LLAMA_CPP_TYPE = re.compile(r"(?:^| )(F32|F16|BF16|Q8_0|Q4_(?=[01K]))")
 
 def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) -> _Timed:
     """Read one test: a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
-    prompt, generated, depth = (record.whole(f, 0) for f in ("n_prompt", "n_gen", "n_depth"))
-    if bool(prompt) == bool(generated):
-        expected = "expected a prompt (-p) or generation (-n), not both: leave out -pg"
-        raise record.error("n_prompt, n_gen", (prompt, generated), expected)
-    if prompt and depth:
+    test = record.read(_LlamaBench)
+    if bool(test.n_prompt) == bool(test.n_gen):
+        raise record.error("n_gen", "expected a prompt (-p) or generation (-n): leave out -pg")
+    if test.n_prompt and test.n_depth:
         expected = "expected 0: a prompt after others (-d) is none of the passes known here"
-        raise record.error("n_depth", depth, expected)
-    model = _model_by_size(record, stated)
-    offloaded, layers = record.fields.get("n_gpu_layers", -1), load_model(model).layers
-    if not isinstance(offloaded, int) or 0 <= offloaded <= layers:
+        raise record.error("n_depth", expected)
+    model = _model_by_size(record, test.model_n_params, stated)
+    layers = load_model(model).layers
+    if 0 <= test.n_gpu_layers <= layers:
         expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
-        raise record.error("n_gpu_layers", offloaded, expected)
-    for field, fits in _ON_THE_GPU.items():
-        if record.fields.get(field, fits[0]) not in fits:
-            expected = f"expected {shown(fits[0])}: all on the GPU, keys and values in 16 bits"
-            raise record.error(field, record.fields[field], expected)
-    milliseconds = record.number("avg_ns") / 1e6
-    kind = _LLAMA_CPP_TYPE.search(record.text("model_type"))
+        raise record.error("n_gpu_layers", expected)
+    kind = _LLAMA_CPP_TYPE.search(test.model_type)
     precision = stated.precision or (_PRECISION[kind[1]] if kind else None)
     if precision is None:
         expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
-        raise record.error("model_type", record.fields["model_type"], expected)
-    what = f"{model} {precision}, {f'pp{prompt}' if prompt else f'tg{generated}'}"
-    gpu = stated.gpu_type or _gpu_by_name(record, gpus)
-    if prompt:
-        phase: Phase = "prefill"
-        tokens, time = prompt, milliseconds
-    else:  # the context grows from `depth` by one token each: its mean
-        phase, tokens = "decode", max(1, depth + generated // 2)
-        time = milliseconds / generated
-    return _Timed(record.place, what, phase, 1, time, tokens, model, "llama.cpp", precision, gpu)
+        raise record.error("model_type", expected)
+    gpu = stated.gpu_type or _gpu_by_name(record, test.gpu_info, gpus)
+    phase: Phase = "prefill"
+    tokens, time = test.n_prompt, test.avg_ns / 1e6
+    if test.n_gen:  # the context grows from the depth by one token each: its mean
+        phase, tokens = "decode", max(1, test.n_depth + test.n_gen // 2)
+        time /= test.n_gen
+    return _Timed(record.place, phase, 1, time, tokens, model, "llama.cpp", precision, gpu)
 
 
-def _model_by_size(record: _Record, stated: Stated) -> str:
+def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
     """Find the model with this number of parameters; a stated one must have about as many."""
-    size, near = record.number("model_n_params"), [stated.model or ""]
-    expected = "no model has so many parameters; give model=…"
-    if stated.model is None:
-        published = models()["parameters_published"].dropna()
-        near = [str(name) for name, own in published.items() if abs(size / own - 1) < 1e-4]
-    else:
+    if stated.model is not None:
         own = load_model(stated.model).parameters()
         if abs(size / own - 1) > 0.02:
-            near, expected = [], f"{stated.model} has {own:,}; give another model=…"
+            expected = f"{stated.model} has {own:,}; give another model=…"
+            raise record.error("model_n_params", expected)
+        return stated.model
+    published = models()["parameters_published"].dropna()
+    near = [str(name) for name, own in published.items() if abs(size / own - 1) < 1e-4]
     if len(near) != 1:
-        raise record.error("model_n_params", int(size), expected)
+        raise record.error("model_n_params", "no model has so many parameters; give model=…")
     return near[0]
 
 
-def _gpu_by_name(record: _Record, gpus: Mapping[str, GPUFacts]) -> str:
-    info = record.text("gpu_info")
-    if "," in info:
-        expected = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0: stages of several are computed, not measured"
-        raise record.error("gpu_info", info, expected)
+def _gpu_by_name(record: _Record, info: str | None, gpus: Mapping[str, GPUFacts]) -> str:
+    if not info or "," in info:
+        what = "one GPU, as with CUDA_VISIBLE_DEVICES=0" if info else "text that is not empty"
+        raise record.error("gpu_info", f"expected {what}; or give gpu_type=…")
     try:
         return type_of_named(info, gpus, "give gpu_type=…")
     except UnknownName as error:
-        raise record.error("gpu_info", info, str(error)) from None
+        raise record.error("gpu_info", str(error)) from None
+
+
+@checked
+class _VllmServe:
+    """One result of `vllm bench serve`."""
+
+    completed: _Above
+    total_input_tokens: _Above
+    total_output_tokens: Annotated[NotNegative, Strict()] = 0.0
+    model_id: str | None = None
+    max_concurrency: _Whole | None = None
+    request_rate: float | str | None = None
+    median_ttft_ms: _Above | None = None
+    median_tpot_ms: _Above | None = None
 
 
 def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
@@ -351,41 +359,44 @@ def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
     With several requests in flight, the first token of one waits for the others, and the
     time per token is the median, in which few prompts of others count.
     """
-    model = _served(record, stated)
-    requests = record.number("completed")
-    asked = record.number("total_input_tokens") / requests
-    answered = record.number("total_output_tokens", default=0.0) / requests
+    run = record.read(_VllmServe)
+    asked, answered = (n / run.completed for n in (run.total_input_tokens, run.total_output_tokens))
     batch = stated.batch
-    if batch is None and record.fields.get("max_concurrency") is None:
-        raise _unsaid(record.place, "how many requests ran at once (max_concurrency)", "batch")
     if batch is None:
-        rate = record.fields.get("request_rate")
-        if rate is not None and str(rate).lower() not in ("inf", "infinity"):
+        _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
+        if str(run.request_rate).lower() not in ("none", "inf", "infinity"):
             expected = "expected inf: requests one by one leave places empty; give batch=…, as many as ran at once"
-            raise record.error("request_rate", rate, expected)
-        batch = min(record.whole("max_concurrency"), int(requests))
+            raise record.error("request_rate", expected)
+        batch = min(run.max_concurrency, int(run.completed))
         if not batch:
-            raise record.error("max_concurrency", 0, "expected a whole number of at least 1")
+            raise record.error("max_concurrency", "expected a whole number of at least 1")
+    timed = _of_vllm(record, stated, _served(record, run.model_id, stated))
     found = []
-    if batch == 1 and "median_ttft_ms" in record.fields:
-        prompt, time = max(1, round(asked)), record.number("median_ttft_ms")
-        found.append(_of_vllm(record, stated, model, "prefill", 1, prompt, time))
+    if batch == 1 and run.median_ttft_ms is not None:
+        found.append(timed("prefill", 1, run.median_ttft_ms, max(1, round(asked))))
     if answered >= 2:
-        context, time = max(1, round(asked + answered / 2)), record.number("median_tpot_ms")
-        found.append(_of_vllm(record, stated, model, "decode", batch, context, time))
+        if run.median_tpot_ms is None:
+            raise record.error("median_tpot_ms", "expected a number above 0")
+        context = max(1, round(asked + answered / 2))
+        found.append(timed("decode", batch, run.median_tpot_ms, context))
     if not found:
         expected = (
             "expected 2 tokens in each answer, or one request at a time: this has no time of a pass"
         )
-        written = record.fields.get("total_output_tokens")
-        raise record.error("total_output_tokens", written, expected)
+        raise record.error("total_output_tokens", expected)
     return found
 
 
+@checked
+class _VllmLatency:
+    """One result of `vllm bench latency`, which does not say what was run."""
+
+    avg_latency: _Above  # seconds of one batch from prompt to end
+
+
 def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
-    """Read one batch from prompt to end: avg_latency in seconds, and nothing about what was run."""
     model, batch, prompt, answer = (
-        stated.said(argument, record.place, what)
+        _said(getattr(stated, argument), argument, record.place, what)
         for argument, what in (
             ("model", "which model this is"),
             ("batch", "how many sequences ran at once (--batch-size)"),
@@ -393,27 +404,28 @@ def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
             ("output_tokens", "how long the answers were (--output-len)"),
         )
     )
-    seconds = record.number("avg_latency")
+    # A short prompt takes about as long as one token more: reading the weights.
+    time = 1000 * record.read(_VllmLatency).avg_latency / answer
     if 1 < answer < 4 * prompt:
         lengths = f"measure with --output-len 1 (prefill) or {4 * prompt} (decode)"
         expected = (
             f"with prompts of {prompt} tokens, prefill and decode cannot be told apart; {lengths}"
         )
-        raise record.error("avg_latency", seconds, expected)
-    phase: Phase = "prefill" if answer == 1 else "decode"
-    tokens = prompt if answer == 1 else prompt + answer // 2
-    # A short prompt takes about as long as one token more: reading the weights.
-    time = 1000 * seconds / answer
-    return _of_vllm(record, stated, model, phase, batch, tokens, time)
+        raise record.error("avg_latency", expected)
+    timed = _of_vllm(record, stated, model)
+    if answer == 1:
+        return timed("prefill", batch, time, prompt)
+    return timed("decode", batch, time, prompt + answer // 2)
 
 
-def _of_vllm(
-    record: _Record, stated: Stated, model: str, phase: Phase, batch: int, tokens: int, time: float
-) -> _Timed:
-    precision, cut = stated.precision or "bf16", stated.tensor_parallel or 1
-    what = f"{model} {precision}, {phase} of {batch} × {tokens} tokens"
-    return _Timed(
-        record.place, what, phase, batch, time, tokens, model, "vLLM", precision, "", None, cut
+def _of_vllm(record: _Record, stated: Stated, model: str) -> partial[_Timed]:
+    return partial(
+        _Timed,
+        record.place,
+        model=model,
+        engine="vLLM",
+        precision=stated.precision or "bf16",
+        tensor_parallel=stated.tensor_parallel or 1,
     )
 
 
@@ -421,34 +433,53 @@ _QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit")
 _SUFFIX = re.compile(r"(?i)(-(instruct|chat|hf|it|base|v\d[\d.]*))+$")
 
 
-def _served(record: _Record, stated: Stated) -> str:
+def _served(record: _Record, name: str | None, stated: Stated) -> str:
     """Find the model by its name on the hub, which has a maker in front and a purpose behind."""
-    given = record.text("model_id") if stated.model is None or stated.precision is None else ""
-    if stated.precision is None and _QUANTISED.search(given):
+    if not name and (stated.model is None or stated.precision is None):
+        raise record.error("model_id", "expected text that is not empty")
+    if stated.precision is None and _QUANTISED.search(name or ""):
         expected = "its name speaks of quantised weights; give precision=…"
-        raise record.error("model_id", given, expected)
+        raise record.error("model_id", expected)
     if stated.model is not None:
         return stated.model
-    plain = _SUFFIX.sub("", given.rpartition("/")[2].removeprefix("Meta-"))
+    plain = _SUFFIX.sub("", (name or "").rpartition("/")[2].removeprefix("Meta-"))
     known = {str(name).lower(): str(name) for name in models().index}
     if plain.lower() not in known:
         expected = f"no model has this name; {nearest(plain, known.values())}; give model=…"
-        raise record.error("model_id", given, expected)
+        raise record.error("model_id", expected)
     return known[plain.lower()]
 
 
 # Profiles: CSV
 
-# The kernels of a layer but for attention itself, which Vidur times in another file; `add` runs twice.
-_KERNELS = (
-    "input_layernorm",
-    "attn_pre_proj",
-    "attn_post_proj",
-    "mlp_up_proj",
-    "mlp_act",
-    "mlp_down_proj",
-)
-_MAYBE = {"attn_rope": 1, "post_attention_layernorm": 1, "add": 2}
+
+@checked
+class _VidurRow:
+    """One row of Vidur's mlp.csv: what the layer is, and milliseconds of its kernels but for attention."""
+
+    n_head: Count
+    n_kv_head: Count
+    n_embd: Count
+    n_expanded_embd: Count
+    vocab_size: Count
+    num_tokens: Count
+    num_tensor_parallel_workers: Count
+    input_layernorm: NotNegative
+    attn_pre_proj: NotNegative
+    attn_post_proj: NotNegative
+    mlp_up_proj: NotNegative
+    mlp_act: NotNegative
+    mlp_down_proj: NotNegative
+    attn_rope: NotNegative = 0.0
+    post_attention_layernorm: NotNegative = 0.0
+    add: NotNegative = 0.0  # runs twice
+
+    @property
+    def milliseconds(self) -> float:
+        """Of one layer without its attention."""
+        return sum(getattr(self, kernel) for kernel in _KERNELS) + self.add
+
+
 _DIMENSIONS = {
     "n_head": "heads",
     "n_kv_head": "kv_heads",
@@ -456,7 +487,7 @@ _DIMENSIONS = {
     "n_expanded_embd": "d_ff",
     "vocab_size": "vocab",
 }
-_TOKENS, _CUT = "num_tokens", "num_tensor_parallel_workers"
+_KERNELS = list(_VidurRow.__dataclass_fields__)[len(_DIMENSIONS) + 2 :]
 _DECODE_UP_TO = 128  # tokens at once: more are taken for prompts
 
 
@@ -466,17 +497,13 @@ def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
     `few` takes 1, 2, 4, … tokens, each as a sequence with no context, so that no attention is
     missing. Otherwise `stated.tokens` of them belong to one sequence, by default 1.
     """
-    often = {f"time_stats.{kernel}.median": 1 for kernel in _KERNELS}
-    rows = read_rows(path, [*often, *_DIMENSIONS, _TOKENS, _CUT])
-    model = _model_by_dimensions(rows[0], stated) if few else stated.model
-    maybe = {f"time_stats.{kernel}.median": times for kernel, times in _MAYBE.items()}
+    columns = {kernel: f"time_stats.{kernel}.median" for kernel in _KERNELS}
+    rows = read_objects(path, _VidurRow, renamed=columns)
+    model = _model_by_dimensions(*rows[0], stated) if few else stated.model
     times: dict[int, list[float]] = {}
-    for row in rows:
-        tokens, cut = _whole(row, _TOKENS), _whole(row, _CUT)
-        there = often | {column: n for column, n in maybe.items() if row.cells.get(column)}
-        total = sum(n * _milliseconds(row, column) for column, n in there.items())
-        if cut == 1:
-            times.setdefault(tokens, []).append(total)
+    for _, one in rows:
+        if one.num_tensor_parallel_workers == 1:
+            times.setdefault(one.num_tokens, []).append(one.milliseconds)
     if few and stated.tokens not in (None, 1):
         expected = "expected none: without attention, no length counts"
         raise InvalidData(f"{named(path)}: tokens = {stated.tokens}: {expected}")
@@ -484,21 +511,41 @@ def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
     kept = [n for n in sorted(times) if (n & (n - 1) == 0 if few else n % each == 0)]
     if not kept:
         wanted = "power of 2" if few else f"multiple of {each}"
-        raise InvalidData(f"{named(path)}: no row with {_CUT} = 1 and {_TOKENS} a {wanted}")
+        expected = f"no row with num_tensor_parallel_workers = 1 and num_tokens a {wanted}"
+        raise InvalidData(f"{named(path)}: {expected}")
     found = []
     for n in kept:
         phase: Phase = "decode" if (n <= _DECODE_UP_TO if few else each == 1) else "prefill"
-        what, time = f"layer without attention, {n} tokens", sum(times[n]) / len(times[n])
         own = phase if few else stated.phase or phase
-        found.append(_of_layer(named(path), what, own, n // each, time, each, model))
+        time = sum(times[n]) / len(times[n])
+        found.append(_of_layer(named(path), own, n // each, time, each, model))
     return found
+
+
+def _model_by_dimensions(row: Row, one: _VidurRow, stated: Stated) -> str:
+    """Find the model of these widths; a stated one must have them, except for its vocabulary."""
+    own = {name: getattr(one, column) for column, name in _DIMENSIONS.items()}
+    if stated.model is not None:
+        model = load_model(stated.model)
+        for column, name in _DIMENSIONS.items():
+            if name != "vocab" and getattr(model, name) != own[name]:
+                expected = f"{stated.model} has {getattr(model, name)}; give another model=…"
+                raise row.error(column, own[name], expected)
+        return stated.model
+    table = models()
+    same = (table[list(own)] == list(own.values())).all(axis=1)
+    found = [str(name) for name in table.index[same & (table["experts"].fillna(1) == 1)]]
+    if len(found) != 1:
+        said = ", ".join(f"{column} {own[name]}" for column, name in _DIMENSIONS.items())
+        raise InvalidData(f"{row.path}: no model has {said}; give model=…")
+    return found[0]
 
 
 def _helix(path: Path, stated: Stated) -> list[_Timed]:
     """Read times of one layer, by prompt tokens, or by sequences in decode."""
     phase, each = stated.phase or _phase_by_name(path), 1
     if phase == "prefill":
-        each = stated.said("tokens", named(path), "how many tokens a prompt had")
+        each = _said(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
     found, seen = [], set()
     for n, line in enumerate(read_text(path).splitlines(), start=1):
         if not line.strip():
@@ -510,72 +557,27 @@ def _helix(path: Path, stated: Stated) -> list[_Timed]:
         size, milliseconds = map(float, cells)
         if size == milliseconds == 0:  # every such table begins so
             continue
-        if not (0 < size < 1e9 and size == int(size)) or not 0 < milliseconds < math.inf:
+        if not (0 < size < 1e9 and size == int(size)) or not 0 < milliseconds < float("inf"):
             expected = "expected a whole number and milliseconds, both above 0"
             raise InvalidData(f"{place}: {shown(line)}: {expected}")
         if size in seen:
             raise InvalidData(f"{place}: {shown(line)}: {size:g} is listed already")
         seen.add(size)
         if size % each == 0:
-            what = f"layer, {phase}, {size:g} {'tokens' if phase == 'prefill' else 'sequences'}"
             batch, tokens = int(size) // each, stated.tokens
-            found.append(_of_layer(place, what, phase, batch, milliseconds, tokens, stated.model))
+            found.append(_of_layer(place, phase, batch, milliseconds, tokens, stated.model))
     if not found:
         raise InvalidData(f"{named(path)}: no row with a multiple of tokens = {each}")
     return found
 
 
 def _of_layer(
-    place: str,
-    what: str,
-    phase: Phase,
-    batch: int,
-    time: float,
-    tokens: int | None,
-    model: str | None,
+    place: str, phase: Phase, batch: int, time: float, tokens: int | None, model: str | None
 ) -> _Timed:
-    return _Timed(
-        place, what, phase, batch, time, tokens, model, "kernels", "fp16", gpu_type="", layers=1
-    )
+    return _Timed(place, phase, batch, time, tokens, model, "kernels", "fp16", layers=1)
 
 
 def _phase_by_name(path: Path) -> Phase:
-    if path.name.startswith("prompt"):
-        return "prefill"
-    if path.name.startswith("decode"):
-        return "decode"
+    phases: dict[str, Phase] = {"prompt": "prefill", "decode": "decode"}
     of = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
-    raise _unsaid(named(path), of, "phase")
-
-
-def _milliseconds(row: Row, column: str) -> float:
-    value = float(number(row, column))
-    if not 0 <= value < math.inf:
-        raise row.error(column, row.cells[column], "expected milliseconds, at least 0")
-    return value
-
-
-def _whole(row: Row, column: str) -> int:
-    value = float(number(row, column))
-    if not 1 <= value <= 1e9 or value != int(value):
-        raise row.error(column, row.cells[column], "expected a whole number, at least 1")
-    return int(value)
-
-
-def _model_by_dimensions(row: Row, stated: Stated) -> str:
-    """Find the model of these widths; a stated one must have them, except for its vocabulary."""
-    own = {name: _whole(row, column) for column, name in _DIMENSIONS.items()}
-    if stated.model is not None:
-        model = load_model(stated.model)
-        for column, name in _DIMENSIONS.items():
-            if name != "vocab" and getattr(model, name) != own[name]:
-                expected = f"{stated.model} has {getattr(model, name)}; give another model=…"
-                raise row.error(column, own[name], expected)
-        return stated.model
-    table = models()
-    same = (table[list(own)] == list(own.values())).all(axis=1)
-    found: Sequence[Any] = table.index[same & (table["experts"].fillna(1) == 1)]
-    if len(found) != 1:
-        said = ", ".join(f"{column} {own[name]}" for column, name in _DIMENSIONS.items())
-        raise InvalidData(f"{row.path}: no model has {said}; give model=…")
-    return str(found[0])
+    return _said(phases.get(path.name[:6]), "phase", named(path), of)

@@ -5,18 +5,16 @@ With d, f the widths of model and feed-forward block, H query heads of width h, 
 of which q are new in this pass (s in prefill, 1 in decode):
 
 - FLOPs of a layer: 2·b·q·P_a for its matrices (P_a parameters that a token meets), and for
-attention
-  4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode, b·s²/2 in
-  (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is looked
-  up: it takes memory and next to no time.
-- bytes of a layer: the weights once, of E experts those that some token visits, E·(1 − (1 −
-E_a/E)^(b·q));
-  keys and values once, b·s·κ (with FlashAttention no s² of bytes); activations in and out of eight
-  operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms, biases
-  and routers keep 16 bits where the layers' matrices have fewer.
+  attention 4·H·h for every pair of a new token and one that it looks back at: b·s pairs in decode,
+  b·s²/2 in (causal) prefill. Head: 2·b·V·d, for one token of every sequence. The embedding is
+  looked up: it takes memory and next to no time.
+- bytes of a layer: the weights once, of E experts those that some token visits,
+  E·(1 − (1 − E_a/E)^(b·q)); keys and values once, b·s·κ (with FlashAttention no s² of bytes);
+  activations in and out of eight operators, 8·b·q·d·2. Head: V·d·β₁₆, as embedding, head, norms,
+  biases and routers keep 16 bits where the layers' matrices have fewer.
 - bytes to keep on a GPU: weights, keys and values of every microbatch in flight, and the
-activations
-  of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk of prompts.
+  activations of the widest operator, n·(2d + 2f/t)·2 for n = b·q tokens, or for those of one chunk
+  of prompts.
 
 With a window of w tokens, a token looks back at min(w, position) of them: b·min(s, w) pairs in decode,
 b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, and no more than w are kept.
@@ -26,17 +24,16 @@ In a mixed load every sequence writes o tokens after a prompt of s: each new tok
 o/2 others on average, and brings s/o prompt tokens of other sequences with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
 from pipelab.engine.layer_runs import runs_of
-from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.training_memory import activation_bytes
@@ -44,12 +41,8 @@ from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
-if TYPE_CHECKING:
-    from pipelab.hardware.roofline import Roofline
-
-Kind = Literal[
-    "ordinary", "dense"
-]  # of a layer: as most are, or without experts where most have them
+# Of a layer: as most are, or without experts where most have them.
+Kind = Literal["ordinary", "dense"]
 Numbers = dict[Kind, "np.ndarray | float"]  # of layers of each kind
 ACTIVATION_BYTES = 2.0
 ACTIVATION_PASSES = 8  # times that an activation of width d is read or written in one layer
@@ -231,10 +224,6 @@ class Demand:
         """Return the bytes of b sequences' residual stream, which tensor parallelism adds up and stages send on."""
         return b * self.new_tokens * self.model.d_model * ACTIVATION_BYTES
 
-    def at_most(self, tokens: int, size: Any) -> Any:
-        """Return the bytes of a residual stream, at most those of one chunk of tokens."""
-        return np.minimum(size, tokens * self.model.d_model * ACTIVATION_BYTES)
-
     def stored_bytes(self, span: Span, b: Any, t: int) -> Any:
         """Activations that training keeps of b sequences in these layers, on one of t GPUs; 0 in serving."""
         if self.load.phase != "training":
@@ -296,6 +285,24 @@ class Hardware:
     inside: np.ndarray  # bytes/s between GPUs of a node
     allreduce: np.ndarray  # seconds of an all-reduce among them, besides its bytes
 
+    @classmethod
+    def of(
+        cls, engine: Engine, gpus: Mapping[str, GPUFacts], demand: Demand, kinds: Sequence[GPU]
+    ) -> "Hardware":
+        """Return what GPUs reach with this engine under a demand."""
+        facts = [gpus[kind.type] for kind in kinds]
+        inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
+        waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
+        return cls(
+            engine,
+            demand,
+            np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
+            np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
+            np.array([_bytes_per_s(engine, f) for f in facts]),
+            inside * engine.link_efficiency * 1e9,
+            waits * 1e-6,
+        )
+
     def take(self, index: Any) -> "Hardware":
         """The kinds of these numbers."""
         names = [f.name for f in fields(self)][2:]
@@ -345,27 +352,11 @@ class Hardware:
         wait = self.allreduce + (t - 2) * engine.allreduce_hop_us * 1e-6
         size, bandwidth = demand.residual_bytes(b), self.inside
         if engine.large_allreduce is not None and t >= LARGE_GPUS:
-            chunk = engine.chunk_tokens
-            message = size if chunk is None else demand.at_most(chunk, size)
-            share = np.where(message >= LARGE_BYTES, engine.large_allreduce, 1.0)
+            chunk = (engine.chunk_tokens or np.inf) * demand.model.d_model * ACTIVATION_BYTES
+            large = np.minimum(size, chunk) >= LARGE_BYTES
+            share = np.where(large, engine.large_allreduce, 1.0)
             bandwidth = bandwidth * share
         return 2 * (2 * (t - 1) / t * size / bandwidth + wait)
-
-
-def hardware_of(costs: "Roofline", demand: Demand, kinds: Sequence[GPU]) -> Hardware:
-    """Return what GPUs reach with this engine under a demand."""
-    engine, facts = costs.constants, [costs.gpus[kind.type] for kind in kinds]
-    inside = np.array([kind.node_gb_per_s or np.inf for kind in kinds])
-    waits = np.where(inside < PCIE_GB_PER_S, engine.pcie_allreduce_us, engine.allreduce_us)
-    return Hardware(
-        engine,
-        demand,
-        np.array([_flop_per_s(engine, f, demand, demand.model.precision) for f in facts]),
-        np.array([_flop_per_s(engine, f, demand, "bf16") for f in facts]),
-        np.array([_bytes_per_s(engine, f) for f in facts]),
-        inside * engine.link_efficiency * 1e9,
-        waits * 1e-6,
-    )
 
 
 def _flop_per_s(engine: Engine, gpu: GPUFacts, demand: Demand, precision: str) -> float:
@@ -397,46 +388,3 @@ def moved_bytes(engine: Engine, demand: Demand, kind: Kind, b: Any, t: int) -> t
         demand.kv_bytes(b) / (min(t, model.kv_parts) * engine.kv_efficiency),
         demand.activation_bytes(b) / t,
     )
-
-
-def seconds_of_pass(
-    costs: "Roofline",
-    model: Transformer,
-    workload: Workload,
-    gpu: GPU,
-    layers: range,
-    degree: int = 1,
-) -> float:
-    """T_stage of the whole batch on one GPU, or on so many of its node: see `Roofline.pass_seconds`."""
-    costs = costs.for_phase(workload.phase)
-    if gpu.type not in costs.gpus:
-        raise InvalidValue("pass_seconds", [("gpu.type", gpu.type, nearest(gpu.type, costs.gpus))])
-    if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
-        expected = f"expected consecutive layers among range(0, {model.layers})"
-        raise InvalidValue("pass_seconds", [("layers", layers, expected)])
-    if degree > 1 and not gpu.node:
-        expected = "expected a GPU with a node where it is more than 1"
-        raise InvalidValue("pass_seconds", [("tensor_parallel", degree, expected)])
-    hardware, b = hardware_of(costs, Demand(model, workload), [gpu]), workload.batch_size
-    return float(hardware.stage_seconds(Span.of(model, layers), np.array([b]), degree)[0])
-
-
-def layer_times(
-    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU
-) -> dict[str, float]:
-    """Return the answer of `Roofline.layer_times`."""
-    if gpu.type not in costs.gpus:
-        raise UnknownName(f"no facts of GPU type {gpu.type!r}; {nearest(gpu.type, costs.gpus)}")
-    demand, engine, b = Demand(model, workload), costs.constants, np.array([workload.batch_size])
-    hardware = hardware_of(costs, demand, [gpu])
-    names = ("weights", "keys and values", "activations")
-    moved = dict(zip(names, moved_bytes(engine, demand, "ordinary", b, 1), strict=True))
-    matrices = demand.layer_flops("ordinary", b) / hardware.flops
-    computing = matrices + b * demand.attention_flops() / hardware.head_flops
-    both = hardware.slower(computing, sum(moved.values()) / hardware.bandwidth)
-    scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
-    overhead = engine.layer_overhead_us * 1e-6 + scores
-    seconds = {"computing": computing}
-    seconds |= {name: size / hardware.bandwidth for name, size in moved.items()}
-    seconds |= {"overhead": overhead, "layer": both + overhead}
-    return {name: float(np.ravel(value)[0]) for name, value in seconds.items()}

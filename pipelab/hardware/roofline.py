@@ -5,24 +5,23 @@ overlap (Williams, Waterman and Patterson, 2009). The constants are few and name
 value per type of GPU or one for all.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from annotated_types import MinLen
 from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost
+from pipelab.costs import MEMORY_SLACK, StageCost, pass_time, whole_sequences
 from pipelab.engine.stage_arrays import StageTables
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import (
     Count,
     Flag,
-    Later,
     NotNegative,
     Share,
     checked,
@@ -32,8 +31,7 @@ from pipelab.fields import (
 )
 from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.hardware.pass_times import Demand, Span, layer_times, seconds_of_pass
-from pipelab.hardware.stage_modes import Candidates, cost_of_stage
+from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
 from pipelab.hardware.transformer import Transformer
 from pipelab.io.whole_files import path_of
 from pipelab.problem import Problem, Workload
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from pipelab.costs import TrainingCost
     from pipelab.evaluation import Evaluation, StageReport
     from pipelab.hardware.calibration import Calibration
-    from pipelab.hardware.expected_rates import ExpectedRate
+    from pipelab.hardware.measurements import ExpectedRate
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
 
@@ -145,19 +143,13 @@ class Roofline:
     8.39
     """
 
-    gpus: Annotated[
-        Mapping[str, GPUFacts],
-        MinLen(1),
-        described("at least one type of GPU, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, GPUFacts], None)
+    gpus: Annotated[Mapping[str, GPUFacts], MinLen(1), described("at least one type of GPU")] = (
+        field(default_factory=load_gpus)
+    )
     engine: str = "vLLM"
-    engines: Annotated[
-        Mapping[str, Engine],
-        MinLen(1),
-        described("at least one engine, or None for all known"),
-        Later,
-    ] = cast(Mapping[str, Engine], None)
+    engines: Annotated[Mapping[str, Engine], MinLen(1), described("at least one engine")] = field(
+        default_factory=load_engines
+    )
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
@@ -166,13 +158,9 @@ class Roofline:
     nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "gpus", load_gpus() if self.gpus is None else dict(self.gpus))
-        engines = load_engines() if self.engines is None else dict(self.engines)
-        object.__setattr__(self, "engines", engines)
-        if self.engine not in engines:
-            raise UnknownName(
-                f"there is no engine {self.engine!r}; {nearest(self.engine, engines)}"
-            )
+        if self.engine not in self.engines:
+            known = nearest(self.engine, self.engines)
+            raise UnknownName(f"there is no engine {self.engine!r}; {known}")
 
     def __hash__(self) -> int:
         return self._hash
@@ -234,6 +222,32 @@ class Roofline:
         """
         return self.for_training() if phase == "training" else self
 
+    def hardware(self, demand: Demand, kinds: Sequence[GPU]) -> Hardware:
+        """Return what GPUs reach with the engine that runs, under a demand.
+
+        Parameters
+        ----------
+        demand : Demand
+            Of a model under a load.
+        kinds : sequence of GPU
+            Each of a type that this model knows.
+
+        Returns
+        -------
+        Hardware
+            With one number per GPU.
+
+        Raises
+        ------
+        InvalidValue
+            The type of a GPU is not known.
+        """
+        for kind in kinds:
+            if kind.type not in self.gpus:
+                problem = ("gpu.type", kind.type, nearest(kind.type, self.gpus))
+                raise InvalidValue("Roofline", [problem])
+        return Hardware.of(self.constants, self.gpus, demand, kinds)
+
     def with_speed(self, gpu_type: str, speed: float) -> Self:
         """Return the same cost model with one type of GPU faster by a factor, in computing and in moving bytes.
 
@@ -250,14 +264,10 @@ class Roofline:
             What the engine adds to every layer and step stays.
         """
         facts = self.gpus[gpu_type]
-        changed = replace(
-            facts,
-            fp16_tflop_per_s=facts.fp16_tflop_per_s * speed,
-            fp16_accumulate_tflop_per_s=_times(facts.fp16_accumulate_tflop_per_s, speed),
-            fp8_tflop_per_s=_times(facts.fp8_tflop_per_s, speed),
-            memory_bandwidth_gb_per_s=facts.memory_bandwidth_gb_per_s * speed,
-        )
-        return replace(self, gpus={**self.gpus, gpu_type: changed})
+        peaks = ("fp16_tflop_per_s", "fp16_accumulate_tflop_per_s", "fp8_tflop_per_s")
+        known = {n: getattr(facts, n) for n in (*peaks, "memory_bandwidth_gb_per_s")}
+        faster = replace(facts, **{n: x * speed for n, x in known.items() if x is not None})
+        return replace(self, gpus={**self.gpus, gpu_type: faster})
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -275,27 +285,22 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            The model is no `Transformer`, links are not counted in tokens, an engine for training
-            is to write tokens, or a rate is not between 1e-9 and 1e15 tokens/s, beyond which
-            solvers do not compute.
+            The model is no `Transformer`, an engine for training is to write tokens, or a rate is
+            not between 1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
         """
         if not isinstance(problem.model, Transformer):
             expected = "expected a Transformer, such as load_model('Llama-3-70B'): Roofline needs its dimensions"
             raise InvalidValue("Problem", [("model", problem.model.name, expected)])
-        if problem.link_units != "tokens":
-            expected = (
-                "expected 'tokens': Roofline's stages count tokens, and links must count the same"
-            )
-            raise InvalidValue("Problem", [("link_units", problem.link_units, expected)])
         load, spans = problem.workload, (range(1), range(problem.model.layers))
         if self.constants.activation_moves and load.phase in ("decode", "mixed"):
             expected = f"expected another engine for the phase {load.phase!r}: this one trains"
             raise InvalidValue("Problem", [("costs.engine", self.engine, expected)])
+        demand, b = Demand(problem.model, load), load.batch_size
         for gpu in {kind.type: kind for kind in problem.cluster.kinds}.values():
+            hardware = self.for_phase(load.phase).hardware(demand, [gpu]).take(0)
             with np.errstate(all="ignore"):
-                rates = load.tokens / np.array(
-                    [seconds_of_pass(self, problem.model, load, gpu, x) for x in spans]
-                )
+                seconds = [hardware.stage_seconds(Span.of(demand.model, x), b, 1) for x in spans]
+                rates = load.tokens / np.array(seconds)
             # no GPU's, and beyond what solvers compute with
             if not 1e-9 < rates.min() <= rates.max() < 1e15:
                 expected = f"expected rates from 1e-9 to 1e15 tokens/s; {gpu.type} has {rates[0]:g} with one layer"
@@ -317,7 +322,7 @@ class Roofline:
             In tokens/s, of the shape of `bandwidth_gb_per_s`.
         """
         load = problem.workload
-        sent = Demand(_known(problem), load).residual_bytes(load.batch_size)
+        sent = Demand(problem.model, load).residual_bytes(load.batch_size)
         sent *= self.for_phase(load.phase).constants.stage_tensors
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
@@ -357,7 +362,7 @@ class Roofline:
         dict of str to float
             "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
         """
-        demand, load = Demand(_known(problem), problem.workload), problem.workload
+        demand, load = Demand(problem.model, problem.workload), problem.workload
         span = Span.of(demand.model, layers)
         chunk = self.for_phase(load.phase).constants.chunk_tokens
         parts = demand.kept_gb(span, load.batch_size, 1, chunk)
@@ -599,7 +604,7 @@ class Roofline:
         --------
         >>> import pipelab as pl
         >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
         >>> held = problem.costs.capacity(problem, pl.Placement.of([(32, (0,))]))
         >>> held.context > 40_000, held.sequences
         (True, 5)
@@ -629,15 +634,15 @@ class Roofline:
         --------
         >>> import pipelab as pl
         >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), link_units="tokens")
+        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
         >>> result = pl.solve(problem)
         >>> expected = problem.costs.expected_rate(problem, result.evaluation)
         >>> expected.low < result.throughput < expected.high
         True
         """
-        from pipelab.hardware.expected_rates import expected_rate
+        from pipelab.hardware.measurements import expected_rate
 
-        return expected_rate(problem, evaluation, Roofline())
+        return expected_rate(problem, evaluation)
 
     def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":
         """Fit the constants of engines and GPUs to measured times; today's are the priors.
@@ -723,7 +728,15 @@ class Roofline:
         >>> 1 / Roofline().pass_seconds(llama, load, pl.GPU("RTX4090", 24), range(32)) > 45  # tokens/s
         True
         """
-        return seconds_of_pass(self, model, workload, gpu, layers, tensor_parallel)
+        costs = self.for_phase(workload.phase)
+        if not 0 <= layers.start < layers.stop <= model.layers or layers.step != 1:
+            expected = f"expected consecutive layers among range(0, {model.layers})"
+            raise InvalidValue("pass_seconds", [("layers", layers, expected)])
+        if tensor_parallel > 1 and not gpu.node:
+            expected = "expected a GPU with a node where it is more than 1"
+            raise InvalidValue("pass_seconds", [("tensor_parallel", tensor_parallel, expected)])
+        hardware, span = costs.hardware(Demand(model, workload), [gpu]), Span.of(model, layers)
+        return float(hardware.take(0).stage_seconds(span, workload.batch_size, tensor_parallel))
 
     def layer_times(self, model: Transformer, workload: Workload, gpu: GPU) -> dict[str, float]:
         """Divide the time of one ordinary layer into its parts: one pass of the whole batch on one GPU, in seconds.
@@ -746,7 +759,7 @@ class Roofline:
 
         Raises
         ------
-        UnknownName
+        InvalidValue
             The type of GPU is not known.
 
         Examples
@@ -757,13 +770,225 @@ class Roofline:
         >>> max(times, key=times.get), times["weights"] > 100 * times["computing"]
         ('layer', True)
         """
-        return layer_times(self, model, workload, gpu)
+        demand, engine, b = Demand(model, workload), self.constants, workload.batch_size
+        hardware = self.hardware(demand, [gpu]).take(0)
+        sizes = moved_bytes(engine, demand, "ordinary", b, 1)
+        weights, cached, activations = (size / hardware.bandwidth for size in sizes)
+        matrices = demand.layer_flops("ordinary", b) / hardware.flops
+        computing = matrices + b * demand.attention_flops() / hardware.head_flops
+        scores = demand.score_bytes(engine.score_bytes, b) / hardware.bandwidth
+        overhead = engine.layer_overhead_us * 1e-6 + scores
+        seconds = {
+            "computing": computing,
+            "weights": weights,
+            "keys and values": cached,
+            "activations": activations,
+            "overhead": overhead,
+            "layer": hardware.slower(computing, weights + cached + activations) + overhead,
+        }
+        return {name: float(value) for name, value in seconds.items()}
 
 
-def _times(peak: float | None, speed: float) -> float | None:
-    return None if peak is None else peak * speed
+# The execution modes of a stage: its GPUs share the batch, cut its layers, or both; and the best of
+# them. All is computed for C compositions of K kinds of GPU times U kinds of span at once; a single
+# stage is the case with one of each. Tests hold both against formulas written out once more.
 
 
-def _known(problem: Problem) -> Transformer:
-    """Return the model, which `check` has found to have dimensions."""
-    return cast(Transformer, problem.model)
+class Table(NamedTuple):
+    """One execution mode for each candidate stage: C compositions of K kinds of GPU times U kinds of span."""
+
+    rate: np.ndarray  # (C, U) tokens/s
+    seconds: np.ndarray  # (C, U) of one pass
+    memory_gb: np.ndarray  # (C, K, U); 0 where the composition has none of that kind
+    degree: np.ndarray  # (C, U) GPUs that cut each layer
+
+    def or_better(self, other: "Table", limit: np.ndarray, prefer: str) -> "Table":
+        """Choose the better of two modes, for each stage by itself.
+
+        If both fit in `limit` GB, shape (1, K, 1), the one with the greater "rate" or the shorter
+        "time" of a pass. If only one fits, that one; if neither, the one that lacks less.
+        """
+        mine, theirs = self.shortfall(limit), other.shortfall(limit)
+        both_fit = (mine <= 0) & (theirs <= 0)
+        preferred = other.rate > self.rate if prefer == "rate" else other.seconds < self.seconds
+        lacks_less = theirs < np.maximum(mine, 0)  # false wherever this one fits
+        take_other = np.where(both_fit, preferred, lacks_less)
+        where = Table(take_other, take_other, take_other[:, None, :], take_other)
+        return Table(*map(np.where, where, other, self))
+
+    def take(self, rows: np.ndarray) -> "Table":
+        """The stages of these compositions."""
+        return Table(*(column[rows] for column in self))
+
+    def put(self, rows: np.ndarray, other: "Table") -> None:
+        """Replace the stages of these compositions by others."""
+        for column, better in zip(self, other, strict=True):
+            column[rows] = better
+
+    def shortfall(self, limit: np.ndarray) -> np.ndarray:
+        """GB missing on the GPU that lacks most; 0 or less where all fits; shape (C, U)."""
+        return np.where(self.memory_gb > 0, self.memory_gb - limit, -np.inf).max(axis=1)
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Candidate stages: C compositions of K kinds of GPU, each with U kinds of span, under a demand."""
+
+    costs: Roofline
+    demand: Demand
+    kinds: Sequence[GPU]
+    composition: np.ndarray  # (C, K)
+    span: Span
+
+    @cached_property
+    def _hardware(self) -> Hardware:
+        return self.costs.hardware(self.demand, self.kinds)
+
+    def degrees(self) -> list[int]:
+        """List how many GPUs may cut a layer in some stage of one node (see `can_cut`)."""
+        if not self.costs.tensor_parallel:
+            return []
+        alone = self.composition.max(axis=1) == self.composition.sum(axis=1)
+        in_a_node = [bool(kind.node) for kind in self.kinds]
+        sizes = {int(n) for n in self.composition[alone][:, in_a_node].ravel() if n > 1}
+        divisors = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
+        return sorted(t for t in divisors if can_cut(self.demand.model, t))
+
+    def best(self, shared: np.ndarray) -> Table:
+        """Per stage the preferred mode among those that fit; if none fits, the one that lacks least memory.
+
+        `shared` is the batch of every GPU where all hold their layers whole, from `shared_batches`.
+        """
+        best = self._table(shared, 1)
+        limit = np.array([kind.memory_gb for kind in self.kinds])[None, :, None] * MEMORY_SLACK
+        for t in self.degrees():
+            rows = self._can_be_cut(t)
+            own = replace(self, composition=self.composition[rows])
+            cut = own._table(own.groups(t), t)
+            best.put(rows, best.take(rows).or_better(cut, limit, self.costs.prefer))
+        return best
+
+    def shared_batches(self, batch_split: str) -> np.ndarray:
+        """Sequences for a GPU of each kind: (C, 1, 1) in equal shares, (C, K, U) by speed."""
+        even = self.groups(1)
+        mixed = (self.composition > 0).sum(axis=1) > 1
+        if batch_split == "even" or not mixed.any():
+            return even
+
+        def taken(b: Any, kind: Any, which: Any) -> np.ndarray:
+            return self._hardware.take(kind).stage_seconds(self.span.take(which), b, 1)
+
+        spans, whole = len(self.span), self.demand.load.batch_size
+        batch = np.broadcast_to(even, (*self.composition.shape, spans)).copy()
+        batch[mixed] = balanced_batches(taken, self.composition[mixed], spans, whole)
+        return batch
+
+    def groups(self, t: int) -> np.ndarray:
+        """Sequences for every group of t GPUs, which share the batch evenly: (C, 1, 1)."""
+        return (self.demand.load.batch_size * t / self.composition.sum(axis=1))[:, None, None]
+
+    def _can_be_cut(self, t: int) -> np.ndarray:
+        """Numbers of the compositions whose GPUs are of one node, and come in groups of t."""
+        size = self.composition.sum(axis=1)
+        in_a_node = [bool(kind.node) for kind in self.kinds]
+        one_node = ((self.composition == size[:, None]) & in_a_node).any(axis=1)
+        return np.flatnonzero(one_node & (size % t == 0))
+
+    def _table(self, batch: np.ndarray, t: int) -> Table:
+        """Rate and memory where a GPU of each kind works on `batch` sequences: (C, K, U), or 1 where all are equal."""
+        there = (self.composition > 0)[:, :, None]
+        hardware = self._hardware.take(np.s_[:, None])
+
+        def longest(b: np.ndarray) -> np.ndarray:
+            seconds = hardware.stage_seconds(self.span, b, t)
+            return np.where(there & (b > 0), seconds, 0.0).max(axis=1)
+
+        interval, whole = longest(batch), whole_sequences(batch)
+        passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
+        unused = 1 - self.costs.memory_share
+        reserve = np.array([unused * kind.memory_gb for kind in self.kinds])[:, None]
+        kept = self.demand.kept_gb(self.span, batch, t, self.costs.constants.chunk_tokens)
+        memory = np.where(there, sum(kept.values()) + reserve, 0.0)
+        rate = self.demand.load.tokens / interval
+        return Table(rate, passes, memory, np.full(interval.shape, t))
+
+
+def can_cut(model: Transformer, t: int) -> bool:
+    """Whether t GPUs can cut a layer: heads, and what is cached, come out even."""
+    parts = model.kv_parts
+    return model.heads % t == 0 and (parts % t == 0 or t % parts == 0)
+
+
+@lru_cache(maxsize=10_000)  # many placements have the same stages
+def cost_of_stage(
+    costs: Roofline, demand: Demand, gpus: tuple[GPU, ...], span: Span, batch_split: str
+) -> StageCost:
+    """Return the best mode of one stage, GPU by GPU."""
+    kinds = tuple(dict.fromkeys(gpus))
+    composition = np.array([[gpus.count(kind) for kind in kinds]])
+    stage = Candidates(costs, demand, kinds, composition, span)
+    shared = stage.shared_batches(batch_split)
+    best = stage.best(shared)
+    degree = int(best.degree[0, 0])
+    batch = shared if degree == 1 else stage.groups(degree)
+    of_kind = [kinds.index(gpu) for gpu in gpus]
+    shares = np.broadcast_to(batch, (1, len(kinds), 1))[0, of_kind, 0]
+    memory = best.memory_gb[0, of_kind, 0]
+    rate, seconds = float(best.rate[0, 0]), float(best.seconds[0, 0])
+    return StageCost(rate, tuple(shares.tolist()), tuple(memory.tolist()), degree, seconds)
+
+
+def balanced_batches(
+    seconds: Callable, composition: np.ndarray, spans: int, whole: float
+) -> np.ndarray:
+    """Sequences for a GPU of each kind, shape (C, K, U), so that each stage's GPUs finish at one time.
+
+    Parameters
+    ----------
+    seconds : function of (b, kind, span), arrays of one shape
+        Time for b sequences; grows with b. A GPU that is still reading weights when the others have
+        finished gets nothing.
+    composition : int array, shape (C, K)
+    spans : int
+        U, number of kinds of span.
+    whole : float
+        Sequences of the whole batch.
+    """
+    from scipy.optimize.elementwise import find_root
+
+    stages, kinds = composition.shape
+    count = composition
+    row, span = (
+        at.ravel() for at in np.meshgrid(np.arange(stages), np.arange(spans), indexing="ij")
+    )
+    kind = np.arange(kinds)[:, None]
+    each, which = kind + 0 * span[:spans], kind * 0 + np.arange(spans)
+    idle, alone = (seconds(np.full((kinds, spans), b), each, which) for b in (0.0, whole))
+
+    def done_by(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
+        """Sequences that a GPU of each kind finishes by then, shape (n, K)."""
+        time, which, at = np.broadcast_arrays(time[:, None], kind.T, span[:, None])
+        start, end = idle[which, at], alone[which, at]
+        between = (time > start) & (time < end)
+        b = np.where(time >= end, whole, 0.0)
+        if between.any():
+            args = (time[between], which[between], at[between])
+            zeros = np.zeros(between.sum())
+            found = find_root(
+                lambda b, time, which, at: seconds(b, which, at) - time,
+                (zeros, zeros + whole),
+                args=args,
+            )
+            b[between] = found.x
+        return b
+
+    def surplus(time: np.ndarray, row: np.ndarray, span: np.ndarray) -> np.ndarray:
+        return (count[row] * done_by(time, row, span)).sum(axis=1) - whole
+
+    there = count[row] > 0
+    low = np.where(there, idle[:, span].T, np.inf).min(axis=1)
+    high = np.where(there, alone[:, span].T, np.inf).min(axis=1)
+    time = find_root(surplus, (low, high), args=(row, span)).x
+    b = np.where(there, done_by(time, row, span), 0.0)
+    b *= (whole / (count[row] * b).sum(axis=1))[:, None]  # the last bits
+    return b.reshape(stages, spans, kinds).transpose(0, 2, 1)

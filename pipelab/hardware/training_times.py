@@ -17,14 +17,9 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import TrainingCost, whole_sequences
-from pipelab.errors import InvalidValue
-from pipelab.fields import real_number
-from pipelab.hardware.pass_times import (
-    Demand,
-    Span,
-    hardware_of,
-)
-from pipelab.hardware.stage_modes import Candidates
+from pipelab.fields import NotNegative, checked_value
+from pipelab.hardware.pass_times import Demand, Span
+from pipelab.hardware.roofline import Candidates, Roofline
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,
@@ -38,7 +33,6 @@ from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pipelab.evaluation import StageReport
-    from pipelab.hardware.roofline import Roofline
     from pipelab.problem import Problem
 
 
@@ -54,7 +48,7 @@ UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores
 
 
 def training_cost(
-    costs: "Roofline", problem: "Problem", report: "StageReport", **options: Any
+    costs: Roofline, problem: "Problem", report: "StageReport", **options: Any
 ) -> TrainingCost:
     """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
     layers, gpus = report.stage.layers, report.stage.gpus
@@ -66,7 +60,7 @@ def training_cost(
 
 
 def training_table(
-    costs: "Roofline", problem: "Problem", ids: Sequence[int], **options: Any
+    costs: Roofline, problem: "Problem", ids: Sequence[int], **options: Any
 ) -> np.ndarray | None:
     """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
 
@@ -82,7 +76,7 @@ def training_table(
 
 
 def _stages(
-    costs: "Roofline",
+    costs: Roofline,
     problem: "Problem",
     ids: Sequence[int],
     span: Span,
@@ -95,11 +89,7 @@ def _stages(
     """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
     if bytes_per_parameter is None:
         bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
-    elif real_number("training_cost", "bytes_per_parameter", bytes_per_parameter) < 0:
-        expected = "expected at least 0"
-        raise InvalidValue(
-            "training_cost", [("bytes_per_parameter", bytes_per_parameter, expected)]
-        )
+    checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
     model, load = problem.model, replace(problem.workload, phase="training")
     demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
@@ -149,7 +139,7 @@ def _kept(
 
 
 def gradients(
-    costs: "Roofline",
+    costs: Roofline,
     demand: Demand,
     gpu: GPU,
     span: Span,
@@ -167,7 +157,7 @@ def gradients(
     attention : Attention
         How it is computed.
     """
-    hardware = hardware_of(costs, demand, [gpu]).take(0)
+    hardware = costs.hardware(demand, [gpu]).take(0)
     causal = hardware.layers_seconds(span, b, degree)
     shared: Any = 0.0
     if degree > 1:
@@ -206,18 +196,18 @@ def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
     return matrices, pairs
 
 
-def _gradient_bytes(costs: "Roofline") -> float:
+def _gradient_bytes(costs: Roofline) -> float:
     """Per parameter; `for_training` has chosen an engine that says so."""
     return costs.constants.gradient_bytes or 0.0
 
 
-def update_seconds(costs: "Roofline", bandwidth: float, parameters: Any) -> Any:
+def update_seconds(costs: Roofline, bandwidth: float, parameters: Any) -> Any:
     """Seconds of Adam's step on so many parameters of one GPU."""
     return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
 
 
 def _step(
-    costs: "Roofline",
+    costs: Roofline,
     demand: Demand,
     problem: "Problem",
     ids: Sequence[int],
@@ -228,7 +218,7 @@ def _step(
     cluster = problem.cluster
     gpus = [cluster.gpus[g] for g in ids]
     slowest = min(
-        float(hardware_of(costs, demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
+        float(costs.hardware(demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
     )
     update, gradient = update_seconds(costs, slowest, parameters), _gradient_bytes(costs)
     replicas = len(gpus) // degree

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, answered
+from pipelab.costs import answered, fits_in
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import instance
-from pipelab.hardware.pass_times import Demand, Span, seconds_of_pass
-from pipelab.hardware.stage_modes import can_cut
+from pipelab.hardware.pass_times import Demand, Span
+from pipelab.hardware.roofline import Roofline, can_cut
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload
@@ -22,7 +22,6 @@ from pipelab.splits import split_minmax
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.hardware.roofline import Roofline
 
 MOST = 10**9  # that a Workload counts to; what fits this often has no limit
 
@@ -134,8 +133,7 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
 
     def fits(load: Workload) -> bool:
         cost = answered(problem.costs, problem.model, load, gpus, stage.layers, problem.batch_split)
-        pairs = zip(cost.memory_gb, gpus, strict=True)
-        return cost.throughput > 0 and all(gb <= g.memory_gb * MEMORY_SLACK for gb, g in pairs)
+        return cost.fits(gpus)
 
     context = _last(lambda n: fits(replace(load, sequence_length=n)))
     batch = _last(lambda n: fits(replace(load, batch_size=n)))
@@ -155,7 +153,7 @@ def _least(values: list[int | None]) -> int | None:
 
 
 def mixes_of_node(
-    costs: "Roofline", model: Transformer, workload: Workload, gpu: GPU, gpus: int
+    costs: Roofline, model: Transformer, workload: Workload, gpu: GPU, gpus: int
 ) -> "DataFrame":
     """Return the table of `Roofline.node_mixes`."""
     import pandas as pd
@@ -166,38 +164,34 @@ def mixes_of_node(
     if workload.phase == "training":
         expected = "expected prefill, decode or mixed; pl.solve plans a step of training"
         raise InvalidValue("node_mixes", [("workload.phase", workload.phase, expected)])
-    rows = []
-    for cut in range(1, gpus + 1):
-        if gpus % cut or not can_cut(model, cut):
-            continue
-        for stages in range(1, gpus // cut + 1):
-            if (gpus // cut) % stages == 0 and stages <= model.layers:
-                rows.append(_row(costs, model, workload, gpu, cut, stages, gpus // cut // stages))
-    table = pd.DataFrame(rows)
-    order = ["fits", "tokens_per_s"]
+    parts = range(1, gpus + 1)
+    cuts = [n for n in parts if gpus % n == 0 and can_cut(model, n)]
+    mixes = [(n, k, gpus // n // k) for n in cuts for k in parts if gpus // n % k == 0]
+    rows = [_row(costs, model, workload, gpu, *mix) for mix in mixes if mix[1] <= model.layers]
+    table, order = pd.DataFrame(rows), ["fits", "tokens_per_s"]
     return table.sort_values(order, ascending=False, kind="stable").reset_index(drop=True)
 
 
 def _row(
-    costs: "Roofline",
+    costs: Roofline,
     model: Transformer,
-    workload: Workload,
+    load: Workload,
     gpu: GPU,
     cut: int,
     stages: int,
     replicas: int,
 ) -> dict:
     """Compute one mix: every replica gets an equal share of the sequences, in as many microbatches as it has stages."""
-    whole = workload.batch_size * workload.in_memory
+    whole = load.batch_size * load.in_memory
     batch = -(-whole // (replicas * stages))
-    load = replace(workload, batch_size=batch, in_flight=stages)
-    each = [
-        seconds_of_pass(costs, model, load, gpu, range(i, i + 1), cut) for i in range(model.layers)
-    ]
+    load = replace(load, batch_size=batch, in_flight=stages)
+    demand = Demand(model, load)
+    hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
+    alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
+    each = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
     split = split_minmax(each, stages)
     assert split is not None  # there are no limits
     seconds = [sum(each[i] for i in layers) for layers in split]
-    demand = Demand(model, load)
     sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
     link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.
@@ -217,5 +211,5 @@ def _row(
         "seconds_per_turn": turn,
         "memory_needed_gb": needed,
         "memory_offered_gb": gpu.memory_gb,
-        "fits": needed <= gpu.memory_gb,
+        "fits": fits_in(needed, gpu.memory_gb),
     }

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
-from pipelab.hardware.linear_rates import Coefficients, LinearThroughput
+from pipelab.hardware.linear_rates import Coefficients, LinearThroughput, with_link_units
 from pipelab.io.case_files import (
     PoolRow,
     check_names,
@@ -53,9 +53,14 @@ _MODEL = {
     "bytes_per_element": "bytes_per_element",
 }
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size")}
-_RULES = {name: name for name in ("max_gpus_per_stage", "batch_split", "link_units")}
+_RULES = {name: name for name in ("max_gpus_per_stage", "batch_split")}
 _SAME = "same_type_stages"
-_COSTS = {"efficiency": "stage_efficiency", "activation_overhead": "activation_overhead"}
+_UNITS = "link_units"
+_COSTS = {
+    "efficiency": "stage_efficiency",
+    "activation_overhead": "activation_overhead",
+    _UNITS: _UNITS,
+}
 _REQUIRED = (
     *_WORKLOAD,
     "num_decoder_layers",
@@ -93,7 +98,8 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
         For a folder in the newest form: whose prices count in `cloud_instances_specs.csv`, beside the
         folder or above it, where gpu_pool.csv has none. By default "AWS", as in its author's scripts.
     **options
-        Fields of `Problem` to set, such as `max_gpus_per_stage=2`.
+        Fields of `Problem` to set, such as `max_gpus_per_stage=2`; and `link_units="tokens"`, which
+        corrects the write-up's mistake (see `LinearThroughput`).
 
     Returns
     -------
@@ -150,7 +156,7 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     own = folder / "throughput_coefficients.csv"
     # a link that dangles is named when it is read
     rates = load_coefficients(own if os.path.lexists(own) else None)
-    costs = part_of(partial(replace, rates), _COSTS, parameters)
+    costs = part_of(partial(replace, rates), _COSTS, parameters, (_UNITS,))
     gpus = [gpu for row, one in read_pool(folder) for gpu in _gpus(row, one, costs)]
     cluster = Cluster(tuple(gpus), read_bandwidth(folder, len(gpus)))
     model = part_of(Model, _MODEL, parameters, name=folder.name)
@@ -175,11 +181,12 @@ def _gpus(row: Row, one: PoolRow, costs: LinearThroughput) -> list[GPU]:
 
 
 def _with_options(problem: Problem, options: Mapping) -> Problem:
-    known = [f.name for f in fields(Problem)]
+    known = [*(f.name for f in fields(Problem)), _UNITS]
     for name in options:
         if name not in known:
             raise UnknownName(f"a problem has no option {name!r}; {nearest(name, known)}")
-    return replace(problem, **options)
+    made = replace(problem, **{name: v for name, v in options.items() if name != _UNITS})
+    return with_link_units(made, options[_UNITS]) if _UNITS in options else made
 
 
 def author_settings(case: str | Path) -> dict[str, float]:

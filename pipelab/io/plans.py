@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pipelab.costs import link_unit
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
@@ -34,9 +35,8 @@ _PLAN = {
     "in_flight": "in_flight",
 }
 # The conditions of a plan, by the field of the problem and of its workload that each comes from.
-_RULES = {
-    name: name for name in ("batch_split", "link_units", "max_gpus_per_stage", "same_type_stages")
-}
+_RULES = {name: name for name in ("batch_split", "max_gpus_per_stage", "same_type_stages")}
+_UNITS = "link_units"
 _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "output_tokens")}
 _WORKLOAD |= {"in_flight_given": "in_flight"}  # null if it was chosen with the placement
 
@@ -175,6 +175,7 @@ def _conditions(problem: Problem) -> dict[str, Any]:
         **{name: getattr(problem, field) for name, field in _RULES.items()},
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
         "cost_model": type(problem.costs).__name__,
+        _UNITS: link_unit(problem.costs),
     }
 
 
@@ -246,7 +247,8 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
     if not isinstance(name, str) or not name:
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
-    own = {rule: said[rule] for rule in _RULES if said.get(rule) is not None}
+    kept = (*_RULES, _UNITS)
+    own = {rule: said[rule] for rule in kept if said.get(rule) is not None}
     return load_case(name, **(own | rules))
 
 
@@ -294,7 +296,7 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
     """Refuse a plan made under other conditions; the message has the call that sets them."""
     own = _conditions(problem)
-    read = {*_WORKLOAD, "batch_split", "link_units"}
+    read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
         read.remove("output_tokens")
     other = {
@@ -308,6 +310,9 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
         [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
         for fields in (_RULES, _WORKLOAD)
     )
+    if _UNITS in other:
+        units = f"{_UNITS}={shown(other[_UNITS])[:40]}"
+        parts.append(f"costs=dataclasses.replace(problem.costs, {units})")
     if load:
         parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
     raise InvalidData(

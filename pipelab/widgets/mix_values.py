@@ -254,8 +254,7 @@ def script_of(mix: Mix) -> tuple[Script, Term]:
         cluster, costs = _cluster(script, mix), _costs(script, mix)
         model = script.let("model", public(load_model)(mix.source))
         load = script.let("load", load)
-        names = {"link_units": "tokens", "name": mix.source}
-        problem = public(Problem)(cluster, model, load, costs, **rules, **names)
+        problem = public(Problem)(cluster, model, load, costs, **rules, name=mix.source)
         return script, script.let("problem", problem)
     case = Term("pl.load_case", lambda: _load_case)(mix.source, link_units="tokens")
     case = script.let("case", case)

@@ -23,7 +23,7 @@ RATES = pl.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
 BANDWIDTH = (25.0, 50.0, 100.0, 200.0, 400.0)
 # as the write-up: in tokens/s these links would hardly ever bind
-_UNITS = {"link_units": "transfers"}
+_UNITS = "transfers"
 
 
 def types(number, rng):
@@ -50,10 +50,9 @@ def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
         cluster,
         model,
         pl.Workload(512, 32),
-        pl.LinearThroughput(rates),
+        pl.LinearThroughput(rates, link_units=_UNITS),
         per_stage,
         same_type_stages=False,
-        **_UNITS,
     )
 
 
@@ -75,10 +74,9 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
         cluster,
         model,
         pl.Workload(1024, 32),
-        pl.LinearThroughput(rates),
+        pl.LinearThroughput(rates, link_units=_UNITS),
         per_stage,
         same_type_stages=False,
-        **_UNITS,
     )
 
 
@@ -105,7 +103,6 @@ def identical_nodes(nodes=16, per_node=8, per_stage=8, seed=0):
         pl.Roofline(),
         max_gpus_per_stage=per_stage,
         same_type_stages=True,
-        link_units="tokens",
     )
 
 

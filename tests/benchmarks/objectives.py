@@ -17,6 +17,7 @@ from aggregated import all_different, by_nodes, by_types
 import pipelab as pl
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.whole_files import write_to
 
 LIMIT = 60.0  # seconds for each question
@@ -31,7 +32,7 @@ def priced(problem):
         for g in problem.cluster.gpus
     )
     cluster = pl.Cluster(pool, problem.cluster.bandwidth_gb_per_s, problem.cluster.group)
-    return dataclasses.replace(problem, cluster=cluster, link_units="tokens")
+    return with_link_units(dataclasses.replace(problem, cluster=cluster), "tokens")
 
 
 def different_layers(problem):

@@ -37,6 +37,7 @@ from pipelab.course.ledger.claims import (
 from pipelab.course.type_count import average_link
 from pipelab.engine.methods.joint import gigabytes
 from pipelab.fields import given
+from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.cases_csv import author_settings
 
 if TYPE_CHECKING:
@@ -683,7 +684,7 @@ def fungible_gpus() -> object:
     problem = replace(with_model(tiny(), layer_weight_gb=25), cluster=three, max_gpus_per_stage=1)
     both = [
         (predicted(each), once(pl.solve, each, "aggregated").throughput)
-        for each in (problem, replace(problem, link_units="tokens"))
+        for each in (problem, with_link_units(problem, "tokens"))
     ]
     without = predicted(tiny(), factor=False), given(joint(tiny()).throughput)
     return Found(both[0], known=(*both[1], *(round(each, 6) for each in without)))

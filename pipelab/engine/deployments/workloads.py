@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 
 from pipelab.cluster import Cluster
+from pipelab.costs import link_unit
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
@@ -148,7 +149,7 @@ def _merged(instance: Instance) -> Groups:
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
     fast, soon = bandwidth[there].max(), latency[there].min()
-    hop = problem.message_seconds(fast, soon) if problem.link_units == "tokens" else 0.0
+    hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
     merged = replace(
         classes,
         members=tuple(map(np.sort, together)),

@@ -33,7 +33,6 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK
 from pipelab.display import listed, table
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
@@ -462,10 +461,8 @@ def most_held(
 
 def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
     """Tokens/s of a stage; 0 where it does not fit."""
-    model, load, split = problem.model, problem.workload, problem.batch_split
-    cost = problem.costs.stage(model, load, gpus, layers, split)
-    needs = zip(cost.memory_gb, gpus, strict=True)
-    return cost.throughput if all(m <= g.memory_gb * MEMORY_SLACK for m, g in needs) else 0.0
+    cost = problem.stage_cost(gpus, layers)
+    return cost.throughput if cost.fits(gpus) else 0.0
 
 
 def _mixtures(

@@ -20,7 +20,7 @@ from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
-from pipelab.errors import InvalidValue, TooLarge
+from pipelab.errors import TooLarge
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -209,13 +209,6 @@ def why_none_attains(problem: Problem, floor: float, deadline: Deadline) -> str:
     if (most.bound or math.inf) <= most.throughput * (1 + ATTAINED):
         return f"{text}, the greatest attainable rate being {most.throughput:,.7g} tokens/s"
     return f"{text}; the best found attains {most.throughput:,.7g} tokens/s"
-
-
-def refuse_transfers(problem: Problem, what: str) -> None:
-    """Raise `InvalidValue` where links are counted in transfers/s: those say nothing about tokens."""
-    if problem.link_units != "tokens" and len(problem.cluster) > 1:
-        expected = "expected 'tokens', so that links have a time: dataclasses.replace(problem, link_units='tokens')"
-        raise InvalidValue(what, [("problem.link_units", problem.link_units, expected)])
 
 
 def raise_floor(

@@ -2,10 +2,11 @@
 
 from dataclasses import replace
 
+from pipelab.costs import link_unit, refuse_transfers
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, refuse_transfers, why_none_attains
+from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.solvers import choice
 from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments
@@ -65,7 +66,8 @@ def solve_for_latency(
     >>> result.status, round(result.objective.value, 4), result.placement.gpus
     ('optimal', 108.581, (0, 1))
     """
-    refuse_transfers(problem, "solve")
+    if len(problem.cluster) > 1:
+        refuse_transfers("solve", link_unit(problem.costs))
     with deadline_of(time_limit, stop) as deadline:
         pairs = Pairs(problem, deadline)
         known = best_of(incumbents(problem), at_least, _seconds, lambda found: found.attainable)

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
+from pipelab.costs import link_unit, refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.methods.fronts import refuse_transfers
 from pipelab.engine.objective import status_and_least
 from pipelab.engine.schedules.rules import name_of
 from pipelab.engine.solvers import choice
@@ -118,7 +118,8 @@ def solve_for_step_time(
     >>> result.status, result.objective.unit
     ('optimal', 's per step')
     """
-    refuse_transfers(problem, "solve")
+    if len(problem.cluster) > 1:
+        refuse_transfers("solve", link_unit(problem.costs))
     phase = problem.workload.phase
     if phase != "training":
         expected = "expected 'training': pl.Workload(…, phase='training', microbatches=…)"

@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pipelab.costs import link_unit, refuse_transfers
 from pipelab.display import table
 from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, raise_floor, refuse_transfers, value_of
+from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
@@ -178,8 +179,8 @@ def trade_off(
     if deployments and against not in _AGAINST:
         expected = f"expected {' or '.join(map(repr, _AGAINST))} where points are deployments"
         raise InvalidValue("trade_off", [("against", against, expected)])
-    if against == "seconds_per_pass":
-        refuse_transfers(problem, "trade_off")
+    if against == "seconds_per_pass" and len(problem.cluster) > 1:
+        refuse_transfers("trade_off", link_unit(problem.costs))
     if against.startswith("usd"):
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:

@@ -17,7 +17,7 @@ from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import check_transfers
 from pipelab.errors import InvalidValue, PipelabError
-from pipelab.fields import instance, is_list, true_or_false, whole_number
+from pipelab.fields import Flag, checked_value, instance, is_list, whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
 
@@ -319,7 +319,7 @@ def lower_bound(
     ranks = whole_number("lower_bound", "ranks", ranks, most=LARGEST_SIZE)
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    split_backward = true_or_false("lower_bound", "split_backward", split_backward)
+    split_backward = checked_value("lower_bound", "split_backward", split_backward, Flag)
     held = held_at_most("lower_bound", "in_flight", in_flight, ranks, microbatches)
     whole = bounds(costs, microbatches, held, split_backward)
     return float(max((whole.arrives + whole.busy).max(), whole.drained[0]))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, TrainingCost
+from pipelab.costs import TrainingCost, fits_in, refuse_transfers
 from pipelab.display import NO_FORMULAS, counted, table
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
@@ -18,7 +18,7 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, tally
-from pipelab.fields import given, instance, is_list, real_number, true_or_false, whole_number
+from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -354,14 +354,14 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
         Placement,
         "a Placement, such as pl.solve(problem).placement",
     )
-    if real_number("inference_costs", "tokens", tokens) <= 0:
-        raise InvalidValue("inference_costs", [("tokens", tokens, "expected more than 0")])
+    tokens = checked_value("inference_costs", "tokens", tokens, Positive)
     return lane_costs(evaluate(problem, placement), tokens, "inference_costs")[0]
 
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
     """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
-    refuse_transfers_per_second(evaluation, what)
+    if evaluation.links:
+        refuse_transfers(what, evaluation.link_unit)
     lanes = [
         lane
         for pair in zip_longest(evaluation.stages, evaluation.links)
@@ -376,16 +376,6 @@ def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageC
     *between, leaving = waits
     comm = tuple(between) if any(between) else 0.0
     return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
-
-
-def refuse_transfers_per_second(evaluation: Evaluation, what: str) -> None:
-    """Raise `InvalidValue` if links are counted in transfers/s, which have no size in tokens."""
-    if evaluation.links and evaluation.link_unit != "tokens":
-        expected = (
-            "expected 'tokens': the time of a message of so many tokens is not known from transfers/s; "
-            "take dataclasses.replace(problem, link_units='tokens')"
-        )
-        raise InvalidValue(what, [("problem.link_units", evaluation.link_unit, expected)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -455,7 +445,7 @@ class TrainingTimeline:
             for label, need, limit in zip(
                 self.labels, self.memory_gb or (), self.limits_gb, strict=False
             )
-            if need > limit * MEMORY_SLACK
+            if not fits_in(need, limit)
         ]
         return "; ".join([*uncut, *lacking])
 
@@ -616,7 +606,8 @@ def training_timeline(
     what = "timeline_of"
     placement = placement_in(placement, what)
     evaluation = evaluate(problem, placement)
-    refuse_transfers_per_second(evaluation, what)
+    if evaluation.links:
+        refuse_transfers(what, evaluation.link_unit)
     load = problem.workload
     if load.phase not in ("prefill", "training"):
         expected = "expected 'training', or 'prefill': training reads whole sequences"
@@ -680,7 +671,7 @@ def stages_of(
         reports, columns.held_counts, columns.held.tolist(), strict=True
     ):
         stored = cost(report, "none")
-        fits = needed_gb(stored[0], held, parts) <= min(report.memory_limit_gb) * MEMORY_SLACK
+        fits = fits_in(needed_gb(stored[0], held, parts), min(report.memory_limit_gb))
         found.append(stored if fits else cost(report, "full"))
     return tuple(found)
 
@@ -819,7 +810,7 @@ def timeline_of(
     1 microbatch in flight: 82.5629 tokens/s, 61.3% of the rate of 134.616, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
-    if true_or_false("timeline_of", "training", training) or trains:
+    if checked_value("timeline_of", "training", training, Flag) or trains:
         if in_flight is not None:
             expected = "expected None: a training step holds what its schedule says"
             raise InvalidValue("timeline_of", [("in_flight", in_flight, expected)])

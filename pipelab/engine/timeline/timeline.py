@@ -27,7 +27,7 @@ from pipelab.engine.schedules.columns import (
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import instance, numbered, true_or_false, whole_number
+from pipelab.fields import Flag, checked_value, instance, whole_number
 from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class Timeline:
             gradient needs (`weight_activation`).
         """
         columns = self.columns
-        rank = numbered("memory", "rank", rank, columns.ranks, "rank")
+        rank = whole_number("memory", "rank", rank, 0, columns.ranks - 1)
         mine = slice(columns.first[rank], columns.first[rank + 1])
         kind, stage, node = columns.kind[mine], columns.stage[mine], columns.node[mine]
         table = self.costs.tables(self.schedule)
@@ -520,13 +520,11 @@ def simulate(
     """
     a_schedule("simulate", schedule)
     instance("simulate", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    synchronous_optimizer = true_or_false(
-        "simulate", "synchronous_optimizer", synchronous_optimizer
-    )
+    waits = checked_value("simulate", "synchronous_optimizer", synchronous_optimizer, Flag)
     check_transfers(transfers)
     took, graph = costs.times(schedule), runnable(schedule).graph
     ends = graph.finish(took, queued=transfers == "queued")
-    return Timeline(schedule, costs, transfers, synchronous_optimizer, graph, ends)
+    return Timeline(schedule, costs, transfers, waits, graph, ends)
 
 
 def simulate_in_flight(

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK, TrainingCost, answered
+from pipelab.costs import TrainingCost, answered, fits_in
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
@@ -125,9 +125,9 @@ class Stages:
         """Return seconds of every stage in equal chunks on such a rank; made once for the stages that fit."""
         asked = held.tobytes(), chunks
         if asked not in self._kept:
-            limit = self.offered[:, None] * MEMORY_SLACK
             serves = (self.instance.rate > 0) & (self.spans.layers % chunks == 0)
-            fits = {m: serves & (self.needed(m, held, chunks) <= limit) for m in self.modes}
+            offered = self.offered[:, None]
+            fits = {m: serves & fits_in(self.needed(m, held, chunks), offered) for m in self.modes}
             same = tuple(np.packbits(each).tobytes() for each in fits.values())
             if same not in self._kept:
                 found = np.full((4, *serves.shape), np.inf)

@@ -274,7 +274,7 @@ def node(context: typer.Context, as_json: Json = False, output: Table = None) ->
     Needs --model and --gpus with one type, all on one node. Here --batch counts all sequences that
     the node has at a time; for solve it counts those of one microbatch.
     """
-    from pipelab.hardware.expected_rates import doubt_of
+    from pipelab.hardware.measurements import doubt_of
 
     wanted: Wanted = context.obj
     problem = wanted.problem(None)

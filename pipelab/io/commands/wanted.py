@@ -125,11 +125,13 @@ class Wanted:
             if getattr(self, name) is not None:
                 expected = "expected it without a case, which has a model and GPUs"
                 raise _refused(_flag(name), getattr(self, name), expected)
-        problem = load(**self._given(_RULE_FIELDS))
+        units = {"link_units": "link_units"}
+        problem = load(**self._given(_RULE_FIELDS | units))
         return replace(problem, workload=replace(problem.workload, **self._given(_LOAD_FIELDS)))
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
+        from pipelab.hardware.linear_rates import with_link_units
         from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
 
@@ -144,9 +146,9 @@ class Wanted:
         types = Counter(gpu.type for gpu in cluster.gpus)
         pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
-        return Problem(
-            cluster, model, Workload(**load), costs, name=name, **self._given(_RULE_FIELDS)
-        )
+        rules = self._given(_RULE_FIELDS)
+        problem = Problem(cluster, model, Workload(**load), costs, name=name, **rules)
+        return with_link_units(problem, self.link_units or "tokens")
 
     def _cluster(self) -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
@@ -165,7 +167,7 @@ class Wanted:
 _NAMES = [field.name for field in fields(Wanted)]
 # The fields of a problem, and of its workload, that options set.
 _RULE_FIELDS = {"max_gpus": "max_gpus_per_stage", "same_type": "same_type_stages"}
-_RULE_FIELDS |= {name: name for name in ("batch_split", "link_units")}
+_RULE_FIELDS |= {"batch_split": "batch_split"}
 _LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
 _LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
 # Those that a sweep varies.
