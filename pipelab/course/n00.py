@@ -638,5 +638,6 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda given: _rate(given.cuts),
         hint=_look_at,
         picture=_drawn,
+        half=lambda given, _: not _rate(given.cuts) or not all(n for n, _ in given.cuts),
     ),
 }

@@ -199,9 +199,14 @@ def _cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
     return [tuple(b - a for a, b in pairwise((0, *ends, layers))) for ends in inner]
 
 
-def _cuttings() -> list[Given]:
+def _cuttings(_: int = 0) -> list[Given]:
+    """All small inputs, of which no others can be hidden."""
     sizes = product(range(1, 9), range(1, 6))
     return [Given(layers=layers, stages=stages) for layers, stages in sizes]
+
+
+def _all_but_one(found: set, wanted: set) -> bool:
+    return found <= wanted and len(found) >= len(wanted) - 1
 
 
 def _look_at_cuts(given: Given) -> str:
@@ -251,6 +256,10 @@ def _distinct(layers: int, kinds: Sequence[int]) -> int:
     return sum(_orders(kinds, s) * comb(layers - 1, s - 1) for s in stages)
 
 
+def _all_used(layers: int, kinds: Sequence[int]) -> int:
+    return comb(layers - 1, sum(kinds) - 1) * _orders(kinds, sum(kinds))
+
+
 def _told_apart(layers: int, gpus: int) -> int:
     return sum(comb(layers - 1, s - 1) * perm(gpus, s) for s in range(1, gpus + 1))
 
@@ -295,6 +304,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_cuts,
         call=lambda mine, given: [tuple(one) for one in mine(*given)],
         picture=_draw_cuts,
+        half=lambda given, found: _all_but_one({*found}, {*_cuts(*given)}),
     ),
     "02.2": Function(
         signature="distinct(layers, kinds)",
@@ -302,6 +312,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda given: _distinct(*given),
         hint=_look_at_pool,
         picture=_draw_pool,
+        half=lambda given, answer: answer == _all_used(*given),
     ),
     "02.3": Number(
         target=lambda: _distinct(_BLOCKS, _KINDS),
@@ -315,7 +326,7 @@ EXERCISES: dict[str, Exercise] = {
                 lambda: _told_apart(_BLOCKS, sum(_KINDS)) // prod(factorial(n) for n in _KINDS)
             ),
             "those are the placements that use every GPU; GPUs may stay idle": (
-                lambda: comb(_BLOCKS - 1, sum(_KINDS) - 1) * _orders(_KINDS, sum(_KINDS))
+                lambda: _all_used(_BLOCKS, _KINDS)
             ),
         },
         mistakes={"that distinguishes identical GPUs": (lambda: _told_apart(_BLOCKS, sum(_KINDS)))},

@@ -456,10 +456,10 @@ def _pool(chance: random.Random) -> Pool:
 _small_pools = drawn(3, 38, _pool, lambda pool: (len(pool.ms), pool.layers))
 
 
-def _pools() -> tuple[Pool, ...]:
+def _pools(hidden: int = 0) -> tuple[Pool, ...]:
     """Last come two long pipelines: a constant M that does for the small ones cuts those off."""
     lines = [Pool(layers=100 * n, ms=[3] * n, sites=[0] * n, far_ms=1) for n in (12, 20)]
-    return (*_small_pools(), *lines)
+    return (*_small_pools(hidden), *lines)
 
 
 def _look_at_program(pool: Pool) -> str:
@@ -491,6 +491,11 @@ def _bound(stairs: Given) -> float:
         times |= {(n + stairs.head) * tau for n in range(1, stairs.layers + 1)}
         least = min([least, *(ms for ms in times if _holds(stairs, ms, last))])
     return least
+
+
+def _memory_binds(stairs: Given) -> bool:
+    enough = [stairs.layers] * len(stairs.most)
+    return _bound(Given(**{**vars(stairs), "most": enough})) < _bound(stairs)
 
 
 def _draw_stairs(failure: Failure) -> "Figure":
@@ -550,6 +555,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_program,
         call=_program_ms,
         picture=_draw_program,
+        half=lambda pool, claim: claim >= _best_pipeline(pool).ms,
     ),
     "03.2": Function(
         signature="sharper(ms, most, layers, head)",
@@ -557,6 +563,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_bound,
         hint=_look_at_bound,
         picture=_draw_stairs,
+        half=lambda stairs, _: stairs.head > 0 or _memory_binds(stairs),
     ),
     "03.3": Number(
         target=lambda: _staircase_rate(),

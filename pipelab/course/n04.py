@@ -434,12 +434,13 @@ EXERCISES: dict[str, Exercise] = {
         none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
         "the result's details",
     ),
-    "04.2": Construction("a mix of GPUs", _smallest_mix),
+    "04.2": Construction("a mix of GPUs", _smallest_mix, half="there is a smaller mix"),
     "04.3": Function(
         signature="best_of_orders(stages, links)",
         inputs=drawn(4, 300, _pipeline, lambda x: (len(x.stages), len(x.links), str(x))),
         target=_best_of_orders,
         hint=_look_at,
         picture=_draw_best_order,
+        half=lambda x, answer: answer == max(_times(x.stages, dict(x.links))),
     ),
 }

@@ -16,7 +16,7 @@ from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
-from pipelab.course.pictures import ARROW, BARE, add_legend, finish
+from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish
 from pipelab.display import counted
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
@@ -585,6 +585,16 @@ def _best_rate(case: Case) -> float:
     return max(rate for rate, _ in _allowed(case))
 
 
+def _best_if_one_is_paid(case: Case) -> float:
+    """The best rate if of the GPUs of a stage only the cheapest costs anything."""
+    free = Case(**{**vars(case), "price": []})
+    return max(
+        rate
+        for rate, stages in _allowed(free)
+        if sum(min(case.price[g] for g in stage.gpus) for stage in stages) <= case.most
+    )
+
+
 def _claim(mine: Callable[..., Any], case: Case) -> float:
     """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
     import cvxpy as cp
@@ -691,6 +701,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_links,
         call=_claim,
         picture=_drawn,
+        half=lambda case, claim: claim <= _best_rate(case),
     ),
     "05.4": Function(
         signature="budget(z, allocations, price, most)",
@@ -699,5 +710,6 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_budget,
         call=_claim,
         picture=_drawn,
+        half=lambda case, claim: _best_rate(case) <= claim <= SAME * _best_if_one_is_paid(case),
     ),
 }

@@ -380,6 +380,12 @@ def _mixes_by_name(pool: Given) -> set[tuple[int, ...]]:
     return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
 
 
+def _nearly(pool: Given) -> tuple[int, int]:
+    """How many mixes there are with the empty one, and how many have as many GPUs as may be."""
+    mixes = _mixes_by_name(pool)
+    return len(mixes) + 1, sum(len(mix) == pool.most for mix in mixes)
+
+
 def _draw_pool(failure: Failure) -> "Figure":
     """A row per mix."""
     mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
@@ -441,6 +447,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_refutes,
         hint=_look_at_claim,
         picture=_draw_claim,
+        half=lambda claim, _: min(claim.prices) < 0 or _total(claim) == claim.layers,
     ),
     "06.2": Number(
         target=lambda: _least_price(3),
@@ -461,5 +468,6 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda pool: len(_mixes_by_name(pool)),
         hint=_look_at_pool,
         picture=_draw_pool,
+        half=lambda pool, answer: answer in _nearly(pool),
     ),
 }

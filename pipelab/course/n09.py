@@ -3,6 +3,7 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -296,6 +297,10 @@ def _factor(given: Given) -> float:
     return math.exp(sum(logs) / MEASURING**2 / (len(logs) / MEASURING**2 + 1 / given.unsure**2))
 
 
+def _mean_ratio(given: Given) -> float:
+    return geometric_mean(measured / predicted for predicted, measured in given.rows)
+
+
 def _draw_rows(failure: Failure) -> "Figure":
     given = failure.given
     numbers = list(range(1, len(given.rows) + 1))
@@ -318,6 +323,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_crossing,
         hint=_look_at_layer,
         picture=_draw_layer,
+        half=lambda given, _: math.isinf(_crossing(given)),
     ),
     "09.2": Function(
         signature="factor(rows, unsure)",
@@ -325,5 +331,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_factor,
         hint=_look_at_rows,
         picture=_draw_rows,
+        half=lambda given, answer: math.isclose(answer, _mean_ratio(given)),
     ),
 }

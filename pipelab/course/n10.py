@@ -253,6 +253,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_needed,
         hint=_look_at_times,
         picture=_draw_times,
+        half=lambda given, n: _needed(given) - 1 <= n <= _needed(given),
     ),
     "10.2": Function(
         signature="answer_seconds(prefill, decode, tokens, m)",
@@ -260,5 +261,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_seconds,
         hint=_look_at_request,
         picture=_draw_request,
+        half=lambda given, seconds: seconds == _seconds(given, given.tokens + 1),
     ),
 }

@@ -148,10 +148,13 @@ def _step(text: str) -> float:
 
 
 @cache
-def _printed() -> tuple[Given, ...]:
+def _printed(hidden: int = 0) -> tuple[Given, ...]:
     """Numbers as texts print them, short ones first."""
     chance, found = random.Random(4), {"5", "10", "~10", "0.5", "2K"}
-    while len(found) < 200:
+    if hidden:
+        chance, found = random.Random(f"4, {hidden}"), {given.text for given in _printed()}
+    most = 400 if hidden else 200
+    while len(found) < most:
         whole = chance.randint(1, 999) * 10 ** chance.choice((0, 0, 1, 2, 3))
         decimals = chance.choice(("", "", ".5", ".78", ".784"))
         suffix = chance.choice(("", "", "K", "M")) if whole < 1000 else ""
@@ -168,12 +171,13 @@ def _look_at(given: Given) -> str:
 
 
 EXERCISES: dict[str, Exercise] = {
-    "13.1": Construction("a placement", _refutes),
+    "13.1": Construction("a placement", _refutes, half="may another group"),
     "13.2": Function(
         signature="step(text)",
         inputs=_printed,
         target=lambda given: _step(given.text),
         hint=_look_at,
+        half=lambda given, _: "~" in given.text or "," in given.text,
         rel=1e-9,
     ),
     "13.3": Number(

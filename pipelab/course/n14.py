@@ -198,11 +198,13 @@ EXERCISES: dict[str, Exercise] = {
         target=_fits,
         hint=_look_at_order,
         call=lambda mine, order: mine(order.schedule()),
+        half=lambda order, _: _runs(order) != _frugal(order),
     ),
     "14.2": Function(
         signature="cut(costs, stages)",
         inputs=drawn(3, 300, _layers, lambda given: (len(given.costs), sum(given.costs))),
         off=_off_cut,
+        half=lambda given, answer: "fair share" in _off_cut(given, answer),
     ),
     "14.3": Number(
         target=_runnable,

@@ -1,5 +1,5 @@
-"""Grade a student's copy of a notebook."""
+"""Grade students' copies of notebooks."""
 
-from pipelab.io.grading.grader import grade
+from pipelab.io.grading.grader import grade, grade_folder
 
-__all__ = ["grade"]
+__all__ = ["grade", "grade_folder"]
