@@ -114,8 +114,6 @@ def plot_splits(
         "framed: the slowest stage of a split; red: does not fit in memory; links are left out",
         height=150 + 74 * len(rows),
         barmode="overlay",
-        legend={"y": 1.0},
-        margin={"t": 92, "b": 52, "l": 150},
     )
 
 
@@ -220,14 +218,8 @@ def plot_split_table(
         title,
         note,
         height=460,
-        margin={"t": 78, "l": 150},
-        xaxis={
-            "title": "j: the first j layers",
-            "range": [-0.6, layers + 0.6],
-            "dtick": 10,
-            **BARE,
-        },
-        yaxis={
+        x={"title": "j: the first j layers", "range": [-0.6, layers + 0.6], "dtick": 10, **BARE},
+        y={
             "title": "s: on the first s GPUs",
             "range": [stages + 0.75, -0.4],
             "tickvals": list(range(1, stages + 1)),

@@ -122,13 +122,8 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
         _title(fits, marks),
         f"{len(fits):,} placements that fit; {said}",
         height=330 + 26 * len(rows),
-        xaxis={
-            "title": "tokens/s",
-            "range": [0, 1.03 * best],
-            "tickformat": ",",
-            "zeroline": False,
-        },
-        yaxis={
+        x={"title": "tokens/s", "range": [0, 1.03 * best]},
+        y={
             "type": "log",
             "title": "placements (log scale)",
             "tickvals": [10**power for power in range(int(top) + 1)],

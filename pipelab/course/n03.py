@@ -16,6 +16,7 @@ from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, 
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
 from pipelab.course.pictures import (
     ARROW,
+    BARE,
     SAME,
     Block,
     Row,
@@ -23,6 +24,7 @@ from pipelab.course.pictures import (
     colour_of,
     finish,
     plot_rows,
+    retitle,
 )
 from pipelab.display import counted
 from pipelab.errors import InvalidPlacement
@@ -115,15 +117,13 @@ def plot_staircase(
         annotation_position="top right",
     )
     verdict = "enough" if enough else f"{needed - at_rate} too few"
-    rates_axis = {"title": "target rate t, tokens/s", "tickformat": ",", "showgrid": False}
     return finish(
         figure,
         f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}",
         "height: layers that all GPUs hold together at that rate; dashed: what the model needs",
         height=400,
-        margin={"t": 92, "b": 52},
-        xaxis={"range": [low, high], **rates_axis},
-        yaxis={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
+        x={"title": "target rate t, tokens/s", "range": [low, high], **BARE},
+        y={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
     )
 
 
@@ -132,6 +132,7 @@ def plot_staircase(
 
 Links = Sequence[tuple[int, int]]
 
+_ANSWER = "in a circle: layers; arrows: which GPU sends to which; red: not possible"
 _NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second row
 
 
@@ -195,12 +196,11 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     return finish(
         figure,
         _claim(problem, ms, layers, links, rings, too_heavy),
-        "in a circle: layers; arrows: which GPU sends to which; red: not possible",
+        _ANSWER,
         height=330 if two_rows else 225,
         margin={"t": 92, "b": 10, "l": 20, "r": 20},
-        xaxis={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
-        yaxis={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
-        legend={"y": 1.0},
+        x={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
+        y={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
     )
 
 
@@ -440,9 +440,7 @@ def _draw_program(failure: Failure) -> "Figure":
             left -= layers[g]
         title = f"A pipeline of {best.ms:.4g} ms, which your rows do not allow{failure.yours}"
     problem = small_problem(pool.layers, pool.ms, pool.link_ms, "ms per layer")
-    figure = plot_answer(problem, claim, layers, links)
-    note = figure.layout.title.text.split("<br>")[1]
-    return figure.update_layout(title={"text": f"{title}<br>{note}"})
+    return retitle(plot_answer(problem, claim, layers, links), title, _ANSWER)
 
 
 def _pool(chance: random.Random) -> Pool:

@@ -142,13 +142,8 @@ def plot_predictions(
         f"Too much for {over} of {len(held)} mixes that hold the model, {by}",
         "above the diagonal: predicted more than any placement yields",
         height=520,
-        margin={"t": 92},
-        xaxis={
-            "title": "possible (proven), tokens/s",
-            "range": [-0.02 * top, top],
-            "tickformat": ",",
-        },
-        yaxis={"title": "predicted, tokens/s", "range": [0, top], "tickformat": ","},
+        x={"title": "possible (proven), tokens/s", "range": [-0.02 * top, top]},
+        y={"title": "predicted, tokens/s", "range": [0, top]},
     )
 
 
@@ -179,8 +174,8 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
         plot_counts(counts, _COLOURS),
         f"Of {held} mixes that hold the model, {are} and {last} are after the last fix",
         height=150 + 52 * len(counts),
-        margin={"t": 100},
-        xaxis={"title": "GPU mixes"},
+        x="GPU mixes",
+        margin={"t": 100},  # a legend of several lines
     )
 
 
@@ -235,8 +230,7 @@ def plot_against_prediction(
         figure,
         f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
         height=150 + 44 * len(bars),
-        margin={"t": 84},
-        xaxis={"title": "tokens/s", "range": [0, top], "tickformat": ","},
+        x={"title": "tokens/s", "range": [0, top]},
     )
 
 

@@ -16,13 +16,13 @@ from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
-from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish
+from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import counted
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
+from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
@@ -237,14 +237,11 @@ def plot_choice(
         _says(problem, chosen, claim),
         f"boxes: chosen stages, with their tokens/s{arrows}",
         height=330,
-        margin={"t": 84, "b": 46, "l": 120},
-        xaxis={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
-        yaxis={
+        x={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
+        y={
             "range": [len(gpus) - 0.45, -0.55],
             "tickvals": list(range(len(gpus))),
             "ticktext": [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)],
-            "gridcolor": GRID,
-            "zeroline": False,
         },
     )
 
@@ -387,10 +384,8 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
         f"{len(nodes)} nodes prove that {nodes[-1]['best']:,.1f} tokens/s is the optimum",
         "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
         height=222 + 62 * lowest,
-        legend={"y": 1.0},
-        xaxis={"visible": False},
-        margin={"t": 92, "b": 24, "l": 70},
-        yaxis={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
+        x={"visible": False},
+        y={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
     )
 
 
@@ -459,13 +454,10 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
         f"Bound and placement meet – {'; '.join(said)}",
         "dashed: the bound; solid: the best placement so far (the incumbent)",
         height=400,
-        xaxis={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
-        margin={"t": 104},
-        legend={"y": 1.0},
-        yaxis={
+        x={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
+        y={
             "title": "tokens/s (log scale)",
             "type": "log",
-            "gridcolor": GRID,
             "tickvals": [2000, 3000, 4000, 5000, 7000, 10000, 15000],
             "tickformat": ",",
         },
@@ -643,7 +635,7 @@ def _drawn(failure: Failure) -> "Figure":
         title = f"Your rows {allow}{failure.yours}"
     figure = plot_choice(case.problem, allocations, z, claim, connections, e)
     note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"
-    return finish(figure, title, note)
+    return retitle(figure, title, note)
 
 
 def _look_at_links(case: Case) -> str:

@@ -13,7 +13,7 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
-from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, plain
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, WRONG, colour_of_types, plain
 from pipelab.hardware.pass_times import Demand, hardware_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -146,13 +146,13 @@ def plot_roofline(
             hovertemplate=f"{gpu}, %{{text}}: {reached}",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
-    decades = {"type": "log", "gridcolor": GRID, "dtick": 1, "tickformat": "~r"}
+    decades = {"type": "log", "dtick": 1, "tickformat": "~r"}
     return finish(
         figure,
         f"Ridge points at {ridges} FLOPs per byte",
         height=460,
-        xaxis={"title": "FLOPs per byte", **decades},
-        yaxis={"title": "TFLOP/s of a layer", **decades},
+        x={"title": "FLOPs per byte", **decades},
+        y={"title": "TFLOP/s of a layer", **decades},
     )
 
 
@@ -218,8 +218,8 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
         figure,
         title,
         height=110 + 34 * len(rows),
-        xaxis={"title": "tokens/s", "gridcolor": GRID, "tickformat": ","},
-        yaxis={"automargin": True, "ticklabelstandoff": 8, "gridcolor": GRID, **order},
+        x="tokens/s",
+        y={"automargin": True, **order},
     )
 
 

@@ -181,7 +181,7 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
         f"{plain(listed(pace))} set{'s' * one} the pace: {rate}",
         "identical stages in one row; a frame marks what is slowest",
         height=150 + 34 * len(rows),
-        xaxis={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
+        x={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
     )
 
 

@@ -79,9 +79,9 @@ def plot_verdicts(ledger: "Ledger") -> "Figure":
         f"rows by verdict; {kinds['reading']} readings have none",
         barmode="stack",
         height=270 + 40 * len(sections),
-        yaxis=NAMES,
+        y=NAMES,
         legend={"y": -0.3, "yanchor": "top", "x": 0, "xanchor": "left", "traceorder": "grouped"},
-        margin={"t": 78, "b": 190},
+        margin={"b": 190},
     )
 
 

@@ -53,7 +53,7 @@ def plot_faults(faults: "Sequence[Fault]") -> "Figure":
         plot_counts(counts, dict(zip(programs, TYPE_COLOURS, strict=False))),
         f"{found[most].total()} of {len(faults)} faults break the property that {most}",
         height=150 + 56 * len(PROPERTIES),
-        xaxis={"title": "faults that the property catches"},
+        x="faults that the property catches",
     )
 
 
