@@ -150,13 +150,12 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
     }
     for name, tried in values.items():
         for value in tried:
-            right, why = _crossed(name, value)
+            points, why = _crossed(name, value)
             said = str(pl.check(name, value))
-            expected = (
-                None if "not attempted" in said else said.startswith(f"exercise {name}: right")
-            )
-            assert right == expected, (name, value, why, said)
-            if right is not None and not callable(value):
+            assert (points is None) == ("not attempted" in said), (name, value)
+            right = said.startswith(f"exercise {name}: right")
+            assert (points == 1) == right, (name, value, why, said)
+            if points is not None and not callable(value):
                 assert why.split(" (")[0][1:] in said, (name, value)
 
 

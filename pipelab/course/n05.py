@@ -22,6 +22,7 @@ from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.figures import theme
 from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
@@ -238,11 +239,7 @@ def plot_choice(
         f"boxes: chosen stages, with their tokens/s{arrows}",
         height=330,
         x={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
-        y={
-            "range": [len(gpus) - 0.45, -0.55],
-            "tickvals": list(range(len(gpus))),
-            "ticktext": [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)],
-        },
+        y=theme.rows([f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)], showgrid=True),
     )
 
 

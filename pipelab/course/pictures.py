@@ -279,14 +279,8 @@ def plot_rows(
         title,
         "; ".join(part for part in (note, left_out) if part),
         height=150 + 34 * max(2, len(shown)),
-        margin={"t": 78, "b": 48, "l": 30 + 8 * max((len(row.name) for row in shown), default=5)},
         x={"title": axis, "rangemode": "tozero", **_ticks(reached)},
-        y={
-            "range": [len(shown) - 0.4, -0.6],
-            "tickvals": list(range(len(shown))),
-            "ticktext": [f"<b>{plain(r.name)}</b>" if r.wrong else plain(r.name) for r in shown],
-            **BARE,
-        },
+        y=theme.rows([f"<b>{plain(r.name)}</b>" if r.wrong else plain(r.name) for r in shown]),
     )
 
 
