@@ -14,7 +14,7 @@ from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
 from pipelab.display import counted, listed
 from pipelab.errors import shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -97,14 +97,8 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
         height = top + 0.55 * (len(rows) - place)
         ends = rate > 0.6 * best  # on the right, a label stands to the left of its line
         colour = BOTTLENECK if names == ["best"] else TYPE_COLOURS[0]
-        figure.add_scatter(
-            x=[rate, rate],
-            y=[0.6, 10**height],
-            mode="lines",
-            line={"color": colour, "width": 2, "dash": "dot"},
-            showlegend=False,
-            hoverinfo="skip",
-        )
+        dotted = line("", [rate] * 2, [0.6, 10**height], colour, 2, {"dash": "dot"})
+        figure.add_trace(dotted | {"showlegend": False})
         figure.add_annotation(
             x=rate,
             y=height,

@@ -30,7 +30,7 @@ from pipelab.display import counted
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, line, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
@@ -88,28 +88,12 @@ def plot_staircase(
     figure = go.Figure()
     for kind, colour in colour_of_types(counts).items():
         hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
-        figure.add_scatter(
-            x=rates,
-            y=held[kind],
-            name=plain(kind),
-            stackgroup="layers",
-            mode="lines",
-            line={"color": colour, "width": 0.5, "shape": "vh"},
-            fillcolor=colour,
-            opacity=0.9,
-            hovertemplate=hover,
-        )
+        fill = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9, "hovertemplate": hover}
+        figure.add_trace(line(plain(kind), rates, held[kind], colour, 0.5, {"shape": "vh"}, **fill))
     enough = at_rate >= needed
     mark = BOTTLENECK if enough else WRONG
-    figure.add_scatter(
-        x=[rate, rate],
-        y=[0, at_rate],
-        mode="lines+markers",
-        showlegend=False,
-        hoverinfo="skip",
-        line={"color": mark, "width": 2.5},
-        marker={"color": mark, "size": [0, 11]},
-    )
+    ends = {"mode": "lines+markers", "marker": {"color": mark, "size": [0, 11]}}
+    figure.add_trace(line("", [rate] * 2, [0, at_rate], mark, 2.5, showlegend=False, **ends))
     figure.add_hline(
         y=needed,
         line={"color": BOTTLENECK, "width": 1.5, "dash": "dash"},

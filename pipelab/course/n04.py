@@ -24,7 +24,7 @@ from pipelab.course.pictures import (
 from pipelab.course.type_count import average_link, list_options
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line
 from pipelab.problem import Model, Problem
 from pipelab.solving import solve
 
@@ -109,15 +109,8 @@ def plot_predictions(
         (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
     ]
     top = 1.06 * max(max(p, q or 0) for _, p, q in points)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[0, top],
-        y=[0, top],
-        mode="lines",
-        name="predicted = possible",
-        line={"color": BOTTLENECK, "width": 1, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    dashed = {"dash": "dash"}
+    figure = go.Figure(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
     for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
         mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
         look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}

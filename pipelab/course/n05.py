@@ -343,14 +343,10 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     figure = go.Figure()
     for wanted, dash in (("yes", "solid"), ("no", "dot")):
         pairs = [(n, p) for n, p in parents.items() if nodes[n]["choice"].endswith(wanted)]
-        figure.add_scatter(
-            x=[v for n, p in pairs for v in (x[p], x[n], None)],
-            y=[v for n, p in pairs for v in (depth[p], depth[n], None)],
-            mode="lines",
-            name=wanted,
-            line={"color": "#777777", "width": 1.5, "dash": dash},
-            hoverinfo="skip",
-        )
+        across = [v for n, p in pairs for v in (x[p], x[n], None)]
+        down = [v for n, p in pairs for v in (depth[p], depth[n], None)]
+        figure.add_trace(theme.line(wanted, across, down, "#777777", 1.5, {"dash": dash}))
+    hover = "%{customdata[0]}<br>bound %{customdata[1]} tokens/s"
     asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in parents.items()}
     for fate, (symbol, colour) in _FATES.items():
         own = [n for n, node in enumerate(nodes) if node["fate"] == fate]
@@ -371,9 +367,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
                 textposition=[_beside(n, nodes[n], x, depth) for n in own],
                 textfont={"size": 11},
                 customdata=list(zip(led_by, said, strict=True)),
-                hovertemplate="%{customdata[0]}<br>bound %{customdata[1]} tokens/s<extra>"
-                + fate
-                + "</extra>",
+                hovertemplate=f"{hover}<extra>{fate}</extra>",
             )
     lowest = max(depth)
     return finish(
@@ -433,14 +427,10 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
         bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes[1:]] + [_open_bound(nodes)]
         found = [node["best"] or None for node in nodes]
         for values, what, dash in ((bounds, "bound", "dash"), (found, "incumbent", "solid")):
-            who = f"<extra>{name}, {what}</extra>"
-            figure.add_scatter(
-                x=list(range(1, len(nodes) + 1)),
-                y=values,
-                name=f"{name}: {what}",
-                mode="lines",
-                line={"color": colour, "dash": dash, "width": 3, "shape": "hv"},
-                hovertemplate="after %{x} nodes: %{y:,.1f} tokens/s" + who,
+            hover = f"after %{{x}} nodes: %{{y:,.1f}} tokens/s<extra>{name}, {what}</extra>"
+            solved, look = list(range(1, len(nodes) + 1)), {"dash": dash, "shape": "hv"}
+            figure.add_trace(
+                theme.line(f"{name}: {what}", solved, values, colour, 3, look, hovertemplate=hover)
             )
         gap = bounds[-1] / best - 1
         state = f"open by {gap:.0%}" if gap > _NO_GAP else "proven"

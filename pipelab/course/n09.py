@@ -13,7 +13,7 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
-from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, WRONG, colour_of_types, plain
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, WRONG, colour_of_types, line, plain
 from pipelab.hardware.pass_times import Demand, hardware_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -122,17 +122,11 @@ def plot_roofline(
     shapes = [_SYMBOLS.get(load.phase, "circle") for load in loads.values()]
     for place, (gpu, roof) in enumerate(roofs.items()):
         x = np.array([0.2 * min(at.values()), roof.ridge, 2 * max(at.values())])
-        figure.add_scatter(
-            x=x,
-            y=np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12,
-            name=gpu,
-            mode="lines",
-            line={"color": colours[gpu], "width": 3},
-            legendgroup=gpu,
-            hovertemplate=f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>",
-        )
+        reached = np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12
+        hover = f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>"
+        together = {"legendgroup": gpu, "hovertemplate": hover}
+        figure.add_trace(line(gpu, x, reached, colours[gpu], 3, **together))
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
-        reached = "%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>"
         rim = {"line": {"color": "white", "width": 1}}
         figure.add_scatter(
             x=list(at.values()),
@@ -143,7 +137,7 @@ def plot_roofline(
             showlegend=False,
             legendgroup=gpu,
             marker={"color": colours[gpu], "size": 11, "symbol": shapes, **rim},
-            hovertemplate=f"{gpu}, %{{text}}: {reached}",
+            hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
     decades = {"type": "log", "dtick": 1, "tickformat": "~r"}
@@ -190,16 +184,9 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
     flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
     figure = go.Figure()
     for i in flips:
-        figure.add_scatter(
-            x=[plan[i], best[i]],
-            y=[rows[i]] * 2,
-            mode="lines+text",
-            showlegend=False,
-            hoverinfo="skip",
-            line={"color": WRONG, "width": 4},
-            text=["", f"    {scenarios[i].loss:.1%}"],
-            textposition="middle right",
-        )
+        said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
+        look = {"mode": "lines+text", "showlegend": False, **said}
+        figure.add_trace(line("", [plan[i], best[i]], [rows[i]] * 2, WRONG, 4, **look))
     ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
     for name, x, says, marker in (
         ("best plan", best, "at most", ring),
