@@ -88,8 +88,19 @@ def plot_staircase(
     figure = go.Figure()
     for kind, colour in colour_of_types(counts).items():
         hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
-        fill = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9, "hovertemplate": hover}
-        figure.add_trace(line(plain(kind), rates, held[kind], colour, 0.5, {"shape": "vh"}, **fill))
+        area: dict[str, Any] = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9}
+        figure.add_trace(
+            line(
+                plain(kind),
+                rates,
+                held[kind],
+                colour,
+                0.5,
+                {"shape": "vh"},
+                hovertemplate=hover,
+                **area,
+            )
+        )
     enough = at_rate >= needed
     mark = BOTTLENECK if enough else WRONG
     ends = {"mode": "lines+markers", "marker": {"color": mark, "size": [0, 11]}}

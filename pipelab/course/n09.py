@@ -4,7 +4,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from statistics import geometric_mean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -124,7 +124,7 @@ def plot_roofline(
         x = np.array([0.2 * min(at.values()), roof.ridge, 2 * max(at.values())])
         reached = np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12
         hover = f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>"
-        together = {"legendgroup": gpu, "hovertemplate": hover}
+        together: dict[str, Any] = {"legendgroup": gpu, "hovertemplate": hover}
         figure.add_trace(line(gpu, x, reached, colours[gpu], 3, **together))
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
         rim = {"line": {"color": "white", "width": 1}}
@@ -185,7 +185,7 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
     figure = go.Figure()
     for i in flips:
         said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
-        look = {"mode": "lines+text", "showlegend": False, **said}
+        look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}
         figure.add_trace(line("", [plan[i], best[i]], [rows[i]] * 2, WRONG, 4, **look))
     ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
     for name, x, says, marker in (
