@@ -103,7 +103,7 @@ def plot_staircase(
         )
     enough = at_rate >= needed
     mark = BOTTLENECK if enough else WRONG
-    ends = {"mode": "lines+markers", "marker": {"color": mark, "size": [0, 11]}}
+    ends: dict[str, Any] = {"mode": "lines+markers", "marker": {"color": mark, "size": [0, 11]}}
     figure.add_trace(line("", [rate] * 2, [0, at_rate], mark, 2.5, showlegend=False, **ends))
     figure.add_hline(
         y=needed,
