@@ -41,7 +41,8 @@ def _section(book: Notebook) -> str:
     after = f", after {before[1]}" if before else ""
     spare = re.findall(r"^\*\*(\d)\.\*\* \*Optional", "\n".join(texts), flags=re.M)
     optional = {name for name in graded if name[-1] in spare}
-    rows = [*_rubric(book.number, graded, optional, list(_questions(texts)))]
+    words = re.findall(r"^\*\*In words\.\*\* (.*)$", "\n".join(texts), flags=re.M)
+    rows = [*_rubric(book.number, graded, optional, list(_questions(texts)), words)]
     return (
         f"\n### {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "
         f"{len(graded)} graded exercises, {len(rows)} points.* Goals: {'; '.join(listed)}.\n\n"
@@ -62,21 +63,22 @@ def _questions(texts: list[str]) -> Iterator[str]:
 
 
 def _rubric(
-    number: str, graded: list[str], optional: set[str], questions: list[str]
+    number: str, graded: list[str], optional: set[str], questions: list[str], words: list[str]
 ) -> Iterator[str]:
     """A row per exercise, and one each for a prediction and an answer in words."""
     marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
     if set(marks) != {*graded, "prediction", "words"}:
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
     for name in graded:
-        full = f"right, {marks[name]['full']}" if "full" in marks[name] else "right"
         what = f"{name} {_asked(name)}{', optional' * (name in optional)}"
-        yield _row(what, full, *_half_and_none(name, marks[name]))
+        yield _row(what, "right", *_half_and_none(name, marks[name]))
     part = marks["prediction"]["asks"]
     asked = [question for question in questions if part in question]
     if len(asked) != 1:
         sys.exit(f"rubrics.toml, {number}: {len(asked)} questions of the notebook have {part!r}")
-    for what, text in (("Prediction", asked[0]), ("In words", marks["words"]["asks"])):
+    if len(words) != 1:
+        sys.exit(f"{number}: expected one question in words in the notebook, got {len(words)}")
+    for what, text in (("Prediction", asked[0]), ("In words", words[0])):
         row = marks["prediction" if what == "Prediction" else "words"]
         yield _row(f"*{what}*: {text}", row["full"], row["half"], row["none"])
 

@@ -464,8 +464,8 @@ SLOW = {
     "tests/test_held_out.py": {
         "test_no_row_is_among_those_that_were_fitted": 0,
     },
-    "pipelab/course/published_costs.py": {
-        "pipelab.course.published_costs.author_results": 0,
+    "pipelab/course/n13.py": {
+        "pipelab.course.n13.author_results": 0,
     },
     "tests/test_physics.py": {
         "test_the_quickest_on_eight_h100_cuts_every_layer_eight_ways": 0,

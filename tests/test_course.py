@@ -14,7 +14,7 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course import WAYS, notebooks_of_the_course
 from pipelab.course.checks import EXERCISES
-from pipelab.course.ledger.documents import DOCUMENTS
+from pipelab.course.ledger import DOCUMENTS
 from pipelab.course.n00 import plot_course
 from pipelab.io.paths import notebooks_dir
 

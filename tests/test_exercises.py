@@ -5,6 +5,7 @@ import itertools
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -1180,3 +1181,121 @@ def test_a_name_that_is_none_is_refused():
     with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
         pl.check("05.9", 1)
     assert str(pl.check("05.2", None)) == "exercise 05.2: not attempted yet"
+
+
+# Half points
+
+HALF = [
+    ("00.2", lambda cuts: _rate(cuts, skip=False), lambda cuts: _rate(cuts, head=1)),
+    ("00.2", lambda cuts: _rate(cuts, reserved=0), lambda cuts: 1.0),
+    ("01.2", lambda *x: _reach(*x, at=False), lambda *x: 0),
+    ("01.2", lambda *x: _reach(*x, skip=False), lambda *x: 1 / 0),
+    ("01.3", lambda *x: _split(*x, empty=False), lambda *x: _split(*x, worst=lambda a, b: a + b)),
+    ("02.1", lambda *x: _all_cuts(*x)[1:], lambda *x: _all_cuts(*x)[2:]),
+    ("02.1", lambda *x: 2 * _all_cuts(*x), lambda layers, stages: [[layers] * stages]),
+    ("02.2", lambda *x: _placements(*x, idle=False), lambda *x: _placements(*x, apart=True)),
+    ("03.1", _no_rings(big_m=2), _no_rings(grow=False)),
+    ("03.2", lambda *x: _stairs(*x, memory=False), lambda *x: _stairs(*x, whole=False)),
+    ("03.2", lambda *x: _stairs(*x, heads=False), lambda *x: "two"),
+    (
+        "04.3",
+        lambda *x: _best_of_orders(*x, as_given=True),
+        lambda *x: _best_of_orders(*x, worst=sum),
+    ),
+    ("05.3", lambda *x: _linked(*x, forced=0), lambda *x: _linked(*x, forced=-2)),
+    ("05.4", lambda *x: _budget(*x, sharing=False), lambda z, *_: z >= 0),
+    ("06.1", lambda *x: _refutes(*x, sign=False), lambda *x: _refutes(*x, rows=False)),
+    ("06.1", lambda *x: _refutes(*x, strict=False), lambda *x: False),
+    ("06.3", lambda *x: _count_mixes(*x, empty=0), lambda *x: _count_mixes(*x, supply=False)),
+    ("06.3", lambda *x: _count_mixes(*x, exactly=True), lambda *x: None),
+    ("07.1", lambda *x: _gpipe_end(*x, links=False), lambda *x: _gpipe_end(*x, drain=False)),
+    ("07.2", lambda *x: _within_room(*x, before=False), lambda *x: _within_room(*x, rooms=False)),
+    ("08.1", lambda *x: _put_off(*x, early=True), lambda *x: _put_off(*x, late=True)),
+    ("08.1", lambda *x: _put_off(*x, newest=True), lambda *x: []),
+    ("09.1", lambda *x: _crossing(*x, never=0), lambda *x: _crossing(*x, kept=False)),
+    ("09.2", lambda *x: _factor(*x, prior=False), lambda *x: _factor(*x, logs=False)),
+    ("10.1", lambda times: _in_flight(times, up=False), lambda times: _in_flight(times, worst=min)),
+    ("10.1", lambda times: sum(times) / max(times), lambda times: len(times)),
+    (
+        "10.2",
+        lambda *x: _answer_seconds(*x, first=0),
+        lambda *x: _answer_seconds(*x, turns=False),
+    ),
+    ("11.1", lambda *x: _divided(*x, greedy=True), lambda *x: _divided(*x, several=False)),
+    ("11.2", lambda *x: _at_most(*x, best=min), lambda *x: _at_most(*x, raised=False)),
+    ("12.1", lambda *x: _order_of(*x, few=False), lambda *x: _order_of(*x, largest_first=False)),
+    ("12.2", lambda *x: _recomputed_layers(*x, once=False), lambda layers, *_: layers),
+    ("13.2", lambda text: _step(text, about=False), lambda text: _step(text, suffix=False)),
+    ("13.2", lambda text: _step(text, commas=False), lambda text: 1),
+    ("14.1", lambda order: _fits(order, stalls=False), lambda order: True),
+    ("14.2", _even, lambda *x: _by_flops(*x, repaired=False)),
+]
+
+
+@pytest.mark.parametrize(("name", "half", "none"), HALF)
+def test_a_function_that_the_rubric_calls_half_right_has_half_a_point(name, half, none):
+    exercise = EXERCISES[name]
+    points, why = exercise.points(half)
+    assert (points, why) == (0.5, exercise.grade(half)[1])
+    assert exercise.points(none)[0] == 0
+
+
+def test_every_function_can_have_half_a_point():
+    named = {name for name, exercise in EXERCISES.items() if isinstance(exercise, Function)}
+    assert {name for name, *_ in HALF} == named
+
+
+def test_what_is_found_may_be_half_right():
+    tried = {
+        "04.2": [(3, 4, 4), (3, 1, 1)],
+        "08.2": [pl.schedule("1F1B", 4, 8), pl.schedule("GPipe", 4, 8)],
+        "13.1": [
+            pl.Placement.of([(8, (0,)), (4, (10, 11)), (2, (20, 21, 22, 23))]),
+            pl.Placement.of([(14, (0,))]),
+        ],
+    }
+    for name, (half, none) in tried.items():
+        assert EXERCISES[name].points(half)[0] == 0.5
+        assert EXERCISES[name].points(none)[0] == 0
+
+
+# Inputs that no notebook shows
+
+RIGHT = {
+    "00.2": _rate,
+    "01.2": _reach,
+    "01.3": _split,
+    "02.2": _placements,
+    "03.1": _no_rings(),
+    "03.2": _stairs,
+    "04.3": _best_of_orders,
+    "05.3": _linked,
+    "05.4": _budget,
+    "06.1": _refutes,
+    "06.3": _count_mixes,
+    "07.1": _gpipe_end,
+    "07.2": _within_room,
+    "08.1": _put_off,
+    "09.1": _crossing,
+    "09.2": _factor,
+    "10.1": _in_flight,
+    "10.2": _answer_seconds,
+    "11.1": _divided,
+    "11.2": _at_most,
+    "12.1": _order_of,
+    "12.2": _recomputed_layers,
+    "13.2": _step,
+    "14.1": _fits,
+    "14.2": _by_flops,
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_hidden_inputs_come_to_those_of_the_notebook_and_verdicts_stay(name):
+    shown = EXERCISES[name].inputs()
+    hidden = replace(EXERCISES[name], inputs=partial(EXERCISES[name].inputs, 1))
+    assert all(given in hidden.inputs() for given in shown)
+    assert sum(given not in shown for given in hidden.inputs()) >= 38
+    assert hidden.points(RIGHT[name])[0] == 1
+    for half, none in [(half, none) for of, half, none in HALF if of == name]:
+        assert (hidden.points(half)[0], hidden.points(none)[0]) == (0.5, 0)

@@ -2,20 +2,26 @@
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
 from fractions import Fraction
+from pathlib import Path
 
 import nbformat
 import numpy as np
+import pandas as pd
 import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import pipelab as pl
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
-from pipelab.io.grading import grade
+from pipelab.io.grading import grade, grade_folder
+from pipelab.io.paths import in_clone
+
+ROOT = Path(__file__).parent.parent
 
 RIGHT = """
 import pipelab as pl
@@ -144,13 +150,12 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
     }
     for name, tried in values.items():
         for value in tried:
-            right, why = _crossed(name, value)
+            points, why = _crossed(name, value)
             said = str(pl.check(name, value))
-            expected = (
-                None if "not attempted" in said else said.startswith(f"exercise {name}: right")
-            )
-            assert right == expected, (name, value, why, said)
-            if right is not None and not callable(value):
+            assert (points is None) == ("not attempted" in said), (name, value)
+            right = said.startswith(f"exercise {name}: right")
+            assert (points == 1) == right, (name, value, why, said)
+            if points is not None and not callable(value):
                 assert why.split(" (")[0][1:] in said, (name, value)
 
 
@@ -237,3 +242,81 @@ def test_a_wrong_number_that_the_rubric_calls_half_right_has_half_a_point(tmp_pa
     )
     result = grade(copy, limit=60)
     assert (result["score"], result["tests"][0]["status"]) == (0.5, "failed")
+
+
+def _command(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "pipelab.io.command_line", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        **options,
+    )
+
+
+def test_a_folder_of_copies_becomes_one_table(tmp_path):
+    right = EXERCISES["00.1"].target()
+    for student in ("ada", "bob", "cy"):
+        (tmp_path / "in" / student).mkdir(parents=True)
+    _saved(
+        tmp_path / "in" / "ada" / "00.ipynb", f"import pipelab as pl\npl.check('00.1', {right!r})"
+    )
+    _saved(tmp_path / "in" / "bob" / "07.ipynb", "import pipelab as pl\npl.check('07.1', 5)")
+    (tmp_path / "in" / "cy" / "00_torn.ipynb").write_text("{")
+    (tmp_path / "in" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "in" / ".ipynb_checkpoints" / "00.ipynb").write_text("{")
+    done = _command("grade", tmp_path / "in", "--csv", tmp_path / "points.csv")
+    assert done.returncode == 0, done.stderr
+    table = pd.read_csv(tmp_path / "points.csv", dtype=str, keep_default_na=False)
+    assert list(table) == ["copy", "score", "00.1", "00.2", "07.1", "07.2", "output"]
+    ada, bob, cy = table.to_numpy().tolist()
+    ran = "The notebook ran to its end."
+    assert ada == ["ada/00.ipynb", "1.0", "1.0", "0.0", "", "", ran]
+    assert bob == ["bob/07.ipynb", "0.0", "", "", "0.0", "0.0", ran]
+    assert cy[:6] == ["cy/00_torn.ipynb", *[""] * 5]
+    assert "expected a Jupyter notebook" in cy[-1]
+    with pytest.raises(pl.InvalidValue, match="expected a folder with notebooks"):
+        grade_folder(tmp_path / "in" / "ada" / "00.ipynb")
+    refused = _command("grade", tmp_path / "in", "--json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "a folder has --csv" in refused.stderr
+
+
+def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_seed(tmp_path):
+    shown = [given.times for given in EXERCISES["10.1"].inputs()]
+    known = {tuple(times): -(-sum(times) // max(times)) for times in shown}
+    copy = _saved(
+        tmp_path / "10.ipynb",
+        f"import pipelab as pl\nknown = {known!r}",
+        "pl.check('10.1', lambda times: known.get(tuple(times), 1))",
+        "def answer(prefill, decode, tokens, m):\n"
+        "    return sum(prefill) + (tokens - 1) * max(sum(decode), m * max(decode))",
+        "pl.check('10.2', answer)",
+    )
+    assert _points(grade(copy, limit=60)) == {"10.1": 1, "10.2": 1}
+    assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 1}
+    with pytest.raises(pl.InvalidValue, match="seed"):
+        grade(copy, seed=-1)
+
+
+@pytest.mark.skipif(sys.platform == "win32" or not in_clone(), reason="a shell script of the clone")
+@pytest.mark.parametrize("torn", [False, True])
+def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path, torn):
+    (tmp_path / "submission").mkdir()
+    if torn:
+        (tmp_path / "submission" / "00.ipynb").write_text("{")
+    else:
+        right = EXERCISES["00.1"].target()
+        checks = f"import pipelab as pl\npl.check('00.1', {right!r})"
+        _saved(tmp_path / "submission" / "00.ipynb", checks)
+    # what setup.sh installs there
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    command = tmp_path / "venv" / "bin" / "pipelab"
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pipelab.io.command_line "$@"\n')
+    command.chmod(0o755)
+    script = ROOT / "docs" / "gradescope" / "run_autograder"
+    environment = dict(os.environ, AUTOGRADER=str(tmp_path))
+    done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "results" / "results.json").read_text())
+    assert result["score"] == (0 if torn else 1)
+    assert "can be read" in result["output"] if torn else len(result["tests"]) == 2

@@ -17,9 +17,8 @@ from typer.testing import CliRunner
 import pipelab as pl
 from pipelab import course
 from pipelab.course import published_programs
-from pipelab.course.ledger import KINDS, VERDICTS, Claim, claims, programs, writeup
+from pipelab.course.ledger import DOCUMENTS, KINDS, VERDICTS, Claim, claims, programs, writeup
 from pipelab.course.ledger.claims import FAILED, Trial, shown
-from pipelab.course.ledger.documents import DOCUMENTS
 from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip

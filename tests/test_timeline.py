@@ -15,7 +15,7 @@ import pipelab as pl
 from pipelab import simulator
 from pipelab.course import published_programs as published
 from pipelab.course.n08 import published_bubbles, published_interleaved_rate
-from pipelab.course.published_programs import Panic, PipelineClock
+from pipelab.course.published_programs import Panic, PipelineClock, PipelineScheduler, Step
 from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.hardware.linear_rates import with_link_units
@@ -695,15 +695,15 @@ def test_scheduler_gpipe_is_right_and_sends_no_gradient():
     theirs = pl.simulate(published.scheduler_gpipe(4, 8), ONE)
     assert (theirs.makespan, theirs.bubble_fraction) == (33, pytest.approx(3 / 11))
     assert theirs.peak_in_flight == (8, 8, 8, 8)
-    steps = published.scheduler_steps(2, 1, 0) + published.scheduler_steps(2, 1, 1)
+    steps = [*PipelineScheduler(2, 0).schedule_steps(1), *PipelineScheduler(2, 1).schedule_steps(1)]
     assert steps == [
-        "Forward(micro_batch_id=0)",
-        "SendActivations(to_stage=1, micro_batch_id=0)",
-        "WaitBackward(from_stage=1)",
-        "Backward(micro_batch_id=0)",
-        "RecvActivations(from_stage=0, micro_batch_id=0)",
-        "Forward(micro_batch_id=0)",
-        "Backward(micro_batch_id=0)",
+        Step("Forward", 0),
+        Step("SendActivations", 0, 1),
+        Step("WaitBackward", None, 1),
+        Step("Backward", 0),
+        Step("RecvActivations", 0, 0),
+        Step("Forward", 0),
+        Step("Backward", 0),
     ]
 
 
@@ -717,9 +717,7 @@ def test_scheduler_memory_and_microbatches():
 
 
 def test_scheduler_lets_rank_5_of_4_through():
-    assert (
-        published.scheduler_steps(4, 1, 5)[0] == "RecvActivations(from_stage=4, micro_batch_id=0)"
-    )
+    assert PipelineScheduler(4, 5).schedule_steps(1)[0] == Step("RecvActivations", 0, 4)
     with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected at most 3"):
         run("GPipe", 4, 1).memory(5)
     with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):

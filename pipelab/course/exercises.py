@@ -5,7 +5,7 @@ The notebooks' own exercises are in `n00` … `n14`, and `checks` has them all b
 
 import math
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cache
@@ -158,6 +158,11 @@ class Number:
         hint = self._hint(number, target)
         return False, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
 
+    def points(self, value: object) -> tuple[float, str]:
+        """1, 0.5 or 0, and the sentence of `grade`."""
+        right, why = self.grade(value)
+        return 1.0 if right else 0.5 * why.endswith(tuple(self.half)), why
+
     def _meets(self, number: float, target: float) -> bool:
         if isinstance(target, int):  # what is counted is exact
             return number == target
@@ -231,7 +236,7 @@ class Given(SimpleNamespace):
 
 def drawn(
     seed: int, number: int, draw: Callable[[random.Random], Any], size: Callable[[Any], Any]
-) -> Callable[[], tuple[Any, ...]]:
+) -> Callable[..., tuple[Any, ...]]:
     """Distinct random inputs, the smallest first, so that the first failure is the smallest.
 
     Parameters
@@ -248,13 +253,16 @@ def drawn(
     Returns
     -------
     callable
-        Gives the inputs, which are drawn once, when they are first asked for.
+        Gives the inputs, which are drawn once, when they are first asked for. Called with a positive
+        number, it gives as many more, which are others for each such number.
     """
 
     @cache
-    def inputs() -> tuple[Any, ...]:
-        chance, found = random.Random(seed), dict[str, Any]()
-        while len(found) < number:
+    def inputs(hidden: int = 0) -> tuple[Any, ...]:
+        chance = random.Random(f"{seed}, {hidden}" if hidden else seed)
+        found = {str(given): given for given in inputs()} if hidden else {}
+        most = len(found) + number
+        while len(found) < most:
             given = draw(chance)
             if given is not None:
                 found[str(given)] = given
@@ -304,7 +312,8 @@ class Function:
     signature : str
         As the reader is to write it, such as `"rate(cuts)"`.
     inputs : callable
-        The arguments to try, the smallest first.
+        The arguments to try, the smallest first; called with a positive number, with others among
+        them that no notebook shows.
     target : callable, optional
         The right answer for one of them, or one of several.
     off : callable, optional
@@ -314,6 +323,9 @@ class Function:
         What to look at, for an input on which the reader's function is wrong.
     picture : callable, optional
         Makes a figure of a `Failure`.
+    half : callable, optional
+        Whether a wrong answer to an input still earns half a point, given both; a function has half
+        a point if that is so of all inputs on which it is wrong.
     rel : float
         Relative tolerance of numbers.
     call : callable
@@ -322,14 +334,15 @@ class Function:
     """
 
     signature: str
-    inputs: Callable[[], Sequence[Any]]
+    inputs: Callable[..., Sequence[Any]]
     target: Callable[[Any], Any] | None = None
     off: Callable[[Any, Any], str] | None = None
     hint: Callable[[Any], str] | None = None
     picture: "Callable[[Failure], Figure] | None" = None
+    half: Callable[[Any, Any], bool] | None = None
     rel: float = 1e-6
     call: Callable[[Callable[..., Any], Any], Any] = _call
-    none, half = "", ()  # None means not attempted, always; and there are no half points
+    none = ""  # None means not attempted, always
 
     def grade(self, mine: object) -> tuple[bool, str]:
         """Whether the reader's function is right everywhere, or the smallest input where it is not."""
@@ -337,6 +350,20 @@ class Function:
             expected = f"the function itself, as `def {self.signature}:` makes it"
             return False, f"expected {expected}; yours is {shown(mine)}"
         return self.graded(self.smallest_failure(mine))
+
+    def points(self, mine: object) -> tuple[float, str]:
+        """1, 0.5 or 0, and the sentence of `grade`."""
+        if not callable(mine):
+            return 0.0, self.grade(mine)[1]
+        failures = list(self.failures(mine))
+        right, why = self.graded(failures[0] if failures else None)
+        return 1.0 if right else 0.5 * all(map(self._earns_half, failures)), why
+
+    def _earns_half(self, failure: Failure) -> bool:
+        try:
+            return self.half is not None and self.half(failure.given, failure.answer)
+        except Exception:  # of an answer that is none of its kind
+            return False
 
     def graded(self, failure: Failure | None) -> tuple[bool, str]:
         """Whether there is none, and a sentence."""
@@ -348,6 +375,10 @@ class Function:
 
     def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
         """The first input on which the reader's function is wrong, and what it gives there."""
+        return next(self.failures(mine), None)
+
+    def failures(self, mine: Callable[..., Any]) -> Iterator[Failure]:
+        """All inputs on which the reader's function is wrong, one by one."""
         for given in self.inputs():
             answer = None
             try:
@@ -357,8 +388,7 @@ class Function:
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
             if says:
-                return Failure(given, says, answer)
-        return None
+                yield Failure(given, says, answer)
 
     def _off(self, given: Any, answer: Any) -> str:
         if math.isclose(float(answer), cast(Any, self.target)(given), rel_tol=self.rel):
@@ -412,11 +442,19 @@ class Construction:
         What is to be found, such as "a schedule".
     grade : callable
         Whether what was found is right, and a sentence that says why or why not.
+    half : str
+        A part of the sentence that says what earns half a point.
     """
 
     asks: str
     grade: Callable[[object], tuple[bool, str]]
-    none, half = "", ()  # None means not attempted, always; and there are no half points
+    half: str = ""
+    none = ""  # None means not attempted, always
+
+    def points(self, found: object) -> tuple[float, str]:
+        """1, 0.5 or 0, and the sentence of `grade`."""
+        right, why = self.grade(found)
+        return 1.0 if right else 0.5 * (self.half != "" and self.half in why), why
 
 
 Exercise = Number | Function | Construction

@@ -23,7 +23,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
     BOTTLENECK,
-    GRID,
     NEUTRAL,
     NEUTRAL_LIGHT,
     WRONG,
@@ -189,13 +188,13 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
         *_cut_title(problem, placement, parts),
         height=470,
         barmode="overlay",
-        xaxis={
-            "title": {"text": "decoder layer", "standoff": 4},
+        x={
+            "title": "decoder layer",
             "range": [0, problem.model.layers],
             "showgrid": False,
             "dtick": 10,
         },
-        yaxis={"visible": False, "range": [-0.5, 0.5]},
+        y={"visible": False, "range": [-0.5, 0.5]},
         xaxis2={
             "tickvals": list(range(1, len(parts) + 1)),
             "ticktext": [part.label for part in parts],
@@ -204,14 +203,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
             "range": [0.4, len(parts) + 0.6],
             "tickfont": {"size": 11},
         },
-        yaxis2={
-            "title": "ms per batch",
-            "tickformat": ",",
-            "gridcolor": GRID,
-            "range": [0, 1.14 * max(times)],
-        },
-        legend={"y": 1.0},
-        margin={"t": 92, "b": 40},
+        yaxis2={"title": "ms per batch", "range": [0, 1.14 * max(times)]},
     )
 
 
@@ -348,8 +340,8 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
         height=400,
         margin={"t": 84, "b": 84, "l": 20, "r": 20},
         legend={"itemclick": False, "itemdoubleclick": False},
-        xaxis={"range": [-0.75, len(placement) + 0.4], **hidden},
-        yaxis={"range": [-0.8, 1 + _WAITS * prompts], **hidden},
+        x={"range": [-0.75, len(placement) + 0.4], **hidden},
+        y={"range": [-0.8, 1 + _WAITS * prompts], **hidden},
         **_controls(moments, first),
     )
 
@@ -530,8 +522,8 @@ def plot_course() -> "Figure":
         height=410,
         barmode="overlay",
         bargap=0.3,
-        xaxis={"title": "minutes from the beginning", "range": [0, ends[-1]]},
-        yaxis=NAMES,
+        x={"title": "minutes from the beginning", "range": [0, ends[-1]]},
+        y=NAMES,
         legend={"y": -0.28, "yanchor": "top", "x": 0, "xanchor": "left"},
         margin={"t": 196, "r": 180, "b": 90},
     )
@@ -636,5 +628,6 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda given: _rate(given.cuts),
         hint=_look_at,
         picture=_drawn,
+        half=lambda given, _: not _rate(given.cuts) or not all(n for n, _ in given.cuts),
     ),
 }

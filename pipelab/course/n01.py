@@ -114,8 +114,6 @@ def plot_splits(
         "framed: the slowest stage of a split; red: does not fit in memory; links are left out",
         height=150 + 74 * len(rows),
         barmode="overlay",
-        legend={"y": 1.0},
-        margin={"t": 92, "b": 52, "l": 150},
     )
 
 
@@ -220,14 +218,8 @@ def plot_split_table(
         title,
         note,
         height=460,
-        margin={"t": 78, "l": 150},
-        xaxis={
-            "title": "j: the first j layers",
-            "range": [-0.6, layers + 0.6],
-            "dtick": 10,
-            **BARE,
-        },
-        yaxis={
+        x={"title": "j: the first j layers", "range": [-0.6, layers + 0.6], "dtick": 10, **BARE},
+        y={
             "title": "s: on the first s GPUs",
             "range": [stages + 0.75, -0.4],
             "tickvals": list(range(1, stages + 1)),
@@ -324,6 +316,20 @@ def _size(line: Given) -> tuple[int, int, str]:
     return len(line.costs) + len(line.speeds), sum(line.costs), str(line)
 
 
+def _too_slow_or_just(line: Given) -> bool:
+    """Whether a layer is too slow for a GPU, or just meets the limit."""
+    slow = any(cost / speed > line.ms for cost in line.costs for speed in line.speeds)
+    less = Given(**{**vars(line), "ms": line.ms * (1 - 1e-6)})
+    return slow or _reach(less) < _reach(line)
+
+
+def _leaves_one_out(line: Given) -> bool:
+    """Whether a GPU without a layer makes the best cut."""
+    layers = len(line.costs)
+    fewer = layers < len(line.speeds)
+    return fewer or _split(line) < _slowest(line, _best_cut(line, layers, least=1))
+
+
 def _look_at_reach(line: Given) -> str:
     if any(cost / speed > line.ms for cost in line.costs for speed in line.speeds):
         return "here a layer is too slow for one of the GPUs; who takes it then?"
@@ -337,7 +343,7 @@ def _look_at_reach(line: Given) -> str:
 def _look_at_split(line: Given) -> str:
     if len(line.costs) < len(line.speeds):
         return "here are fewer layers than GPUs; which of them stay empty?"
-    if _split(line) < _slowest(line, _best_cut(line, len(line.costs), least=1)):
+    if _leaves_one_out(line):
         return "here the best cut leaves a GPU out; does your recurrence allow an empty stage?"
     return "one stage takes the layers after i, the stages before it the others; which of the two is slower?"
 
@@ -400,6 +406,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_reach,
         hint=_look_at_reach,
         picture=_draw_reach,
+        half=lambda line, _: _too_slow_or_just(line),
     ),
     "01.3": Function(
         signature="split(costs, speeds)",
@@ -407,5 +414,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_split,
         hint=_look_at_split,
         picture=_draw_split,
+        half=lambda line, _: _leaves_one_out(line),
     ),
 }

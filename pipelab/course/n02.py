@@ -14,7 +14,7 @@ from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
 from pipelab.display import counted, listed
 from pipelab.errors import shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -97,14 +97,8 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
         height = top + 0.55 * (len(rows) - place)
         ends = rate > 0.6 * best  # on the right, a label stands to the left of its line
         colour = BOTTLENECK if names == ["best"] else TYPE_COLOURS[0]
-        figure.add_scatter(
-            x=[rate, rate],
-            y=[0.6, 10**height],
-            mode="lines",
-            line={"color": colour, "width": 2, "dash": "dot"},
-            showlegend=False,
-            hoverinfo="skip",
-        )
+        dotted = line("", [rate] * 2, [0.6, 10**height], colour, 2, {"dash": "dot"})
+        figure.add_trace(dotted | {"showlegend": False})
         figure.add_annotation(
             x=rate,
             y=height,
@@ -122,13 +116,8 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
         _title(fits, marks),
         f"{len(fits):,} placements that fit; {said}",
         height=330 + 26 * len(rows),
-        xaxis={
-            "title": "tokens/s",
-            "range": [0, 1.03 * best],
-            "tickformat": ",",
-            "zeroline": False,
-        },
-        yaxis={
+        x={"title": "tokens/s", "range": [0, 1.03 * best]},
+        y={
             "type": "log",
             "title": "placements (log scale)",
             "tickvals": [10**power for power in range(int(top) + 1)],
@@ -199,9 +188,14 @@ def _cuts(layers: int, stages: int) -> list[tuple[int, ...]]:
     return [tuple(b - a for a, b in pairwise((0, *ends, layers))) for ends in inner]
 
 
-def _cuttings() -> list[Given]:
+def _cuttings(_: int = 0) -> list[Given]:
+    """All small inputs, of which no others can be hidden."""
     sizes = product(range(1, 9), range(1, 6))
     return [Given(layers=layers, stages=stages) for layers, stages in sizes]
+
+
+def _all_but_one(found: set, wanted: set) -> bool:
+    return found <= wanted and len(found) >= len(wanted) - 1
 
 
 def _look_at_cuts(given: Given) -> str:
@@ -251,6 +245,10 @@ def _distinct(layers: int, kinds: Sequence[int]) -> int:
     return sum(_orders(kinds, s) * comb(layers - 1, s - 1) for s in stages)
 
 
+def _all_used(layers: int, kinds: Sequence[int]) -> int:
+    return comb(layers - 1, sum(kinds) - 1) * _orders(kinds, sum(kinds))
+
+
 def _told_apart(layers: int, gpus: int) -> int:
     return sum(comb(layers - 1, s - 1) * perm(gpus, s) for s in range(1, gpus + 1))
 
@@ -295,6 +293,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_cuts,
         call=lambda mine, given: [tuple(one) for one in mine(*given)],
         picture=_draw_cuts,
+        half=lambda given, found: _all_but_one({*found}, {*_cuts(*given)}),
     ),
     "02.2": Function(
         signature="distinct(layers, kinds)",
@@ -302,6 +301,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda given: _distinct(*given),
         hint=_look_at_pool,
         picture=_draw_pool,
+        half=lambda given, answer: answer == _all_used(*given),
     ),
     "02.3": Number(
         target=lambda: _distinct(_BLOCKS, _KINDS),
@@ -315,7 +315,7 @@ EXERCISES: dict[str, Exercise] = {
                 lambda: _told_apart(_BLOCKS, sum(_KINDS)) // prod(factorial(n) for n in _KINDS)
             ),
             "those are the placements that use every GPU; GPUs may stay idle": (
-                lambda: comb(_BLOCKS - 1, sum(_KINDS) - 1) * _orders(_KINDS, sum(_KINDS))
+                lambda: _all_used(_BLOCKS, _KINDS)
             ),
         },
         mistakes={"that distinguishes identical GPUs": (lambda: _told_apart(_BLOCKS, sum(_KINDS)))},

@@ -16,6 +16,7 @@ from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, 
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
 from pipelab.course.pictures import (
     ARROW,
+    BARE,
     SAME,
     Block,
     Row,
@@ -23,12 +24,13 @@ from pipelab.course.pictures import (
     colour_of,
     finish,
     plot_rows,
+    retitle,
 )
 from pipelab.display import counted
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, line, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
 
@@ -86,28 +88,23 @@ def plot_staircase(
     figure = go.Figure()
     for kind, colour in colour_of_types(counts).items():
         hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
-        figure.add_scatter(
-            x=rates,
-            y=held[kind],
-            name=plain(kind),
-            stackgroup="layers",
-            mode="lines",
-            line={"color": colour, "width": 0.5, "shape": "vh"},
-            fillcolor=colour,
-            opacity=0.9,
-            hovertemplate=hover,
+        area: dict[str, Any] = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9}
+        figure.add_trace(
+            line(
+                plain(kind),
+                rates,
+                held[kind],
+                colour,
+                0.5,
+                {"shape": "vh"},
+                hovertemplate=hover,
+                **area,
+            )
         )
     enough = at_rate >= needed
     mark = BOTTLENECK if enough else WRONG
-    figure.add_scatter(
-        x=[rate, rate],
-        y=[0, at_rate],
-        mode="lines+markers",
-        showlegend=False,
-        hoverinfo="skip",
-        line={"color": mark, "width": 2.5},
-        marker={"color": mark, "size": [0, 11]},
-    )
+    ends: dict[str, Any] = {"mode": "lines+markers", "marker": {"color": mark, "size": [0, 11]}}
+    figure.add_trace(line("", [rate] * 2, [0, at_rate], mark, 2.5, showlegend=False, **ends))
     figure.add_hline(
         y=needed,
         line={"color": BOTTLENECK, "width": 1.5, "dash": "dash"},
@@ -115,15 +112,13 @@ def plot_staircase(
         annotation_position="top right",
     )
     verdict = "enough" if enough else f"{needed - at_rate} too few"
-    rates_axis = {"title": "target rate t, tokens/s", "tickformat": ",", "showgrid": False}
     return finish(
         figure,
         f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}",
         "height: layers that all GPUs hold together at that rate; dashed: what the model needs",
         height=400,
-        margin={"t": 92, "b": 52},
-        xaxis={"range": [low, high], **rates_axis},
-        yaxis={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
+        x={"title": "target rate t, tokens/s", "range": [low, high], **BARE},
+        y={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
     )
 
 
@@ -132,6 +127,7 @@ def plot_staircase(
 
 Links = Sequence[tuple[int, int]]
 
+_ANSWER = "in a circle: layers; arrows: which GPU sends to which; red: not possible"
 _NODE, _BELOW = 0.27, -1.25  # where an arrow ends, and the height of the second row
 
 
@@ -195,12 +191,11 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     return finish(
         figure,
         _claim(problem, ms, layers, links, rings, too_heavy),
-        "in a circle: layers; arrows: which GPU sends to which; red: not possible",
+        _ANSWER,
         height=330 if two_rows else 225,
         margin={"t": 92, "b": 10, "l": 20, "r": 20},
-        xaxis={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
-        yaxis={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
-        legend={"y": 1.0},
+        x={"visible": False, "range": [-0.6, max(10.0, *(x for x, _ in at)) + 0.6]},
+        y={"visible": False, "range": [(_BELOW if two_rows else 0) - 0.7, 0.6]},
     )
 
 
@@ -440,9 +435,7 @@ def _draw_program(failure: Failure) -> "Figure":
             left -= layers[g]
         title = f"A pipeline of {best.ms:.4g} ms, which your rows do not allow{failure.yours}"
     problem = small_problem(pool.layers, pool.ms, pool.link_ms, "ms per layer")
-    figure = plot_answer(problem, claim, layers, links)
-    note = figure.layout.title.text.split("<br>")[1]
-    return figure.update_layout(title={"text": f"{title}<br>{note}"})
+    return retitle(plot_answer(problem, claim, layers, links), title, _ANSWER)
 
 
 def _pool(chance: random.Random) -> Pool:
@@ -456,10 +449,10 @@ def _pool(chance: random.Random) -> Pool:
 _small_pools = drawn(3, 38, _pool, lambda pool: (len(pool.ms), pool.layers))
 
 
-def _pools() -> tuple[Pool, ...]:
+def _pools(hidden: int = 0) -> tuple[Pool, ...]:
     """Last come two long pipelines: a constant M that does for the small ones cuts those off."""
     lines = [Pool(layers=100 * n, ms=[3] * n, sites=[0] * n, far_ms=1) for n in (12, 20)]
-    return (*_small_pools(), *lines)
+    return (*_small_pools(hidden), *lines)
 
 
 def _look_at_program(pool: Pool) -> str:
@@ -491,6 +484,11 @@ def _bound(stairs: Given) -> float:
         times |= {(n + stairs.head) * tau for n in range(1, stairs.layers + 1)}
         least = min([least, *(ms for ms in times if _holds(stairs, ms, last))])
     return least
+
+
+def _memory_binds(stairs: Given) -> bool:
+    enough = [stairs.layers] * len(stairs.most)
+    return _bound(Given(**{**vars(stairs), "most": enough})) < _bound(stairs)
 
 
 def _draw_stairs(failure: Failure) -> "Figure":
@@ -550,6 +548,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_program,
         call=_program_ms,
         picture=_draw_program,
+        half=lambda pool, claim: claim >= _best_pipeline(pool).ms,
     ),
     "03.2": Function(
         signature="sharper(ms, most, layers, head)",
@@ -557,6 +556,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_bound,
         hint=_look_at_bound,
         picture=_draw_stairs,
+        half=lambda stairs, _: stairs.head > 0 or _memory_binds(stairs),
     ),
     "03.3": Number(
         target=lambda: _staircase_rate(),

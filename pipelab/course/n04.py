@@ -24,7 +24,7 @@ from pipelab.course.pictures import (
 from pipelab.course.type_count import average_link, list_options
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line
 from pipelab.problem import Model, Problem
 from pipelab.solving import solve
 
@@ -109,15 +109,8 @@ def plot_predictions(
         (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
     ]
     top = 1.06 * max(max(p, q or 0) for _, p, q in points)
-    figure = go.Figure()
-    figure.add_scatter(
-        x=[0, top],
-        y=[0, top],
-        mode="lines",
-        name="predicted = possible",
-        line={"color": BOTTLENECK, "width": 1, "dash": "dash"},
-        hoverinfo="skip",
-    )
+    dashed = {"dash": "dash"}
+    figure = go.Figure(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
     for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
         mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
         look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}
@@ -142,13 +135,8 @@ def plot_predictions(
         f"Too much for {over} of {len(held)} mixes that hold the model, {by}",
         "above the diagonal: predicted more than any placement yields",
         height=520,
-        margin={"t": 92},
-        xaxis={
-            "title": "possible (proven), tokens/s",
-            "range": [-0.02 * top, top],
-            "tickformat": ",",
-        },
-        yaxis={"title": "predicted, tokens/s", "range": [0, top], "tickformat": ","},
+        x={"title": "possible (proven), tokens/s", "range": [-0.02 * top, top]},
+        y={"title": "predicted, tokens/s", "range": [0, top]},
     )
 
 
@@ -179,8 +167,8 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
         plot_counts(counts, _COLOURS),
         f"Of {held} mixes that hold the model, {are} and {last} are after the last fix",
         height=150 + 52 * len(counts),
-        margin={"t": 100},
-        xaxis={"title": "GPU mixes"},
+        x="GPU mixes",
+        margin={"t": 100},  # a legend of several lines
     )
 
 
@@ -235,8 +223,7 @@ def plot_against_prediction(
         figure,
         f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
         height=150 + 44 * len(bars),
-        margin={"t": 84},
-        xaxis={"title": "tokens/s", "range": [0, top], "tickformat": ","},
+        x={"title": "tokens/s", "range": [0, top]},
     )
 
 
@@ -434,12 +421,13 @@ EXERCISES: dict[str, Exercise] = {
         none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
         "the result's details",
     ),
-    "04.2": Construction("a mix of GPUs", _smallest_mix),
+    "04.2": Construction("a mix of GPUs", _smallest_mix, half="there is a smaller mix"),
     "04.3": Function(
         signature="best_of_orders(stages, links)",
         inputs=drawn(4, 300, _pipeline, lambda x: (len(x.stages), len(x.links), str(x))),
         target=_best_of_orders,
         hint=_look_at,
         picture=_draw_best_order,
+        half=lambda x, answer: answer == max(_times(x.stages, dict(x.links))),
     ),
 }

@@ -16,13 +16,14 @@ from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
-from pipelab.course.pictures import ARROW, BARE, add_legend, finish
+from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import counted
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.theme import GRID, TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
+from pipelab.figures import theme
+from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
@@ -237,15 +238,8 @@ def plot_choice(
         _says(problem, chosen, claim),
         f"boxes: chosen stages, with their tokens/s{arrows}",
         height=330,
-        margin={"t": 84, "b": 46, "l": 120},
-        xaxis={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
-        yaxis={
-            "range": [len(gpus) - 0.45, -0.55],
-            "tickvals": list(range(len(gpus))),
-            "ticktext": [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)],
-            "gridcolor": GRID,
-            "zeroline": False,
-        },
+        x={"title": "block of layers", "range": [0.45, layers + 0.55], "dtick": 1, **BARE},
+        y=theme.rows([f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(gpus)], showgrid=True),
     )
 
 
@@ -349,14 +343,10 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     figure = go.Figure()
     for wanted, dash in (("yes", "solid"), ("no", "dot")):
         pairs = [(n, p) for n, p in parents.items() if nodes[n]["choice"].endswith(wanted)]
-        figure.add_scatter(
-            x=[v for n, p in pairs for v in (x[p], x[n], None)],
-            y=[v for n, p in pairs for v in (depth[p], depth[n], None)],
-            mode="lines",
-            name=wanted,
-            line={"color": "#777777", "width": 1.5, "dash": dash},
-            hoverinfo="skip",
-        )
+        across = [v for n, p in pairs for v in (x[p], x[n], None)]
+        down = [v for n, p in pairs for v in (depth[p], depth[n], None)]
+        figure.add_trace(theme.line(wanted, across, down, "#777777", 1.5, {"dash": dash}))
+    hover = "%{customdata[0]}<br>bound %{customdata[1]} tokens/s"
     asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in parents.items()}
     for fate, (symbol, colour) in _FATES.items():
         own = [n for n, node in enumerate(nodes) if node["fate"] == fate]
@@ -377,9 +367,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
                 textposition=[_beside(n, nodes[n], x, depth) for n in own],
                 textfont={"size": 11},
                 customdata=list(zip(led_by, said, strict=True)),
-                hovertemplate="%{customdata[0]}<br>bound %{customdata[1]} tokens/s<extra>"
-                + fate
-                + "</extra>",
+                hovertemplate=f"{hover}<extra>{fate}</extra>",
             )
     lowest = max(depth)
     return finish(
@@ -387,10 +375,8 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
         f"{len(nodes)} nodes prove that {nodes[-1]['best']:,.1f} tokens/s is the optimum",
         "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
         height=222 + 62 * lowest,
-        legend={"y": 1.0},
-        xaxis={"visible": False},
-        margin={"t": 92, "b": 24, "l": 70},
-        yaxis={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
+        x={"visible": False},
+        y={"title": "decisions made", "range": [lowest + 0.6, -0.9], "dtick": 1, **BARE},
     )
 
 
@@ -441,14 +427,10 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
         bounds = [nodes[node["parent"] or 0]["bound"] for node in nodes[1:]] + [_open_bound(nodes)]
         found = [node["best"] or None for node in nodes]
         for values, what, dash in ((bounds, "bound", "dash"), (found, "incumbent", "solid")):
-            who = f"<extra>{name}, {what}</extra>"
-            figure.add_scatter(
-                x=list(range(1, len(nodes) + 1)),
-                y=values,
-                name=f"{name}: {what}",
-                mode="lines",
-                line={"color": colour, "dash": dash, "width": 3, "shape": "hv"},
-                hovertemplate="after %{x} nodes: %{y:,.1f} tokens/s" + who,
+            hover = f"after %{{x}} nodes: %{{y:,.1f}} tokens/s<extra>{name}, {what}</extra>"
+            solved, look = list(range(1, len(nodes) + 1)), {"dash": dash, "shape": "hv"}
+            figure.add_trace(
+                theme.line(f"{name}: {what}", solved, values, colour, 3, look, hovertemplate=hover)
             )
         gap = bounds[-1] / best - 1
         state = f"open by {gap:.0%}" if gap > _NO_GAP else "proven"
@@ -459,13 +441,10 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
         f"Bound and placement meet – {'; '.join(said)}",
         "dashed: the bound; solid: the best placement so far (the incumbent)",
         height=400,
-        xaxis={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
-        margin={"t": 104},
-        legend={"y": 1.0},
-        yaxis={
+        x={"title": "nodes solved", "range": [0, 1.04 * most + 1]},
+        y={
             "title": "tokens/s (log scale)",
             "type": "log",
-            "gridcolor": GRID,
             "tickvals": [2000, 3000, 4000, 5000, 7000, 10000, 15000],
             "tickformat": ",",
         },
@@ -585,6 +564,16 @@ def _best_rate(case: Case) -> float:
     return max(rate for rate, _ in _allowed(case))
 
 
+def _best_if_one_is_paid(case: Case) -> float:
+    """The best rate if of the GPUs of a stage only the cheapest costs anything."""
+    free = Case(**{**vars(case), "price": []})
+    return max(
+        rate
+        for rate, stages in _allowed(free)
+        if sum(min(case.price[g] for g in stage.gpus) for stage in stages) <= case.most
+    )
+
+
 def _claim(mine: Callable[..., Any], case: Case) -> float:
     """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
     import cvxpy as cp
@@ -633,7 +622,7 @@ def _drawn(failure: Failure) -> "Figure":
         title = f"Your rows {allow}{failure.yours}"
     figure = plot_choice(case.problem, allocations, z, claim, connections, e)
     note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"
-    return finish(figure, title, note)
+    return retitle(figure, title, note)
 
 
 def _look_at_links(case: Case) -> str:
@@ -691,6 +680,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_links,
         call=_claim,
         picture=_drawn,
+        half=lambda case, claim: claim <= _best_rate(case),
     ),
     "05.4": Function(
         signature="budget(z, allocations, price, most)",
@@ -699,5 +689,6 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_budget,
         call=_claim,
         picture=_drawn,
+        half=lambda case, claim: _best_rate(case) <= claim <= SAME * _best_if_one_is_paid(case),
     ),
 }

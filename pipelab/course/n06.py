@@ -17,7 +17,6 @@ from pipelab.course.pictures import SAME, Block, Row, bars_of, colour_of, finish
 from pipelab.display import counted
 from pipelab.figures.theme import (
     BOTTLENECK,
-    GRID,
     NEUTRAL_LIGHT,
     TYPE_COLOURS,
     WRONG,
@@ -120,13 +119,14 @@ def plot_mixes(
         ],
         marker={"color": [USED if n else NEUTRAL_LIGHT for n in used]},
     )
-    widest = {"range": [0, 1.2 * max(1, *most.values())], "gridcolor": GRID}
     return finish(
         figure,
         f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
         height=120 + 28 * len(most),
-        xaxis={"title": "layers that one such stage can hold", **widest},
-        margin={"t": 50},
+        x={
+            "title": "layers that one such stage can hold",
+            "range": [0, 1.2 * max(1, *most.values())],
+        },
     )
 
 
@@ -189,13 +189,8 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figu
         figure,
         f"{len(tried)} of {len(rates)} rates tried: {found}",
         height=440,
-        xaxis={"title": "step, and the rate that it tries (tokens/s)", **steps},
-        yaxis={
-            "title": "possible rates, the lowest first",
-            "gridcolor": GRID,
-            "range": [0, len(place) + 1],
-        },
-        margin={"t": 90},
+        x={"title": "step, and the rate that it tries (tokens/s)", **steps},
+        y={"title": "possible rates, the lowest first", "range": [0, len(place) + 1]},
     )
 
 
@@ -259,15 +254,13 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best:
         annotation={"text": f"{layers} layers", "xanchor": "center"},
         annotation_position="top",
     )
-    widest = {"range": [0, 1.14 * most], "gridcolor": GRID}
     return finish(
         figure,
         _verdict(totals, layers, best),
         barmode="stack",
         height=160 + 38 * len(prices),
-        xaxis={"title": "layers: number of GPUs × price of each", **widest},
-        yaxis={"title": "tokens/s", "type": "category"},
-        margin={"t": 96},
+        x={"title": "layers: number of GPUs × price of each", "range": [0, 1.14 * most]},
+        y={"title": "tokens/s", "type": "category"},
         legend={"y": 1.06, "traceorder": "normal"},
     )
 
@@ -380,6 +373,12 @@ def _mixes_by_name(pool: Given) -> set[tuple[int, ...]]:
     return {mix for size in range(1, pool.most + 1) for mix in combinations(names, size)}
 
 
+def _nearly(pool: Given) -> tuple[int, int]:
+    """How many mixes there are with the empty one, and how many have as many GPUs as may be."""
+    mixes = _mixes_by_name(pool)
+    return len(mixes) + 1, sum(len(mix) == pool.most for mix in mixes)
+
+
 def _draw_pool(failure: Failure) -> "Figure":
     """A row per mix."""
     mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
@@ -441,6 +440,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_refutes,
         hint=_look_at_claim,
         picture=_draw_claim,
+        half=lambda claim, _: min(claim.prices) < 0 or _total(claim) == claim.layers,
     ),
     "06.2": Number(
         target=lambda: _least_price(3),
@@ -461,5 +461,6 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda pool: len(_mixes_by_name(pool)),
         hint=_look_at_pool,
         picture=_draw_pool,
+        half=lambda pool, answer: answer in _nearly(pool),
     ),
 }

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pipelab.course.exercises import (
@@ -98,6 +99,14 @@ def _why_not(given: Given, rows: Any) -> str:
     return late if timeline.makespan > rule else ""
 
 
+def _stalls_in_its_room(given: Given, rows: Any) -> bool:
+    """Whether ranks wait for each other, though none holds more than it has room for."""
+    change = {"F": 1, "B": -1}
+    held = [max(accumulate(change[action[0]] for action in row)) for row in rows]
+    fits = all(n <= room for n, room in zip(held, given.room, strict=True))
+    return fits and "deadlock" in _why_not(given, rows)
+
+
 def _orders_of(mine: Callable[..., Any], given: Given) -> list[Any]:
     return [mine(rank, given.m, list(given.room)) for rank in range(len(given.room))]
 
@@ -142,6 +151,7 @@ EXERCISES: dict[str, Exercise] = {
         target=lambda given: _gpipe(given).makespan,
         hint=_look_at_gpipe,
         picture=_draw_gpipe,
+        half=lambda given, _: given.message > 0,
     ),
     "07.2": Function(
         signature="order(rank, m, room)",
@@ -151,5 +161,6 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_room,
         call=_orders_of,
         picture=_draw_room,
+        half=_stalls_in_its_room,
     ),
 }

@@ -234,6 +234,7 @@ EXERCISES: dict[str, Exercise] = {
         off=_off_row,
         hint=_look_at_row,
         picture=_draw_row,
+        half=lambda given, row: "could wait" in _why_not(given, row),
     ),
-    "08.2": Construction("a schedule", _beats_1f1b),
+    "08.2": Construction("a schedule", _beats_1f1b, half="Hint: split backwards"),
 }

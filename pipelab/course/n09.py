@@ -3,7 +3,8 @@
 import math
 import random
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from statistics import geometric_mean
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,14 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import finish, plot_lines
 from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
-from pipelab.figures.theme import BOTTLENECK, GRID, TYPE_COLOURS, WRONG, colour_of_types, plain
+from pipelab.figures.theme import (
+    BOTTLENECK,
+    TYPE_COLOURS,
+    WRONG,
+    colour_of_types,
+    line,
+    plain,
+)
 from pipelab.hardware.pass_times import Demand
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
@@ -121,17 +129,11 @@ def plot_roofline(
     shapes = [_SYMBOLS.get(load.phase, "circle") for load in loads.values()]
     for place, (gpu, roof) in enumerate(roofs.items()):
         x = np.array([0.2 * min(at.values()), roof.ridge, 2 * max(at.values())])
-        figure.add_scatter(
-            x=x,
-            y=np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12,
-            name=gpu,
-            mode="lines",
-            line={"color": colours[gpu], "width": 3},
-            legendgroup=gpu,
-            hovertemplate=f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>",
-        )
+        reached = np.minimum(roof.flop_per_s, roof.byte_per_s * x) / 1e12
+        hover = f"{gpu}: ridge at {roof.ridge:.0f} FLOP/byte<extra></extra>"
+        together: dict[str, Any] = {"legendgroup": gpu, "hovertemplate": hover}
+        figure.add_trace(line(gpu, x, reached, colours[gpu], 3, **together))
         seconds = [costs.layer_times(model, load, GPU(gpu, 1))["layer"] for load in loads.values()]
-        reached = "%{y:.3g} TFLOP/s at %{x:.3g} FLOP/byte<extra></extra>"
         rim = {"line": {"color": "white", "width": 1}}
         figure.add_scatter(
             x=list(at.values()),
@@ -142,16 +144,16 @@ def plot_roofline(
             showlegend=False,
             legendgroup=gpu,
             marker={"color": colours[gpu], "size": 11, "symbol": shapes, **rim},
-            hovertemplate=f"{gpu}, %{{text}}: {reached}",
+            hovertemplate=f"{gpu}, %{{text}}: %{{y:.3g}} TFLOP/s at %{{x:.3g}} FLOP/byte<extra></extra>",
         )
     ridges = ", ".join(f"{roof.ridge:.0f} ({gpu})" for gpu, roof in roofs.items())
-    decades = {"type": "log", "gridcolor": GRID, "dtick": 1, "tickformat": "~r"}
+    decades = {"type": "log", "dtick": 1, "tickformat": "~r"}
     return finish(
         figure,
         f"Ridge points at {ridges} FLOPs per byte",
         height=460,
-        xaxis={"title": "FLOPs per byte", **decades},
-        yaxis={"title": "TFLOP/s of a layer", **decades},
+        x={"title": "FLOPs per byte", **decades},
+        y={"title": "TFLOP/s of a layer", **decades},
     )
 
 
@@ -189,16 +191,9 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
     flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
     figure = go.Figure()
     for i in flips:
-        figure.add_scatter(
-            x=[plan[i], best[i]],
-            y=[rows[i]] * 2,
-            mode="lines+text",
-            showlegend=False,
-            hoverinfo="skip",
-            line={"color": WRONG, "width": 4},
-            text=["", f"    {scenarios[i].loss:.1%}"],
-            textposition="middle right",
-        )
+        said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
+        look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}
+        figure.add_trace(line("", [plan[i], best[i]], [rows[i]] * 2, WRONG, 4, **look))
     ring = {"symbol": "circle-open", "size": 15, "color": BOTTLENECK, "line": {"width": 2}}
     for name, x, says, marker in (
         ("best plan", best, "at most", ring),
@@ -217,8 +212,8 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
         figure,
         title,
         height=110 + 34 * len(rows),
-        xaxis={"title": "tokens/s", "gridcolor": GRID, "tickformat": ","},
-        yaxis={"automargin": True, "ticklabelstandoff": 8, "gridcolor": GRID, **order},
+        x="tokens/s",
+        y={"automargin": True, **order},
     )
 
 
@@ -296,6 +291,10 @@ def _factor(given: Given) -> float:
     return math.exp(sum(logs) / MEASURING**2 / (len(logs) / MEASURING**2 + 1 / given.unsure**2))
 
 
+def _mean_ratio(given: Given) -> float:
+    return geometric_mean(measured / predicted for predicted, measured in given.rows)
+
+
 def _draw_rows(failure: Failure) -> "Figure":
     given = failure.given
     numbers = list(range(1, len(given.rows) + 1))
@@ -318,6 +317,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_crossing,
         hint=_look_at_layer,
         picture=_draw_layer,
+        half=lambda given, _: math.isinf(_crossing(given)),
     ),
     "09.2": Function(
         signature="factor(rows, unsure)",
@@ -325,5 +325,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_factor,
         hint=_look_at_rows,
         picture=_draw_rows,
+        half=lambda given, answer: math.isclose(answer, _mean_ratio(given)),
     ),
 }

@@ -181,7 +181,7 @@ def plot_stage_groups(placed: "PlacedTimeline") -> "Figure":
         f"{plain(listed(pace))} set{'s' * one} the pace: {rate}",
         "identical stages in one row; a frame marks what is slowest",
         height=150 + 34 * len(rows),
-        xaxis={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
+        x={"title": "ms per microbatch", "range": [0, 1.14 * slowest]},
     )
 
 
@@ -253,6 +253,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_needed,
         hint=_look_at_times,
         picture=_draw_times,
+        half=lambda given, n: _needed(given) - 1 <= n <= _needed(given),
     ),
     "10.2": Function(
         signature="answer_seconds(prefill, decode, tokens, m)",
@@ -260,5 +261,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_seconds,
         hint=_look_at_request,
         picture=_draw_request,
+        half=lambda given, seconds: seconds == _seconds(given, given.tokens + 1),
     ),
 }

@@ -1,6 +1,7 @@
 """Notebook 11, Deployments: identical GPUs to divide, and what no deployment can beat."""
 
 import random
+from math import isclose
 from typing import TYPE_CHECKING
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
@@ -31,6 +32,16 @@ def _sums(given: Given) -> list[int]:
 
 def _best_sum(given: Given) -> int:
     return _sums(given)[-1]
+
+
+def _greedy(given: Given) -> int:
+    """The sum of rates if pipelines with the highest rate per GPU are taken first."""
+    left, total = given.gpus, 0
+    numbers = range(1, len(given.rates) + 1)
+    for n in sorted(numbers, key=lambda n: -given.rates[n - 1] / n):
+        total += left // n * given.rates[n - 1]
+        left %= n
+    return total
 
 
 def _draw_identical(failure: Failure) -> "Figure":
@@ -70,8 +81,14 @@ def _factor(given: Given) -> float:
     return max(rate / _price(given, mix) for mix, rate in given.pipelines)
 
 
+def _bounds(given: Given) -> list[float]:
+    """What all GPUs cost if prices are scaled for one pipeline alone."""
+    total = _price(given, given.gpus)
+    return [rate / _price(given, mix) * total for mix, rate in given.pipelines]
+
+
 def _bound(given: Given) -> float:
-    return _factor(given) * _price(given, given.gpus)
+    return max(_bounds(given))
 
 
 def _draw_priced(failure: Failure) -> "Figure":
@@ -101,6 +118,7 @@ EXERCISES: dict[str, Exercise] = {
         target=_best_sum,
         hint=_look_at_identical,
         picture=_draw_identical,
+        half=lambda given, answer: _greedy(given) <= answer <= _best_sum(given),
     ),
     "11.2": Function(
         signature="at_most(pipelines, prices, gpus)",
@@ -108,5 +126,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_bound,
         hint=_look_at_priced,
         picture=_draw_priced,
+        half=lambda given, answer: any(isclose(answer, bound) for bound in _bounds(given)),
     ),
 }

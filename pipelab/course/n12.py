@@ -466,14 +466,14 @@ def _stage(chance: random.Random) -> Given:
     return Given(layers=layers, whole=whole, kept=kept, held=held, room=room)
 
 
-def _need(given: Given, again: int) -> int:
-    """What the stage keeps at its peak with so many layers recomputed."""
+def _need(given: Given, again: int, back: int = 1) -> int:
+    """What the stage keeps at its peak with so many layers recomputed, of which `back` is back."""
     each = (given.layers - again) * given.whole + again * given.kept
-    return given.held * each + (given.whole if again else 0)
+    return given.held * each + (back * given.whole if again else 0)
 
 
-def _fewest(given: Given) -> float:
-    fitting = (n for n in range(given.layers + 1) if _need(given, n) <= given.room)
+def _fewest(given: Given, back: int = 1) -> float:
+    fitting = (n for n in range(given.layers + 1) if _need(given, n, back) <= given.room)
     return next(fitting, math.inf)
 
 
@@ -508,6 +508,7 @@ EXERCISES: dict[str, Exercise] = {
         off=_off_order,
         hint=_look_at_order,
         picture=_draw_order,
+        half=lambda given, _: _first_that_fits(given) is None or given.m < len(given.rooms),
     ),
     "12.2": Function(
         signature="recomputed_layers(layers, whole, kept, held, room)",
@@ -515,5 +516,6 @@ EXERCISES: dict[str, Exercise] = {
         target=_fewest,
         hint=_look_at_stage,
         picture=_draw_stage,
+        half=lambda given, answer: answer == _fewest(given, back=0),
     ),
 }

@@ -4,13 +4,16 @@ import random
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import accumulate, permutations, product
 from typing import TYPE_CHECKING, Any
 
 from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.programs import PROPERTIES, Fault
 from pipelab.course.pictures import finish, plot_counts
+from pipelab.course.published_programs import scheduler_1f1b
+from pipelab.engine.schedules import schedule
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidValue, shown
 from pipelab.figures.theme import TYPE_COLOURS
 from pipelab.schedules import Schedule
@@ -53,7 +56,7 @@ def plot_faults(faults: "Sequence[Fault]") -> "Figure":
         plot_counts(counts, dict(zip(programs, TYPE_COLOURS, strict=False))),
         f"{found[most].total()} of {len(faults)} faults break the property that {most}",
         height=150 + 56 * len(PROPERTIES),
-        xaxis={"title": "faults that the property catches"},
+        x="faults that the property catches",
     )
 
 
@@ -76,23 +79,8 @@ class Order(tuple[Row, ...]):
 
 
 def _runs(order: Order) -> bool:
-    """Whether every rank gets to its end: repeat, each rank runs what it can."""
-    rows, stuck = [list(row) for row in order], False
-    done: set[tuple[int, str]] = set()
-    while not stuck:
-        stuck = True
-        for rank, row in enumerate(rows):
-            while row and _needs(row[0], rank, len(rows)) <= done:
-                done.add((rank, row.pop(0)))
-                stuck = False
-    return not any(rows)
-
-
-def _needs(step: str, rank: int, ranks: int) -> set[tuple[int, str]]:
-    kind, batch = step[0], step[1:]
-    if kind == "F":
-        return {(rank - 1, step)} if rank else set()
-    return {(rank, f"F{batch}"), *([(rank + 1, step)] if rank + 1 < ranks else [])}
+    """Whether every rank gets to its end."""
+    return not columns_of(order.schedule()).defects
 
 
 def _held(row: Row) -> int:
@@ -111,23 +99,12 @@ def _steps(microbatches: int) -> list[str]:
     return [f"{kind}{i}" for kind in "FB" for i in range(microbatches)]
 
 
-def _one_forward_ahead(ranks: int, microbatches: int, extra: int) -> Order:
-    """1F1B, or with `extra` forwards ahead of it what the scheduler publishes."""
-    rows = []
-    for rank in range(ranks):
-        ahead = min(ranks - rank - 1 + extra, microbatches)
-        row = [f"F{i}" for i in range(ahead)]
-        for i in range(microbatches - ahead):
-            row += [f"F{ahead + i}", f"B{i}"]
-        rows.append((*row, *(f"B{i}" for i in range(microbatches - ahead, microbatches))))
-    return Order(rows)
-
-
 def _order(chance: random.Random) -> Order:
     """Right or faulty; every rank runs all forwards and all backwards once."""
     ranks, microbatches = chance.randint(1, 4), chance.randint(1, 5)
-    order = _one_forward_ahead(ranks, microbatches, chance.choice((0, 0, 1)))
-    rows = [list(row) for row in order]
+    right = partial(schedule, "1F1B")
+    order = chance.choice((right, right, scheduler_1f1b))(ranks, microbatches)
+    rows = [[f"{step.kind}{step.microbatch}" for step in row] for row in order.actions]
     for _ in range(chance.choice((0, 1, 1, 2))):  # two neighbours that change places
         row = chance.choice(rows)
         i = chance.randrange(1, len(row))
@@ -198,11 +175,13 @@ EXERCISES: dict[str, Exercise] = {
         target=_fits,
         hint=_look_at_order,
         call=lambda mine, order: mine(order.schedule()),
+        half=lambda order, _: _runs(order) != _frugal(order),
     ),
     "14.2": Function(
         signature="cut(costs, stages)",
         inputs=drawn(3, 300, _layers, lambda given: (len(given.costs), sum(given.costs))),
         off=_off_cut,
+        half=lambda given, answer: "fair share" in _off_cut(given, answer),
     ),
     "14.3": Number(
         target=_runnable,

@@ -8,9 +8,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import KIND_COLOURS
+from pipelab.figures import theme
 from pipelab.figures.theme import (
     BOTTLENECK,
-    GRID,
     NEUTRAL,
     TYPE_COLOURS,
     WRONG,
@@ -35,33 +35,35 @@ INSIDE: dict[str, Any] = {
     "textangle": 0,
     "constraintext": "none",
 }
-BARE: dict[str, Any] = {"showgrid": False, "zeroline": False}  # an axis without lines
+BARE: dict[str, Any] = {"showgrid": False}  # an axis without lines
 # From one place to another; `x` and `y` are its head, `ax` and `ay` its foot.
 ARROW: dict[str, Any] = {"axref": "x", "ayref": "y", "showarrow": True, "text": "", "arrowhead": 2}
-NAMES: dict[str, Any] = {"autorange": "reversed", "automargin": True, "ticklabelstandoff": 8}
+NAMES: dict[str, Any] = {"autorange": "reversed", "automargin": True}
 
 
 def finish(figure: "Figure", title: str, note: str = "", **layout: Any) -> "Figure":
-    """Give a figure its title and the look of the others.
+    """Give a figure with its traces what `figures.theme.finish` gives to all: title, note, margins, axes.
 
     Parameters
     ----------
     figure : plotly.graph_objects.Figure
         With its traces.
-    title : str
-        What is to be seen.
-    note : str
-        How to read it, in small type below the title.
-    **layout
-        Of the figure, such as `height` and `xaxis`.
+    title, note, **layout
+        As `pipelab.figures.theme.finish` takes them.
 
     Returns
     -------
     plotly.graph_objects.Figure
         The same one.
     """
-    said = f"{title}<br><sup>{note}</sup>" if note else title
-    return figure.update_layout(template=template(), title=said, **layout)
+    shown = [{"showlegend": trace.showlegend is not False} for trace in figure.data]
+    made = theme.finish(shown, title, note, **layout)
+    return figure.update_layout(made["layout"], template=template())
+
+
+def retitle(figure: "Figure", title: str, note: str) -> "Figure":
+    """Give a finished figure another title and note."""
+    return figure.update_layout(title=theme.finish([], title, note)["layout"]["title"])
 
 
 def colour_of(number: int) -> str:
@@ -277,14 +279,8 @@ def plot_rows(
         title,
         "; ".join(part for part in (note, left_out) if part),
         height=150 + 34 * max(2, len(shown)),
-        margin={"t": 78, "b": 48, "l": 30 + 8 * max((len(row.name) for row in shown), default=5)},
-        xaxis={"title": axis, "zeroline": False, "rangemode": "tozero", **_ticks(reached)},
-        yaxis={
-            "range": [len(shown) - 0.4, -0.6],
-            "tickvals": list(range(len(shown))),
-            "ticktext": [f"<b>{plain(r.name)}</b>" if r.wrong else plain(r.name) for r in shown],
-            **BARE,
-        },
+        x={"title": axis, "rangemode": "tozero", **_ticks(reached)},
+        y=theme.rows([f"<b>{plain(r.name)}</b>" if r.wrong else plain(r.name) for r in shown]),
     )
 
 
@@ -363,7 +359,7 @@ def plot_orders(
         )
         limit = {"dash": "dash", "color": WRONG}
         figure.add_shape(x0=0, x1=len(held), y0=room, y1=room, yref="y2", type="line", line=limit)
-        top, below = 1.15 * max(*held, room), {"domain": [0, 0.62], "gridcolor": GRID}
+        top, below = 1.15 * max(*held, room), {"domain": [0, 0.62]}
         figure.update_layout(
             height=400,
             yaxis={"domain": [0.72, 1]},
@@ -442,8 +438,8 @@ def plot_lines(
         figure,
         finding,
         height=330,
-        xaxis={"title": axes[0], "gridcolor": GRID, "zeroline": False, **_ticks(x)},
-        yaxis={"title": axes[1], "gridcolor": GRID, "rangemode": "tozero"},
+        x={"title": axes[0], **_ticks(x)},
+        y={"title": axes[1], "rangemode": "tozero"},
     )
 
 

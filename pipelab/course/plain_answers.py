@@ -8,11 +8,12 @@ the inputs of its exercise, and says what it returned.
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from numbers import Real
 from typing import Any
 
 from pipelab.course.checks import EXERCISES
-from pipelab.course.exercises import Function
+from pipelab.course.exercises import Exercise, Function
 from pipelab.errors import PipelabError, shown
 from pipelab.placement import Placement, Stage
 from pipelab.schedules import Schedule
@@ -32,7 +33,7 @@ class _Other:
         return self.text
 
 
-def tell(name: str, value: Callable[[], Any]) -> None:
+def tell(name: str, value: Callable[[], Any], hidden: int = 0) -> None:
     """Say the answer to an exercise, in the kernel in which it was found.
 
     Parameters
@@ -41,22 +42,32 @@ def tell(name: str, value: Callable[[], Any]) -> None:
         Of the exercise.
     value : callable
         Gives the answer, or fails.
+    hidden : int
+        Which inputs a function is tried on: 0 for those of the notebook.
     """
     from IPython.display import display
 
     try:
-        stated = json.dumps(_stated(name, value))
+        stated = json.dumps(_stated(name, value, hidden))
     except Exception as error:  # whatever a student's expression raises, or has in it
         stated = json.dumps({"failed": _said(error)})
     display({MIME: stated, "text/plain": ""}, raw=True)
 
 
-def _stated(name: str, value: Callable[[], Any]) -> dict:
+def _stated(name: str, value: Callable[[], Any], hidden: int = 0) -> dict:
     answer = value()
-    exercise = EXERCISES[name]
+    exercise = _exercise(name, hidden)
     if not callable(answer) or not isinstance(exercise, Function):
         return {"answer": _plain(answer)}
     return {"returned": [_tried(exercise.call, answer, x) for x in exercise.inputs()]}
+
+
+def _exercise(name: str, hidden: int) -> Exercise:
+    """An exercise, with inputs that its notebook does not show."""
+    exercise = EXERCISES[name]
+    if hidden and isinstance(exercise, Function):
+        return replace(exercise, inputs=partial(exercise.inputs, hidden))
+    return exercise
 
 
 def _tried(call: Callable[..., Any], *given: Any) -> dict:
@@ -98,7 +109,7 @@ def _plain(value: Any) -> Any:
     return {"other": shown(value)}
 
 
-def checked(name: str, stated: str) -> tuple[float | None, str]:
+def checked(name: str, stated: str, hidden: int = 0) -> tuple[float | None, str]:
     """Check an answer in this process.
 
     Parameters
@@ -107,11 +118,13 @@ def checked(name: str, stated: str) -> tuple[float | None, str]:
         Of the exercise.
     stated : str
         What `tell` said of it, wherever it comes from.
+    hidden : int
+        As for `tell`.
 
     Returns
     -------
     points : float or None
-        1 where it is right, 0.5 for a wrong number that is half right; None where it was not attempted.
+        1 where it is right, 0.5 where it is half right; None where it was not attempted.
     why : str
         In a sentence.
     """
@@ -121,7 +134,7 @@ def checked(name: str, stated: str) -> tuple[float | None, str]:
         said = json.loads(stated)
         if "failed" in said:
             return 0.0, f"its value cannot be found: {': '.join(map(str, said['failed']))}"
-        exercise: Any = EXERCISES[name]
+        exercise: Any = _exercise(name, hidden)
         if "returned" in said:
             returned = [
                 (each, _value(each["answer"]) if "answer" in each else None)
@@ -132,18 +145,13 @@ def checked(name: str, stated: str) -> tuple[float | None, str]:
             if len(returned) < len(exercise.inputs()):
                 return 0.0, "its function was not tried on all inputs"
             exercise = replace(exercise, call=lambda mine, given: mine(given))
-            return _points(exercise, _played_back(returned))
+            return exercise.points(_played_back(returned))
         value = _value(said["answer"])
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, PipelabError) as error:
         return 0.0, f"the answer cannot be read ({type(error).__name__})"
     if value is ... or (value is None and not exercise.none):
         return None, "not attempted yet"
-    return _points(exercise, value)
-
-
-def _points(exercise: Any, value: Any) -> tuple[float, str]:
-    right, why = exercise.grade(value)
-    return 1.0 if right else 0.5 * why.endswith(tuple(exercise.half)), why
+    return exercise.points(value)
 
 
 def _played_back(returned: list[tuple[dict, Any]]) -> Callable[..., Any]:

@@ -11,8 +11,10 @@ pmetal-distributed 0.3.13, `layer_assignment.rs`; trustformers-core 0.1.1, `gpip
 `clock.rs`. `pipelab.course.ledger.DOCUMENTS` has their addresses.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -123,106 +125,37 @@ def _assign_three_nodes(num_layers: int, bandwidths: Sequence[int]) -> Split:
     return range(best[0]), range(*best), range(best[1], num_layers)
 
 
-# The scheduler, gpipe_pp.rs: errors, partitions, steps, bubble statistics
+# The scheduler, gpipe_pp.rs: errors, partitions, bubble statistics, steps
+
+# The texts of its errors. It never raises any of the four: no function of it can fail but by a panic.
+ERRORS = {
+    "ZeroStages": "num_stages must be at least 1",
+    "StageRankOutOfRange": "stage_rank {} is out of range for num_stages {}",
+    "InsufficientLayers": "cannot partition {} layers into {} stages",
+    "InvalidMicroBatch": "invalid micro-batch id: {}",
+}
 
 
-class PpError(Exception):
-    """The program's errors. It never raises any of the four: no function of it can fail but by a panic."""
-
-    text = ""
-
-    def __init__(self, *values: int) -> None:
-        super().__init__(self.text.format(*values))
-
-
-class ZeroStages(PpError):
-    """Variant 1."""
-
-    text = "num_stages must be at least 1"
-
-
-class StageRankOutOfRange(PpError):
-    """Variant 2."""
-
-    text = "stage_rank {} is out of range for num_stages {}"
-
-
-class InsufficientLayers(PpError):
-    """Variant 3."""
-
-    text = "cannot partition {} layers into {} stages"
-
-
-class InvalidMicroBatch(PpError):
-    """Variant 4."""
-
-    text = "invalid micro-batch id: {}"
-
-
-@dataclass(frozen=True)
-class GPipe:
-    """A `PipelineSchedule`."""
-
-
-@dataclass(frozen=True)
-class OneFOneBubble:
-    """A `PipelineSchedule`: 1F1B."""
-
-
-@dataclass(frozen=True)
-class Interleaved:
-    """A `PipelineSchedule`, whose number nothing reads."""
-
-    num_virtual_stages: int
-
-
-PipelineSchedule = GPipe | OneFOneBubble | Interleaved
-
-
-@dataclass
-class PipelineConfig:
-    """What a rank is given; nothing in it is checked."""
-
-    num_stages: int = 1
-    num_micro_batches: int = 8
-    stage_rank: int = 0
-    schedule: PipelineSchedule = GPipe()
-
-
-@dataclass
-class PipelineStageInfo:
-    """A stage holds the layers from `layer_start` up to `layer_end`, which is not among them."""
-
-    stage_id: int
-    num_layers: int
-    layer_start: int
-    layer_end: int
-
-
-def partition_layers_evenly(total_layers: int, num_stages: int) -> list[PipelineStageInfo]:
-    """Equally many layers per stage, the remainder to the first ones; an empty list without stages or layers."""
+def seed_even(total_layers: int, num_stages: int) -> Split:
+    """`partition_layers_evenly`: the remainder to the first stages; nothing without stages or layers."""
     if num_stages == 0 or total_layers == 0:
-        return []
+        return ()
     base, remainder = divmod(total_layers, num_stages)
     stages, layer_start = [], 0
     for stage_id in range(num_stages):
-        num_layers = base + (1 if stage_id < remainder else 0)
-        stages.append(
-            PipelineStageInfo(stage_id, num_layers, layer_start, layer_start + num_layers)
-        )
-        layer_start += num_layers
-    return stages
+        layer_end = layer_start + base + (1 if stage_id < remainder else 0)
+        stages.append(range(layer_start, layer_end))
+        layer_start = layer_end
+    return tuple(stages)
 
 
-def partition_layers_by_flops(
-    layer_flops: Sequence[int], num_stages: int
-) -> list[PipelineStageInfo]:
-    """Close a stage once it holds its share of the FLOPs; an empty list without stages or layers."""
+def seed_by_flops(layer_flops: Sequence[int], num_stages: int) -> Split:
+    """`partition_layers_by_flops`: a stage closes once it holds its share; nothing without stages or layers."""
     total_layers = len(layer_flops)
     if num_stages == 0 or total_layers == 0:
-        return []
+        return ()
     if num_stages == 1:
-        return [PipelineStageInfo(0, total_layers, 0, total_layers)]
+        return (range(total_layers),)
     total_flops = unsigned(sum(layer_flops), "the sum of layer_flops")
     target = (unsigned(total_flops + num_stages, "total_flops + num_stages") - 1) // num_stages
     boundaries, cumulative = [0], 0
@@ -235,15 +168,10 @@ def partition_layers_by_flops(
     if len(boundaries) < num_stages:
         opened = len(boundaries)
         raise Panic(f"index out of bounds: the len is {opened} but the index is {opened}")
-    ends = [*boundaries[1:], total_layers]
-    return [
-        PipelineStageInfo(stage_id, layer_end - layer_start, layer_start, layer_end)
-        for stage_id, (layer_start, layer_end) in enumerate(zip(boundaries, ends, strict=True))
-    ]
+    return tuple(range(*ends) for ends in pairwise([*boundaries, total_layers]))
 
 
-@dataclass
-class MicroBatch:
+class MicroBatch(NamedTuple):
     """A part of a batch, which nothing else in the program uses; whether data and shape agree is not checked."""
 
     micro_batch_id: int
@@ -252,125 +180,94 @@ class MicroBatch:
     is_last: bool
 
 
-@dataclass
-class PipelineBubbleStats:
-    """Formulas of p stages and m microbatches in single precision, infinite and NaN where that is; no use of schedule.
+def _quotient(over: Callable, under: Callable, *numbers: int) -> float:
+    """In single precision, infinite and NaN where that is; as a number of Python's own."""
+    with np.errstate(all="ignore"):
+        single = list(map(np.float32, (*numbers, 1)))
+        return float(over(*single) / under(*single))
 
-    Numbers are returned as Python's own.
+
+def scheduler_bubble_fraction_gpipe(ranks: int, microbatches: int) -> float:
+    """The scheduler's (p-1)/(m+p-1), which is right."""
+    return _quotient(lambda p, m, one: p - one, lambda p, m, one: m + p - one, ranks, microbatches)
+
+
+def scheduler_bubble_fraction_1f1b(ranks: int, microbatches: int) -> float:
+    """The scheduler's (p-1)/(2(m-1)+p); for m ≥ 1 right where p = 1 or m = 1, and nowhere else."""
+    return _quotient(
+        lambda p, m, one: p - one,
+        lambda p, m, one: np.float32(2) * (m - one) + p,
+        ranks,
+        microbatches,
+    )
+
+
+def scheduler_memory_ratio(ranks: int, microbatches: int) -> float:
+    """The scheduler's (p+m)/(pm)."""
+    return _quotient(lambda p, m, one: p + m, lambda p, m, one: p * m, ranks, microbatches)
+
+
+def scheduler_microbatches(ranks: int) -> int:
+    """The scheduler's "optimal" number of microbatches, 4p, which optimises nothing."""
+    return unsigned(4 * ranks, "4 * num_stages")
+
+
+class Step(NamedTuple):
+    """A `PipelineStep`: Forward, Backward, WaitBackward, SendActivations or RecvActivations.
+
+    A gradient arrives (WaitBackward), of which microbatch it does not say. No schedule has the sixth
+    kind, WaitForward.
     """
 
-    num_stages: int
-    num_micro_batches: int
-    schedule: PipelineSchedule = GPipe()
-
-    def bubble_fraction_gpipe(self) -> float:
-        """(p - 1) / (m + p - 1)."""
-        return self._quotient(lambda p, m, one: (p - one, m + p - one))
-
-    def bubble_fraction_1f1b(self) -> float:
-        """(p - 1) / (2(m - 1) + p)."""
-        return self._quotient(lambda p, m, one: (p - one, np.float32(2) * (m - one) + p))
-
-    def memory_footprint_ratio(self) -> float:
-        """(p + m) / (p m)."""
-        return self._quotient(lambda p, m, one: (p + m, p * m))
-
-    def optimal_num_micro_batches(self) -> int:
-        """4 p."""
-        return unsigned(4 * self.num_stages, "4 * num_stages")
-
-    def _quotient(self, parts: Callable) -> float:
-        """Divide two expressions of p, m and 1 in single precision."""
-        with np.errstate(all="ignore"):
-            over, under = parts(*map(np.float32, (self.num_stages, self.num_micro_batches, 1)))
-            return float(over / under)
+    kind: str
+    microbatch: int | None
+    stage: int | None = None  # at the other end of a message
 
 
 @dataclass(frozen=True)
-class Forward:
-    """A `PipelineStep`."""
-
-    micro_batch_id: int
-
-
-@dataclass(frozen=True)
-class Backward:
-    """A `PipelineStep`."""
-
-    micro_batch_id: int
-
-
-@dataclass(frozen=True)
-class WaitForward:
-    """A `PipelineStep` that no schedule contains."""
-
-    from_stage: int
-
-
-@dataclass(frozen=True)
-class WaitBackward:
-    """A `PipelineStep`: a gradient arrives, of which microbatch it does not say."""
-
-    from_stage: int
-
-
-@dataclass(frozen=True)
-class SendActivations:
-    """A `PipelineStep`."""
-
-    to_stage: int
-    micro_batch_id: int
-
-
-@dataclass(frozen=True)
-class RecvActivations:
-    """A `PipelineStep`."""
-
-    from_stage: int
-    micro_batch_id: int
-
-
-PipelineStep = Forward | Backward | WaitForward | WaitBackward | SendActivations | RecvActivations
-
-
 class PipelineScheduler:
-    """The steps of one rank, `config.stage_rank`."""
+    """The steps of one rank; nothing that it is given is checked, and `num_micro_batches` is not read.
 
-    def __init__(self, config: PipelineConfig, total_layers: int) -> None:
-        self.config = config
-        self.stages = partition_layers_evenly(total_layers, config.num_stages)
+    `schedule` is "GPipe", "1F1B" or "interleaved", whose number of virtual stages nothing reads either.
+    """
 
-    def this_stage(self) -> PipelineStageInfo:
-        """The rank's stage, and stage 0 if there is no such rank."""
-        if self.config.stage_rank < len(self.stages):
-            return self.stages[self.config.stage_rank]
-        if not self.stages:
+    num_stages: int = 1
+    stage_rank: int = 0
+    schedule: str = "GPipe"
+    num_micro_batches: int = 8
+    total_layers: int = 1
+
+    def this_stage(self) -> tuple[int, range]:
+        """The rank's stage and its layers, and stage 0 if there is no such rank."""
+        stages = seed_even(self.total_layers, self.num_stages)
+        if not stages:
             raise Panic("pipeline must have at least one stage")
-        return self.stages[0]
+        stage_id = self.stage_rank if self.stage_rank < len(stages) else 0
+        return stage_id, stages[stage_id]
 
     def is_first_stage(self) -> bool:
         """Whether the rank is 0."""
-        return self.config.stage_rank == 0
+        return self.stage_rank == 0
 
     def is_last_stage(self) -> bool:
         """Whether the rank is the number of stages less one."""
-        return unsigned(self.config.stage_rank + 1, "stage_rank + 1") == self.config.num_stages
+        return unsigned(self.stage_rank + 1, "stage_rank + 1") == self.num_stages
 
-    def schedule_steps(self, num_micro_batches: int) -> list[PipelineStep]:
+    def schedule_steps(self, num_micro_batches: int) -> list[Step]:
         """The rank's steps for this number of microbatches, whatever the configuration says."""
-        if isinstance(self.config.schedule, GPipe):
+        if self.schedule == "GPipe":
             return list(self._schedule_gpipe(num_micro_batches))
         # interleaved, too: it drops its number and calls this
         return list(self._schedule_1f1b(num_micro_batches))
 
-    def _schedule_gpipe(self, num_micro_batches: int) -> Iterator[PipelineStep]:
+    def _schedule_gpipe(self, num_micro_batches: int) -> Iterator[Step]:
         for mb in range(num_micro_batches):
             yield from self._forward(mb)
         for mb in reversed(range(num_micro_batches)):
             yield from self._backward(mb)
 
-    def _schedule_1f1b(self, num_micro_batches: int) -> Iterator[PipelineStep]:
-        behind = unsigned(self.config.num_stages - self.config.stage_rank, "num_stages - rank")
+    def _schedule_1f1b(self, num_micro_batches: int) -> Iterator[Step]:
+        behind = unsigned(self.num_stages - self.stage_rank, "num_stages - rank")
         warmup_steps = min(behind, num_micro_batches)
         steady_count = num_micro_batches - warmup_steps
         for mb in range(warmup_steps):
@@ -381,36 +278,29 @@ class PipelineScheduler:
         for i in range(warmup_steps):
             yield from self._backward(steady_count + i)
 
-    def _forward(self, mb: int) -> Iterator[PipelineStep]:
-        rank = self.config.stage_rank
+    def _forward(self, mb: int) -> Iterator[Step]:
         if not self.is_first_stage():
-            yield RecvActivations(rank - 1, mb)
-        yield Forward(mb)
+            yield Step("RecvActivations", mb, self.stage_rank - 1)
+        yield Step("Forward", mb)
         if not self.is_last_stage():
-            yield SendActivations(rank + 1, mb)
+            yield Step("SendActivations", mb, self.stage_rank + 1)
 
-    def _backward(self, mb: int) -> Iterator[PipelineStep]:
+    def _backward(self, mb: int) -> Iterator[Step]:
         if not self.is_last_stage():
-            yield WaitBackward(self.config.stage_rank + 1)
-        yield Backward(mb)
+            yield Step("WaitBackward", None, self.stage_rank + 1)
+        yield Step("Backward", mb)
 
 
 # boostr, clock.rs: what one stage does, tick by tick
 
 
-class PipelineAction(NamedTuple):
-    """`kind` is Forward, Backward, BackwardInput, BackwardWeights or Idle; Idle alone has no microbatch."""
-
-    kind: str
-    id: int | None = None
-
-    def __str__(self) -> str:
-        return self.kind if self.id is None else f"{self.kind}({self.id})"
-
-
 @dataclass(frozen=True)
 class PipelineClock:
-    """The actions of one stage; any three numbers make one."""
+    """The actions of one stage; any three numbers make one.
+
+    An action is a letter and its microbatch: F for its Forward, B for Backward, I for BackwardInput and W
+    for BackwardWeights. No order has its Idle.
+    """
 
     num_stages: int
     num_micro_batches: int
@@ -422,50 +312,46 @@ class PipelineClock:
         behind = unsigned(self.num_stages - self.stage_id, "s - k")
         return min(unsigned(behind - 1, "s - k - 1"), self.num_micro_batches)
 
-    def schedule_1f1b(self) -> list[PipelineAction]:
+    def schedule_1f1b(self) -> list[str]:
         """Forwards ahead, then a forward and a backward in turn, then the remaining backwards."""
         m, warmup = self.num_micro_batches, self._warmup
-        actions = [PipelineAction("Forward", fwd_id) for fwd_id in range(warmup)]
+        actions = [f"F{fwd_id}" for fwd_id in range(warmup)]
         for bwd_id in range(m - warmup):
-            actions.append(PipelineAction("Forward", warmup + bwd_id))
-            actions.append(PipelineAction("Backward", bwd_id))
-        return actions + [PipelineAction("Backward", bwd_id) for bwd_id in range(m - warmup, m)]
+            actions += [f"F{warmup + bwd_id}", f"B{bwd_id}"]
+        return actions + [f"B{bwd_id}" for bwd_id in range(m - warmup, m)]
 
-    def schedule_interleaved(self, num_virtual: int) -> list[tuple[int, PipelineAction]]:
+    def schedule_interleaved(self, num_virtual: int) -> list[tuple[int, str]]:
         """Pairs of virtual stage and action: all forwards, then all backwards, the same on every stage."""
         m, chunks = range(self.num_micro_batches), range(num_virtual)
-        forwards = [(v, PipelineAction("Forward", mb)) for mb in m for v in chunks]
-        return forwards + [
-            (v, PipelineAction("Backward", mb)) for mb in m for v in reversed(chunks)
-        ]
+        forwards = [(v, f"F{mb}") for mb in m for v in chunks]
+        return forwards + [(v, f"B{mb}") for mb in m for v in reversed(chunks)]
 
-    def schedule_zero_bubble(self) -> list[PipelineAction]:
+    def schedule_zero_bubble(self) -> list[str]:
         """As 1F1B with the backward in two: every weight gradient right after its input gradient."""
         m, warmup = self.num_micro_batches, self._warmup
-        actions: list[PipelineAction] = []
-        done = {"Forward": 0, "BackwardInput": 0, "BackwardWeights": 0}
+        actions, done = list[str](), Counter[str]()
 
         def run(kind: str) -> None:
-            actions.append(PipelineAction(kind, done[kind]))
+            actions.append(f"{kind}{done[kind]}")
             done[kind] += 1
 
         def run_weights() -> None:
-            if done["BackwardWeights"] < done["BackwardInput"]:
-                run("BackwardWeights")
+            if done["W"] < done["I"]:
+                run("W")
 
         for i in range(warmup):
-            run("Forward")
+            run("F")
             if i > 0:
                 run_weights()  # never runs one: there is no input gradient yet
         for _ in range(m - warmup):
-            run("Forward")
-            run("BackwardInput")
+            run("F")
+            run("I")
             run_weights()  # always runs one
-        while done["BackwardInput"] < m:
-            run("BackwardInput")
+        while done["I"] < m:
+            run("I")
             run_weights()  # always runs one
-        while done["BackwardWeights"] < m:  # never: none is left
-            run("BackwardWeights")
+        while done["W"] < m:  # never: none is left
+            run("W")
         return actions
 
 
@@ -502,78 +388,37 @@ def smallest_failure(function: Callable, inputs: Iterable[tuple]) -> Failure | N
     return None
 
 
-def seed_even(layers: int, stages: int) -> Split:
-    """The scheduler's `partition_layers_evenly` as ranges."""
-    return _ranges(partition_layers_evenly(layers, stages))
-
-
-def seed_by_flops(flops: Sequence[int], stages: int) -> Split:
-    """The scheduler's `partition_layers_by_flops` as ranges."""
-    return _ranges(partition_layers_by_flops(flops, stages))
-
-
-def _ranges(stages: list[PipelineStageInfo]) -> Split:
-    return tuple(range(stage.layer_start, stage.layer_end) for stage in stages)
-
-
-def scheduler_bubble_fraction_1f1b(ranks: int, microbatches: int) -> float:
-    """The scheduler's (p-1)/(2(m-1)+p); for m ≥ 1 right where p = 1 or m = 1, and nowhere else."""
-    return PipelineBubbleStats(ranks, microbatches).bubble_fraction_1f1b()
-
-
-def scheduler_memory_ratio(ranks: int, microbatches: int) -> float:
-    """The scheduler's (p+m)/(pm)."""
-    return PipelineBubbleStats(ranks, microbatches).memory_footprint_ratio()
-
-
-def scheduler_microbatches(ranks: int) -> int:
-    """The scheduler's "optimal" number of microbatches, 4p, which optimises nothing."""
-    return PipelineBubbleStats(ranks, 0).optimal_num_micro_batches()
-
-
 def scheduler_gpipe(ranks: int, microbatches: int) -> Schedule:
     """The scheduler's GPipe: right, backwards in reverse."""
-    return _scheduled("the scheduler's GPipe", ranks, microbatches, GPipe())
+    return _scheduled("GPipe", ranks, microbatches)
 
 
 def scheduler_1f1b(ranks: int, microbatches: int) -> Schedule:
     """The scheduler's 1F1B: p-r forwards first and then a forward before every backward, one too many in flight."""
-    return _scheduled("the scheduler's 1F1B", ranks, microbatches, OneFOneBubble())
+    return _scheduled("1F1B", ranks, microbatches)
 
 
 def scheduler_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
     """The scheduler's interleaved schedule, which ignores the number of chunks: its 1F1B, name and all."""
-    return _scheduled("the scheduler's 1F1B", ranks, microbatches, Interleaved(chunks))
+    return _scheduled("interleaved", ranks, microbatches)
 
 
-def _scheduled(name: str, ranks: int, microbatches: int, schedule: PipelineSchedule) -> Schedule:
+def _scheduled(schedule: str, ranks: int, microbatches: int) -> Schedule:
     """The forwards and backwards of all ranks, without the messages."""
     rows = []
     for rank in range(ranks):
-        config = PipelineConfig(ranks, microbatches, rank, schedule)
-        steps = PipelineScheduler(config, ranks).schedule_steps(microbatches)
-        work = [step for step in steps if isinstance(step, Forward | Backward)]
-        rows.append([f"{rank}{type(step).__name__[0]}{step.micro_batch_id}" for step in work])
-    return Schedule.of(name, rows, microbatches=microbatches)
-
-
-def scheduler_steps(
-    ranks: int, microbatches: int, rank: int, schedule: PipelineSchedule | None = None
-) -> list[str]:
-    """The scheduler's steps of one rank, messages included, as text; GPipe's, if no other schedule is given.
-
-    A rank that does not exist gets an order all the same.
-    """
-    config = PipelineConfig(ranks, microbatches, rank, schedule or GPipe())
-    return [str(step) for step in PipelineScheduler(config, ranks).schedule_steps(microbatches)]
+        steps = PipelineScheduler(ranks, rank, schedule).schedule_steps(microbatches)
+        work = [step for step in steps if step.stage is None]
+        rows.append([f"{rank}{step.kind[0]}{step.microbatch}" for step in work])
+    name = "1F1B" if schedule == "interleaved" else schedule
+    return Schedule.of(f"the scheduler's {name}", rows, microbatches=microbatches)
 
 
 def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = None) -> Schedule:
     """boostr's 1F1B: right; a stage that does not exist makes it panic."""
-    rows = []
-    for stage in range(ranks) if stages is None else stages:
-        rows.append(_letters(stage, PipelineClock(ranks, microbatches, stage).schedule_1f1b()))
-    return Schedule.of("boostr's 1F1B", rows, microbatches=microbatches)
+    chosen = range(ranks) if stages is None else stages
+    orders = {k: PipelineClock(ranks, microbatches, k).schedule_1f1b() for k in chosen}
+    return _clocked("1F1B", orders, microbatches)
 
 
 def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
@@ -581,18 +426,17 @@ def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
     rows = []
     for rank in range(ranks):
         order = PipelineClock(ranks, microbatches, rank).schedule_interleaved(chunks)
-        rows.append([text for v, action in order for text in _letters(v * ranks + rank, [action])])
+        rows.append([f"{v * ranks + rank}{action}" for v, action in order])
     return Schedule.of("boostr's interleaved", rows, microbatches=microbatches)
 
 
 def clock_zero_bubble(ranks: int, microbatches: int) -> Schedule:
     """boostr's zero-bubble schedule: every weight gradient right after its input gradient, so none fills a bubble."""
-    clocks = [PipelineClock(ranks, microbatches, stage) for stage in range(ranks)]
-    rows = [_letters(clock.stage_id, clock.schedule_zero_bubble()) for clock in clocks]
-    return Schedule.of("boostr's zero bubble", rows, microbatches=microbatches)
+    clocks = {k: PipelineClock(ranks, microbatches, k) for k in range(ranks)}
+    orders = {k: clock.schedule_zero_bubble() for k, clock in clocks.items()}
+    return _clocked("zero bubble", orders, microbatches)
 
 
-def _letters(stage: int, actions: list[PipelineAction]) -> list[str]:
-    """Actions as pipelab writes them: F, B, I (input gradient) and W (weight gradient)."""
-    letters = {"Forward": "F", "Backward": "B", "BackwardInput": "I", "BackwardWeights": "W"}
-    return [f"{stage}{letters[action.kind]}{action.id}" for action in actions]
+def _clocked(name: str, orders: Mapping[int, list[str]], microbatches: int) -> Schedule:
+    rows = [[f"{stage}{action}" for action in order] for stage, order in orders.items()]
+    return Schedule.of(f"boostr's {name}", rows, microbatches=microbatches)

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import warnings
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -176,11 +177,14 @@ def reproduce(
 
 
 @app.command(rich_help_panel=_COURSE)
-def copy(folder: Annotated[str, typer.Argument(help="Where the notebooks go.")]) -> None:
+def copy(
+    folder: Annotated[str, typer.Argument(help="Where the notebooks go.")],
+    student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
+) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
     from pipelab.io.lab import copy_notebooks
 
-    copied = copy_notebooks(folder)
+    copied = copy_notebooks(folder, student=student)
     for path in copied:
         print(path)
     if not copied:
@@ -195,31 +199,50 @@ def static(
     notebooks: Annotated[
         list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
     ] = None,
+    student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
 ) -> None:
     """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
     from pipelab.io.static import static_copy
 
-    pages = static_copy(folder, notebooks, progress=True)
+    pages = static_copy(folder, notebooks, student=student, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")
 
 
 @app.command(rich_help_panel=_COURSE)
 def grade(
-    notebook: Annotated[str, typer.Argument(help="A student's copy, such as 05_joint_ilp.ipynb.")],
-    limit: Annotated[float, typer.Option(help="Seconds for the whole notebook.")] = 600.0,
+    copy: Annotated[
+        str,
+        typer.Argument(help="A student's copy, such as 05_joint_ilp.ipynb, or a folder of copies."),
+    ],
+    limit: Annotated[float, typer.Option(help="Seconds for a whole notebook.")] = 600.0,
     each: Annotated[float, typer.Option(help="Seconds for a cell.")] = 60.0,
+    seed: Annotated[
+        int,
+        typer.Option(help="Try functions on hidden inputs, too, drawn with this number."),
+    ] = 0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print Gradescope's results.json.")
+        bool, typer.Option("--json", help="Print Gradescope's results.json, of one copy.")
     ] = False,
+    csv: Annotated[
+        str | None, typer.Option(help="Write a row per copy of a folder; - for standard output.")
+    ] = None,
 ) -> None:
-    """Run a student's copy of a notebook, and check its answers in another process.
+    """Run a student's copy of a notebook, or all in a folder, and check the answers in another process.
 
-    This is no sandbox: the notebook may do whatever you may. Run it in a container.
+    This is no sandbox: a notebook may do whatever you may. Run it in a container.
     """
     from pipelab.io.grading import grade as graded
+    from pipelab.io.grading import grade_folder
 
+    several = Path(copy).is_dir()
+    if several and as_json:
+        raise InvalidValue("grade", [("--json", copy, "expected one copy; a folder has --csv")])
     say("grade is no sandbox: the notebook runs with your rights; use a container")
-    result = graded(notebook, limit, each)
+    if several or csv:
+        points = grade_folder(copy, limit, each, seed, progress=True)
+        write(csv or "-", points.to_csv(index=False), "grade")
+        return
+    result = graded(copy, limit, each, seed)
     if as_json:
         print(json.dumps(result, ensure_ascii=False))
         return

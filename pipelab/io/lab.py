@@ -1,10 +1,12 @@
 """Open JupyterLab on the notebooks; copy them to a folder of the reader's own."""
 
+import json
 import os
 from pathlib import Path
 
 from pipelab.errors import InvalidValue
 from pipelab.io.paths import in_clone, notebooks_dir
+from pipelab.io.student import is_solution, without_solutions
 from pipelab.io.whole_files import path_of, refused, write_to
 
 START = "00_start_here.ipynb"
@@ -19,12 +21,19 @@ def working_folder() -> Path:
     return folder
 
 
-def copy_notebooks(folder: str | Path) -> list[Path]:
+def copy_notebooks(folder: str | Path, *, student: bool = False) -> list[Path]:
     """Copy the notebooks into `folder`; a file that is there already stays as it is.
 
     Unless it is torn: empty, or a bundled notebook that breaks off before its end, as a full disk
     leaves it. No notebook that anybody saved is one, since it would have to be JSON without its
     last bracket.
+
+    Parameters
+    ----------
+    folder : path
+        New, or one that is there.
+    student : bool
+        Leave out all solutions.
 
     Returns
     -------
@@ -47,7 +56,13 @@ def copy_notebooks(folder: str | Path) -> list[Path]:
     for source in sorted(notebooks_dir().rglob("*.ipynb")):
         if ".ipynb_checkpoints" in source.parts:
             continue
-        target, whole = folder / source.relative_to(notebooks_dir()), source.read_bytes()
+        name, whole = source.relative_to(notebooks_dir()), source.read_bytes()
+        if student and is_solution(name.as_posix()):
+            continue
+        if student:
+            notebook = without_solutions(json.loads(whole))
+            whole = f"{json.dumps(notebook, indent=1, ensure_ascii=False)}\n".encode()
+        target = folder / name
         if not os.path.lexists(target) or _is_torn(target, whole):
             write_to("copy", target, whole)
             copied.append(target)

@@ -447,22 +447,17 @@ P, M = 4, 8  # ranks and microbatches of its tests
 ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
 
 
-def pipeline(
-    stages: int, rank: int = 0, plan: Any = None, configured: int = 8, layers: int = 1
-) -> published.PipelineScheduler:
-    """Its scheduler of one rank."""
-    config = published.PipelineConfig(stages, configured, rank, plan or published.GPipe())
-    return published.PipelineScheduler(config, layers)
+pipeline = published.PipelineScheduler
 
 
-def steps_of(steps: list, kind: type) -> int:
+def steps_of(steps: list[published.Step], kind: str) -> int:
     """Steps of one type."""
-    return sum(isinstance(step, kind) for step in steps)
+    return sum(step.kind == kind for step in steps)
 
 
-def no_rank(stages: int, rank: int) -> str:
+def refusal(error: str, *values: int) -> str:
     """What the program defines for it and never returns."""
-    return f"refused: {published.StageRankOutOfRange(rank, stages)}"
+    return f"refused: {published.ERRORS[error].format(*values)}"
 
 
 def forwards(listed: int, right: int) -> Shown:
@@ -474,22 +469,24 @@ def forwards(listed: int, right: int) -> Shown:
 def even_without_stages(layers: int, stages: int) -> Shown:
     """partition_layers_evenly: zero stages are not refused with ZeroStages"""
     wrong = not published.seed_even(layers, stages)
-    return ("an empty list", f"refused: {published.ZeroStages()}") if wrong else None
+    return ("an empty list", refusal("ZeroStages")) if wrong else None
 
 
 @scheduler(product(range(1, 4), range(1, 4)), REFUSES)
 def even_left_empty(layers: int, stages: int) -> Shown:
     """partition_layers_evenly: too few layers are not refused with InsufficientLayers"""
     held = sizes(published.seed_even(layers, stages))
-    right = f"refused: {published.InsufficientLayers(layers, stages)}"
+    right = refusal("InsufficientLayers", layers, stages)
     return (str(held), right) if 0 in held else None
 
 
 @scheduler(product(range(1, 4), range(4)), REFUSES)
 def stage_0(stages: int, rank: int) -> Shown:
     """this_stage: a rank that does not exist gets stage 0"""
-    found = pipeline(stages, rank).this_stage().stage_id
-    return (f"stage {found}", no_rank(stages, rank)) if found != rank else None
+    found, _ = pipeline(stages, rank).this_stage()
+    return (
+        (f"stage {found}", refusal("StageRankOutOfRange", rank, stages)) if found != rank else None
+    )
 
 
 @claim(CLAIMS, "scheduler", ERRORS, FAILS)
@@ -566,8 +563,8 @@ def flops_overflow(flops: list[int], stages: int) -> Shown:
 @scheduler(product(range(1, 3), range(2)), REFUSES)
 def without_layers(stages: int, layers: int) -> Shown:
     """this_stage: without layers it says that there are no stages"""
-    panic = panics(pipeline(stages, layers=layers).this_stage)
-    return (panic, f"refused: {published.InsufficientLayers(layers, stages)}") if panic else None
+    panic = panics(pipeline(stages, total_layers=layers).this_stage)
+    return (panic, refusal("InsufficientLayers", layers, stages)) if panic else None
 
 
 @scheduler(ENOUGH, at=STATS)
@@ -577,9 +574,8 @@ def gpipe_formula(ranks: int, microbatches: int) -> Shown:
     Tested: the clock's
     How: the formula, and its GPipe against the clock; 2 to 6 ranks, up to 8 microbatches
     """
-    stats = published.PipelineBubbleStats(ranks, microbatches)
     clock = run(published.scheduler_gpipe(ranks, microbatches)).bubble_fraction
-    return differ(stats.bubble_fraction_gpipe(), clock)
+    return differ(published.scheduler_bubble_fraction_gpipe(ranks, microbatches), clock)
 
 
 def with_one_microbatch() -> tuple[Trial]:
@@ -603,8 +599,11 @@ def formula(stages: int, microbatches: int) -> Shown:
 @scheduler(product(range(1, 4), range(3)), REFUSES)
 def no_fraction(stages: int, microbatches: int) -> Shown:
     """bubble fractions of zero microbatches are not between 0 and 1"""
-    stats = published.PipelineBubbleStats(stages, microbatches)
-    both = stats.bubble_fraction_gpipe(), stats.bubble_fraction_1f1b()
+    fractions = (
+        published.scheduler_bubble_fraction_gpipe,
+        published.scheduler_bubble_fraction_1f1b,
+    )
+    both = [fraction(stages, microbatches) for fraction in fractions]
     wrong = not all(0 <= fraction <= 1 for fraction in both)
     return ("{:g} and {:g}".format(*both), "refused: no microbatch") if wrong else None
 
@@ -649,8 +648,8 @@ def unsent(stages: int, microbatches: int) -> Shown:
     How: steps of all ranks; up to 3 ranks and 2 microbatches
     Remark: Run as listed, two ranks or more wait for ever.
     """
-    orders = (published.scheduler_steps(stages, microbatches, rank) for rank in range(stages))
-    names = [step.partition("(")[0] for order in orders for step in order]
+    orders = (pipeline(stages, rank).schedule_steps(microbatches) for rank in range(stages))
+    names = [step.kind for order in orders for step in order]
     waits = names.count("WaitBackward")
     sends = sum("Send" in name and name != "SendActivations" for name in names)
     written = f"waits for a gradient: {waits}, sends: {sends}"
@@ -686,21 +685,25 @@ def ahead(stages: int, microbatches: int) -> Shown:
 def order_for_nobody(stages: int, rank: int) -> Shown:
     """GPipe: a rank that does not exist gets an order"""
     steps = pipeline(stages, rank).schedule_steps(1)
-    return (f"{len(steps)} steps", no_rank(stages, rank)) if rank >= stages else None
+    return (
+        (f"{len(steps)} steps", refusal("StageRankOutOfRange", rank, stages))
+        if rank >= stages
+        else None
+    )
 
 
 @scheduler(product(range(1, 3), range(4)), REFUSES)
 def panics_by_arithmetic(stages: int, rank: int) -> Shown:
     """1F1B: a rank that does not exist panics by arithmetic"""
-    panic = panics(pipeline(stages, rank, published.OneFOneBubble()).schedule_steps, 1)
-    return (panic, no_rank(stages, rank)) if panic else None
+    panic = panics(pipeline(stages, rank, "1F1B").schedule_steps, 1)
+    return (panic, refusal("StageRankOutOfRange", rank, stages)) if panic else None
 
 
 @scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
 def configured_ignored(configured: int, microbatches: int) -> Shown:
     """schedule_steps: the configured number of microbatches is ignored"""
-    steps = pipeline(1, configured=configured).schedule_steps(microbatches)
-    return forwards(steps_of(steps, published.Forward), configured)
+    steps = pipeline(1, num_micro_batches=configured).schedule_steps(microbatches)
+    return forwards(steps_of(steps, "Forward"), configured)
 
 
 @scheduler(product(range(3), range(3)), REFUSES)
@@ -728,33 +731,29 @@ def tests_of_the_scheduler() -> object:
     pass, right or wrong.
     """
     even, by_flops = published.seed_even, published.seed_by_flops
-    stats = published.PipelineBubbleStats(P, M)
-    first, last = pipeline(P, 0, layers=8), pipeline(P, P - 1, layers=8)
+    gpipe = published.scheduler_bubble_fraction_gpipe
+    first, last = pipeline(P, 0), pipeline(P, P - 1)
     ends = first.is_first_stage, last.is_last_stage, first.is_last_stage, last.is_first_stage
-    third = published.PipelineStageInfo(2, 2, 4, 6)
     short, middle = pipeline(3).schedule_steps(3), published.scheduler_1f1b(P, M).actions[1]
     made = published.MicroBatch(3, [1.0, 2.0, 3.0], (1, 3), True)
-    texts = published.ZeroStages(), published.StageRankOutOfRange(5, P)
+    texts = refusal("ZeroStages"), refusal("StageRankOutOfRange", 5, P)
     answers = {
         "12 layers in 4 stages": sizes(even(12, 4)) == [3, 3, 3, 3],
         "10 layers in 3 stages": sizes(even(10, 3)) == [4, 3, 3],
         "equal FLOPs": sizes(by_flops([100] * 8, 4)) == [2, 2, 2, 2],
         "an expensive layer": sizes(by_flops([100] * 4 + [400], 2)) == [4, 1],
         "one stage": sizes(by_flops([100, 200, 300, 400], 1)) == [4],
-        "GPipe's bubble": abs(stats.bubble_fraction_gpipe() - 3 / 11) < 1e-6,
-        "1F1B's bubble": abs(stats.bubble_fraction_1f1b() - 3 / 18) < 1e-6,
-        "memory": abs(stats.memory_footprint_ratio() - 12 / 32) < 1e-6,
+        "GPipe's bubble": abs(gpipe(P, M) - 3 / 11) < 1e-6,
+        "1F1B's bubble": abs(published.scheduler_bubble_fraction_1f1b(P, M) - 3 / 18) < 1e-6,
+        "memory": abs(published.scheduler_memory_ratio(P, M) - 12 / 32) < 1e-6,
         "microbatches": published.scheduler_microbatches(8) == 32,
         "first and last": [end() for end in ends] == [True, True, False, False],
         "GPipe's steps": kinds(published.scheduler_gpipe(2, 4).actions[0]) == "FFFFBBBB",
-        "messages": [
-            steps_of(short, kind) for kind in (published.Forward, published.SendActivations)
-        ]
-        == [3, 3],
-        "the third stage": pipeline(P, 2, layers=8).this_stage() == third,
+        "messages": [steps_of(short, kind) for kind in ("Forward", "SendActivations")] == [3, 3],
+        "the third stage": pipeline(P, 2, total_layers=8).this_stage() == (2, range(4, 6)),
         "1F1B's steps": sorted(kinds(middle)) == sorted("FB" * M),
         "a microbatch": (made.micro_batch_id, made.shape, len(made.data)) == (3, (1, 3), 3),
-        "texts of errors": "num_stages" in str(texts[0]) and "5" in str(texts[1]),
+        "texts of errors": "num_stages" in texts[0] and "5" in texts[1],
     }
     return tried(answers.items(), whole=True)
 

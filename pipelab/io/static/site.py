@@ -12,6 +12,7 @@ from pipelab.figures.live import plotly_js
 from pipelab.io.paths import notebooks_dir
 from pipelab.io.static.one_page import page, title_of
 from pipelab.io.static.run import executed
+from pipelab.io.student import is_solution, without_solutions
 from pipelab.io.whole_files import path_of, refused
 
 if TYPE_CHECKING:
@@ -21,7 +22,11 @@ _MARK = ".pipelab-static"  # marks a folder that may be replaced
 
 
 def static_copy(
-    folder: str | Path, notebooks: Sequence[str] | None = None, *, progress: bool = False
+    folder: str | Path,
+    notebooks: Sequence[str] | None = None,
+    *,
+    student: bool = False,
+    progress: bool = False,
 ) -> list[Path]:
     """Run the notebooks and write them as pages that need no kernel, no server and no network.
 
@@ -32,6 +37,8 @@ def static_copy(
     notebooks : sequence of str, optional
         Names such as "00_start_here" or "solutions/05_joint_ilp"; by default all. Links to others
         become text.
+    student : bool
+        Leave out all solutions.
     progress : bool
         Show a progress bar.
 
@@ -52,13 +59,13 @@ def static_copy(
         A notebook failed. Nothing is written then.
     """
     folder = path_of("static_copy", folder, "folder")
-    names = _names(notebooks)
+    names = _names(notebooks, student)
     _check(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pipelab-") as scratch:
             made = Path(scratch) / "made"
-            written = _write(made, names, progress)
+            written = _write(made, names, student, progress)
             if folder.exists():
                 shutil.move(folder, Path(scratch) / "old")
             made.rename(folder)
@@ -67,12 +74,13 @@ def static_copy(
     return [folder / name for name in written]
 
 
-def _names(wanted: Sequence[str] | None) -> list[str]:
+def _names(wanted: Sequence[str] | None, student: bool) -> list[str]:
     root = notebooks_dir()
     found = [p.relative_to(root).with_suffix("").as_posix() for p in root.rglob("*.ipynb")]
     known = sorted(
         (n for n in found if ".ipynb_checkpoints" not in n), key=lambda name: ("/" in name, name)
     )
+    known = [name for name in known if not (student and is_solution(name))]
     for name in wanted or ():
         if name not in known:
             raise UnknownName(f"there is no notebook {name!r}; {nearest(name, known)}")
@@ -95,7 +103,7 @@ def _check(folder: Path) -> None:
         raise InvalidValue("static_copy", [("folder", str(folder), expected)])
 
 
-def _write(made: Path, names: list[str], progress: bool) -> list[str]:
+def _write(made: Path, names: list[str], student: bool, progress: bool) -> list[str]:
     from tqdm import tqdm
 
     pages = ["index.html", *(f"{name}.html" for name in names)]
@@ -104,6 +112,8 @@ def _write(made: Path, names: list[str], progress: bool) -> list[str]:
     for name in bar:
         bar.set_postfix_str(name)
         run[name] = executed(notebooks_dir() / f"{name}.ipynb")
+        if student:
+            without_solutions(run[name])
         _put(made / f"{name}.html", page(run[name], f"{name}.html", pages))
     _put(made / "index.html", page(_index(run), "index.html", pages))
     _put(made / "plotly.min.js", plotly_js())

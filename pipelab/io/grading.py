@@ -24,12 +24,72 @@ from pipelab.io.whole_files import refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
+    from pandas import DataFrame
 
-_ASK = "from pipelab.course.plain_answers import tell as _tell\n_tell({name!r}, lambda: ({value}))"
+_ASK = (
+    "from pipelab.course.plain_answers import tell as _tell\n"
+    "_tell({name!r}, lambda: ({value}), {seed})"
+)
 _MARK = "pipelab-asks"
 
 
-def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[str, Any]:
+def grade_folder(
+    folder: str | Path,
+    limit: float = 600.0,
+    each: float = 60.0,
+    seed: int = 0,
+    *,
+    progress: bool = False,
+) -> "DataFrame":
+    """Points for every copy in a folder and in the folders below it.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Of notebooks, of one or of several students and lessons.
+    limit, each, seed
+        As for `grade`.
+    progress : bool
+        Show a progress bar.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per copy: `copy`, its path within the folder, its `score`, the points for each
+        exercise, and `output`, how it ended. A copy that cannot be graded has the reason there, and
+        no points.
+
+    Raises
+    ------
+    InvalidValue
+        A limit is not a positive number, or the folder has no notebook.
+    """
+    import pandas as pd
+    from tqdm import tqdm
+
+    folder, rows = Path(folder), []
+    copies = sorted(
+        path for path in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
+    )
+    if not copies:
+        raise InvalidValue("grade", [("folder", str(folder), "expected a folder with notebooks")])
+    for path in tqdm(copies, disable=not progress, unit="copy", leave=False):
+        row: dict[str, Any] = {"copy": path.relative_to(folder).as_posix()}
+        try:
+            result = grade(path, limit, each, seed)
+        except InvalidData as error:
+            row["output"] = str(error)
+        else:
+            row |= {"score": result["score"], "output": result["output"]}
+            row |= {test["name"][-4:]: test["score"] for test in result["tests"]}
+        rows.append(row)
+    named = sorted({name for row in rows for name in row if name in EXERCISES})
+    return pd.DataFrame(rows, columns=["copy", "score", *named, "output"])
+
+
+def grade(
+    path: str | Path, limit: float = 600.0, each: float = 60.0, seed: int = 0
+) -> dict[str, Any]:
     """Points for every exercise of a notebook.
 
     Parameters
@@ -41,6 +101,9 @@ def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[st
         Seconds for the whole notebook. What was answered before it ends, counts.
     each : float
         Seconds for a cell, which is interrupted then; the next one begins.
+    seed : int
+        Where it is positive, functions are also tried on as many inputs that no notebook shows,
+        drawn with this number.
 
     Returns
     -------
@@ -59,6 +122,8 @@ def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[st
     for name, seconds in (("limit", limit), ("each", each)):
         if not seconds > 0:
             raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
+    if seed < 0:
+        raise InvalidValue("grade", [("seed", seed, "expected a whole number from 0 on")])
     began = time.monotonic()
     path = Path(path)
     notebook = _read(path)
@@ -70,9 +135,9 @@ def grade(path: str | Path, limit: float = 600.0, each: float = 60.0) -> dict[st
     names = _exercises(path, [name for checks in asked.values() for name, _ in checks])
     for name in names:  # whatever a check imports is imported before any code of the student's runs
         EXERCISES[name].grade((lambda *_: None) if hasattr(EXERCISES[name], "inputs") else 0.0)
-    stopped = _run(notebook, asked, limit, each)
+    stopped = _run(_with_questions(notebook, asked, seed), limit, each)
     said, late = _answers(notebook, each)
-    tests = [_test(name, said.get(name), late.get(name, stopped)) for name in names]
+    tests = [_test(name, said.get(name), late.get(name, stopped), seed) for name in names]
     return {
         "score": sum(test["score"] for test in tests),
         "execution_time": round(time.monotonic() - began, 1),
@@ -132,17 +197,11 @@ def _exercises(path: Path, checks: list[str]) -> list[str]:
     return names
 
 
-def _run(
-    notebook: "NotebookNode",
-    asked: dict[int, list[tuple[str, str]]],
-    limit: float,
-    each: float,
-) -> str:
-    """Run it with the questions put between its cells; say why it stopped early, or nothing."""
-    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+def _with_questions(
+    notebook: "NotebookNode", asked: dict[int, list[tuple[str, str]]], seed: int
+) -> "NotebookNode":
+    """Put a question for its answer below every check; what the copy shows so far goes."""
     from nbformat.v4 import new_code_cell
-
-    from pipelab.io.static.client import notebook_client
 
     cells = []
     for i, cell in enumerate(notebook.cells):
@@ -150,9 +209,18 @@ def _run(
             cell.outputs = []
         cells.append(cell)
         for name, value in asked.get(i, ()):
-            ask = _ASK.format(name=name, value=value)
+            ask = _ASK.format(name=name, value=value, seed=seed)
             cells.append(new_code_cell(ask, metadata={_MARK: name}))
     notebook.cells = cells
+    return notebook
+
+
+def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
+    """Run it; say why it stopped early, or nothing."""
+    from nbclient.exceptions import CellTimeoutError, DeadKernelError
+
+    from pipelab.io.static.client import notebook_client
+
     began: list[float] = []  # with the first cell: a kernel may take its time to start
 
     def left(_: object) -> float:
@@ -211,9 +279,9 @@ def _failed(notebook: "NotebookNode") -> str:
     )
 
 
-def _test(name: str, stated: str | None, stopped: str) -> dict[str, Any]:
+def _test(name: str, stated: str | None, stopped: str, seed: int) -> dict[str, Any]:
     missing = stopped or "its check is gone from the notebook"
-    points, why = checked(name, stated) if stated is not None else (0, f"no answer: {missing}")
+    points, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
     return {
         "name": f"exercise {name}",
         "score": points or 0,
