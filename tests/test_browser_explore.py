@@ -255,7 +255,7 @@ def test_after_a_reload_of_the_page_everything_is_as_it_was_and_answers(page):
         page.time_of(lambda: page.press("T4"), figure=1)
         page.time_of(lambda: page.press("ranks"), figure=3)
         wait_for(page, "would help most")
-        wait_for(page, "The plan reaches")
+        wait_for(page, "this plan reaches")
         page.page.wait_for_function("() => !document.body.innerText.includes('being solved')")
         page.page.wait_for_timeout(500)
         before, said = page.figures(), page.page.locator(".widget-html-content").all_inner_texts()

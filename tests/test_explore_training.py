@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.display import duration
-from pipelab.figures.theme import rate
+from pipelab.display import duration, rate
 from pipelab.figures.training import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest

@@ -11,7 +11,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.costs import LayerTimes
-from pipelab.display import table
+from pipelab.display import number, rate, table
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
@@ -79,12 +79,13 @@ class Sensitivity:
     def sentence(self) -> str:
         """Whether the plan stays the best, and the band of its rate."""
         low, high = self.band
-        rates = f"The plan reaches {low:,.0f} to {high:,.0f} tokens/s"
+        off = f"{self.within:.0%} slower or faster"
+        rates = f"With a GPU type up to {off}, this plan reaches {number(low)} to {rate(high)}"
         if not self.worst.loss:
-            return f"{rates}, and none is better where a GPU type is up to {self.within:.0%} off."
-        flips = dict.fromkeys(_name(s) for s in self.scenarios if s.loss)
-        when = f"{' or '.join(flips)} are {self.within:.0%} off"
-        return f"{rates}. Another plan is better if {when}: this one loses up to {self.worst.loss:.1%}."
+            return f"{rates}, and none is better."
+        flips = " or ".join(dict.fromkeys(_name(s) for s in self.scenarios if s.loss))
+        lost = f"this one loses up to {self.worst.loss:.1%}"
+        return f"{rates}; with {flips} {off}, another is better: {lost}."
 
     def to_frame(self) -> "DataFrame":
         """Return one row per scenario.

@@ -13,6 +13,7 @@ from pipelab.display import (
     named,
     outcome_of,
     proven_among,
+    rate,
 )
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -23,7 +24,6 @@ from pipelab.figures.theme import (
     ink_on,
     line,
     plain,
-    rate,
     rows,
 )
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import counted, listed
+from pipelab.display import counted, listed, number
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue, needed_by
@@ -167,7 +167,7 @@ def gantt_parts(
     data += [traces.critical_path_trace(timeline)] if critical_path else []
     data += [traces.microbatch_trace(timeline, follow)] if follow is not None else []
     data += traces.memory_traces(timeline) if memory else []
-    spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
+    spans = f"makespan {number(timeline.makespan)}, longest span of a rank {number(timeline.span)}"
     size = f"{counted(schedule.ranks, 'rank')}, {_microbatches(schedule.microbatches)}"
     below = {
         "domain": [0, 0.28],
@@ -239,7 +239,7 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     """
     if best.timeline is None:
         raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = f"{best.bound:,.6g}", f"{best.value:,.6g}"
+    least, value = number(best.bound), number(best.value)
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
 
@@ -425,10 +425,12 @@ def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
 def _caption(label: str, timeline: Timeline) -> str:
     known = timeline.costs.weight_activation is not None or not timeline.columns.splits_backward
     peaks = timeline.peak_memory if known else timeline.peak_in_flight
-    most = ", ".join(f"{peak:.4g}" for peak in peaks[:8]) + ", …" * (len(peaks) > 8)
+    most = ", ".join(number(peak) for peak in peaks[:8]) + ", …" * (len(peaks) > 8)
+    what = "chunks in flight" if timeline.columns.chunks > 1 else "in flight"
+    ends = f"makespan {number(timeline.makespan)}, longest span {number(timeline.span)}"
     return (
-        f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
-        f"{timeline.bubble_fraction:.1%} idle, at most {most} {'held' if known else 'in flight'}"
+        f"<b>{label}</b>: {ends}, {timeline.bubble_fraction:.1%} idle, "
+        f"at most {most} {'held' if known else what}"
     )
 
 
@@ -437,5 +439,5 @@ def _who_ends_first(timelines: Mapping[str, Timeline]) -> str:
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     if ends[last] - ends[first] > 1e-9 * ends[last]:
         sooner = f"{1 - ends[first] / ends[last]:.0%} before {last}"
-        return f"{first} ends at {ends[first]:.6g}, {sooner}"
-    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
+        return f"{first} ends at {number(ends[first])}, {sooner}"
+    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {number(ends[first])}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipelab.costs import MEMORY_SLACK
-from pipelab.display import DOES_NOT_FIT, counted
+from pipelab.display import DOES_NOT_FIT, counted, rate
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
@@ -18,7 +18,6 @@ from pipelab.figures.theme import (
     ink_on,
     line,
     plain,
-    rate,
     rows,
 )
 from pipelab.placement import Placement, Stage, named_layers

@@ -112,16 +112,6 @@ LEGEND = {
 _PLAIN: Mapping[str, str] = {}  # neither dashed nor in steps
 
 
-def rate(per_second: float, unit: str = "tokens") -> str:
-    """Return a rate with as many digits as a reader can use: four, or whole numbers.
-
-    >>> rate(82.56289), rate(6320.98), rate(1234567.8, "transfers")
-    ('82.56 tokens/s', '6,321 tokens/s', '1,234,568 transfers/s')
-    """
-    digits = f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
-    return f"{digits} {unit}/s"
-
-
 def room_for(labels: Iterable[str], size: int) -> int:
     """Return the pixels that the longest of these labels takes in a margin, bold or not.
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from pipelab.display import counted, listed, outcome_of
+from pipelab.display import counted, listed, outcome_of, rate
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.scoring import Score
 from pipelab.engine.tolerances import ONE_ANSWER
@@ -12,7 +12,7 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import given
 from pipelab.figures.placements import what_limits
-from pipelab.figures.theme import plain, rate
+from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result

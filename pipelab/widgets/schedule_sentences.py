@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from pipelab.display import number
 from pipelab.engine.timeline import Timeline
 from pipelab.engine.timeline.formulas import closed_forms
 
@@ -75,11 +76,14 @@ def measures_html(timeline: Timeline) -> str:
         f"style='text-align:{side};padding:1px 10px 1px 0'" for side in ("left", "right")
     )
     rows = [f"<tr><th></th><th {right}>simulated</th><th {right}>closed form</th><th></th></tr>"]
+    names = {name: name for name in _FROM}
+    if timeline.columns.chunks > 1:  # beside what ranks hold, which is in microbatches
+        names["peak_in_flight"] += f", chunks of 1/{timeline.columns.chunks} microbatch"
     for measure in measures(timeline):
         closed = "not claimed here" if measure.formula else "–"
         closed = closed if measure.closed is None else _shown(measure.closed)
         rows.append(
-            f"<tr title='{escape(measure.formula)}'><th scope='row' {left}>{measure.name}</th>"
+            f"<tr title='{escape(measure.formula)}'><th scope='row' {left}>{names[measure.name]}</th>"
             f"<td {right}><b>{_shown(measure.simulated)}</b></td><td {right}>{closed}</td>"
             f"{_SIGNS[measure.agrees]}</tr>"
         )
@@ -92,7 +96,7 @@ def measures_html(timeline: Timeline) -> str:
 
 _SIGNS = {
     True: "<td style='color:#006644'>✓ agree</td>",
-    False: "<td style='color:#8A3A00'>✗ differ</td>",
+    False: "<td style='color:#99220B'>✗ differ</td>",
     None: "<td></td>",
 }
 
@@ -102,16 +106,16 @@ def _held(timeline: Timeline) -> str:
     splits = timeline.columns.splits_backward
     if not splits and timeline.peak_memory == timeline.peak_in_flight:
         return ""
-    held = " ".join(f"{peak:.4g}" for peak in timeline.peak_memory[:16])
+    held = " ".join(number(peak) for peak in timeline.peak_memory[:16])
     held = f"<b>{held}{' …' * (timeline.schedule.ranks > 16)}</b>"
     if splits:
         table = timeline.costs.tables(timeline.schedule)
         share = table["weight_activation"][0] / table["activation"][0]
-        held += f", if W needs {share:.4g} of the activations"
+        held += f", if W needs {number(share)} of the activations"
     return f"<div>held at most, per rank: {held}</div>"
 
 
 def _shown(value: float | tuple[int, ...]) -> str:
     if isinstance(value, tuple):
         return " ".join(map(str, value[:8])) + " …" * (len(value) > 8)
-    return f"{value:.4g}"
+    return number(value)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from pipelab.display import REFUSED, counted, ended, proven_among
+from pipelab.display import REFUSED, counted, ended, proven_among, rate
 from pipelab.engine.background import solve_in_background
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given, instance
 from pipelab.figures.placements import limited_by, placement_parts
 from pipelab.figures.progress import progress_parts
-from pipelab.figures.theme import plain, rate
+from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
