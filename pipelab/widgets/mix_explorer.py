@@ -29,7 +29,7 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
-from pipelab.widgets.parts import Busy, CopyCode, Words, reload_note, shared
+from pipelab.widgets.parts import Busy, CopyCode, Explorer, Words, shared
 
 if TYPE_CHECKING:
     import threading
@@ -41,7 +41,7 @@ _IDLE_S = 0.6  # without a change before that begins
 _ONE = "<b>The best single pipeline</b>, which the rest of this page is about"
 
 
-class MixExplorer(widgets.VBox):
+class MixExplorer(Explorer):
     """What `pl.explore_mix` returns; shows itself at the end of a cell.
 
     Attributes
@@ -52,6 +52,8 @@ class MixExplorer(widgets.VBox):
         The best deployment known; None before the first. It follows the single pipeline.
     panel : ControlPanel
         Its checkbox `more` shows all controls or only three.
+    answers : list of Widget
+        What is shown below it: charts, words and code.
     """
 
     def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
@@ -74,7 +76,7 @@ class MixExplorer(widgets.VBox):
         self._beside = Beside(self.busy.show)
         if at_work:
             self._draw_first(mix)
-        self._answers = [
+        self.answers = [
             self.refusal,
             self.deployed,
             widgets.HTML(_ONE),
@@ -83,9 +85,8 @@ class MixExplorer(widgets.VBox):
             self.own.panel,
             self.baselines,
             self.code,
-            reload_note(),
         ]
-        super().__init__([self.panel, *self._answers, shared()])
+        super().__init__([self.panel, *self.answers, shared()])
 
     @property
     def placement(self) -> Placement | None:
@@ -99,11 +100,10 @@ class MixExplorer(widgets.VBox):
         self._listeners.append(listener)
 
     def hand_over(self, other: Callable[[], None] | None) -> None:
-        """Let `other` answer the controls and hide these charts; with None, show them again."""
+        """Let `other` answer the controls; with None, answer them again."""
         self._other = other
         self._beside.cancel()
         self.busy.show(False)
-        self.children = [self.panel, *(self._answers if other is None else ()), shared()]
         self._changed()
 
     def _draw_first(self, mix: Mix) -> None:

@@ -18,10 +18,10 @@ from pipelab.widgets.parts import (
     RELEASED,
     ControlPanel,
     CopyCode,
+    Explorer,
     Words,
     integer,
     menu,
-    reload_note,
     shared,
 )
 from pipelab.widgets.schedule_sentences import measures_html
@@ -114,7 +114,7 @@ def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[
     return script, timelines
 
 
-class ScheduleExplorer(widgets.VBox):
+class ScheduleExplorer(Explorer):
     """What `pl.explore_schedules` returns; shows itself at the end of a cell.
 
     Attributes
@@ -138,9 +138,8 @@ class ScheduleExplorer(widgets.VBox):
             label: [self.controls[name] for name in names] for label, names in _GROUPS.items()
         }
         self.panel = ControlPanel(groups, [self.controls[name] for name in _FEW], simple)
-        super().__init__(
-            [self.panel, self.words, self.chart, self.measures, self.code, reload_note(), shared()]
-        )
+        below = [self.words, self.chart, self.measures, self.code, shared()]
+        super().__init__([self.panel, *below])
 
     @property
     def values(self) -> ScheduleValues:

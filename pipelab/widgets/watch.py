@@ -21,7 +21,7 @@ from pipelab.problem import Problem
 from pipelab.solving import Result
 from pipelab.widgets.background import pending, running_loop
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import Words, reload_note, shared
+from pipelab.widgets.parts import Explorer, Words, shared
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
@@ -30,7 +30,7 @@ _METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 
 
-class WatchedSolve(widgets.VBox):
+class WatchedSolve(Explorer):
     """What `pl.watch_solve` returns; shows itself at the end of a cell.
 
     Attributes
@@ -58,7 +58,7 @@ class WatchedSolve(widgets.VBox):
         self.refresh()
         head = widgets.HBox([self.stop_button, self.used])
         charts = [self.status, self.progress, self.chart]
-        super().__init__([head, *charts, reload_note(), shared()])
+        super().__init__([head, *charts, shared()])
         # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
         if (loop := running_loop()) is not None:
             self._task = loop.create_task(self._follow())
