@@ -639,4 +639,4 @@ def test_a_finding_is_said_once():
     mix = pl.explore_mix("Llama-3.1-405B", {"T4": 2})
     assert "no placement exists" in mix.chart.layout.title.text
     assert "placement exists" not in mix.text.value
-    assert mix.found.result.reason[:30] in mix.text.value
+    assert mix.found.result.reason[:30] in mix.chart.layout.title.text

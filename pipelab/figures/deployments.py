@@ -98,7 +98,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
     return finish(
         [stages_of, names_of],
         title,
-        x=layer_axis(layers),
+        x=layer_axis(layers) | {"visible": bool(labels)},
         y=rows(labels, tickfont={"size": 12}),
         height=110 + _BAND * max(1, len(labels)),
         showlegend=False,

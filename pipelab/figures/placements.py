@@ -187,7 +187,7 @@ def placement_parts(
         [_blocks(problem, blocks, evaluation), _frames(blocks, slow), _links(evaluation, blocks)],
         title,
         note,
-        x=layer_axis(layers),
+        x=layer_axis(layers) | {"visible": problem is not None},
         y=rows(labels, tickfont={"size": 12 if each > 13 else 9}),
         height=130 + each * room,
         showlegend=False,
@@ -231,6 +231,7 @@ def _blocks(
             "pattern": {
                 "shape": hatch,
                 "fgcolor": DOES_NOT_FIT.fill,
+                "fgopacity": 1,
                 "size": 9,
                 "solidity": 0.3,
                 "fillmode": "overlay",

@@ -197,7 +197,7 @@ def finish(
     text = "<br>".join([*lines, *(f"<sup>{line}</sup>" for line in notes)])
     legend = layout.get("showlegend", sum(trace.get("showlegend", True) for trace in data) > 1)
     more = 20 * (max(len(lines), 1) - 1) + 18 * max(len(notes) - 1, 0)
-    margin = {"t": 46 + more + 20 * bool(notes) + 28 * bool(legend), "b": 52}
+    margin = {"t": 50 + more + 20 * bool(notes) + 28 * bool(legend), "b": 52}
     axes = {"xaxis": _axis(x), "yaxis": _axis(y)}
     if "ticktext" in axes["yaxis"]:
         size = axes["yaxis"].get("tickfont", {}).get("size", 13)
@@ -282,7 +282,7 @@ def template() -> Any:
             "y": 1,
             "yref": "container",
             "yanchor": "top",
-            "pad": {"t": 14},
+            "pad": {"t": 18},
             "font": {"size": 16},
         },
         margin={"l": 90, "r": 40, "t": 78, "b": 56},

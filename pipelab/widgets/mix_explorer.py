@@ -1,5 +1,6 @@
 """The GPU mix explorer: change any control and see the best deployment, the best single pipeline, and its price."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.baselines import Row, baseline_parts, row_of
@@ -226,9 +228,9 @@ class MixExplorer(Explorer):
             self.text.say(*own.reasons[:4])
             return
         if result.placement is None:
-            self.text.say(
-                result.reason, words.gains_line(result, self._gains, found.mix.known_types)
-            )
+            why = "" if result.status == "infeasible" else result.reason  # else the chart says it
+            gains = words.gains_line(result, self._gains, found.mix.known_types)
+            self.text.say(why, gains)
             return
         placement, evaluation = (own or result).placement, given((own or result).evaluation)
         expected = expected_of(found.problem, evaluation)
@@ -250,7 +252,7 @@ def _deployed(best: "Deployment | PipelabError | None", found: Answer | None) ->
     """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
     shown = best if isinstance(best, Deployment) else None
     if shown is not None and found is not None and shown.count == 1:
-        same = shown.throughput == found.result.throughput
+        same = math.isclose(shown.throughput or 0, found.result.throughput or 0, rel_tol=ONE_ANSWER)
         if same and found.result.placement is not None:
             one = replace(shown.pipelines[0], replicas=(found.result.placement,))
             shown = replace(shown, pipelines=(one,))

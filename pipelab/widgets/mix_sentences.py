@@ -25,7 +25,7 @@ def headline(found: Answer) -> tuple[str, str]:
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
-        return f"{name}: no placement exists", ""
+        return f"{name}: no placement exists", plain(result.reason)
     if result.placement is None:
         return f"{name}: {outcome_of(result).word}, no placement found yet", ""
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
