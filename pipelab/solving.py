@@ -125,10 +125,14 @@ class Result(Answer):
             if goal is not None and goal.bound:
                 bound = f"; none{goal.among} has less than {number(goal.bound)} {goal.unit}"
             return self._none_found("placement", bound)
-        head, best, among = f"{rate(self.throughput)}{self._in_flight}", "optimal", ""
+        head, best, among = f"{rate(given(self.throughput))}{self._in_flight}", "optimal", ""
         far = "; the best", "faster"
         if goal is not None:
-            head, best, among = f"{number(goal.value)} {goal.unit} at {head}", "least", goal.among
+            head, best, among = (
+                f"{number(given(goal.value))} {goal.unit} at {head}",
+                "least",
+                goal.among,
+            )
             far = "; the least", "lower"
         if self.status == "optimal":
             text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."

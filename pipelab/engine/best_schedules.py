@@ -45,6 +45,7 @@ from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
 from pipelab.fields import (
     amounts,
+    given,
     instance,
     is_list,
     real_number,
@@ -667,7 +668,7 @@ class BestSchedule(Answer):
             return self._none_found("schedule")
         unit = f" {asked.costs.unit}" if asked.costs.unit else ""
         what = "" if self.objective == "makespan" else " a step"
-        head = f"{number(self.value)}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
+        head = f"{number(given(self.value))}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
         if self.status == "optimal":
             return f"{head}, proven: no schedule with {self.among} is shorter."
         far = self._up_to(f": one with {self.among}", "shorter")

@@ -134,14 +134,16 @@ class Score:
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
         more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
-        text = f"{rate(self.throughput)}, limited by {first}{more}"
+        text = f"{rate(given(self.throughput))}, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
-            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {number(self.best.bound)}."
+            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {number(given(self.best.bound))}."
         if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
-        return f"{text}: {self.share:.1%} of the proven optimum of {number(self.best.bound)}."
+        return (
+            f"{text}: {self.share:.1%} of the proven optimum of {number(given(self.best.bound))}."
+        )
 
     def to_frame(self) -> "DataFrame":
         """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.

@@ -7,9 +7,8 @@ from pipelab.display import counted, listed, number
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue, needed_by
-from pipelab.fields import instance, is_list, numbered, real_number, true_or_false
+from pipelab.fields import given, instance, is_list, numbered, real_number, true_or_false
 from pipelab.figures import gantt_traces as traces
-from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
 if TYPE_CHECKING:
@@ -80,30 +79,21 @@ def gantt(
     return figure_of(gantt_parts(timeline, **checked(timeline, **marks, **others)))
 
 
-def checked(
-    timeline: Timeline,
-    *,
-    window: Any = None,
-    follow: Any = None,
-    overview: Any = None,
-    finding: Any = None,
-    transfers: Any = False,
-    memory: Any = False,
-    critical_path: Any = False,
-) -> dict:
-    """Return the options of `gantt`; refuse what does not fit, each by its name."""
-    marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    for name, value in marks.items():
-        true_or_false("gantt", name, value)
-    if overview is not None:
-        true_or_false("gantt", "overview", overview)
-    if finding is not None:
-        instance("gantt", "finding", finding, str, "text")
-    if follow is not None:
+def checked(timeline: Timeline, **options: Any) -> dict:
+    """Return these options of `gantt`; refuse what does not fit, each by its name."""
+    for name in ("transfers", "memory", "critical_path"):
+        if name in options:
+            true_or_false("gantt", name, options[name])
+    if options.get("overview") is not None:
+        true_or_false("gantt", "overview", options["overview"])
+    if options.get("finding") is not None:
+        instance("gantt", "finding", options["finding"], str, "text")
+    if options.get("follow") is not None:
         most = timeline.schedule.microbatches
-        follow = numbered("gantt", "follow", follow, most, "microbatch")
-    window = _checked_window(timeline, window)
-    return {**marks, "window": window, "follow": follow, "overview": overview, "finding": finding}
+        options["follow"] = numbered("gantt", "follow", options["follow"], most, "microbatch")
+    if "window" in options:
+        options["window"] = _checked_window(timeline, options["window"])
+    return options
 
 
 def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
@@ -155,7 +145,7 @@ def gantt_parts(
     if overview is None:
         overview = len(actions) > MOST_BARS
     if overview:
-        data = [raster_trace(timeline, window)]
+        data = [traces.raster_trace(timeline, window)]
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
         labels = len(actions) <= _MOST_LABELS
@@ -186,7 +176,7 @@ def gantt_parts(
         barmode="overlay",
         showlegend=True,
         **({"yaxis2": below, "legend2": {"y": 0.29, **LEGEND}} if memory else {}),
-        **({"shapes": [lane_lines(schedule.ranks)]} if overview else {}),
+        **({"shapes": [traces.lane_lines(schedule.ranks)]} if overview else {}),
     )
 
 
@@ -239,7 +229,7 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     """
     if best.timeline is None:
         raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = number(best.bound), number(best.value)
+    least, value = number(best.bound), number(given(best.value))
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
 

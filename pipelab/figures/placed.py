@@ -6,10 +6,9 @@ import numpy as np
 
 from pipelab.display import KIND_COLOURS, rate
 from pipelab.errors import InvalidValue
-from pipelab.figures.gantt_traces import broken, idle, numbered
+from pipelab.figures.gantt_traces import broken, idle, lane_lines, numbered, raster_trace
 from pipelab.figures.gantts import MOST_BARS
 from pipelab.figures.placements import first_of
-from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, line, plain, rows
 
 if TYPE_CHECKING:

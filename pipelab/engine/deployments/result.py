@@ -167,9 +167,9 @@ class Deployment(Answer):
         if self.status in ("infeasible", "unknown"):
             return self._none_found("deployment")
         noun = "pipeline" if self.count == 1 else "pipelines"
-        text = f"{self.count} {noun}, {rate(self.throughput)}"
+        text = f"{self.count} {noun}, {rate(given(self.throughput))}"
         if self.at_least:
-            text = f"{number(self.value)} $ per hour: {text}"
+            text = f"{number(given(self.value))} $ per hour: {text}"
         if self.status == "optimal":
             among = f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
             best = "cheapest" if self.at_least else "optimal"
