@@ -138,7 +138,8 @@ class Score:
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
-            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {number(given(self.best.bound))}."
+            most = f"which is not above {number(given(self.best.bound))}"
+            return f"{text}: at least {self.share:.1%} of the optimum, {most}."
         if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
         return (

@@ -229,7 +229,7 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     """
     if best.timeline is None:
         raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = number(best.bound), number(given(best.value))
+    least, value = number(given(best.bound)), number(given(best.value))
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
 
