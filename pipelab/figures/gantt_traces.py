@@ -7,7 +7,7 @@ import numpy as np
 
 from pipelab.display import KIND_COLOURS
 from pipelab.engine.schedules.columns import IDLE, B, F, I, W
-from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line
+from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line, room_for
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
@@ -22,7 +22,7 @@ _TRACES = (
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
 _PALE = "#F2F2F2"
 _IDLE = {"color": _PALE, "line": {"width": 0}}
-_WIDTH = 700  # pixels of the time axis
+_WIDTH = 960  # pixels of a page for a chart and the names of its lanes; numbers stay on one a little narrower
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
 
@@ -32,19 +32,24 @@ def idle(lane: Any, start: Any, end: Any, **more: Any) -> dict:
     return bar("idle", lane, start, end, marker=_IDLE, **more)
 
 
-def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, share: np.ndarray) -> dict:
+def width_beside(names: Sequence[str]) -> int:
+    """Return the pixels that a page leaves for the time axis beside these names of lanes."""
+    return _WIDTH - room_for(names, 13)
+
+
+def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, pixels: np.ndarray) -> dict:
     """Return the numbers of microbatches in bars, lane by lane where all of a lane's fit.
 
     Parameters
     ----------
     colour : str
         Of the bars.
-    batch, lane, share : array
-        Of every bar: what to write, in which lane, and its share of the visible time.
+    batch, lane, pixels : array
+        Of every bar: what to write, in which lane, and how wide it is on a page.
     """
     narrowest = np.full(int(lane.max()) + 1, np.inf)
-    np.minimum.at(narrowest, lane, share)
-    wide = _WIDTH * narrowest[lane] >= 6 + 5.5 * len(str(batch.max()))
+    np.minimum.at(narrowest, lane, pixels)
+    wide = narrowest[lane] >= 8 + 5.5 * len(str(batch.max()))
     return {
         "text": np.where(wide, batch.astype(str), ""),
         "textposition": "inside",
@@ -63,9 +68,9 @@ def visible(timeline: "Timeline", window: Window | None) -> np.ndarray:
 
 
 def action_traces(
-    timeline: "Timeline", chosen: np.ndarray, span: float, labels: bool, follow: int | None
+    timeline: "Timeline", chosen: np.ndarray, scale: float, labels: bool, follow: int | None
 ) -> list[dict]:
-    """Return one bar trace per kind of action that occurs; `span` is the visible time."""
+    """Return one bar trace per kind of action that occurs; `scale` is in pixels per unit of time."""
     columns, unit = timeline.columns, timeline.costs.unit
     # the parts of a pair share their lane, forward above backward
     lane = columns.rank + np.where(columns.paired, -0.2, 0.0) + np.where(columns.second, 0.2, 0.0)
@@ -83,7 +88,7 @@ def action_traces(
         if follow is not None:
             marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
         marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
-        numbers = numbered(colour, batch, rank, (end - start) / span) if labels else {}
+        numbers = numbered(colour, batch, rank, scale * (end - start)) if labels else {}
         hover = (
             f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, "
             f"rank %{{customdata[2]}}<br>%{{base:.6g}} to %{{value:.6g}} {unit}"

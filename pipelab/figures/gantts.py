@@ -141,6 +141,7 @@ def gantt_parts(
     """
     schedule, unit = timeline.schedule, timeline.costs.unit
     seen = window or (0.0, timeline.makespan)
+    names = names or [f"rank {rank}" for rank in range(schedule.ranks)]
     actions = traces.visible(timeline, window)
     if overview is None:
         overview = len(actions) > MOST_BARS
@@ -149,9 +150,9 @@ def gantt_parts(
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
         labels = len(actions) <= _MOST_LABELS
-        span = seen[1] - seen[0]
+        scale = traces.width_beside(names) / (seen[1] - seen[0] or 1.0)
         data = [traces.gap_trace(timeline, window)]
-        data += traces.action_traces(timeline, actions, span, labels, follow)
+        data += traces.action_traces(timeline, actions, scale, labels, follow)
         data += [traces.message_trace(timeline, window)] if transfers else []
         how = "hover for what was waited for"
     data += [traces.critical_path_trace(timeline)] if critical_path else []
@@ -170,8 +171,7 @@ def gantt_parts(
         finding or _idle(timeline),
         f"{size}; {spans}; {how}",
         x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
-        y=_lanes(names or [f"rank {rank}" for rank in range(schedule.ranks)])
-        | {"domain": [0.42 if memory else 0, 1]},
+        y=_lanes(names) | {"domain": [0.42 if memory else 0, 1]},
         height=min(30 * max(schedule.ranks, 3), 640) + (460 if memory else 150),
         barmode="overlay",
         showlegend=True,

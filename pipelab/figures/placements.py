@@ -226,16 +226,10 @@ def _blocks(
         "hovertext": hover,
         "hoverinfo": "text",
         "marker": {
-            "color": fill,
+            # the colour of a hatched bar is that of its hatch
+            "color": [DOES_NOT_FIT.fill if h else f for f, h in zip(fill, hatch, strict=True)],
             "line": {"color": "white", "width": 1},
-            "pattern": {
-                "shape": hatch,
-                "fgcolor": DOES_NOT_FIT.fill,
-                "fgopacity": 1,
-                "size": 9,
-                "solidity": 0.3,
-                "fillmode": "overlay",
-            },
+            "pattern": {"shape": hatch, "bgcolor": fill, "size": 9, "solidity": 0.3},
         },
     }
 
@@ -255,7 +249,7 @@ def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[
         colour,
         f"{DOES_NOT_FIT.symbol} {name}" if over else name,
         "inside" if len(stage.layers) > _INSIDE * layers else "outside",
-        "black" if over else ink_on(colour),
+        ink_on(DOES_NOT_FIT.fill if over else colour),
         DOES_NOT_FIT.pattern if over else "",
         f"<b>stage {number}: {named_layers(stage.layers)}</b>"
         f"<br>GPU {g} ({plain(gpus[g].type)}), {len(mine)} in this stage"
