@@ -301,7 +301,7 @@ PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
 # a rule or heuristic: no bound
 NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")
 # by time, a gap or the reader
-STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")
+STOPPED = Outcome("stopped early", "◇", "#E69F00", ".", "diamond-open", "#7A5200")
 DOES_NOT_FIT = Outcome("does not fit", "✗", "#CC3311", "x", "x", "#99220B")
 # too large, or not applicable
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")
@@ -335,7 +335,7 @@ def outcome_of(result: Any) -> Outcome:
     >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
     ['✓ proven', '○ not proven', '○ not proven']
     >>> str(outcome_of(pl.solve(pl.load_case("medium"), time_limit=0, method="aggregated")))
-    '◔ stopped early'
+    '◇ stopped early'
     """
     details: Mapping[str, Any] = getattr(result, "details", {})
     if proven_among(result):
@@ -367,7 +367,7 @@ def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
     Examples
     --------
     >>> str(outcome_of_row({"outcome": "stopped early"}))
-    '◔ stopped early'
+    '◇ stopped early'
     """
     return _BY_WORD[row["outcome"]]
 

@@ -122,7 +122,7 @@ def test_a_solve_is_watched_stopped_and_other_sliders_answer_meanwhile(page):
         stop = page.page.get_by_role("button", name="Stop and keep the best")
         stopped = page.time_until(lambda: stop.press("Enter"), "stopped on request")
         wait_for(page, "the best that was found")
-        drawn = "() => document.querySelectorAll('.gtitle')[0].textContent.includes('small, joint: ◔ stopped early')"
+        drawn = "() => document.querySelectorAll('.gtitle')[0].textContent.includes('small, joint: ◇ stopped early')"
         page.page.wait_for_function(drawn)
         assert page.figures()[1]["bars"]
         load = os.getloadavg()[0]
