@@ -206,7 +206,8 @@ def _apart(sizes: list[float]) -> list[float]:
     >>> _apart([4, 6, 8, 10, 12, 14, 16, 20, 24, 28])
     [4, 6, 8, 12, 16, 20, 28]
     """
-    room = 0.11 * math.log(sizes[-1] / sizes[0])
+    widest = len(f"{sizes[-1]:,.0f}")
+    room = max(0.11, 0.03 * widest) * math.log(sizes[-1] / sizes[0])
     shown = sizes[-1:]
     for size in reversed(sizes[:-1]):
         if math.log(shown[0] / size) >= room:
