@@ -79,13 +79,13 @@ class Sensitivity:
     def sentence(self) -> str:
         """Whether the plan stays the best, and the band of its rate."""
         low, high = self.band
-        off = f"{self.within:.0%} slower or faster"
+        off = f"{self.within:.0%} slower or faster than predicted"
         rates = f"With a GPU type up to {off}, this plan reaches {number(low)} to {rate(high)}"
         if not self.worst.loss:
             return f"{rates}, and none is better."
         flips = " or ".join(dict.fromkeys(_name(s) for s in self.scenarios if s.loss))
-        lost = f"this one loses up to {self.worst.loss:.1%}"
-        return f"{rates}; with {flips} {off}, another is better: {lost}."
+        when = f"{flips} are {self.within:.0%} off"
+        return f"{rates}. Another plan is better if {when}: this one loses up to {self.worst.loss:.1%}."
 
     def to_frame(self) -> "DataFrame":
         """Return one row per scenario.
