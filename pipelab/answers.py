@@ -6,7 +6,7 @@ from the best, why it ended and how that is said are written here once.
 
 from html import escape
 
-from pipelab.display import NO_FORMULAS, ended, ending
+from pipelab.display import NO_FORMULAS, ended, ending, number
 
 __all__ = ["Answer"]
 
@@ -61,12 +61,12 @@ class Answer:
         """Why it ended before its proof, in brackets."""
         return f" ({ending(self.stopped_by)})" if self.stopped_by else ""
 
-    def _up_to(self, what: str, better: str, digits: str = ",.7g") -> str:
+    def _up_to(self, what: str, better: str) -> str:
         """How far from the best it may be; empty if nothing is known."""
         bound = self._goal[1]
         if self.gap is None or bound is None:
             return ""
-        return f"{what} may be up to {self.gap:.2%} {better} (bound {bound:{digits}})"
+        return f"{what} may be up to {self.gap:.2%} {better} (bound {number(bound)})"
 
     def _none_found(self, what: str, bound: str = "") -> str:
         """The sentence of an answer without one."""

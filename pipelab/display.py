@@ -3,6 +3,7 @@
 One word, one symbol and one look stand for each of five outcomes, in every table and figure.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DOES_NOT_FIT", "KIND_COLOURS", "NOT_PROVEN", "NO_FORMULAS", "OUTCOMES", "PROVEN", "REFUSED",
     "STOPPED", "Outcome", "breakable", "coloured_rows", "counted", "duration", "ended",
-    "ending", "listed", "named", "outcome_of", "outcome_of_row", "proven_among", "show_ids",
-    "table",
+    "ending", "listed", "named", "number", "outcome_of", "outcome_of_row", "proven_among", "rate",
+    "show_ids", "table",
 ]  # fmt: skip
 
 _YEAR = 365.25 * 24 * 3600
@@ -129,15 +130,36 @@ def ending(stopped_by: str | None) -> str:
 NO_FORMULAS = "tex2jax_ignore mathjax_ignore"
 
 
+def number(value: float, digits: int = 4) -> str:
+    """A number with as many digits as a reader can use; whole ones are never rounded away.
+
+    Examples
+    --------
+    >>> number(82.56289), number(6320.98), number(1234567.8), number(28.5)
+    ('82.56', '6,321', '1,234,568', '28.5')
+    """
+    whole = len(f"{abs(value):.0f}") if np.isfinite(value) else 0
+    return f"{value:,.{max(digits, whole)}g}"
+
+
+def rate(per_second: float, unit: str = "tokens") -> str:
+    """A rate with its unit.
+
+    >>> rate(82.56289), rate(6320.98), rate(1234567.8, "transfers")
+    ('82.56 tokens/s', '6,321 tokens/s', '1,234,568 transfers/s')
+    """
+    return f"{number(per_second)} {unit}/s"
+
+
 def table(
     frame: "DataFrame",
     *,
     raw: bool = False,
-    digits: int = 7,
+    digits: int = 4,
     narrow: bool = False,
     html: Sequence[str] = (),
 ) -> str:
-    """A data frame as HTML.
+    """A data frame as HTML: numbers to the right, also those that are written with a sign or a unit.
 
     Parameters
     ----------
@@ -145,24 +167,31 @@ def table(
     raw : bool
         Cells hold HTML already; otherwise their text is escaped.
     digits : int
-        Of numbers that are not whole, at most.
+        Of numbers that are not whole, at most; see `number`.
     narrow : bool
         Columns closer together, to make space for formulas.
     html : sequence of str
         Columns whose cells hold HTML where others do not.
     """
-    from pandas.api.types import is_float_dtype, is_numeric_dtype
-
-    text = [c for c in frame.columns if not is_numeric_dtype(frame[c])]
-    floats = [c for c in frame.columns if is_float_dtype(frame[c])]
-    look = [{"selector": "th", "props": [("text-align", "left")]}]
-    look += [{"selector": "th, td", "props": [("padding", "0.5em 0.25em")]}] if narrow else []
-    style = frame.style.set_properties(subset=text, **{"text-align": "left"}).set_table_styles(look)
-    style = style.format(lambda value: _digits(value, digits), subset=floats, na_rep="–")
-    # A column of text may hold numbers, too, and they read like all others.
-    style = style.format(lambda value: _cell(value, raw, digits), subset=text, na_rep="–")
-    style = style.format(subset=list(html)) if html else style
+    cells = {
+        column: [_cell(value, raw or column in html, digits) for value in frame[column]]
+        for column in frame.columns
+    }
+    sides = {
+        column: "right" if all(map(_NUMBER.fullmatch, texts)) else "left"
+        for column, texts in cells.items()
+    }
+    look = [{"selector": "th, td", "props": [("padding", "0.5em 0.25em")]}] if narrow else []
+    style = type(frame)(cells).style.set_table_styles(look)
+    style = style.set_table_styles(
+        {c: [{"selector": "", "props": [("text-align", side)]}] for c, side in sides.items()},
+        overwrite=False,
+    )
     return style.format_index(breakable, axis="columns").hide(axis="index").to_html()
+
+
+# A number with its sign and unit, or the dash of a cell that holds nothing.
+_NUMBER = re.compile(r"[-+±−]?\d[\d,.]*(e[-+]?\d+|/\d+)?( ?%)?|–")
 
 
 def breakable(name: object) -> str:
@@ -170,13 +199,18 @@ def breakable(name: object) -> str:
     return escape(str(name)).replace("_", "_<wbr>")
 
 
-def _digits(value: float, digits: int) -> str:
-    return f"{value:,.{digits}g}"
-
-
-def _cell(value: object, raw: bool, digits: int) -> str:
+def _cell(value: Any, raw: bool, digits: int) -> str:
+    """The text of a cell: numbers alone or several as people write them, nothing as a dash."""
+    if isinstance(value, tuple | list | np.ndarray) and len(value):
+        parts = [_cell(part, False, digits) for part in value]
+        if all(map(_NUMBER.fullmatch, parts)):
+            return ("; " if any("," in part for part in parts) else ", ").join(parts)
+    if value is None or (isinstance(value, float) and np.isnan(value)):
+        return "–"
     if isinstance(value, float):
-        return _digits(value, digits)
+        return number(value, digits)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return f"{value:,}"
     return str(value) if raw else escape(str(value))
 
 
@@ -267,8 +301,8 @@ PROVEN = Outcome("proven", "✓", "#0072B2", "", "circle", "#004C78")
 # a rule or heuristic: no bound
 NOT_PROVEN = Outcome("not proven", "○", "#56B4E9", "/", "circle-open", "#2B5C7A")
 # by time, a gap or the reader
-STOPPED = Outcome("stopped early", "◔", "#E69F00", ".", "diamond-open", "#7A5200")
-DOES_NOT_FIT = Outcome("does not fit", "✗", "#D55E00", "x", "x", "#8A3A00")
+STOPPED = Outcome("stopped early", "◇", "#E69F00", ".", "diamond-open", "#7A5200")
+DOES_NOT_FIT = Outcome("does not fit", "✗", "#CC3311", "x", "x", "#99220B")
 # too large, or not applicable
 REFUSED = Outcome("refused", "⊘", "#999999", "-", "square-open", "#555555")
 OUTCOMES = (PROVEN, NOT_PROVEN, STOPPED, DOES_NOT_FIT, REFUSED)
@@ -301,7 +335,7 @@ def outcome_of(result: Any) -> Outcome:
     >>> [str(outcome_of(pl.solve(tiny, method))) for method in ("aggregated", "even", "type_count")]
     ['✓ proven', '○ not proven', '○ not proven']
     >>> str(outcome_of(pl.solve(pl.load_case("medium"), time_limit=0, method="aggregated")))
-    '◔ stopped early'
+    '◇ stopped early'
     """
     details: Mapping[str, Any] = getattr(result, "details", {})
     if proven_among(result):
@@ -333,7 +367,7 @@ def outcome_of_row(row: Mapping[str, Any]) -> Outcome:
     Examples
     --------
     >>> str(outcome_of_row({"outcome": "stopped early"}))
-    '◔ stopped early'
+    '◇ stopped early'
     """
     return _BY_WORD[row["outcome"]]
 

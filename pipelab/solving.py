@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.answers import Answer
 from pipelab.costs import link_unit
-from pipelab.display import NO_FORMULAS
+from pipelab.display import NO_FORMULAS, number, rate
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -122,16 +122,18 @@ class Result(Answer):
     def _answer(self) -> str:
         goal = self.objective
         if self.status in ("infeasible", "unknown"):
-            bound = (
-                f"; none can exceed {self.bound:,.7g} tokens/s" if self.bound is not None else ""
-            )
+            bound = f"; none can exceed {rate(self.bound)}" if self.bound is not None else ""
             if goal is not None and goal.bound:
-                bound = f"; none{goal.among} has less than {goal.bound:,.7g} {goal.unit}"
+                bound = f"; none{goal.among} has less than {number(goal.bound)} {goal.unit}"
             return self._none_found("placement", bound)
-        head, best, among = f"{self.throughput:,.7g} tokens/s{self._in_flight}", "optimal", ""
+        head, best, among = f"{rate(given(self.throughput))}{self._in_flight}", "optimal", ""
         far = "; the best", "faster"
         if goal is not None:
-            head, best, among = f"{goal.value:,.7g} {goal.unit} at {head}", "least", goal.among
+            head, best, among = (
+                f"{number(given(goal.value))} {goal.unit} at {head}",
+                "least",
+                goal.among,
+            )
             far = "; the least", "lower"
         if self.status == "optimal":
             text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."

@@ -35,7 +35,7 @@ def _nothing(page: LabPage) -> None:
 
 
 PICTURES = {
-    "mix": Picture("pl.explore_mix('Llama-3-8B')", _one_more, "The plan reaches"),
+    "mix": Picture("pl.explore_mix('Llama-3-8B')", _one_more, "this plan reaches"),
     "schedules": Picture("pl.explore_schedules('1F1B', other='ZBH1')", _nothing, "ends at 27"),
     "pipeline": Picture(
         "pl.explore_pipeline('Llama-3-8B', {'A100-SXM-40': 1, 'T4': 2})", _nothing, "in flight:"

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
+from pipelab.display import number, rate
 from pipelab.io import command_line
 from pipelab.io.commands import wanted
 
@@ -110,7 +111,7 @@ def test_a_configuration_and_hosts_are_read_from_files(run, tmp_path):
     status, out, err = run("evaluate", tmp_path / "plan.json", *files)
     rates = [stage["throughput_tokens_per_s"] for stage in plan["stages"]]
     slowest = f"stage {1 + rates.index(min(rates))}"
-    told = f"{plan['attainable_tokens_per_s']:.7g} tokens/s with {plan['in_flight']} in flight"
+    told = f"{rate(plan['attainable_tokens_per_s'])} with {plan['in_flight']} in flight"
     assert out.startswith(f"{told}; slowest: {slowest}")
 
 
@@ -152,7 +153,7 @@ def test_a_plan_that_names_its_case_needs_nothing_else(run, tmp_path):
     assert run("solve", "tiny", "--max-gpus", "2", "--output", tmp_path / "plan.json")[0] == 0
     status, out, _ = run("evaluate", tmp_path / "plan.json")
     assert status == 0
-    assert out.startswith("301.784 tokens/s with 1 in flight; slowest: stage 1\n")
+    assert out.startswith("301.8 tokens/s with 1 in flight; slowest: stage 1\n")
     assert "any number of" not in out
     # the options count for a plan of a case, too, or are refused
     mine = tmp_path / "mine.json"
@@ -203,8 +204,10 @@ def test_what_a_cluster_attains_is_what_memory_holds(run, tmp_path):
     )
     plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
     out = run("evaluate", tmp_path / "plan.json", *big)[1]
-    head = f"{plan['attainable_tokens_per_s']:.7g} tokens/s with {told['in_flight']} in flight, of a rate of "
-    assert out.startswith(f"{head}{plan['rate_tokens_per_s']:.7g} that ")
+    head = (
+        f"{rate(plan['attainable_tokens_per_s'])} with {told['in_flight']} in flight, of a rate of "
+    )
+    assert out.startswith(f"{head}{number(plan['rate_tokens_per_s'])} that ")
 
 
 TRAINED = ("--model", "Llama-3-8B", "--gpus", "h100=2,a100=2", "--batch", "1", "--length", "4096")
@@ -252,9 +255,9 @@ def test_a_sweep_varies_options_and_counts(run, tmp_path):
     assert status == 0
     rows = {(row["L4"], row["batch"]): row["throughput_tokens_per_s"] for row in json.loads(out)}
     assert list(rows) == [(0, 4), (0, 8), (3, 4), (3, 8)]
-    for (_, batch), rate in list(rows.items())[2:]:
+    for (_, batch), reached in list(rows.items())[2:]:
         alike = _problem(load=pl.Workload(512, batch, "decode"))
-        assert rate == pytest.approx(pl.solve(alike).throughput)
+        assert reached == pytest.approx(pl.solve(alike).throughput)
     assert rows[0, 4] < rows[3, 4]
     # the same call goes on with the file; another model is refused
     assert len(pd.read_csv(file)) == 4

@@ -1131,7 +1131,7 @@ def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_
     ]:
         figure = puzzle.picture(puzzle.smallest_failure(family))
         assert figure.layout.title.text.split("<br>")[0] == said
-        red = [x for x in figure.layout.annotations if x.arrowcolor == "#D55E00"]
+        red = [x for x in figure.layout.annotations if x.arrowcolor == "#CC3311"]
         assert bool(red) == ("ring" in said)
     for pool, _, figure in _pictures("03.1", 3):
         circles = [trace for trace in figure.data if trace.text]

@@ -16,8 +16,13 @@ from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans
 from pipelab.io.trace_files import chrome_trace
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.schedule_explorer import ScheduleValues, timeline_for
-from pipelab.widgets.schedule_sentences import Measure, measures, measures_html
+from pipelab.widgets.schedule_explorer import (
+    Measure,
+    ScheduleValues,
+    measures,
+    measures_html,
+    timeline_for,
+)
 
 ONES = pl.StageCosts(1, 1, 1)
 

@@ -11,9 +11,9 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import NOT_PROVEN, PROVEN
+from pipelab.display import rate as tokens_per_s
 from pipelab.figures.baselines import Row, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
-from pipelab.figures.theme import rate as tokens_per_s
 from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.chart import LiveChart
@@ -639,4 +639,4 @@ def test_a_finding_is_said_once():
     mix = pl.explore_mix("Llama-3.1-405B", {"T4": 2})
     assert "no placement exists" in mix.chart.layout.title.text
     assert "placement exists" not in mix.text.value
-    assert mix.found.result.reason[:30] in mix.text.value
+    assert mix.found.result.reason[:30] in mix.chart.layout.title.text

@@ -5,7 +5,7 @@ import re
 import pytest
 
 import pipelab as pl
-from pipelab.figures.theme import rate as tokens_per_s
+from pipelab.display import rate as tokens_per_s
 from pipelab.widgets.mix_answers import answer
 from pipelab.widgets.mix_values import beginning
 

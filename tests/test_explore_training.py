@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.display import duration
-from pipelab.figures.theme import rate
+from pipelab.display import duration, rate
 from pipelab.figures.training import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest
@@ -80,22 +79,23 @@ def test_it_follows_its_controls_and_those_of_the_mix(shown):
 def test_serving_comes_back_with_what_was_set_meanwhile(shown):
     controls = shown.mix.controls
     assert controls.batch.layout.display == controls.phase.layout.display == "none"
-    assert shown.mix.chart not in shown.mix.children
     assert shown.training in shown.children
     controls.context.value = 1024
     assert shown.mix.found is None  # it rests
     assert shown.training.found.problem.workload.sequence_length == 1024
-    shown.purpose.value = "serve"
+    shown.view.value = "serve"
     assert shown.mix.found.problem.workload.sequence_length == 1024
     assert shown.mix.found.problem.workload.phase == "prefill"
     assert controls.batch.layout.display is None
-    assert shown.mix.chart in shown.mix.children
     assert shown.training not in shown.children
     assert shown.gantt in shown.children
+    shown.view.value = "place"
+    assert shown.mix.chart in shown.children
+    assert shown.gantt not in shown.children
     last = shown.training.found
     controls.context.value = 2048
     assert shown.training.found is last
-    shown.purpose.value = "train"
+    shown.view.value = "train"
     assert shown.training.found.problem.workload.sequence_length == 2048
 
 
@@ -121,7 +121,7 @@ def test_what_was_there_is_drawn_first_and_the_newest_answer_last(monkeypatch):
         await at_rest()
         seen.append((_title(half.gantt), half.found.problem.workload.microbatches))
         half.microbatches.value = 12
-        shown.purpose.value = "serve"
+        shown.view.value = "serve"
         await at_rest()
         assert half.found.problem.workload.microbatches == 4
 

@@ -21,7 +21,7 @@ def test_a_score_says_how_far_from_the_proven_optimum(tiny):
     assert found.share == pytest.approx(found.throughput / oracle.best(tiny), rel=1e-9)
     assert (
         found.sentence
-        == "213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784."
+        == "213.5 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.8."
     )
     assert found.sentence in found._repr_html_()
     assert list(found.to_frame()["stage"]) == [1, 2]

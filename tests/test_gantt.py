@@ -7,8 +7,8 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import KIND_COLOURS
+from pipelab.figures.gantt_traces import busiest_kind
 from pipelab.figures.gantts import MOST_BARS, gantt_widget
-from pipelab.figures.raster import busiest_kind
 from pipelab.io.trace_files import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")

@@ -560,7 +560,7 @@ def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     result = solve_for_latency(problem, 100)
     assert result.sentence.startswith(
-        "108.581 seconds per pass at 301.784 tokens/s with 1 in flight, proven least among placements of "
+        "108.6 seconds per pass at 301.8 tokens/s with 1 in flight, proven least among placements of "
     )
     assert result.to_dict()["objective"] == {
         "seconds_per_pass": result.objective.value, "bound_seconds_per_pass": result.objective.value,

@@ -231,7 +231,7 @@ def test_points_of_a_sweep_look_as_they_ended():
     assert ended == [STOPPED, PROVEN, DOES_NOT_FIT]
     figure = pl.plot(answers)
     assert set(figure.data[0].marker.symbol) == {PROVEN.marker, STOPPED.marker}
-    assert "◔ stopped early: 1; ✗ does not fit: 1" in figure.layout.title.text
+    assert "◇ stopped early: 1; ✗ does not fit: 1" in figure.layout.title.text
     assert [o.html in answers._repr_html_() for o in ended] == [True] * 3
 
 

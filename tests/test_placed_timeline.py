@@ -428,7 +428,7 @@ def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):
             for lane in (0, 2, 4)
         ]
 
-    few = numbers(pl.timeline_of(decode, PARTS, in_flight=12))
+    few = numbers(pl.timeline_of(decode, PARTS, microbatches=24, in_flight=12))
     # stage 1 is twice as fast
     assert few == [{""}, {str(i) for i in range(12)}, {str(i) for i in range(12)}]
     many = pl.timeline_of(decode, PARTS, microbatches=120, in_flight=12)

@@ -50,4 +50,4 @@ def test_what_does_not_fit_is_drawn_and_said():
         pl.evaluate(problem, cut)
     expected = "Does not fit: stage 11 needs 21.2 GB, and T4 has 16"
     assert figure.layout.title.text.startswith(expected)
-    assert [i for i, bar in enumerate(_bars(figure)) if bar[2] == "#D55E00"] == [20]
+    assert [i for i, bar in enumerate(_bars(figure)) if bar[2] == "#CC3311"] == [20]

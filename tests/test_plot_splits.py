@@ -42,8 +42,8 @@ def test_the_title_ranks_the_splits_that_fit():
     title = figure.layout.title.text
     assert title.startswith("&lt;b&gt;: 750 ms for the slowest stage; flops takes 60% more<br>")
     too_many, *others = _bars(figure)
-    assert [place for place, bar in enumerate(too_many) if bar[2] == "#D55E00"] == [10]
-    assert "#D55E00" not in {colour for bars in others for *_, colour in bars}
+    assert [place for place, bar in enumerate(too_many) if bar[2] == "#CC3311"] == [10]
+    assert "#CC3311" not in {colour for bars in others for *_, colour in bars}
     blocks = [trace.x for trace in figure.data if trace.orientation == "h"]
     assert blocks == [tuple(len(part) for part in split) for split in splits.values()]
     title = course.plot_splits(THREE_SITES, {"too many": splits["too many"]}).layout.title.text

@@ -276,7 +276,7 @@ def test_an_error_in_the_background_is_raised_by_result(tiny):
 def test_a_result_explains_itself(tiny):
     result = pl.solve(tiny, "joint")
     assert result.gap == 0
-    assert "301.784 tokens/s with 1 in flight, proven optimal" in str(result)
+    assert "301.8 tokens/s with 1 in flight, proven optimal" in str(result)
     assert "layers 1–4 on [0, 1]" in str(result)
     assert result.to_frame()["variables"][0] == 1041
     assert "stage 1" in result.to_dict()["bottlenecks"]

@@ -14,7 +14,7 @@ class Table:
     """A data frame that shows itself as `table` does."""
 
     data: "DataFrame"
-    digits: int = 7
+    digits: int = 4
 
     def to_frame(self) -> "DataFrame":
         """The data frame."""
@@ -27,7 +27,7 @@ class Table:
         return self.data.to_string(index=False)
 
 
-def show_table(rows: Any, digits: int = 7) -> Table:
+def show_table(rows: Any, digits: int = 4) -> Table:
     """Rows as a table to read.
 
     Parameters
@@ -35,7 +35,7 @@ def show_table(rows: Any, digits: int = 7) -> Table:
     rows : list of named tuples or dicts, or pandas.DataFrame
         One per row of the table.
     digits : int
-        Of numbers that are not whole, at most.
+        Of numbers that are not whole, at most; whole digits are never rounded away.
 
     Returns
     -------

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import numpy as np
 
 from pipelab.answers import Answer
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, number, table
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
@@ -49,6 +49,7 @@ from pipelab.fields import (
     amounts,
     checked_value,
     described,
+    given,
     instance,
     is_list,
     whole_number,
@@ -670,7 +671,7 @@ class BestSchedule(Answer):
             return self._none_found("schedule")
         unit = f" {asked.costs.unit}" if asked.costs.unit else ""
         what = "" if self.objective == "makespan" else " a step"
-        head = f"{self.value:,.7g}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
+        head = f"{number(given(self.value))}{unit}{what} for {asked.microbatches} microbatches on {asked.ranks} ranks"
         if self.status == "optimal":
             return f"{head}, proven: no schedule with {self.among} is shorter."
         far = self._up_to(f": one with {self.among}", "shorter")

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated
 from pydantic import InstanceOf
 
 from pipelab.costs import fits_in
-from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN, REFUSED, Outcome, counted, table
+from pipelab.display import (
+    DOES_NOT_FIT,
+    NOT_PROVEN,
+    PROVEN,
+    REFUSED,
+    Outcome,
+    counted,
+    number,
+    rate,
+    table,
+)
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
@@ -124,14 +134,17 @@ class Score:
             return f"This placement is not valid: {self.reasons[0]}{more}.{none}"
         first, *others = given(self.evaluation).bottlenecks
         more = f" and {others[0] if len(others) == 1 else f'{len(others)} more'}" if others else ""
-        text = f"{self.throughput:,.7g} tokens/s, limited by {first}{more}"
+        text = f"{rate(given(self.throughput))}, limited by {first}{more}"
         if self.share is None:
             return f"{text}; nothing is proven about the optimum."
         if self.best.status != "optimal":
-            return f"{text}: at least {self.share:.1%} of the optimum, which is not above {self.best.bound:,.7g}."
+            most = f"which is not above {number(given(self.best.bound))}"
+            return f"{text}: at least {self.share:.1%} of the optimum, {most}."
         if self.share >= 1 - ONE_ANSWER:
             return f"{text}: the proven optimum."
-        return f"{text}: {self.share:.1%} of the proven optimum of {self.best.bound:,.7g}."
+        return (
+            f"{text}: {self.share:.1%} of the proven optimum of {number(given(self.best.bound))}."
+        )
 
     def to_frame(self) -> "DataFrame":
         """Return one row per stage (`Evaluation.to_frame`) of a valid placement, else one per overloaded stage.
@@ -204,7 +217,7 @@ def score(
     >>> import pipelab as pl
     >>> tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     >>> print(pl.score(tiny, pl.Placement.of([(2, (0,)), (2, (1,))])).sentence)
-    213.52 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.784.
+    213.5 tokens/s, limited by stage 1 and stage 2: 70.8% of the proven optimum of 301.8.
     >>> print(pl.score(tiny, pl.Placement.of([(3, (0,))])).sentence)
     This placement is not valid: layer 4 is not assigned to any stage, left out at the end.
     """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Gt, Lt
 
 from pipelab.costs import LayerTimes
-from pipelab.display import table
+from pipelab.display import number, rate, table
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
@@ -84,11 +84,12 @@ class Sensitivity:
     def sentence(self) -> str:
         """Whether the plan stays the best, and the band of its rate."""
         low, high = self.band
-        rates = f"The plan reaches {low:,.0f} to {high:,.0f} tokens/s"
+        off = f"{self.within:.0%} slower or faster than predicted"
+        rates = f"With a GPU type up to {off}, this plan reaches {number(low)} to {rate(high)}"
         if not self.worst.loss:
-            return f"{rates}, and none is better where a GPU type is up to {self.within:.0%} off."
-        flips = dict.fromkeys(_name(s) for s in self.scenarios if s.loss)
-        when = f"{' or '.join(flips)} are {self.within:.0%} off"
+            return f"{rates}, and none is better."
+        flips = " or ".join(dict.fromkeys(_name(s) for s in self.scenarios if s.loss))
+        when = f"{flips} are {self.within:.0%} off"
         return f"{rates}. Another plan is better if {when}: this one loses up to {self.worst.loss:.1%}."
 
     def to_frame(self) -> "DataFrame":

@@ -13,6 +13,7 @@ from pipelab.display import (
     named,
     outcome_of,
     proven_among,
+    rate,
 )
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -23,7 +24,6 @@ from pipelab.figures.theme import (
     ink_on,
     line,
     plain,
-    rate,
     rows,
 )
 
@@ -150,6 +150,8 @@ def _why(row: Row) -> str:
 
 
 def _closest(rows_of: Sequence[Row], optimum: float | None) -> str:
+    if not any(row.throughput for row in rows_of):
+        return "There is no placement to compare with"
     if not optimum:
         return "No proven optimum to compare with"
     others = [

@@ -5,9 +5,9 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import STOPPED, ended_row, outcome_of_row
+from pipelab.display import STOPPED, ended_row, outcome_of_row, rate
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain, rate
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
     from pandas import DataFrame

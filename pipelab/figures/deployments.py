@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from pipelab.display import counted
+from pipelab.display import counted, rate
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.figures.placements import layer_axis
-from pipelab.figures.theme import colour_of_types, figure_of, finish, ink_on, plain, rate, rows
+from pipelab.figures.theme import colour_of_types, figure_of, finish, ink_on, plain, rows
 from pipelab.placement import Stage, named_layers
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
     return finish(
         [stages_of, names_of],
         title,
-        x=layer_axis(layers),
+        x=layer_axis(layers) | {"visible": bool(labels)},
         y=rows(labels, tickfont={"size": 12}),
         height=110 + _BAND * max(1, len(labels)),
         showlegend=False,

@@ -1,4 +1,4 @@
-"""The traces of a Gantt chart: actions, gaps, messages, a microbatch, the critical path, memory."""
+"""The traces of a Gantt chart: actions, gaps, messages, a microbatch, the critical path, memory, a raster."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pipelab.display import KIND_COLOURS
-from pipelab.engine.schedules.columns import B, F, I, W
-from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line
+from pipelab.engine.schedules.columns import IDLE, B, F, I, W
+from pipelab.figures.theme import BOTTLENECK, WRONG, bar, ink_on, line, room_for
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline.timeline import Timeline
@@ -20,8 +20,9 @@ _TRACES = (
     ("weight gradient", (W,), KIND_COLOURS["W"], "/"),
 )
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
-_IDLE = {"color": "#F2F2F2", "line": {"width": 0}}
-_WIDTH = 700  # pixels of the time axis
+_PALE = "#F2F2F2"
+_IDLE = {"color": _PALE, "line": {"width": 0}}
+_WIDTH = 960  # pixels of a page for a chart and the names of its lanes; numbers stay on one a little narrower
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
 
@@ -31,19 +32,24 @@ def idle(lane: Any, start: Any, end: Any, **more: Any) -> dict:
     return bar("idle", lane, start, end, marker=_IDLE, **more)
 
 
-def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, share: np.ndarray) -> dict:
+def width_beside(names: Sequence[str]) -> int:
+    """Return the pixels that a page leaves for the time axis beside these names of lanes."""
+    return _WIDTH - room_for(names, 13)
+
+
+def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, pixels: np.ndarray) -> dict:
     """Return the numbers of microbatches in bars, lane by lane where all of a lane's fit.
 
     Parameters
     ----------
     colour : str
         Of the bars.
-    batch, lane, share : array
-        Of every bar: what to write, in which lane, and its share of the visible time.
+    batch, lane, pixels : array
+        Of every bar: what to write, in which lane, and how wide it is on a page.
     """
     narrowest = np.full(int(lane.max()) + 1, np.inf)
-    np.minimum.at(narrowest, lane, share)
-    wide = _WIDTH * narrowest[lane] >= 6 + 5.5 * len(str(batch.max()))
+    np.minimum.at(narrowest, lane, pixels)
+    wide = narrowest[lane] >= 8 + 5.5 * len(str(batch.max()))
     return {
         "text": np.where(wide, batch.astype(str), ""),
         "textposition": "inside",
@@ -62,9 +68,9 @@ def visible(timeline: "Timeline", window: Window | None) -> np.ndarray:
 
 
 def action_traces(
-    timeline: "Timeline", chosen: np.ndarray, span: float, labels: bool, follow: int | None
+    timeline: "Timeline", chosen: np.ndarray, scale: float, labels: bool, follow: int | None
 ) -> list[dict]:
-    """Return one bar trace per kind of action that occurs; `span` is the visible time."""
+    """Return one bar trace per kind of action that occurs; `scale` is in pixels per unit of time."""
     columns, unit = timeline.columns, timeline.costs.unit
     # the parts of a pair share their lane, forward above backward
     lane = columns.rank + np.where(columns.paired, -0.2, 0.0) + np.where(columns.second, 0.2, 0.0)
@@ -82,7 +88,7 @@ def action_traces(
         if follow is not None:
             marker["opacity"] = np.where(batch == follow, 1.0, 0.25)
         marker["line"] = {"color": "white", "width": 1 if len(chosen) <= 500 else 0}
-        numbers = numbered(colour, batch, rank, (end - start) / span) if labels else {}
+        numbers = numbered(colour, batch, rank, scale * (end - start)) if labels else {}
         hover = (
             f"<b>{name}</b>, stage %{{customdata[0]}}, microbatch %{{customdata[1]}}, "
             f"rank %{{customdata[2]}}<br>%{{base:.6g}} to %{{value:.6g}} {unit}"
@@ -221,3 +227,76 @@ def memory_traces(timeline: "Timeline") -> list[dict]:
             )
         )
     return traces
+
+
+# Of many thousand actions, a raster: for every rank and moment what it does most.
+COLUMNS = 1800  # about as many as a wide figure has pixels
+_SHOWN = (("idle", (IDLE,), _PALE), *(entry[:3] for entry in _TRACES))
+
+
+def busiest_kind(
+    timeline: "Timeline", low: float, high: float, columns: int = COLUMNS
+) -> np.ndarray:
+    """For every rank and column of time, what takes most of it.
+
+    Returns
+    -------
+    int array, shape (ranks, columns)
+        0 idle, 1 forward, 2 full backward, 3 input gradient, 4 weight gradient.
+    """
+    ranks, edges = timeline.schedule.ranks, np.linspace(low, high, columns + 1)
+    place = np.zeros(IDLE + 1, dtype=np.int64)
+    for row, (_, kinds, _) in enumerate(_SHOWN):
+        place[list(kinds)] = row
+    row_of = place[timeline.columns.kind[timeline.node_entry]]
+    result = np.zeros((ranks, columns), dtype=np.int8)
+    present = np.unique(row_of[timeline.node_end > timeline.node_start])
+    for rank in range(ranks):
+        mine = slice(timeline.graph.first[rank], timeline.graph.first[rank + 1])
+        start, end, kind = timeline.node_start[mine], timeline.node_end[mine], row_of[mine]
+        took, most = np.zeros((len(_SHOWN), columns)), np.full(columns, edges[1] - edges[0])
+        for row in present[present > 0]:
+            s, e = start[kind == row], end[kind == row]
+            # Time spent on this kind until t is a broken line through the starts and ends.
+            knots, spent = np.stack([s, e], axis=1).ravel(), np.repeat(np.cumsum(e - s), 2)
+            spent[::2] -= e - s
+            took[row] = np.diff(np.interp(edges, knots, spent)) if len(s) else 0.0
+        took[0] = most - took.sum(axis=0)
+        result[rank] = took.argmax(axis=0)
+    return result
+
+
+def lane_lines(ranks: int) -> dict:
+    """Return white lines between the lanes as one shape: gaps in the raster would cost more."""
+    path = "".join(f"M0,{rank + 0.5}L1,{rank + 0.5}" for rank in range(ranks - 1)) or "M0,0"
+    line = {"color": "white", "width": 1}
+    return {"type": "path", "path": path, "xref": "paper", "yref": "y", "line": line}
+
+
+def raster_trace(timeline: "Timeline", window: Window | None, columns: int = COLUMNS) -> dict:
+    """Return a heatmap of `busiest_kind` with one colour per kind."""
+    low, high = window or (0.0, timeline.makespan)
+    n = len(_SHOWN)
+    step = (high - low) / columns
+    return {
+        "type": "heatmap",
+        "z": busiest_kind(timeline, low, high, columns),
+        "x0": low + step / 2,
+        "dx": step,
+        "y0": 0,
+        "dy": 1,
+        "zmin": -0.5,
+        "zmax": n - 0.5,
+        # In steps: a colour from i/n to (i+1)/n.
+        "colorscale": [
+            [(i + end) / n, colour] for i, (_, _, colour) in enumerate(_SHOWN) for end in (0, 1)
+        ],
+        "hoverongaps": False,
+        "colorbar": {
+            "tickvals": list(range(n)),
+            "ticktext": [name for name, _, _ in _SHOWN],
+            "thickness": 12,
+            "title": {"text": "most of<br>the time"},
+        },
+        "hovertemplate": f"rank %{{y}}, about %{{x:.6g}} {timeline.costs.unit}<extra></extra>",
+    }

@@ -3,13 +3,12 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import counted, listed
+from pipelab.display import counted, listed, number
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
 from pipelab.errors import InvalidValue, needed_by
-from pipelab.fields import Flag, checked_value, instance, is_list, is_real, whole_number
+from pipelab.fields import Flag, checked_value, given, instance, is_list, is_real, whole_number
 from pipelab.figures import gantt_traces as traces
-from pipelab.figures.raster import lane_lines, raster_trace
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
 if TYPE_CHECKING:
@@ -80,30 +79,21 @@ def gantt(
     return figure_of(gantt_parts(timeline, **checked(timeline, **marks, **others)))
 
 
-def checked(
-    timeline: Timeline,
-    *,
-    window: Any = None,
-    follow: Any = None,
-    overview: Any = None,
-    finding: Any = None,
-    transfers: Any = False,
-    memory: Any = False,
-    critical_path: Any = False,
-) -> dict:
-    """Return the options of `gantt`; refuse what does not fit, each by its name."""
-    marks = {"transfers": transfers, "memory": memory, "critical_path": critical_path}
-    for name, value in marks.items():
-        checked_value("gantt", name, value, Flag)
-    if overview is not None:
-        checked_value("gantt", "overview", overview, Flag)
-    if finding is not None:
-        instance("gantt", "finding", finding, str, "text")
-    if follow is not None:
+def checked(timeline: Timeline, **options: Any) -> dict:
+    """Return these options of `gantt`; refuse what does not fit, each by its name."""
+    for name in ("transfers", "memory", "critical_path"):
+        if name in options:
+            checked_value("gantt", name, options[name], Flag)
+    if options.get("overview") is not None:
+        checked_value("gantt", "overview", options["overview"], Flag)
+    if options.get("finding") is not None:
+        instance("gantt", "finding", options["finding"], str, "text")
+    if options.get("follow") is not None:
         most = timeline.schedule.microbatches - 1
-        follow = whole_number("gantt", "follow", follow, 0, most)
-    window = _checked_window(timeline, window)
-    return {**marks, "window": window, "follow": follow, "overview": overview, "finding": finding}
+        options["follow"] = whole_number("gantt", "follow", options["follow"], 0, most)
+    if "window" in options:
+        options["window"] = _checked_window(timeline, options["window"])
+    return options
 
 
 def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | None:
@@ -151,23 +141,24 @@ def gantt_parts(
     """
     schedule, unit = timeline.schedule, timeline.costs.unit
     seen = window or (0.0, timeline.makespan)
+    names = names or [f"rank {rank}" for rank in range(schedule.ranks)]
     actions = traces.visible(timeline, window)
     if overview is None:
         overview = len(actions) > MOST_BARS
     if overview:
-        data = [raster_trace(timeline, window)]
+        data = [traces.raster_trace(timeline, window)]
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
         labels = len(actions) <= _MOST_LABELS
-        span = seen[1] - seen[0]
+        scale = traces.width_beside(names) / (seen[1] - seen[0] or 1.0)
         data = [traces.gap_trace(timeline, window)]
-        data += traces.action_traces(timeline, actions, span, labels, follow)
+        data += traces.action_traces(timeline, actions, scale, labels, follow)
         data += [traces.message_trace(timeline, window)] if transfers else []
         how = "hover for what was waited for"
     data += [traces.critical_path_trace(timeline)] if critical_path else []
     data += [traces.microbatch_trace(timeline, follow)] if follow is not None else []
     data += traces.memory_traces(timeline) if memory else []
-    spans = f"makespan {timeline.makespan:.6g}, longest span of a rank {timeline.span:.6g}"
+    spans = f"makespan {number(timeline.makespan)}, longest span of a rank {number(timeline.span)}"
     size = f"{counted(schedule.ranks, 'rank')}, {_microbatches(schedule.microbatches)}"
     below = {
         "domain": [0, 0.28],
@@ -180,13 +171,12 @@ def gantt_parts(
         finding or _idle(timeline),
         f"{size}; {spans}; {how}",
         x=_time_axis(seen, unit) | {"anchor": "y2" if memory else "y"},
-        y=_lanes(names or [f"rank {rank}" for rank in range(schedule.ranks)])
-        | {"domain": [0.42 if memory else 0, 1]},
+        y=_lanes(names) | {"domain": [0.42 if memory else 0, 1]},
         height=min(30 * max(schedule.ranks, 3), 640) + (460 if memory else 150),
         barmode="overlay",
         showlegend=True,
         **({"yaxis2": below, "legend2": {"y": 0.29, **LEGEND}} if memory else {}),
-        **({"shapes": [lane_lines(schedule.ranks)]} if overview else {}),
+        **({"shapes": [traces.lane_lines(schedule.ranks)]} if overview else {}),
     )
 
 
@@ -239,7 +229,7 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     """
     if best.timeline is None:
         raise InvalidValue("plot", [("best", best.sentence, "expected one with a schedule")])
-    least, value = f"{best.bound:,.6g}", f"{best.value:,.6g}"
+    least, value = number(given(best.bound)), number(given(best.value))
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
 
@@ -425,10 +415,12 @@ def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
 def _caption(label: str, timeline: Timeline) -> str:
     known = timeline.costs.weight_activation is not None or not timeline.columns.splits_backward
     peaks = timeline.peak_memory if known else timeline.peak_in_flight
-    most = ", ".join(f"{peak:.4g}" for peak in peaks[:8]) + ", …" * (len(peaks) > 8)
+    most = ", ".join(number(peak) for peak in peaks[:8]) + ", …" * (len(peaks) > 8)
+    what = "chunks in flight" if timeline.columns.chunks > 1 else "in flight"
+    ends = f"makespan {number(timeline.makespan)}, longest span {number(timeline.span)}"
     return (
-        f"<b>{label}</b>: makespan {timeline.makespan:.6g}, longest span {timeline.span:.6g}, "
-        f"{timeline.bubble_fraction:.1%} idle, at most {most} {'held' if known else 'in flight'}"
+        f"<b>{label}</b>: {ends}, {timeline.bubble_fraction:.1%} idle, "
+        f"at most {most} {'held' if known else what}"
     )
 
 
@@ -437,5 +429,5 @@ def _who_ends_first(timelines: Mapping[str, Timeline]) -> str:
     first, last = min(ends, key=ends.__getitem__), max(ends, key=ends.__getitem__)
     if ends[last] - ends[first] > 1e-9 * ends[last]:
         sooner = f"{1 - ends[first] / ends[last]:.0%} before {last}"
-        return f"{first} ends at {ends[first]:.6g}, {sooner}"
-    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {ends[first]:.6g}"
+        return f"{first} ends at {number(ends[first])}, {sooner}"
+    return f"{listed(list(ends))} end{'s' * (len(ends) == 1)} at {number(ends[first])}"

@@ -174,8 +174,9 @@ def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
             figure.add_trace(trace, **where)
         figure.update_xaxes(
             type="log",
-            tickvals=median.index.tolist(),
-            ticktext=[f"{v:,.0f}" for v in median.index],
+            tickvals=(shown := _apart(median.index.tolist())),
+            ticktext=[f"{v:,.0f}" for v in shown],
+            tickangle=0,
             **where,
         )
         figure.update_yaxes(
@@ -197,6 +198,21 @@ def plot_run_times(frame: "DataFrame", series: Sequence[str]) -> "Figure":
         margin={"t": 110},
     )
     return figure
+
+
+def _apart(sizes: list[float]) -> list[float]:
+    """Return the sizes that have room for a label on a logarithmic axis.
+
+    >>> _apart([4, 6, 8, 10, 12, 14, 16, 20, 24, 28])
+    [4, 6, 8, 12, 16, 20, 28]
+    """
+    widest = len(f"{sizes[-1]:,.0f}")
+    room = max(0.11, 0.03 * widest) * math.log(sizes[-1] / sizes[0])
+    shown = sizes[-1:]
+    for size in reversed(sizes[:-1]):
+        if math.log(shown[0] / size) >= room:
+            shown.insert(0, size)
+    return shown
 
 
 def _run_time_traces(part: "DataFrame", median: Any) -> list[dict]:

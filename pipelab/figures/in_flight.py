@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import duration
-from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, rate
+from pipelab.display import duration, rate
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import listed
+from pipelab.display import listed, number
 from pipelab.engine.schedules import RULES
 from pipelab.errors import InvalidValue
 from pipelab.fields import NotNegative, checked_value, instance, is_list
@@ -139,5 +139,5 @@ def _who_changes(values: list, runners: Mapping[str, Sequence[float]], axis: str
         said.append(f"{axis} {values[i]}: {listed(names)} {'are' if len(names) > 1 else 'is'}")
     slowest = max(runners, key=lambda name: runners[name][-1])
     worst = runners[slowest][-1]
-    takes = f"{worst / best:.3g} times as long" if best > 0 else f"{worst:.6g}"
+    takes = f"{worst / best:.3g} times as long" if best > 0 else number(worst)
     return f"{said[0]} fastest; {said[1]}, and {slowest} takes {takes}"

@@ -4,13 +4,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import KIND_COLOURS
+from pipelab.display import KIND_COLOURS, rate
 from pipelab.errors import InvalidValue
-from pipelab.figures.gantt_traces import broken, idle, numbered
+from pipelab.figures.gantt_traces import (
+    broken,
+    idle,
+    lane_lines,
+    numbered,
+    raster_trace,
+    width_beside,
+)
 from pipelab.figures.gantts import MOST_BARS
 from pipelab.figures.placements import first_of
-from pipelab.figures.raster import lane_lines, raster_trace
-from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, line, plain, rate, rows
+from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, line, plain, rows
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -69,32 +75,33 @@ class _Lanes:
         timeline = placed.timeline
         self.start, self.end = timeline.start.reshape(lanes, -1), timeline.end.reshape(lanes, -1)
         self.last = float(self.end[-1, self.passes - 1])
+        self.names = [
+            f"<b>{plain(lane.label)} ◀</b>" if lane.bottleneck else plain(lane.label)
+            for lane in (placed.lanes[i] for i in self.shown)
+        ]
+        self.scale = width_beside(self.names) / self.last
 
     def parts(self, follow: int | None) -> dict:
         """The drawing."""
-        lanes = [self.placed.lanes[i] for i in self.shown]
+        lanes, names = len(self.shown), self.names
         if self.raster:
             data = [raster_trace(self.placed.timeline, None)]
         else:
             data = [self._idle(), *self._bars()]
             data += [] if follow is None else [self._path(int(follow))]
             data += [self._frames()]
-        every = -(-len(lanes) // _MOST_LANES)
+        every = -(-lanes // _MOST_LANES)
         # If there are many lanes, stages get labels and links do not.
         step = 1 if every == 1 else every * (1 + bool(self.is_link[self.shown].any()))
-        names = [
-            f"<b>{plain(lane.label)} ◀</b>" if lane.bottleneck else plain(lane.label)
-            for lane in lanes
-        ]
-        named = {"tickvals": list(range(0, len(lanes), step)), "ticktext": names[::step]}
+        named = {"tickvals": list(range(0, lanes, step)), "ticktext": names[::step]}
         return finish(
             data,
             *self._title(data),
             x={"title": "time (s)", "range": [0, self.last]},
             y=rows(names, **named),
-            height=150 + min(960, 26 * max(3, len(lanes))),
+            height=150 + min(960, 26 * max(3, lanes)),
             barmode="overlay",
-            shapes=[lane_lines(len(lanes))] if self.raster else [],
+            shapes=[lane_lines(lanes)] if self.raster else [],
         )
 
     def _height(self, lane: np.ndarray) -> np.ndarray:
@@ -105,7 +112,8 @@ class _Lanes:
         """A pale ground in every lane: what shows of it is idle time."""
         row = np.arange(len(self.shown))
         ends = np.full(len(row), self.placed.timeline.makespan)
-        return idle(row, 0 * ends, ends, width=self._height(self.shown), hoverinfo="skip")
+        look = {"width": self._height(self.shown), "hoverinfo": "skip", "showlegend": False}
+        return idle(row, 0 * ends, ends, **look)
 
     def _bars(self) -> list[dict]:
         """A trace of what stages compute, and one of what links send."""
@@ -130,7 +138,7 @@ class _Lanes:
                     marker={"color": colour, "line": outline},
                     hovertext=self._hover(mine),
                     hoverinfo="text",
-                    **numbered(colour, batch, lane, (end - start) / self.last),
+                    **numbered(colour, batch, lane, self.scale * (end - start)),
                 )
             )
         return traces

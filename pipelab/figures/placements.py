@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from pipelab.costs import fits_in
-from pipelab.display import DOES_NOT_FIT, counted
+from pipelab.display import DOES_NOT_FIT, counted, rate
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
@@ -18,7 +18,6 @@ from pipelab.figures.theme import (
     ink_on,
     line,
     plain,
-    rate,
     rows,
 )
 from pipelab.placement import Placement, Stage, named_layers
@@ -188,7 +187,7 @@ def placement_parts(
         [_blocks(problem, blocks, evaluation), _frames(blocks, slow), _links(evaluation, blocks)],
         title,
         note,
-        x=layer_axis(layers),
+        x=layer_axis(layers) | {"visible": problem is not None},
         y=rows(labels, tickfont={"size": 12 if each > 13 else 9}),
         height=130 + each * room,
         showlegend=False,
@@ -227,15 +226,10 @@ def _blocks(
         "hovertext": hover,
         "hoverinfo": "text",
         "marker": {
-            "color": fill,
+            # the colour of a hatched bar is that of its hatch
+            "color": [DOES_NOT_FIT.fill if h else f for f, h in zip(fill, hatch, strict=True)],
             "line": {"color": "white", "width": 1},
-            "pattern": {
-                "shape": hatch,
-                "fgcolor": DOES_NOT_FIT.fill,
-                "size": 9,
-                "solidity": 0.3,
-                "fillmode": "overlay",
-            },
+            "pattern": {"shape": hatch, "bgcolor": fill, "size": 9, "solidity": 0.3},
         },
     }
 
@@ -254,7 +248,7 @@ def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[
         colour,
         f"{DOES_NOT_FIT.symbol} {name}" if over else name,
         "inside" if len(stage.layers) > _INSIDE * layers else "outside",
-        "black" if over else ink_on(colour),
+        ink_on(DOES_NOT_FIT.fill if over else colour),
         DOES_NOT_FIT.pattern if over else "",
         f"<b>stage {number}: {named_layers(stage.layers)}</b>"
         f"<br>GPU {g} ({plain(gpus[g].type)}), {len(mine)} in this stage"

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pipelab.display import ended
+from pipelab.display import ended, rate
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain, rate
+from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

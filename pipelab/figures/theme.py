@@ -112,16 +112,6 @@ LEGEND = {
 _PLAIN: Mapping[str, str] = {}  # neither dashed nor in steps
 
 
-def rate(per_second: float, unit: str = "tokens") -> str:
-    """Return a rate with as many digits as a reader can use: four, or whole numbers.
-
-    >>> rate(82.56289), rate(6320.98), rate(1234567.8, "transfers")
-    ('82.56 tokens/s', '6,321 tokens/s', '1,234,568 transfers/s')
-    """
-    digits = f"{per_second:,.0f}" if per_second >= 1000 else f"{per_second:.4g}"
-    return f"{digits} {unit}/s"
-
-
 def room_for(labels: Iterable[str], size: int) -> int:
     """Return the pixels that the longest of these labels takes in a margin, bold or not.
 
@@ -207,7 +197,7 @@ def finish(
     text = "<br>".join([*lines, *(f"<sup>{line}</sup>" for line in notes)])
     legend = layout.get("showlegend", sum(trace.get("showlegend", True) for trace in data) > 1)
     more = 20 * (max(len(lines), 1) - 1) + 18 * max(len(notes) - 1, 0)
-    margin = {"t": 46 + more + 20 * bool(notes) + 28 * bool(legend), "b": 52}
+    margin = {"t": 50 + more + 20 * bool(notes) + 28 * bool(legend), "b": 52}
     axes = {"xaxis": _axis(x), "yaxis": _axis(y)}
     if "ticktext" in axes["yaxis"]:
         size = axes["yaxis"].get("tickfont", {}).get("size", 13)
@@ -292,7 +282,7 @@ def template() -> Any:
             "y": 1,
             "yref": "container",
             "yanchor": "top",
-            "pad": {"t": 14},
+            "pad": {"t": 18},
             "font": {"size": 16},
         },
         margin={"l": 90, "r": 40, "t": 78, "b": 56},

@@ -33,14 +33,15 @@ def print_result(result: "Result") -> None:
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
     """Print a placement's attainable rate, what it holds, its stages and its links."""
+    from pipelab.display import number, rate
     from pipelab.evaluation import evaluate
 
     found = evaluate(problem, placement)
-    text = f"{found.attainable:.7g} tokens/s"
+    text = rate(found.attainable)
     if found.in_flight is not None:
         text += f" with {found.in_flight} in flight"
     if found.attainable < found.rate * (1 - 1e-6):
-        text += f", of a rate of {found.rate:.7g} that {found.in_flight_needed} would reach"
+        text += f", of a rate of {number(found.rate)} that {found.in_flight_needed} would reach"
     print(f"{text}; slowest: {', '.join(found.bottlenecks)}")
     load, unlimited = held.workload, "any number of"
     context = unlimited if held.context is None else f"{held.context:,}"

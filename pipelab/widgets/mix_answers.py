@@ -203,7 +203,7 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     --------
     >>> from pipelab.widgets.mix_values import beginning
     >>> print(own_plan(answer(beginning("tiny")), (3, 1)).sentence)
-    211.52 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.52.
+    211.5 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.5.
     >>> own_plan(answer(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
     (0, 1, 2, 3)
     """

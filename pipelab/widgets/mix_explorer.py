@@ -1,5 +1,6 @@
 """The GPU mix explorer: change any control and see the best deployment, the best single pipeline, and its price."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -7,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.baselines import Row, baseline_parts, row_of
@@ -29,7 +31,7 @@ from pipelab.widgets.mix_answers import (
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_own import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
-from pipelab.widgets.parts import Busy, CopyCode, Words, reload_note, shared
+from pipelab.widgets.parts import Busy, CopyCode, Explorer, Words, shared
 
 if TYPE_CHECKING:
     import threading
@@ -41,7 +43,7 @@ _IDLE_S = 0.6  # without a change before that begins
 _ONE = "<b>The best single pipeline</b>, which the rest of this page is about"
 
 
-class MixExplorer(widgets.VBox):
+class MixExplorer(Explorer):
     """What `pl.explore_mix` returns; shows itself at the end of a cell.
 
     Attributes
@@ -52,6 +54,8 @@ class MixExplorer(widgets.VBox):
         The best deployment known; None before the first. It follows the single pipeline.
     panel : ControlPanel
         Its checkbox `more` shows all controls or only three.
+    answers : list of Widget
+        What is shown below it: charts, words and code.
     """
 
     def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
@@ -74,7 +78,7 @@ class MixExplorer(widgets.VBox):
         self._beside = Beside(self.busy.show)
         if at_work:
             self._draw_first(mix)
-        self._answers = [
+        self.answers = [
             self.refusal,
             self.deployed,
             widgets.HTML(_ONE),
@@ -83,9 +87,8 @@ class MixExplorer(widgets.VBox):
             self.own.panel,
             self.baselines,
             self.code,
-            reload_note(),
         ]
-        super().__init__([self.panel, *self._answers, shared()])
+        super().__init__([self.panel, *self.answers, shared()])
 
     @property
     def placement(self) -> Placement | None:
@@ -99,11 +102,10 @@ class MixExplorer(widgets.VBox):
         self._listeners.append(listener)
 
     def hand_over(self, other: Callable[[], None] | None) -> None:
-        """Let `other` answer the controls and hide these charts; with None, show them again."""
+        """Let `other` answer the controls; with None, answer them again."""
         self._other = other
         self._beside.cancel()
         self.busy.show(False)
-        self.children = [self.panel, *(self._answers if other is None else ()), shared()]
         self._changed()
 
     def _draw_first(self, mix: Mix) -> None:
@@ -226,9 +228,9 @@ class MixExplorer(widgets.VBox):
             self.text.say(*own.reasons[:4])
             return
         if result.placement is None:
-            self.text.say(
-                result.reason, words.gains_line(result, self._gains, found.mix.known_types)
-            )
+            why = "" if result.status == "infeasible" else result.reason  # else the chart says it
+            gains = words.gains_line(result, self._gains, found.mix.known_types)
+            self.text.say(why, gains)
             return
         placement, evaluation = (own or result).placement, given((own or result).evaluation)
         expected = expected_of(found.problem, evaluation)
@@ -250,7 +252,7 @@ def _deployed(best: "Deployment | PipelabError | None", found: Answer | None) ->
     """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
     shown = best if isinstance(best, Deployment) else None
     if shown is not None and found is not None and shown.count == 1:
-        same = shown.throughput == found.result.throughput
+        same = math.isclose(shown.throughput or 0, found.result.throughput or 0, rel_tol=ONE_ANSWER)
         if same and found.result.placement is not None:
             one = replace(shown.pipelines[0], replicas=(found.result.placement,))
             shown = replace(shown, pipelines=(one,))

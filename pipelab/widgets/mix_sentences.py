@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from pipelab.display import counted, listed, outcome_of
+from pipelab.display import counted, listed, outcome_of, rate
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.scoring import Score
 from pipelab.engine.tolerances import ONE_ANSWER
@@ -12,7 +12,7 @@ from pipelab.errors import InvalidValue, PipelabError
 from pipelab.evaluation import Evaluation, tally
 from pipelab.fields import given
 from pipelab.figures.placements import what_limits
-from pipelab.figures.theme import plain, rate
+from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.solving import Result
@@ -25,7 +25,7 @@ def headline(found: Answer) -> tuple[str, str]:
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
     if result.status == "infeasible":
-        return f"{name}: no placement exists", ""
+        return f"{name}: no placement exists", plain(result.reason)
     if result.placement is None:
         return f"{name}: {outcome_of(result).word}, no placement found yet", ""
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""

@@ -91,16 +91,28 @@ class Busy(widgets.HTML):
         self.value = f"<span role='status'>{words}</span>" if on else ""
 
 
-def reload_note() -> widgets.HTML:
-    """Return what to do after a reload of the page."""
-    text = "If controls or charts are missing after a reload of the page: Run ▸ Run All Cells."
-    note = widgets.HTML(f"<div style='color:#555;font-size:12px'>{text}</div>")
-    return note.add_class("pipelab-live-only")  # a static copy leaves it out
+class Explorer(widgets.VBox):
+    """A widget with a sentence after it, which a saved notebook keeps although the widget needs a kernel.
+
+    While the widget is on the page, the sentence is not seen.
+    """
+
+    def _ipython_display_(self) -> None:
+        from IPython.display import HTML, display
+
+        display(self._repr_mimebundle_(), raw=True)
+        display(HTML(_AFTERWARDS))
+
+
+_AFTERWARDS = """<style>.jp-OutputArea-child:has(.pipelab-chart)
++ .jp-OutputArea-child:has(.pipelab-live-only) { display: none }</style>
+<div class="pipelab-live-only">Controls and charts need a running kernel. Where they are missing,
+run this cell again, or all cells: Run ▸ Run All Cells.</div>"""
 
 
 # As many columns as the page has room for; a group or a control fills its column.
 COLUMNS = {
-    "grid_template_columns": "repeat(auto-fit, minmax(330px, 1fr))",
+    "grid_template_columns": "repeat(auto-fit, minmax(360px, 1fr))",
     "grid_gap": "0 28px",
     "width": "100%",
 }

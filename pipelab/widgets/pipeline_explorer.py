@@ -1,4 +1,4 @@
-"""From placement to timeline: the mix explorer, and below it the pipeline of its placement, serving or training."""
+"""From placement to timeline: the controls of the mix explorer, and what its placement does, serving or training."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,24 +14,24 @@ from pipelab.figures.placements import placement_parts
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
-from pipelab.widgets.parts import Words
+from pipelab.widgets.parts import Explorer, Words, shared
 from pipelab.widgets.training_answers import TrainingValues, begin_training
 from pipelab.widgets.training_half import TrainingHalf
 
 
-class PipelineExplorer(widgets.VBox):
+class PipelineExplorer(Explorer):
     """What `pl.explore_pipeline` returns; shows itself at the end of a cell.
 
     Attributes
     ----------
     mix : MixExplorer
-        The upper half.
+        Whose controls and placement these are.
     placed : PlacedTimeline or None
         The pipeline that serves; None without a valid placement.
     training : TrainingHalf
         Its `found` is the best training step known.
-    purpose : ToggleButtons
-        What the pipeline is for: "serve" or "train".
+    view : ToggleButtons
+        What is shown below the controls: "place", "serve" or "train".
     """
 
     def __init__(
@@ -39,18 +39,17 @@ class PipelineExplorer(widgets.VBox):
     ) -> None:
         self.mix = mix
         self.training = TrainingHalf(mix.controls, values or TrainingValues())
-        self.purpose = widgets.ToggleButtons(
-            options=["serve", "train"],
+        # one below the controls at a time, so that a control and its picture share a screen
+        self.view = widgets.ToggleButtons(
+            options=[("placement", "place"), ("serving", "serve"), ("training", "train")],
             value="train" if training else "serve",
-            description="the pipeline is to",
-            style={"description_width": "150px", "button_width": "110px"},
         )
         self.placed: PlacedTimeline | None = None
         self.in_flight = widgets.IntSlider(
             min=0,
             max=64,
-            description="in flight here (0: as above)",
-            style={"description_width": "270px"},
+            description="in flight here (0: as placed)",
+            style={"description_width": "200px"},
             layout={"width": "560px"},
             continuous_update=False,
         )
@@ -61,29 +60,29 @@ class PipelineExplorer(widgets.VBox):
         self._empty = empty
         mix.on_answer(lambda _found: self.redraw())
         self.in_flight.observe(lambda _change: self.redraw(), "value")
-        head = widgets.HTML(
-            "<b>The pipeline of this placement</b>: which microbatch each stage and link works on"
-        )
-        self._serving = head, self.in_flight, self.words, self.gantt, self.rate
+        serving = self.in_flight, self.words, self.gantt, mix.own.panel, self.rate
+        self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
         super().__init__()
+        self._arrange()
         if training:
-            self._turn()
+            self._train(True)
         else:
             self.redraw()
-            self._arrange()
-        self.purpose.observe(lambda _change: self._turn(), "value")
-
-    def _turn(self) -> None:
-        """To training, or back to serving."""
-        trains = self.purpose.value == "train"
-        self._arrange()
-        self.mix.controls.hide_serving(trains)
-        self.mix.hand_over(self.training.follow if trains else None)
-        (self.training.begin if trains else self.training.end)()
+        self.view.observe(self._turned, "value")
 
     def _arrange(self) -> None:
-        below = (self.training,) if self.purpose.value == "train" else self._serving
-        self.children = (self.purpose, self.mix, *below)
+        self.children = (self.view, self.mix.panel, *self._views[self.view.value], shared())
+
+    def _turned(self, change: Mapping[str, Any]) -> None:
+        self._arrange()
+        if "train" in (change["old"], change["new"]):
+            self._train(change["new"] == "train")
+
+    def _train(self, begins: bool) -> None:
+        """Turn to training, or back to serving."""
+        self.mix.controls.hide_serving(begins)
+        self.mix.hand_over(self.training.follow if begins else None)
+        (self.training.begin if begins else self.training.end)()
 
     def redraw(self) -> None:
         """Run the placement that the mix shows as a pipeline."""
@@ -126,10 +125,11 @@ def explore_pipeline(
     training: bool = False,
     **values: Any,
 ) -> PipelineExplorer:
-    """The mix explorer with the pipeline of its placement below; both follow every control.
+    """The controls of the mix explorer, and the pipeline of its placement over time; buttons change what is shown.
 
-    For training, the placement whose step takes least is drawn instead: the schedule's Gantt chart
-    and the memory of every GPU over time. What a moment finds comes first, the proof follows.
+    "placement" has the charts of `pl.explore_mix`. For "training", the placement whose step takes
+    least is drawn: the schedule's Gantt chart and the memory of every GPU over time. What a moment
+    finds comes first, the proof follows.
 
     Parameters
     ----------
@@ -148,8 +148,8 @@ def explore_pipeline(
     Returns
     -------
     PipelineExplorer
-        A widget; `mix` is its upper half, `placed` the pipeline in the charts, `training.found` the
-        training step.
+        A widget; `mix` has controls and placement, `placed` is the pipeline in the charts,
+        `training.found` the training step.
 
     Raises
     ------

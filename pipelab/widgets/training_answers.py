@@ -5,12 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from pipelab.display import duration, ending
+from pipelab.display import duration, ending, rate
 from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import given, whole_number
-from pipelab.figures.theme import rate
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem
 from pipelab.solving import solve

@@ -12,7 +12,7 @@ from pipelab.figures.theme import plain
 from pipelab.figures.training import training_gantt_parts, training_memory_parts
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import COLUMNS, Busy, CopyCode, Words, choice, menu, reload_note
+from pipelab.widgets.parts import COLUMNS, Busy, CopyCode, Words, choice, menu
 from pipelab.widgets.training_answers import (
     BEST,
     SCHEDULES,
@@ -81,7 +81,7 @@ class TrainingHalf(widgets.VBox):
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
         grid = widgets.GridBox(own, layout=COLUMNS)
-        below = [self.words, self.gantt, self.memory, self.code, reload_note()]
+        below = [self.words, self.gantt, self.memory, self.code]
         super().__init__([head, grid, self.busy, *below])
 
     @property

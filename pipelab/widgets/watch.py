@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
 
-from pipelab.display import REFUSED, counted, ended, proven_among
+from pipelab.display import REFUSED, counted, ended, proven_among, rate
 from pipelab.engine.background import solve_in_background
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given, instance
 from pipelab.figures.placements import limited_by, placement_parts
 from pipelab.figures.progress import progress_parts
-from pipelab.figures.theme import plain, rate
+from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.solving import Result
 from pipelab.widgets.background import pending, running_loop
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import Words, reload_note, shared
+from pipelab.widgets.parts import Explorer, Words, shared
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
@@ -30,7 +30,7 @@ _METHODS = ("auto", "joint", "aggregated", "single_gpu")
 _EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 
 
-class WatchedSolve(widgets.VBox):
+class WatchedSolve(Explorer):
     """What `pl.watch_solve` returns; shows itself at the end of a cell.
 
     Attributes
@@ -58,7 +58,7 @@ class WatchedSolve(widgets.VBox):
         self.refresh()
         head = widgets.HBox([self.stop_button, self.used])
         charts = [self.status, self.progress, self.chart]
-        super().__init__([head, *charts, reload_note(), shared()])
+        super().__init__([head, *charts, shared()])
         # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
         if (loop := running_loop()) is not None:
             self._task = loop.create_task(self._follow())

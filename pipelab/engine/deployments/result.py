@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.answers import Answer
-from pipelab.display import NO_FORMULAS, table
+from pipelab.display import NO_FORMULAS, number, rate, table
 from pipelab.engine.deadline import deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
@@ -167,14 +167,14 @@ class Deployment(Answer):
         if self.status in ("infeasible", "unknown"):
             return self._none_found("deployment")
         noun = "pipeline" if self.count == 1 else "pipelines"
-        text = f"{self.count} {noun}, {self.throughput:.7g} tokens/s"
+        text = f"{self.count} {noun}, {rate(given(self.throughput))}"
         if self.at_least:
-            text = f"{self.value:.7g} $ per hour: {text}"
+            text = f"{number(given(self.value))} $ per hour: {text}"
         if self.status == "optimal":
             among = f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
             best = "cheapest" if self.at_least else "optimal"
             return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
-        far = self._up_to("; the best", "cheaper" if self.at_least else "faster", ".7g")
+        far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
         return f"{text}, not proven best{self._why}{far}." + self._remark
 
     @property
@@ -291,7 +291,7 @@ class Deployment(Answer):
         }
 
     def __str__(self) -> str:
-        rows = [f"{p.count} × {p.throughput:.7g} tokens/s: {p.placement}" for p in self.pipelines]
+        rows = [f"{p.count} × {rate(p.throughput)}: {p.placement}" for p in self.pipelines]
         head = [f"{self.problem.name}: {self.sentence}", *filter(None, [self.doubt])]
         return "\n".join([*head, *rows])
 

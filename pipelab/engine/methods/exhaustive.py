@@ -7,6 +7,7 @@ from math import comb
 
 import numpy as np
 
+from pipelab.display import rate
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
@@ -162,7 +163,7 @@ def _how_many(search: "_Search", number: int, proven: bool) -> str:
         return f"all {search.tried:,} placements that fit were tried, of {number:,}"
     tried = f"{search.tried:,} of {number:,} placements were tried"
     if proven:
-        return f"{tried}: none can be faster than the fastest stage, {search.top:,.7g} tokens/s"
+        return f"{tried}: none can be faster than the fastest stage, {rate(search.top)}"
     return tried
 
 

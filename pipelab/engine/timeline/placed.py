@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 import numpy as np
 
 from pipelab.costs import TrainingCost, fits_in, refuse_transfers
-from pipelab.display import NO_FORMULAS, counted, table
+from pipelab.display import NO_FORMULAS, counted, number, rate, table
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
@@ -199,15 +199,13 @@ class PlacedTimeline:
     def sentence(self) -> str:
         """The finding in words."""
         several = "microbatches" if self.in_flight > 1 else "microbatch"
-        rate = f"{self.in_flight} {several} in flight: {self.steady_rate:,.7g} tokens/s"
+        reached = f"{self.in_flight} {several} in flight: {rate(self.steady_rate)}"
         if self.reaches_predicted_rate:
-            text = f"{rate}, the rate of its slowest lane; {self.in_flight_needed} are needed for that."
+            text = f"{reached}, the rate of its slowest lane; {self.in_flight_needed} are needed for that."
         else:
             share = self.steady_rate / self.predicted_rate
-            full = (
-                f"the rate of {self.predicted_rate:,.7g}, which {self.in_flight_needed} would reach"
-            )
-            text = f"{rate}, {share:.1%} of {full}."
+            full = f"the rate of {number(self.predicted_rate)}, which {self.in_flight_needed} would reach"
+            text = f"{reached}, {share:.1%} of {full}."
         if not self.fits:
             text += f" Memory does not hold {self.in_flight}."
         return text
@@ -489,7 +487,7 @@ class TrainingTimeline:
         schedule = self.timeline.schedule
         used = "" if self.mfu is None else f" ({self.mfu:.0%} MFU)"
         return (
-            f"{schedule.name} with {schedule.microbatches} microbatches trains {self.rate:,.6g} tokens/s{used}, "
+            f"{schedule.name} with {schedule.microbatches} microbatches trains {rate(self.rate)}{used}, "
             f"{self.rate / self.bound:.0%} of what the busiest stage allows"
         )
 
@@ -601,7 +599,7 @@ def training_timeline(
     >>> tiny = pl.load_case("tiny", link_units="tokens")
     >>> step = training_timeline(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]), schedule="ZBH1")
     >>> print(step.sentence)
-    ZBH1 with 8 microbatches trains 68.3264 tokens/s, 96% of what the busiest stage allows
+    ZBH1 with 8 microbatches trains 68.33 tokens/s, 96% of what the busiest stage allows
     """
     what = "timeline_of"
     placement = placement_in(placement, what)
@@ -807,7 +805,7 @@ def timeline_of(
     >>> placed.in_flight_needed, round(placed.steady_rate, 3), round(placed.predicted_rate, 3)
     (2, 134.616, 134.616)
     >>> print(pl.timeline_of(tiny, placed.placement, in_flight=1).sentence)
-    1 microbatch in flight: 82.5629 tokens/s, 61.3% of the rate of 134.616, which 2 would reach.
+    1 microbatch in flight: 82.56 tokens/s, 61.3% of the rate of 134.6, which 2 would reach.
     """
     trains = isinstance(problem, Problem) and problem.workload.phase == "training"
     if checked_value("timeline_of", "training", training, Flag) or trains:
