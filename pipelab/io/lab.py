@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from pipelab.errors import InvalidValue
-from pipelab.io.paths import in_clone, notebooks_dir
+from pipelab.io.paths import in_clone, notebook_files, notebooks_dir
 from pipelab.io.whole_files import path_of, refused, write_to
 
 START = "00_start_here.ipynb"
@@ -44,9 +44,7 @@ def copy_notebooks(folder: str | Path) -> list[Path]:
         expected = "is a file; expected a folder to copy the notebooks into"
         raise InvalidValue("copy", [("folder", str(folder), expected)])
     copied = []
-    for source in sorted(notebooks_dir().rglob("*.ipynb")):
-        if ".ipynb_checkpoints" in source.parts:
-            continue
+    for source in notebook_files().values():
         target, whole = folder / source.relative_to(notebooks_dir()), source.read_bytes()
         if not os.path.lexists(target) or _is_torn(target, whole):
             write_to("copy", target, whole)
