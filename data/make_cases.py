@@ -1,7 +1,7 @@
 """Write the bundled cases from the facts below: `python data/make_cases.py [FOLDER]`.
 
 The numbers are those of the joint-ILP write-up and of the configurations that its author
-published (gangmuk/LLM_placement_solver at commit 2efc2c6); `data/README.md` tells which
+published (gangmuk/LLM_placement_solver at commit 2efc2c6); `notebooks/data.md` tells which
 are doubtful. The demo's configuration was never published: its model, memory and batch
 are recovered from the write-up's count of 345,465 allocations, its bandwidth is assumed.
 """

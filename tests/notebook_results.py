@@ -119,7 +119,6 @@ RESULTS = {
         "rows[0]['true'] == 48 and abs(rows[1]['true'] - rows[1]['predicted']) < 1e-4",
     ],
     "glossary.ipynb": [],
-    "data.ipynb": [],
     "solutions/01_splitting_layers.ipynb": [
         "'right' in str(pl.check('01.1', mine))",
         "'right' in str(pl.check('01.2', reach)) and 'right' in str(pl.check('01.3', split))",

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from pipelab.io.lab import copy_notebooks, working_folder
-from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.paths import data_dir, notebook_files, notebooks_dir
 
 
 def run(*arguments, cwd=None):
@@ -192,9 +192,8 @@ def test_cases_are_listed():
 
 def test_notebooks_are_copied_and_nothing_is_overwritten(tmp_path):
     copied = copy_notebooks(tmp_path / "mine")
-    assert len(copied) == len(
-        [p for p in notebooks_dir().rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
-    )
+    assert len(copied) == len(notebook_files())
+    assert tmp_path / "mine" / "data.md" in copied
     mine = tmp_path / "mine" / "00_start_here.ipynb"
     mine.write_text("my own work")
     assert copy_notebooks(tmp_path / "mine") == []

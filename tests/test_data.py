@@ -4,12 +4,11 @@ import dataclasses
 import importlib.util
 import shutil
 
-import nbformat
 import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.paths import data_dir
 from pipelab.io.whole_files import write_to
 
 CASES = data_dir() / "cases"
@@ -26,16 +25,6 @@ def _made_by(name):
 def test_bundled_files_are_what_the_facts_make(case):
     for name, text in _made_by("make_cases").files_of(case).items():
         assert (CASES / case / name).read_text() == text
-
-
-def test_the_notebook_of_the_data_is_its_readme():
-    """`python data/make_notebook.py` makes it again; a reader of the notebooks sees nothing outside their folder."""
-    text = (data_dir() / "README.md").read_text(encoding="utf-8")
-    made = _made_by("make_notebook").notebook(text)
-    assert (notebooks_dir() / "data.ipynb").read_text(encoding="utf-8") == made
-    shown = "\n\n".join(cell.source for cell in nbformat.reads(made, as_version=4).cells)
-    for paragraph in text.strip().split("\n\n"):
-        assert paragraph.replace("$", r"\$") in shown
 
 
 def test_the_cases_are_listed_smallest_first():

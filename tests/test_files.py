@@ -16,7 +16,7 @@ import pipelab as pl
 from pipelab.errors import InvalidData
 from pipelab.io.csv_cells import read_rows
 from pipelab.io.lab import copy_notebooks
-from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.io.paths import data_dir, notebook_files, notebooks_dir
 from pipelab.io.whole_files import refused, write_to
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
@@ -268,14 +268,10 @@ def test_a_case_on_a_full_disk_is_one_sentence(tmp_path):
 
 @POSIX
 def test_notebooks_on_a_full_disk_are_whole_or_not_there(tmp_path):
-    sizes = sorted(
-        p.stat().st_size
-        for p in notebooks_dir().rglob("*.ipynb")
-        if ".ipynb_checkpoints" not in p.parts
-    )
+    sizes = sorted(p.stat().st_size for p in notebook_files().values())
     with (
         full_disk(sizes[len(sizes) // 2]),
-        pytest.raises(InvalidData, match=r"\.ipynb: cannot be written .*make room"),
+        pytest.raises(InvalidData, match=r"\.(ipynb|md): cannot be written .*make room"),
     ):
         copy_notebooks(tmp_path / "mine")
     for path in (tmp_path / "mine").rglob("*"):
@@ -285,7 +281,7 @@ def test_notebooks_on_a_full_disk_are_whole_or_not_there(tmp_path):
                 == (notebooks_dir() / path.relative_to(tmp_path / "mine")).read_bytes()
             )
     copy_notebooks(tmp_path / "mine")
-    assert len(list((tmp_path / "mine").rglob("*.ipynb"))) == len(sizes)
+    assert len(list((tmp_path / "mine").rglob("*.[im]*"))) == len(sizes)
 
 
 def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
@@ -427,5 +423,5 @@ def test_a_case_that_cannot_be_read_is_one_sentence(tmp_path):
 def test_a_folder_whose_name_is_no_text_is_no_obstacle(tmp_path):
     done = run("copy", b"\xff", cwd=tmp_path)
     assert done.returncode == 0, done.stderr.decode()
-    assert len(done.stdout.splitlines()) == len(list(tmp_path.rglob("*.ipynb"))) > 0
+    assert len(done.stdout.splitlines()) == len(list(tmp_path.rglob("*.[im]*"))) > 0
     one_sentence(run("solve", b"\xfe", cwd=tmp_path), "neither a bundled case nor a folder")

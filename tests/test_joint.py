@@ -155,7 +155,7 @@ def test_values_of_m_are_those_of_the_authors_code(tiny):
     for path in [
         *root.glob("pipelab/**/*.py"),
         *root.glob("notebooks/**/*.ipynb"),
-        root / "data/README.md",
+        root / "notebooks/data.md",
     ]:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"write-up's (M\b|letter)|the write-up takes", text), path

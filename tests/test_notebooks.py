@@ -118,7 +118,7 @@ def test_notebook(path):
     outputs = [o for c in notebook.cells if c.cell_type == "code" for o in c.outputs]
     assert [o.text for o in outputs if o.get("name") == "stderr"] == []
     figures = [o.data[FIGURE] for o in outputs if FIGURE in o.get("data", {})]
-    assert figures or path.name in ("glossary.ipynb", "data.ipynb")
+    assert figures or path.name == "glossary.ipynb"
     for figure in figures:
         _check(figure)
 
@@ -135,9 +135,9 @@ def test_cells_are_short(path):
     assert max(words) <= 90
 
 
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p.name != "data.ipynb"], ids=_name)
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
 def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
-    """`pipelab lab` serves their folder and nothing above it; what the data mean stands in data.ipynb."""
+    """`pipelab lab` serves their folder and nothing above it; what the data mean stands in data.md."""
     text = "\n".join(
         c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
     )
@@ -150,5 +150,5 @@ def test_links_between_notebooks_lead_somewhere(path):
     text = "\n".join(
         c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
     )
-    for target in re.findall(r"\]\(([^)#:]+\.ipynb)(?:#[^)]*)?\)", text):
+    for target in re.findall(r"\]\(([^)#:]+\.(?:ipynb|md))(?:#[^)]*)?\)", text):
         assert (path.parent / target).is_file(), target

@@ -272,9 +272,11 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
     told = _away(installed, tmp_path, "-m", "pipelab.io.command_line", "copy", "mine").split()
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
     theirs = {
-        path.relative_to(ROOT / "notebooks") for path in _tracked() if path.suffix == ".ipynb"
+        path.relative_to(ROOT / "notebooks")
+        for path in _tracked()
+        if path.suffix in (".ipynb", ".md") and "notebooks" in path.parts
     }
-    copied = {path.relative_to(mine) for path in mine.rglob("*.ipynb")}
+    copied = {path.relative_to(mine) for path in mine.rglob("*.[im]*")}
     assert copied == theirs
     assert len(told) == len(theirs) - 1
     for name in copied - {Path("00_start_here.ipynb")}:

@@ -1,6 +1,9 @@
 """The site: a small one is built, every link in it leads somewhere, and nothing in it comes from elsewhere."""
 
+import doctest
 import importlib.util
+import io
+import json
 import re
 import shutil
 import warnings
@@ -16,12 +19,10 @@ from nbformat.v4 import new_output
 import pipelab as pl
 from pipelab.course import notebooks_of_the_course
 from pipelab.course.checks import EXERCISES
-from pipelab.io.paths import in_clone, notebooks_dir
-from pipelab.io.static.one_page import page
+from pipelab.io.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-NAMES = ("00_start_here", "glossary")
 
 pytestmark = pytest.mark.skipif(
     not in_clone(), reason="about the clone, and this is an installed package"
@@ -63,43 +64,82 @@ def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, ne
         module.page()
 
 
-def test_the_gallery_names_headings_that_there_are():
-    for name, heading in _module("build").PICTURES.items():
-        cells = nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4).cells
-        lines = [line for cell in cells for line in cell.source.splitlines()]
-        assert f"## {heading}" in lines, (name, heading)
+def test_a_placement_is_computed_as_its_page_says():
+    page = (ROOT / "docs" / "how_a_placement_is_computed.md").read_text(encoding="utf-8")
+    code = "\n\n".join(re.findall(r"```pycon\n(.*?)```", page, flags=re.S))
+    examples = doctest.DocTestParser().get_doctest(code, {}, "the page", None, 0)
+    results = doctest.DocTestRunner().run(examples)
+    assert (results.failed, results.attempted) == (0, 29)
+    for path, names in re.findall(r"`(pipelab/[\w/]+\.py)`: ([`\w, ]+) \|", page):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"(def|class) {name}\b|\b{name}:", text), (path, name)
+
+
+def test_the_files_of_every_notebook_are_there():
+    page = (ROOT / "docs" / "course_files.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[(\d\d) (.*?)\]\((.*?)\) \| (.*?) to (.*?) \| `(.*?)` \| \[.*?\]\((.*?)\)",
+        page,
+        re.M,
+    )
+    books = notebooks_of_the_course()
+    assert [(number, title) for number, title, *_ in rows] == [(b.number, b.title) for b in books]
+    for number, _, notebook, first, last, module, solution in rows:
+        names = [name for name in EXERCISES if name.startswith(number)]
+        assert (first, last) == (names[0], names[-1])
+        assert (ROOT / "docs" / notebook).is_file()
+        assert (ROOT / "docs" / solution).is_file()
+        assert f'"{first}"' in (ROOT / module).read_text(encoding="utf-8")
+
+
+def test_the_pages_name_files_that_there_are():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    folders, named = "pipelab|tests|docs|data|notebooks|requirements", 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(rf"`(?:python )?((?:{folders})/[\w/.-]+)`", text):
+            named += 1
+            assert (ROOT / path).exists() or "nNN" in path, (page.name, path)
+    assert named > 50
+
+
+def _drawn_in_the_first_cell(notebook, name=""):
+    """A notebook that is not run: a figure below its first code stands for all its outputs."""
+    figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
+    drawn = {"application/vnd.plotly.v1+json": json.loads(figure.to_json())}
+    for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][:1]:
+        cell.outputs = [new_output("display_data", nbformat.from_dict(drawn))]
+    return notebook
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The frame, the whole reference, the claims of one document, and two notebooks, one with a figure."""
+    """The whole site, but no notebook is run, one picture is taken, and one document's claims are computed."""
+    from sphinx.application import Sphinx
+
     place = tmp_path_factory.mktemp("site")
-    for name in NAMES:
-        notebook = nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4)
-        code = next((cell for cell in notebook.cells if cell.cell_type == "code"), None)
-        if code is not None:
-            figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
-            drawn = {"application/vnd.plotly.v1+json": figure.to_plotly_json()}
-            code.outputs = [new_output("display_data", nbformat.from_dict(_plain(drawn)))]
-        text = page(notebook, f"{name}.html", [f"{each}.html" for each in NAMES])
-        (place / "pages").mkdir(exist_ok=True)
-        (place / "pages" / f"{name}.html").write_text(text, encoding="utf-8")
-    from pipelab.figures.live import plotly_js
-
-    (place / "pages" / "plotly.min.js").write_text(plotly_js(), encoding="utf-8")
-    ledger = pl.reproduce(["boostr"])
-    with warnings.catch_warnings():  # Sphinx's, about what its extensions call
-        warnings.simplefilter("ignore")
-        _module("build").build(place / "site", pages=place / "pages", ledger=ledger)
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Sphinx's, about what its extensions call
+        patch.syspath_prepend(ROOT / "docs")
+        pages = importlib.import_module("pages")
+        patch.setattr(pages, "executed", _drawn_in_the_first_cell)
+        patch.setattr(pages, "notebooks_of_the_course", lambda: notebooks_of_the_course()[:1])
+        claims = pl.reproduce(["boostr"])
+        patch.setattr(pl, "reproduce", lambda: claims)
+        complaints = io.StringIO()
+        app = Sphinx(
+            ROOT,
+            ROOT / "docs",
+            place / "site",
+            place / "trees",
+            "html",
+            status=None,
+            warning=complaints,
+        )
+        app.build()
+    assert complaints.getvalue() == ""  # `-W`: a link that leads nowhere is one
     return place / "site"
-
-
-def _plain(figure):
-    import json
-
-    from plotly.utils import PlotlyJSONEncoder
-
-    return json.loads(json.dumps(figure, cls=PlotlyJSONEncoder))
 
 
 needs_chromium = pytest.mark.skipif(
@@ -114,7 +154,13 @@ def test_every_link_of_the_site_leads_somewhere(site):
         path.relative_to(site).as_posix(): path.read_text(encoding="utf-8")
         for path in site.rglob("*.html")
     }
-    assert {"index.html", "ledger.html", "search.html", "api/index.html"} <= set(texts)
+    assert {
+        "index.html",
+        "docs/index.html",
+        "docs/ledger.html",
+        "search.html",
+        "docs/reference.html",
+    } <= set(texts)
     anchors = {name: set(re.findall(r'\bid="([^"]+)"', text)) for name, text in texts.items()}
     links = 0
     for name, text in texts.items():
@@ -130,7 +176,7 @@ def test_every_link_of_the_site_leads_somewhere(site):
                 assert {anchor, unquote(anchor)} & anchors[file], (name, target)
     assert links > 1000
     for name in pl.__all__:
-        assert any(f"pipelab.{name}" in anchors[f] for f in anchors if f.startswith("api/")), name
+        assert f"pipelab.{name}" in anchors["docs/reference.html"], name
 
 
 @pytest.mark.browser
@@ -149,15 +195,31 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
                 "console",
                 lambda message: errors.append(message.text) if message.type == "error" else None,
             )
-            for name in ("api/index.html", "ledger.html", "docs/using.html", "index.html"):
+            for name in (
+                "docs/reference.html",
+                "docs/ledger.html",
+                "docs/using.html",
+                "docs/how_a_placement_is_computed.html",
+                "docs/index.html",
+            ):
                 tab.goto((site / name).as_uri())
                 assert tab.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+                formulas = tab.locator("math").evaluate_all("m => m.map(x => x.clientWidth)")
+                assert ("computed" in name) == bool(formulas)
+                assert all(wide > 4 for wide in formulas)
+        tab.goto((site / "index.html").as_uri())
+        tab.wait_for_url("**/docs/index.html")
         cards = tab.locator(".gallery img")
         assert cards.first.get_attribute("alt").startswith("tiny: 217.5 tokens/s")
         cards.first.scroll_into_view_if_needed()
         tab.wait_for_function("document.querySelector('.gallery img').naturalWidth > 300")
         tab.locator(".gallery a").first.click()
-        tab.wait_for_selector(".figure .main-svg")
+        tab.wait_for_selector(".plotly-graph-div .main-svg")
+        tab.wait_for_function(
+            "[...document.querySelectorAll('.plotly-graph-div')].every("
+            "f => f.querySelector('.main-svg').clientWidth <= f.parentElement.clientWidth)"
+        )
+        assert tab.locator(".sidebar-tree .current-page").text_content().strip().startswith("00 ")
         tab.goto((site / "search.html").as_uri() + "?q=bottleneck")
         found = tab.locator("#search-results li a")
         found.first.wait_for()
@@ -165,10 +227,3 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
         browser.close()
     assert errors == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
-
-
-def test_somebodys_folder_is_left_alone(tmp_path):
-    (tmp_path / "letter.txt").write_text("dear")
-    with pytest.raises(SystemExit, match="holds something else"):
-        _module("build").build(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]

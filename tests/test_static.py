@@ -18,24 +18,22 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 import pipelab as pl
 from lab_session import CHROMIUM
 from pipelab.engine.formulations.joint import joint_formulation
-from pipelab.io.paths import notebooks_dir
-from pipelab.io.static import client, site, static_copy
-from pipelab.io.static.figures import figure_html, figure_of_state
+from pipelab.io import paths
+from pipelab.io.paths import notebook_files
+from pipelab.io.static import client, static_copy
 from pipelab.io.static.formulas import typeset, typeset_html
-from pipelab.io.static.one_page import page
-from pipelab.io.static.stills import NOTE, still
+from pipelab.io.static.one_page import NOTE, figure_html, figure_of_state, page, still
 from pipelab.widgets.chart import LiveChart
 
-EVERY = sorted(
-    p.relative_to(notebooks_dir()).with_suffix("").as_posix()
-    for p in notebooks_dir().rglob("*.ipynb")
-    if ".ipynb_checkpoints" not in p.parts
-)
+EVERY = notebook_files()
 PAGES = ["index.html", *(f"{name}.html" for name in EVERY)]
 
 
 def _read(name):
-    return nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4)
+    text = EVERY[name].read_text(encoding="utf-8")
+    if EVERY[name].suffix == ".md":
+        return new_notebook(cells=[new_markdown_cell(text)])
+    return nbformat.reads(text, as_version=4)
 
 
 def _prose(name):
@@ -136,7 +134,7 @@ def test_controls_are_shown_with_their_values():
     output = widgets.Output(
         outputs=({"output_type": "stream", "name": "stdout", "text": "five stages"},)
     )
-    text = still(box.model_id, _states(), lambda inner: "")
+    text = still(box.model_id, _states())
     for part in (
         NOTE,
         "T4 <b>6</b>",
@@ -149,11 +147,8 @@ def test_controls_are_shown_with_their_values():
     assert "Stop" not in text
     assert "not this" not in text
     assert "nor this" not in text
-    assert "five stages" in still(output.model_id, _states(), lambda inner: inner["text"])
-    assert (
-        still("gone", {}, lambda inner: "")
-        == f'<div class="still"><p class="note">{NOTE}</p></div>'
-    )
+    assert "five stages" in still(output.model_id, _states())
+    assert still("gone", {}) == f'<div class="still"><p class="note">{NOTE}</p></div>'
 
 
 # pages
@@ -237,7 +232,7 @@ def two(monkeypatch, tmp_path):
     )
     nbformat.write(first, root / "a.ipynb")
     nbformat.write(second, root / "b.ipynb")
-    monkeypatch.setattr(site, "notebooks_dir", lambda: root)
+    monkeypatch.setattr(paths, "notebooks_dir", lambda: root)
     return root
 
 
@@ -298,7 +293,7 @@ def small(tmp_path_factory):
     nbformat.write(new_notebook(cells=cells), root / "notebooks" / "small.ipynb")
     nbformat.write(_read("glossary"), root / "notebooks" / "glossary.ipynb")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(site, "notebooks_dir", lambda: root / "notebooks")
+        patch.setattr(paths, "notebooks_dir", lambda: root / "notebooks")
         return static_copy(root / "copy")
 
 
@@ -328,9 +323,10 @@ def test_the_pages_live_in_a_browser(small):
         for path in small:
             tab.goto(path.as_uri())
             tab.wait_for_function(
-                "() => [...document.querySelectorAll('.figure')].every(f => f.querySelector('.main-svg .gtitle'))"
+                "() => [...document.querySelectorAll('.plotly-graph-div')]"
+                ".every(f => f.querySelector('.main-svg .gtitle'))"
             )
-            drawn[path.stem] = tab.locator(".figure").evaluate_all(
+            drawn[path.stem] = tab.locator(".plotly-graph-div").evaluate_all(
                 "all => all.map(f => f.clientWidth)"
             )
             formulas[path.stem] = tab.locator("math").evaluate_all(
@@ -345,9 +341,9 @@ def test_the_pages_live_in_a_browser(small):
                 ), link
         # A figure answers: hovering a bar says what it is.
         tab.goto(small[2].as_uri())
-        tab.wait_for_selector(".figure .barlayer path", state="attached")
-        tab.locator(".figure").first.scroll_into_view_if_needed()
-        box = tab.locator(".figure .barlayer path").first.bounding_box()
+        tab.wait_for_selector(".plotly-graph-div .barlayer path", state="attached")
+        tab.locator(".plotly-graph-div").first.scroll_into_view_if_needed()
+        box = tab.locator(".plotly-graph-div .barlayer path").first.bounding_box()
         tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2, steps=4)
         tab.wait_for_selector(".hoverlayer .hovertext")
         # A term is one click away.

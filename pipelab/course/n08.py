@@ -60,7 +60,7 @@ def published_bubbles() -> tuple[PublishedBubble, ...]:
     References
     ----------
     P. Qi et al., *Zero Bubble Pipeline Parallelism*, arXiv 2401.10241v1, tables 5 and 9;
-    `data/README.md` says more.
+    `notebooks/data.md` says more.
 
     Examples
     --------

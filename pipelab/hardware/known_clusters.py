@@ -115,11 +115,11 @@ def load_cluster(
     A row of links.csv holds for both ways, unless the way back has a row of its own. GPUs that
     NVLink joins, each to each, are a node: with a switch all of a host, with bridges the pairs; of
     a mesh, groups in the order of the GPUs' numbers. Those without NVLink are a node that talks
-    over PCIe. `data/README.md` says what each word of the listing stands for in GB/s.
+    over PCIe. `notebooks/data.md` says what each word of the listing stands for in GB/s.
 
     References
     ----------
-    `data/clusters.csv` names the source of every row, `data/README.md` the meaning of every column.
+    `data/clusters.csv` names the source of every row, `notebooks/data.md` the meaning of every column.
 
     Examples
     --------

@@ -98,7 +98,7 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
 
     References
     ----------
-    `data/gpus.csv` names the source of every row, `data/README.md` the meaning of every column.
+    `data/gpus.csv` names the source of every row, `notebooks/data.md` the meaning of every column.
 
     Examples
     --------

@@ -60,7 +60,7 @@ def load_model(
 
     References
     ----------
-    `data/models.csv` names the source of every row, `data/README.md` the meaning of every column.
+    `data/models.csv` names the source of every row, `notebooks/data.md` the meaning of every column.
 
     Examples
     --------

@@ -43,7 +43,7 @@ class Coefficients:
     Notes
     -----
     The write-up prints neither this formula nor any coefficient: both come from its author's code.
-    The symbols a, β, γ and c are pipelab's. The bundled values are synthetic; see `data/README.md`.
+    The symbols a, β, γ and c are pipelab's. The bundled values are synthetic; see `notebooks/data.md`.
     """
 
     per_token: Number

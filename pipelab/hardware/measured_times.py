@@ -363,7 +363,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         `per_layer` (of a table of your own) and `beyond`, as for `Measured`. Of other tools' files,
         what they do not say: `gpu_type`, `model`, `precision`, `phase`, `batch`, `tokens` (of a
         prompt, or of the context in decode; where the file has several, those that count) and
-        `output_tokens`. `data/README.md` says what each format needs.
+        `output_tokens`. `notebooks/data.md` says what each format needs.
 
     Returns
     -------

@@ -61,7 +61,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
 
     References
     ----------
-    `data/measured_times.csv` names the source of every row; `data/README.md` says which constants
+    `data/measured_times.csv` names the source of every row; `notebooks/data.md` says which constants
     were fitted to them.
 
     Examples

@@ -656,7 +656,7 @@ class Roofline:
         **stated
             What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
             `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
-            `node_gb_per_s`. `data/README.md` says what each format needs.
+            `node_gb_per_s`. `notebooks/data.md` says what each format needs.
 
         Returns
         -------

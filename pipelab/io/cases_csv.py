@@ -4,7 +4,7 @@
 `network_bandwidth.csv` (a labelled square matrix, row = sender). Two more are optional:
 `throughput_coefficients.csv` replaces the bundled coefficients, `layers.csv` (layer,
 weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have a column
-usd_per_hour. `data/README.md` gives unit and source of every column.
+usd_per_hour. `notebooks/data.md` gives unit and source of every column.
 """
 
 import os
@@ -104,7 +104,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     Returns
     -------
     Problem
-        Its name is that of the folder. Units and sources of every column are in `data/README.md`.
+        Its name is that of the folder. Units and sources of every column are in `notebooks/data.md`.
         The bundled cases, which are the write-up's, set `link_units="transfers"` in their files,
         and every result says so. A folder in the newest form (see Notes) has `Roofline`.
 
@@ -226,7 +226,7 @@ def load_coefficients(path: str | Path | None = None) -> LinearThroughput:
 
     References
     ----------
-    The bundled coefficients are the write-up's and synthetic: `data/README.md`.
+    The bundled coefficients are the write-up's and synthetic: `notebooks/data.md`.
     """
     bundled = data_dir() / "linear_throughput.csv"
     path = bundled if path is None else path_of("load_coefficients", path)

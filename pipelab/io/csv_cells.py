@@ -249,7 +249,7 @@ def saved_run(name: str) -> "DataFrame":
     -------
     pandas.DataFrame
         Columns `series`, `value`, `seed`, `method`, `seconds`, `status`, `throughput` (tokens/s),
-        `variables` and `rows`; `data/README.md` explains each.
+        `variables` and `rows`; `notebooks/data.md` explains each.
 
     Raises
     ------

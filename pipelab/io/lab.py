@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from pipelab.errors import InvalidValue
-from pipelab.io.paths import in_clone, notebooks_dir
+from pipelab.io.paths import in_clone, notebook_files, notebooks_dir
 from pipelab.io.student import is_solution, without_solutions
 from pipelab.io.whole_files import path_of, refused, write_to
 
@@ -53,13 +53,11 @@ def copy_notebooks(folder: str | Path, *, student: bool = False) -> list[Path]:
         expected = "is a file; expected a folder to copy the notebooks into"
         raise InvalidValue("copy", [("folder", str(folder), expected)])
     copied = []
-    for source in sorted(notebooks_dir().rglob("*.ipynb")):
-        if ".ipynb_checkpoints" in source.parts:
-            continue
+    for source in notebook_files().values():
         name, whole = source.relative_to(notebooks_dir()), source.read_bytes()
         if student and is_solution(name.as_posix()):
             continue
-        if student:
+        if student and name.suffix == ".ipynb":
             notebook = without_solutions(json.loads(whole))
             whole = f"{json.dumps(notebook, indent=1, ensure_ascii=False)}\n".encode()
         target = folder / name

@@ -24,3 +24,14 @@ def data_dir() -> Path:
 def notebooks_dir() -> Path:
     """Return the folder of the bundled notebooks."""
     return _folder("notebooks")
+
+
+def notebook_files() -> dict[str, Path]:
+    """Every notebook, and the page about the data, by names such as "solutions/05_joint_ilp"; solutions last."""
+    root = notebooks_dir()
+    found = {
+        path.relative_to(root).with_suffix("").as_posix(): path
+        for path in root.rglob("*")
+        if path.suffix in (".ipynb", ".md") and ".ipynb_checkpoints" not in path.parts
+    }
+    return {name: found[name] for name in sorted(found, key=lambda name: ("/" in name, name))}

@@ -47,12 +47,13 @@ def _replaced(found: re.Match) -> str:
     if parts.get("code"):
         return parts["code"]
     if parts.get("block"):
-        return _mathml(parts["block"].strip(), "block")
-    return _mathml(unescape(parts["inline"]), "inline")
+        return mathml(parts["block"].strip(), "block")
+    return mathml(unescape(parts["inline"]), "inline")
 
 
 @cache
-def _mathml(tex: str, display: str) -> str:
+def mathml(tex: str, display: str) -> str:
+    """Return a formula as MathML, `display` "inline" or "block"."""
     from latex2mathml.converter import convert
 
     for name, sign in _FENCES.items():

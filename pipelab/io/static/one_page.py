@@ -1,5 +1,9 @@
-"""One notebook as a page: text, code and outputs, with links to the other pages."""
+"""One notebook as a page: text, code and outputs, with links to the other pages.
 
+Widgets are shown as a page without a kernel can show them: their first state, in words and pictures.
+"""
+
+import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -8,17 +12,18 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
-from pipelab.io.static.figures import figure_html
+from pipelab.figures.live import figure_html
 from pipelab.io.static.formulas import typeset, typeset_html
-from pipelab.io.static.stills import still
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _FIGURE, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
 _STATE = "application/vnd.jupyter.widget-state+json"
-_FOLDED = "pipelab-folded"  # cells whose code shows an answer
-_LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.ipynb(#[^"]*)?"[^>]*>(.*?)</a>', flags=re.S)
+NOTE = "Sliders and buttons work in the live notebook; here is the state in which it opens."
+_PREFIX = "IPY_MODEL_"
+_FOLDED = "remove-input"  # leaves the code of a cell out
+_LINK = re.compile(r'<a\s[^>]*?href="([^":]+?)\.(?:ipynb|md)(#[^"]*)?"[^>]*>(.*?)</a>', flags=re.S)
 
 
 def title_of(notebook: "NotebookNode") -> str:
@@ -37,7 +42,10 @@ def page(notebook: "NotebookNode", name: str, pages: Sequence[str]) -> str:
     pages : sequence of str
         All pages there will be; a link to any other notebook becomes plain text.
     """
-    plain = _plain(notebook)
+    plain = with_outputs_as_html(notebook)
+    for cell in plain.cells:
+        if cell.cell_type == "markdown":
+            cell.source = typeset(cell.source)
     outputs = [o for cell in plain.cells for o in cell.get("outputs", ()) if "data" in o]
     figures = any("Plotly.newPlot" in o.data.get("text/html", "") for o in outputs)
     about = {"title": title_of(notebook), "name": name, "pages": pages, "figures": figures}
@@ -63,26 +71,33 @@ def _exporter() -> Any:
     )
 
 
-def _plain(notebook: "NotebookNode") -> "NotebookNode":
-    """Return the notebook with formulas as MathML and outputs as text or HTML, without cell numbers."""
+def with_outputs_as_html(notebook: "NotebookNode") -> "NotebookNode":
+    """Return a copy whose figures, widgets and objects are HTML, without cell numbers and what goes to stderr.
+
+    Cells whose code is folded, since it shows an answer, get the tag that leaves their code out.
+    """
     from copy import deepcopy
 
     plain = deepcopy(notebook)
     models = plain.metadata.pop("widgets", {}).get(_STATE, {}).get("state", {})
     for cell in plain.cells:
-        if cell.cell_type == "markdown":
-            cell.source = typeset(cell.source)
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
-        for output in cell.outputs:
-            data = output.get("data", {})
-            if _FIGURE in data or _WIDGET in data or "text/html" in data:
-                output.update(output_type="display_data", metadata={})
-                output.data = {"text/html": _html(output, models)}
+        cell.outputs = [
+            _shown(output, models) for output in cell.outputs if output.get("name") != "stderr"
+        ]
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), _FOLDED]
     return plain
+
+
+def _shown(output: "NotebookNode", models: Mapping) -> "NotebookNode":
+    from nbformat.v4 import new_output
+
+    if {_FIGURE, _WIDGET, "text/html"}.isdisjoint(output.get("data", ())):
+        return output
+    return new_output("display_data", {"text/html": _html(output, models)})
 
 
 def _html(output: Mapping, models: Mapping) -> str:
@@ -91,11 +106,72 @@ def _html(output: Mapping, models: Mapping) -> str:
     if _FIGURE in data:
         return figure_html(data[_FIGURE])
     if _WIDGET in data:
-        return still(data[_WIDGET]["model_id"], models, lambda inner: _html(inner, models))
+        return still(data[_WIDGET]["model_id"], models)
     if "text/html" in data:
         return f'<div class="wide">{typeset_html("".join(data["text/html"]))}</div>'
     text = output.get("text") or data.get("text/plain") or ""
     return f"<pre>{escape(''.join(text))}</pre>" if text else ""
+
+
+def still(model: str, models: Mapping[str, Mapping]) -> str:
+    """Write a widget as HTML, given its id and every widget of the notebook by its id, with its `state`."""
+    return f'<div class="still"><p class="note">{NOTE}</p>{_parts(model, models)}</div>'
+
+
+def _state(model: str | None, models: Mapping) -> Mapping:
+    return models.get((model or "").removeprefix(_PREFIX), {}).get("state", {})
+
+
+def _parts(model: str, models: Mapping) -> str:
+    state = _state(model, models)
+    layout = _state(state.get("layout"), models)
+    if (
+        "pipelab-live-only" in state.get("_dom_classes", ())
+        or layout.get("display") == "none"
+        or layout.get("visibility") == "hidden"
+    ):
+        return ""
+    figure = figure_of_state(state)
+    if figure is not None:
+        return figure_html(figure)
+    if state.get("children"):
+        inside = "".join(_parts(child, models) for child in state["children"])
+        kind = "row" if state.get("_model_name") == "HBoxModel" else "column"
+        return f'<div class="{kind}">{inside}</div>'
+    if "outputs" in state:
+        return "".join(_html(output, models) for output in state["outputs"])
+    if isinstance(state.get("code"), str):
+        return f"<details><summary>As code</summary><pre>{escape(state['code'])}</pre></details>"
+    return _control(state)
+
+
+def _control(state: Mapping) -> str:
+    """Write a control as its label and its value; text stays as it is."""
+    label, value = state.get("description") or "", state.get("value")
+    if state.get("_model_name") in ("HTMLModel", "HTMLMathModel"):
+        return f"<div>{value}</div>" if value else ""
+    options, index = state.get("_options_labels"), state.get("index")
+    if options is not None and isinstance(index, int):
+        value = options[index]
+    if (
+        not label
+        or value is None
+        or state.get("_model_name") in ("ButtonModel", "FloatProgressModel")
+    ):
+        return ""
+    if isinstance(value, bool):
+        value = "yes" if value else "no"
+    shown = f"{value:g}" if isinstance(value, float) else str(value)
+    return f'<span class="control">{escape(label)} <b>{escape(shown)}</b></span>'
+
+
+def figure_of_state(state: Mapping) -> dict | None:
+    """Return the figure in the saved state of an explorer's chart, which keeps it as text; None for another widget."""
+    if not isinstance(state.get("drawing"), str):
+        return None
+    figure = json.loads(state["drawing"])
+    look = {"template": json.loads(state["look"])} if state.get("look") else {}
+    return {"data": figure["data"], "layout": figure["layout"] | look}
 
 
 def linked(body: str, name: str, pages: Sequence[str]) -> str:

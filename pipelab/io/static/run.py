@@ -3,7 +3,6 @@
 import os
 import subprocess
 import tempfile
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelab.errors import PipelabError
@@ -27,8 +26,8 @@ if "ipywidgets" in sys.modules:
     get_ipython().display_pub.publish({{"{_STATE}": Widget.get_manager_state()}})"""
 
 
-def executed(path: Path) -> "NotebookNode":
-    """Run a notebook and return it with its outputs.
+def executed(notebook: "NotebookNode", name: str = "a notebook") -> "NotebookNode":
+    """Run a notebook in place and return it with its outputs; errors call it `name`.
 
     Raises
     ------
@@ -40,7 +39,6 @@ def executed(path: Path) -> "NotebookNode":
 
     from pipelab.io.static.client import notebook_client
 
-    notebook = nbformat.read(path, as_version=4)
     # A figure is kept as its data alone, without a copy of plotly.js.
     environment = dict(os.environ, PLOTLY_RENDERER="plotly_mimetype")
     with tempfile.TemporaryDirectory() as scratch:
@@ -52,10 +50,10 @@ def executed(path: Path) -> "NotebookNode":
             client.execute(env=environment, stderr=subprocess.DEVNULL)  # the kernel's own log
         except CellExecutionError as error:
             raise PipelabError(
-                f"{path.name}: a cell failed with {error.ename}: {error.evalue}"
+                f"{name}: a cell failed with {error.ename}: {error.evalue}"
             ) from None
         except (CellTimeoutError, DeadKernelError) as error:
-            raise PipelabError(f"{path.name}: {str(error).splitlines()[0]}") from None
+            raise PipelabError(f"{name}: {str(error).splitlines()[0]}") from None
     _update_widgets(notebook, notebook.cells.pop())
     return notebook
 
@@ -70,9 +68,5 @@ def _update_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
     for output in settled.outputs:
         for model, known in output.get("data", {}).get(_STATE, {}).get("state", {}).items():
             if model in heard:
-                inside = heard[model]["state"].get("outputs")
-                heard[model] = (
-                    known
-                    if inside is None
-                    else known | {"state": {**known["state"], "outputs": inside}}
-                )
+                known["state"].pop("outputs", None)
+                heard[model]["state"].update(known["state"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js
-from pipelab.io.paths import notebooks_dir
+from pipelab.io.paths import notebook_files
 from pipelab.io.static.one_page import page, title_of
 from pipelab.io.static.run import executed
 from pipelab.io.student import is_solution, without_solutions
@@ -59,13 +59,13 @@ def static_copy(
         A notebook failed. Nothing is written then.
     """
     folder = path_of("static_copy", folder, "folder")
-    names = _names(notebooks, student)
+    files = _files(notebooks, student)
     _check(folder)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".pipelab-") as scratch:
             made = Path(scratch) / "made"
-            written = _write(made, names, student, progress)
+            written = _write(made, files, student, progress)
             if folder.exists():
                 shutil.move(folder, Path(scratch) / "old")
             made.rename(folder)
@@ -74,17 +74,13 @@ def static_copy(
     return [folder / name for name in written]
 
 
-def _names(wanted: Sequence[str] | None, student: bool) -> list[str]:
-    root = notebooks_dir()
-    found = [p.relative_to(root).with_suffix("").as_posix() for p in root.rglob("*.ipynb")]
-    known = sorted(
-        (n for n in found if ".ipynb_checkpoints" not in n), key=lambda name: ("/" in name, name)
-    )
-    known = [name for name in known if not (student and is_solution(name))]
+def _files(wanted: Sequence[str] | None, student: bool) -> dict[str, Path]:
+    known = notebook_files()
+    known = {n: file for n, file in known.items() if not (student and is_solution(n))}
     for name in wanted or ():
         if name not in known:
             raise UnknownName(f"there is no notebook {name!r}; {nearest(name, known)}")
-    return [name for name in known if not wanted or name in wanted]
+    return {name: file for name, file in known.items() if not wanted or name in wanted}
 
 
 def _check(folder: Path) -> None:
@@ -103,17 +99,22 @@ def _check(folder: Path) -> None:
         raise InvalidValue("static_copy", [("folder", str(folder), expected)])
 
 
-def _write(made: Path, names: list[str], student: bool, progress: bool) -> list[str]:
+def _write(made: Path, files: dict[str, Path], student: bool, progress: bool) -> list[str]:
+    from nbformat.v4 import new_markdown_cell, new_notebook, reads
     from tqdm import tqdm
 
-    pages = ["index.html", *(f"{name}.html" for name in names)]
+    pages = ["index.html", *(f"{name}.html" for name in files)]
     run: dict[str, NotebookNode] = {}
-    bar = tqdm(names, disable=not progress, unit="notebook", leave=False)
-    for name in bar:
+    bar = tqdm(files.items(), disable=not progress, unit="notebook", leave=False)
+    for name, file in bar:
         bar.set_postfix_str(name)
-        run[name] = executed(notebooks_dir() / f"{name}.ipynb")
-        if student:
-            without_solutions(run[name])
+        text = file.read_text(encoding="utf-8")
+        if file.suffix == ".md":
+            run[name] = new_notebook(cells=[new_markdown_cell(text)])
+        else:
+            run[name] = executed(reads(text), file.name)
+            if student:
+                without_solutions(run[name])
         _put(made / f"{name}.html", page(run[name], f"{name}.html", pages))
     _put(made / "index.html", page(_index(run), "index.html", pages))
     _put(made / "plotly.min.js", plotly_js())
