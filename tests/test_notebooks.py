@@ -124,18 +124,6 @@ def test_notebook(path):
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
-def test_cells_are_short(path):
-    cells = nbformat.read(path, as_version=4).cells
-    lengths = sorted(c.source.count("\n") + 1 for c in cells if c.cell_type == "code")
-    assert max(lengths, default=0) <= 12
-    assert not lengths or lengths[len(lengths) // 2] <= (4 if path.parent == notebooks_dir() else 6)
-    words = [
-        len(c.source.split()) for c in cells if c.cell_type == "markdown" and "|" not in c.source
-    ]
-    assert max(words) <= 90
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
 def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
     """`pipelab lab` serves their folder and nothing above it; what the data mean stands in data.md."""
     text = "\n".join(

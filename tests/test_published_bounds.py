@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from pipelab.course.n08 import published_bubbles
-from pipelab.engine.best_schedules import question_of, span_bound
+from pipelab.engine.best_schedules import question_of
 
 SHARE = 32 / 34  # of a microbatch's activations, kept until W; the paper's model stores no scores
 HALF_A_DIGIT = 0.5e-4
@@ -15,7 +15,7 @@ def least_rate(setting, times):
     costs = replace(setting.costs, weight_activation=SHARE)
     limit = times * setting.ranks
     question = question_of(costs, setting.microbatches, setting.ranks, None, limit, True)
-    return 1 - question.work / span_bound(question)
+    return 1 - question.work / question.least("span")
 
 
 def test_no_printed_rate_is_below_what_is_proven():

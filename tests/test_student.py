@@ -9,7 +9,7 @@ import pytest
 from pipelab.io.command_line import main
 from pipelab.io.lab import copy_notebooks
 from pipelab.io.paths import notebooks_dir
-from pipelab.io.static.site import _names
+from pipelab.io.static.site import _files
 from pipelab.io.student import without_solutions
 
 FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
@@ -64,10 +64,10 @@ def test_the_command_copies_them_and_overwrites_nothing(tmp_path, monkeypatch, c
 
 
 def test_pages_for_students_have_no_solutions(tmp_path, monkeypatch):
-    assert [name for name in _names(None, student=True) if "/" in name] == []
+    assert [name for name in _files(None, student=True) if "/" in name] == []
     from pipelab.io.static import site
 
-    monkeypatch.setattr(site, "executed", lambda path: _read(path.name))
+    monkeypatch.setattr(site, "executed", lambda notebook, name: _read(name))
     pages = site.static_copy(tmp_path / "pages", ["01_splitting_layers"], student=True)
     text = "".join(page.read_text(encoding="utf-8") for page in pages)
     assert "Exercises" in text
