@@ -3,7 +3,7 @@
 python docs/make_instructors.py
 
 The words of the rubrics stand in `docs/rubrics.toml`. What the notebooks say is taken from them: what is
-asked, the questions to guess at, and what `pl.check` says of common mistakes.
+asked, the questions to guess at, and what `course.check` says of common mistakes.
 """
 
 import ast
@@ -15,10 +15,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pipelab.course import Notebook, notebooks_of_the_course
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Number
-from pipelab.io.paths import notebooks_dir
+from pipelab.course.outline import Notebook, notebooks_of_the_course
+from pipelab.files.paths import notebooks_dir
 
 PAGE = Path(__file__).parent / "instructors.md"
 RUBRICS = Path(__file__).parent / "rubrics.toml"
@@ -53,7 +53,7 @@ def _section(book: Notebook) -> str:
 def _questions(texts: list[str]) -> Iterator[str]:
     """What the notebook asks before it tells, where the question is plain text."""
     for text in texts:
-        if "pl.guess(" not in text:
+        if "course.guess(" not in text:
             continue
         for call in ast.walk(ast.parse(text)):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "guess":

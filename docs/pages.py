@@ -4,6 +4,7 @@ import re
 import shutil
 from html import escape, unescape
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import nbformat
@@ -12,12 +13,12 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 import pipelab as pl
-from pipelab.course import notebooks_of_the_course
+from pipelab.cli.static.formulas import mathml
+from pipelab.cli.static.one_page import with_outputs_as_html
+from pipelab.cli.static.run import executed
+from pipelab.cli.student import without_solutions
+from pipelab.course.outline import notebooks_of_the_course
 from pipelab.figures.live import plotly_js
-from pipelab.io.static.formulas import mathml
-from pipelab.io.static.one_page import with_outputs_as_html
-from pipelab.io.static.run import executed
-from pipelab.io.student import without_solutions
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The gallery shows a notebook's first figure, or the first one below this heading.
@@ -95,30 +96,37 @@ def _generated(_app: Sphinx, name: str, source: list[str]) -> None:
     if name == "docs/reference":
         source[0] += _reference()
     if name == "docs/ledger":
-        body = pl.reproduce().html().partition("</h1>")[2].partition("</body>")[0]
+        body = pl.course.reproduce().html().partition("</h1>")[2].partition("</body>")[0]
         source[0] += f"\n```{{raw}} html\n{body}\n```\n"
 
 
 def _reference() -> str:
-    """Every public name, in the order and with the headings of `__init__.pyi`."""
-    stub = (Path(pl.__file__).parent / "__init__.pyi").read_text(encoding="utf-8")
+    """Every public name, in the order and with the headings of the stubs `__init__.pyi`; then rules and errors."""
     lines = []
-    for line in stub.splitlines():
-        if line.startswith("# ") and not line.startswith(("# The public", "# ruff")):
-            lines.append(f"\n## {line.removeprefix('# ')}\n")
-        for name in re.findall(r"\b(\w+) as \1\b", line):
-            lines.append(f"```{{eval-rst}}\n{_entry(name)}```\n")
+    for package in (pl, pl.hardware, pl.writeup, pl.course):
+        lines.append(f"\n## `{package.__name__}`\n")
+        stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
+        for line in stub.splitlines():
+            if line.startswith("# ") and not line.startswith(("# The public", "# ruff")):
+                lines.append(f"\n### {line.removeprefix('# ')}\n")
+            for name in re.findall(r"\b(\w+) as \1\b", line):
+                lines.append(f"```{{eval-rst}}\n{_entry(package, name)}```\n")
+    for module in (pl.splits, pl.errors):
+        members = f".. automodule:: {module.__name__}\n   :members:\n   :noindex:\n"
+        lines.append(f"\n## `{module.__name__}`\n\n```{{eval-rst}}\n{members}```\n")
     return "\n".join(lines)
 
 
-def _entry(name: str) -> str:
-    value = getattr(pl, name)
+def _entry(package: ModuleType, name: str) -> str:
+    value, full = getattr(package, name), f"{package.__name__}.{name}"
+    if isinstance(value, ModuleType):
+        return f"`{full}`: see below.\n"
     if not isinstance(value, type):
-        return f".. autofunction:: pipelab.{name}\n"
+        return f".. autofunction:: {full}\n"
     kind = "exception" if issubclass(value, BaseException) else "class"
     fields = ", ".join(getattr(value, "_fields", ()))  # of a named tuple; its docstring has them
     skipped = f"   :exclude-members: {fields}\n" if fields else ""
-    return f".. auto{kind}:: pipelab.{name}\n   :members:\n{skipped}"
+    return f".. auto{kind}:: {full}\n   :members:\n{skipped}"
 
 
 def _plotly_and_gallery(app: Sphinx, name: str, _template: str, context: dict, _: Any) -> None:

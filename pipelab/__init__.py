@@ -12,17 +12,17 @@ is imported when it is first used, so that `import pipelab` stays quick.
 import signal
 import threading
 
-import lazy_loader
+from pipelab.lazy_names import public_names
 
 _A_MOMENT = 0.1  # seconds
 __version__ = "0.2.0"
 
-_import, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__all__, _import = public_names(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
     """Import a public name when it is first used."""
-    from pipelab.engine.interrupts import noted_interrupts
+    from pipelab.interrupts import noted_interrupts
 
     try:
         with noted_interrupts(passed_on=False) as interrupted:
@@ -36,3 +36,7 @@ def __getattr__(name: str) -> object:
         from pipelab.errors import MissingPackage
 
         raise MissingPackage(f"pl.{name}", error.name or "") from error
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -29,12 +29,11 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp
 
-from pipelab.costs import link_unit
 from pipelab.errors import NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance
 from pipelab.placement import Placement
-from pipelab.problem import Problem
+from pipelab.problem import Problem, link_unit
 
 __all__ = ["Counted", "Piece", "fewest_stages", "placed", "rates_of_mixes", "solve_by_counting"]
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
 
-from pipelab.costs import StageCost, answered, fits_in, link_unit, refuse_transfers
+from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -8,10 +8,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, cast, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NamedTuple,
+    Protocol,
+    cast,
+    runtime_checkable,
+)
+
+import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.costs import CostModel, StageCost, answered, link_answered, link_unit
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
@@ -21,12 +31,13 @@ from pipelab.fields import (
     Layers,
     Positive,
     checked,
+    is_list,
+    is_real,
     python_value,
     whole_number,
 )
 
 if TYPE_CHECKING:
-    import numpy as np
     from pandas import DataFrame
 
 
@@ -233,6 +244,107 @@ class Workload:
         return cast(int, self.output_tokens) if self.phase == "mixed" else 0
 
 
+# A stage that needs exactly the available memory fits, despite rounding.
+MEMORY_SLACK = 1 + 1e-9
+
+
+def fits_in(needed_gb: Any, memory_gb: Any) -> Any:
+    """Whether so much memory is enough; numbers or arrays, which broadcast.
+
+    >>> fits_in(80.0 + 1e-12, 80.0), fits_in(80.1, 80.0)
+    (True, False)
+    """
+    return needed_gb <= memory_gb * MEMORY_SLACK
+
+
+class StageCost(NamedTuple):
+    """One stage: its rate, and per GPU its share of the batch and the memory it needs."""
+
+    throughput: float  # tokens/s
+    batch: tuple[float, ...]  # sequences on each GPU, on average
+    memory_gb: tuple[float, ...]  # needed on each GPU
+    # GPUs that split each layer (tensor parallelism); 1: each GPU holds its layers whole.
+    degree: int = 1
+    # Of one microbatch, in whole sequences; None: its tokens over the throughput.
+    pass_seconds: float | None = None
+
+    def fits(self, gpus: Sequence[GPU]) -> bool:
+        """Whether the stage has a rate, and the memory that it needs on each of its GPUs."""
+        needs = zip(self.memory_gb, gpus, strict=True)
+        return self.throughput > 0 and all(fits_in(need, gpu.memory_gb) for need, gpu in needs)
+
+
+@runtime_checkable
+class CostModel(Protocol):
+    """What a cost model must offer; anything that has these four members will do.
+
+    Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
+    engine asks once for all stages that agree in these, and refuses a model that answers otherwise
+    for the last layers than for the first. Optional members make it faster or its
+    reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
+    `pipelab.stage_arrays`. For training, `training_cost(problem, report, **recipe)` gives a
+    `TrainingCost`, as that of `Roofline` does; its `training_table` has them for many stages.
+    """
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        """Names of the GPU types it knows."""
+
+    def check(self, problem: "Problem") -> None:
+        """Raise `InvalidValue` if the model has no answer for this problem.
+
+        Parameters
+        ----------
+        problem : Problem
+            Called when it is made.
+        """
+
+    def stage(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        gpus: Sequence[GPU],
+        layers: range,
+        batch_split: str,
+    ) -> StageCost:
+        """Rate, batch shares and memory of a stage.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        gpus : sequence of GPU
+            Those of the stage.
+        layers : range
+            Numbered from 0.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageCost
+            In tokens/s, sequences and GB.
+        """
+
+    def link_throughput(self, problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
+        """Rate of links.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose tensor counts.
+        bandwidth_gb_per_s : float or array of float
+            In GB/s, of 10^9 bytes.
+
+        Returns
+        -------
+        float or numpy.ndarray
+            In tokens/s, unless the model has another `link_unit`.
+        """
+
+
 @checked
 class Problem:
     """Everything a placement depends on; `Placement` lists the rules that it must obey.
@@ -335,7 +447,7 @@ class Problem:
         elements = self.workload.tokens_passed * self.model.d_model
         return elements * self.model.bytes_per_element / 1e9
 
-    def link_throughput(self, bandwidth_gb_per_s: "np.ndarray | float") -> Any:
+    def link_throughput(self, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """Rate of links of these bandwidths, as the cost model has it.
 
         Parameters
@@ -378,7 +490,7 @@ class Problem:
         return answered(self.costs, self.model, self.workload, gpus, layers, self.batch_split)
 
     def message_seconds(
-        self, bandwidth_gb_per_s: "np.ndarray | float", latency_ms: "np.ndarray | float"
+        self, bandwidth_gb_per_s: np.ndarray | float, latency_ms: np.ndarray | float
     ) -> Any:
         """From the first byte sent to the last received, of one microbatch's message.
 
@@ -442,3 +554,87 @@ def require_identical_layers(problem: Problem, method: str) -> None:
     if not problem.model.uniform:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
         raise NotApplicable(method, [("model", problem.model.name, expected)])
+
+
+def answered(
+    costs: CostModel,
+    model: ModelLike,
+    workload: Workload,
+    gpus: Sequence[GPU],
+    layers: range,
+    batch_split: str,
+) -> StageCost:
+    """What a cost model answers about a stage, in Python's numbers.
+
+    Raises
+    ------
+    InvalidValue
+        It is not a `StageCost`, a number is not valid, or there is not one for each GPU.
+        A rate of 0 says that the model has no answer; infinite memory says that the stage fits
+        nowhere.
+    """
+    cost, each = costs.stage(model, workload, gpus, layers, batch_split), []
+    expected = f"expected a number of at least 0 for each of {counted(len(gpus), 'GPU')}"
+    bad: list[tuple[str, object, str]] = []
+    if isinstance(cost, StageCost):
+        rate, passes = _number(cost.throughput), _number(cost.pass_seconds)
+        if not is_real(rate):
+            bad.append(("throughput", rate, "expected a finite number of tokens/s"))
+        if rate and passes is not None and not (is_real(passes) and passes > 0):
+            bad.append(("pass_seconds", passes, "expected seconds, more than 0, or None"))
+        for name, values in (("batch", cost.batch), ("memory_gb", cost.memory_gb)):
+            numbers = [_number(v) for v in values] if is_list(values) else []
+            fit = [is_real(v) or v == math.inf for v in numbers]
+            if len(numbers) != len(gpus) or not all(fit) or min(numbers) < 0:
+                bad.append((name, values, expected))
+            each.append(numbers)
+    else:
+        bad.append(("answer", cost, "expected a StageCost"))
+    if bad:
+        raise InvalidValue(f"{type(costs).__name__}.stage", bad)
+    batch, memory = (tuple(map(float, numbers)) for numbers in each)
+    passes = None if passes is None else float(passes)
+    return StageCost(float(rate), batch, memory, int(cost.degree), passes)
+
+
+def _number(value: Any) -> Any:
+    """Python's own of what numpy counted."""
+    return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
+
+
+def link_unit(costs: CostModel) -> str:
+    """Return what a cost model counts on links: tokens, or what its attribute `link_units` says.
+
+    Only the write-up's model has one: "transfers", compared with a stage's tokens by mistake.
+    """
+    return getattr(costs, "link_units", "tokens")
+
+
+def link_answered(problem: Problem, bandwidth_gb_per_s: Any) -> Any:
+    """What the problem's cost model answers about links: `Problem.link_throughput`.
+
+    Raises
+    ------
+    InvalidValue
+        It is not a number, or not above 0 where the bandwidth is.
+    """
+    rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
+    if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+        return rate  # one link of very many
+    given = np.asarray(bandwidth_gb_per_s)
+    try:
+        # A model may take all links for equally fast, and answer with one number.
+        rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+        bad = given[(given > 0) & ~(rates > 0)]
+        expected = (
+            f"expected more than 0 {link_unit(problem.costs)}/s where the bandwidth is above 0"
+        )
+        found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+    except (TypeError, ValueError):
+        bad, found = given, rate
+        expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+    if bad.size:
+        raise InvalidValue(
+            f"{type(problem.costs).__name__}.link_throughput", [("rate", found, expected)]
+        )
+    return rates.copy() if given.ndim else rates.item()

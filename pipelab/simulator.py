@@ -68,7 +68,7 @@ def action_times(
     >>> import pipelab as pl
     >>> from pipelab.simulator import action_times
     >>> times = action_times(pl.schedule("1F1B", 2, 2), [1, 1], [1, 1], [1, 1], comm=[0.5])
-    >>> times[pl.Action(0, "B", 1)]
+    >>> times[Action(0, "B", 1)]
     (8.0, 10.0)
     """
     _check_actions(schedule)

@@ -9,7 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from pipelab.io.paths import notebooks_dir
+from pipelab.files.paths import notebooks_dir
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _ENTRY = re.compile(r"### (?P<term>.+)\n")
@@ -44,7 +44,7 @@ def _forms(term: str) -> re.Pattern[str]:
     stem = (
         f"{re.escape(term[:-1])}(?:y|ies)" if term.endswith("y") else f"{re.escape(term)}(?:e?s)?"
     )
-    return re.compile(rf"(?<![\w-]){stem}(?![\w-])", flags=re.I)
+    return re.compile(rf"(?<![\w.-]){stem}(?![\w-])", flags=re.I)
 
 
 def first_met(term: str) -> str:

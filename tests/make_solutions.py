@@ -13,10 +13,10 @@ from pathlib import Path
 
 import nbformat
 
-from pipelab.io.paths import notebooks_dir
+from pipelab.files.paths import notebooks_dir
 
 _FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
-_CHECK = re.compile(r"pl\.check\(\"\d\d\.\d\", (\w+)\)")
+_CHECK = re.compile(r"course\.check\(\"\d\d\.\d\", (\w+)\)")
 
 
 def folded_functions(path: Path) -> dict[str, str]:

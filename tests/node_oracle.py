@@ -12,7 +12,7 @@ import numpy as np
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.costs import link_unit
+from pipelab.problem import link_unit
 
 NETWORKS = (
     "uniform",

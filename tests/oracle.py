@@ -12,9 +12,10 @@ import numpy as np
 
 import pipelab as pl
 import roofline_oracle
-from pipelab.costs import LayerTimes, StageCost, link_unit
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import StageTables
+from pipelab.costs import LayerTimes
+from pipelab.layer_runs import runs_of
+from pipelab.problem import StageCost, link_unit
+from pipelab.stage_arrays import StageTables
 
 
 def line(problem, gpu_type, layers):
@@ -77,7 +78,7 @@ def stage(problem, gpus, span):
             model, problem.workload, [problem.cluster.gpus[g] for g in gpus], span, "even"
         )
         return cost.throughput or None
-    if isinstance(problem.costs, pl.Measured):
+    if isinstance(problem.costs, pl.hardware.Measured):
         return measured(problem, gpus, span)
     if isinstance(problem.costs, pl.Roofline):
         return roofline_oracle.stage(problem, [problem.cluster.gpus[g] for g in gpus], span)
@@ -123,7 +124,7 @@ def pass_seconds(problem, gpus, span):
         return roofline_oracle.way(problem, [problem.cluster.gpus[g] for g in gpus], span)[1]
     if isinstance(problem.costs, TableCosts):
         return interval
-    if isinstance(problem.costs, pl.Measured):
+    if isinstance(problem.costs, pl.hardware.Measured):
         whole = dataclasses.replace(
             load, batch_size=roofline_oracle.whole(load.batch_size / len(gpus)) * len(gpus)
         )
@@ -163,12 +164,12 @@ def measured(problem, gpus, span, load=None):
 
 def link(problem, senders, receivers):
     matrix = problem.cluster.bandwidth_matrix()
-    if isinstance(problem.costs, pl.Measured):  # times of stages alone were measured
+    if isinstance(problem.costs, pl.hardware.Measured):  # times of stages alone were measured
         return link(dataclasses.replace(problem, costs=problem.costs.needs), senders, receivers)
     if isinstance(problem.costs, pl.Roofline):
         return roofline_oracle.link(problem, min(matrix[i][j] for i in senders for j in receivers))
     w, m = problem.workload, problem.model
-    gigabyte = 1024**3 if isinstance(problem.costs, pl.LinearThroughput) else 10**9
+    gigabyte = 1024**3 if isinstance(problem.costs, pl.writeup.LinearThroughput) else 10**9
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / gigabyte
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
     in_transfers = link_unit(problem.costs) == "transfers"
@@ -227,7 +228,7 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
     n, m = int(rng.integers(1, gpus + 1)), int(rng.integers(1, layers + 1))
     names = ["A", "B", "C"]
     coefficients = {
-        name: pl.Coefficients(
+        name: pl.writeup.Coefficients(
             -rng.uniform(0, 0.01),
             rng.uniform(0, 6),
             rng.uniform(-14, 3) * (0.4 if unlike else 1),
@@ -235,7 +236,9 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
         )
         for name in names
     }
-    costs = pl.LinearThroughput(coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0])))
+    costs = pl.writeup.LinearThroughput(
+        coefficients, efficiency=float(rng.choice([0.6, 0.85, 1.0]))
+    )
     if twins:
         names = names[: int(rng.integers(1, 3))]
     weight, batch, length = (

@@ -269,7 +269,7 @@ def random_model(rng, layers):
     own = rng.spawn(1)[0]  # so that what was drawn before there were windows is drawn still
     heads = int(rng.choice([4, 8]))
     experts = int(rng.choice([1, 1, 8]))
-    drawn = pl.Transformer(
+    drawn = pl.hardware.Transformer(
         "random", layers, 1024, int(rng.choice([2048, 4096])), heads, int(rng.choice([1, 2, heads])), 128,
         int(rng.choice([1000, 60_000])), experts, min(2, experts), int(rng.integers(0, 2)) if experts > 1 else 0,
         expert_ff=int(rng.choice([512, 2048])) if experts > 1 else None,

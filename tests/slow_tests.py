@@ -492,7 +492,6 @@ SLOW = {
     },
     "tests/test_layout.py": {
         "test_no_imports_go_in_a_circle": 0,
-        "test_imports_point_one_way": 0,
     },
     "tests/test_deployments_carried_out.py": {
         "test_every_pipeline_has_its_own_gpus_and_ports": 1,

@@ -182,9 +182,9 @@ def test_the_trade_off_is_the_pareto_front(against, seed):
 
 
 def test_a_trade_off_in_dollars_needs_prices():
-    with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
+    with pytest.raises(pl.errors.InvalidValue, match="A100, V100 have none"):
         pl.trade_off(pl.load_case("tiny"), "usd_per_hour")
-    with pytest.raises(pl.UnknownName, match="there is no against='dollars'"):
+    with pytest.raises(pl.errors.UnknownName, match="there is no against='dollars'"):
         pl.trade_off(pl.load_case("tiny"), "dollars")
 
 
@@ -365,7 +365,7 @@ def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():
     number = result.in_flight
     remedy = f"certificate(solve(problem.with_in_flight({number}), objective='rate'))"
     for given in (result, pl.solve(problem.with_in_flight(number))):
-        with pytest.raises(pl.NotApplicable, match=re.escape(remedy)):
+        with pytest.raises(pl.errors.NotApplicable, match=re.escape(remedy)):
             pl.certificate(given)
     proof = pl.certificate(pl.solve(problem.with_in_flight(number), objective="rate"))
     proof.check()
@@ -377,7 +377,9 @@ def test_a_wrong_answer_gets_no_certificate():
     worse = dataclasses.replace(result, throughput=264.236, bound=264.236)
     with pytest.raises(pl.PipelabError, match=r"exists, so 264\.236 is not the best"):
         pl.certificate(worse)
-    with pytest.raises(pl.InvalidValue, match="expected a result that is optimal or infeasible"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected a result that is optimal or infeasible"
+    ):
         pl.certificate(pl.solve(pl.load_case("tiny"), "even"))
 
 
@@ -389,8 +391,8 @@ def made(types, coefficients, layers, links, k, memory=9.0, prices=None, efficie
         pl.GPU(t, m, None if prices is None else p)
         for t, m, p in zip(types, memory, prices or types, strict=True)
     )
-    costs = pl.LinearThroughput(
-        {t: pl.Coefficients(0, 0, a, c) for t, (a, c) in coefficients.items()}, efficiency
+    costs = pl.writeup.LinearThroughput(
+        {t: pl.writeup.Coefficients(0, 0, a, c) for t, (a, c) in coefficients.items()}, efficiency
     )
     model, workload = pl.Model("made", layers, 1, 1, 1.0), pl.Workload(1, 1)
     speed = np.broadcast_to(links, (n, n)) * model.bytes_per_element / 2**30
@@ -450,7 +452,7 @@ def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
     lower = float(rates[max(0, np.searchsorted(rates, result.throughput * (1 - 1e-9)) - 2)])
     monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 5)
     if lower < result.throughput * (1 - 1e-9):  # claims less than exists: must not be certified
-        with pytest.raises((pl.PipelabError, pl.TooLarge)):
+        with pytest.raises((pl.PipelabError, pl.errors.TooLarge)):
             pl.certificate(dataclasses.replace(result, throughput=lower, bound=lower))
 
 
@@ -485,7 +487,7 @@ def test_a_point_of_a_trade_off_says_under_which_limit_it_is_best():
     points = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4)).points
     assert points[0].reason == ""
     assert "The best with at most 3 GPUs." in points[1].sentence
-    with pytest.raises(pl.InvalidValue, match="this is the best with at most 3 GPUs"):
+    with pytest.raises(pl.errors.InvalidValue, match="this is the best with at most 3 GPUs"):
         pl.certificate(points[1])
     priced = made("AB", {"A": (10, 100), "B": (5, 50)}, 2, 1000, 1, prices=[2.0, 1.0])
     points = pl.trade_off(priced, "usd_per_hour").points
@@ -656,5 +658,5 @@ def test_no_room_has_a_reason():
         tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20)
     )
     assert "all GPUs together can hold at most 8 of the 40 layers" in solved(few).reason
-    with pytest.raises(pl.UnknownName, match="no option 'solver'"):
+    with pytest.raises(pl.errors.UnknownName, match="no option 'solver'"):
         pl.solve(tiny, "aggregated", solver="highs")

@@ -15,7 +15,7 @@ import roofline_oracle
 from pipelab.engine import attainable as pairs_module
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.instance import with_memory_for
-from pipelab.engine.stage_arrays import stage_tables
+from pipelab.stage_arrays import stage_tables
 
 # Sums of times come from a solver: as close as `tolerances.ATTAINED`, and half as much again.
 CLOSE = 3e-6
@@ -184,7 +184,7 @@ def test_the_evaluator_finds_the_number_that_yields_most(seed):
         placement = some_placement(problem, rng)
         try:
             found = placement and pl.evaluate(problem, placement)
-        except pl.InvalidPlacement:
+        except pl.errors.InvalidPlacement:
             continue
         if found is None:
             continue
@@ -487,5 +487,5 @@ def test_a_placement_that_memory_keeps_from_its_rate_says_what_would_reach_it():
     rate = pl.solve(problem, objective="rate")
     held = pl.evaluate(problem, rate.placement)
     assert held.attainable <= answer.throughput * (1 + CLOSE)
-    with pytest.raises(pl.InvalidPlacement, match="needs"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="needs"):
         pl.evaluate(problem.with_in_flight(10 * held.in_flight_needed), rate.placement)

@@ -172,7 +172,7 @@ def test_on_unequal_stages_no_published_rule_is_best(unequal):
     assert unequal.status == "optimal"
     assert unequal.solver
     assert unequal.makespan < min(unequal.first.values())
-    assert unequal.bound >= pl.lower_bound(4, 8, COSTS, in_flight=4)
+    assert unequal.bound >= pl.lower_bound(COSTS, 8, 4, max_in_flight=4)
     # Fused backwards have less choice, and more room for microbatches never hurts.
     fused = pl.best_schedule(COSTS, 8, max_in_flight=4, split_backward=False, time_limit=120)
     more = pl.best_schedule(COSTS, 8, max_in_flight=5, time_limit=120)
@@ -209,7 +209,7 @@ def test_eight_unequal_ranks_reach_the_bound():
     forward = [round(rnd.uniform(0.7, 1.3), 3) for _ in range(8)]
     costs = pl.StageCosts(forward, [1.2 * f for f in forward], [0.8 * f for f in forward], comm=0.1)
     best = pl.best_schedule(costs, 16, max_in_flight=8, time_limit=120)
-    least = pl.lower_bound(8, 16, costs, in_flight=8)
+    least = pl.lower_bound(costs, 16, 8, max_in_flight=8)
     assert best.status == "optimal"
     assert best.makespan == pytest.approx(least, rel=1e-9)
     assert best.makespan < min(best.first.values()) * (1 - 1e-6)
@@ -270,11 +270,11 @@ def test_what_is_wrong_is_named():
         ({"microbatches": 4, "ranks": 2, "time_limit": "soon"}, "time_limit"),
         ({"microbatches": 4, "ranks": 2, "workers": 0}, "workers"),
     ):
-        with pytest.raises(pl.InvalidValue, match=words):
+        with pytest.raises(pl.errors.InvalidValue, match=words):
             pl.best_schedule(equal, **arguments)
-    with pytest.raises(pl.TooLarge, match="lower_bound"):
+    with pytest.raises(pl.errors.TooLarge, match="lower_bound"):
         pl.best_schedule(equal, 100_000, 8)
-    with pytest.raises(pl.InvalidValue, match="at most `activation`"):
+    with pytest.raises(pl.errors.InvalidValue, match="at most `activation`"):
         pl.best_schedule(pl.StageCosts(1, 1, 1, weight_activation=2), 2, 2)
 
 

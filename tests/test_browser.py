@@ -8,7 +8,7 @@ import pytest
 import pipelab as pl
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, check_figure, with_statements
-from pipelab.io.paths import notebooks_dir
+from pipelab.files.paths import notebooks_dir
 
 # CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test
 # there.
@@ -68,7 +68,7 @@ def _wait_for(page, text):
 
 
 def test_the_ledgers_page_is_filtered_without_a_script(page, tmp_path):
-    ledger = pl.reproduce(["pmetal", "boostr"])
+    ledger = pl.course.reproduce(["pmetal", "boostr"])
     rows = ledger.data
     ledger = replace(
         ledger, data=rows[(rows["verdict"] != "does not hold") | (rows["document"] != "pmetal")]

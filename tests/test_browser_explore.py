@@ -293,7 +293,11 @@ def test_a_saved_notebook_says_how_an_explorer_comes_back(page):
 
 
 def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
-    cells = "import pipelab as pl", "pl.explore_mix('tiny')", "pl.guess('How many stages?', 'One.')"
+    cells = (
+        "import pipelab as pl",
+        "pl.explore_mix('tiny')",
+        "pl.course.guess('How many stages?', 'One.')",
+    )
     with explorer(page, *cells):
         focused = """() => { const e = document.activeElement;
           if (['BUTTON', 'SUMMARY'].includes(e.tagName)) return e.textContent;
@@ -355,7 +359,7 @@ def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
     two = "Yours is 12 $, the right answer 3 $ per hour"
     cells = (
         "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.course.exercises import verdict",
-        f"verdict('not yet', '{two}')", f"pl.guess('{two}?', '{two}.')",
+        f"verdict('not yet', '{two}')", f"pl.course.guess('{two}?', '{two}.')",
         "found = pl.solve(pl.load_case('tiny'))\nreplace(found, problem=replace(found.problem, name='$1 or $2'))",
     )  # fmt: skip
     page.show(notebook_of(*cells))

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.files.paths import data_dir, in_clone
 from pipelab.hardware.calibration import (
-    calibrate,
+    fit_constants,
     predicted_from_others,
     read_measurements,
 )
 from pipelab.hardware.measurements import error_bands, held_out_errors
-from pipelab.io.paths import data_dir, in_clone
 
 TABLE = read_measurements(data_dir() / "measured_times.csv")
 ROWS = [one for _, one in TABLE]
@@ -98,7 +98,7 @@ def _readme():
 def test_the_readme_says_the_median_error_on_the_rows_of_the_fit():
     said = _readme()
     percent, rows = re.search(r"is ([\d.]+)%\s+on the (\d+) measurements", said).groups()
-    errors = pl.against_measured()["error"].abs()
+    errors = pl.hardware.against_measured()["error"].abs()
     assert (f"{percent}%", int(rows)) == (f"{errors.median():.1%}", len(errors))
     percent, rows = re.search(r"and (\d+)% on\s+(\d+) more", said).groups()
     held_out = held_out_errors()
@@ -107,7 +107,7 @@ def test_the_readme_says_the_median_error_on_the_rows_of_the_fit():
     times, experts = re.search(
         r"these (\d+) times (\d+)\s+are of mixtures of experts", said
     ).groups()
-    models = [*pl.against_measured()["model"], *held_out["model"]]
+    models = [*pl.hardware.against_measured()["model"], *held_out["model"]]
     assert int(times) == len(models)
     assert int(experts) == sum(pl.load_model(name).has_experts for name in models)
 
@@ -135,7 +135,7 @@ def _row(costs, gpu, phase, tokens, factor, batch=1, what=None):
 def test_three_rows_help_and_leave_the_rest_alone(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "prefill", n, 1.3) for n in (512, 1024, 2048)]
-    found = costs.calibrated(_file(tmp_path, rows))
+    found = pl.hardware.calibrate(costs, _file(tmp_path, rows))
     assert found.table["before"].abs().median() == pytest.approx(1 - 1 / 1.3, abs=1e-6)
     assert found.table["after"].abs().max() < 0.05
     assert found.table["left_out"].abs().max() < 0.08
@@ -154,7 +154,7 @@ def test_three_rows_help_and_leave_the_rest_alone(tmp_path):
 def test_right_rows_change_nothing(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "T4", "decode", 256 * n, 1.0) for n in (1, 2, 3)]
-    found = costs.calibrated(_file(tmp_path, rows))
+    found = pl.hardware.calibrate(costs, _file(tmp_path, rows))
     assert found.table[["before", "after", "left_out"]].abs().max().max() < 1e-6
     assert found.costs.gpus["T4"].compute_efficiency == pytest.approx(0.41)
 
@@ -163,7 +163,7 @@ def test_rows_that_contradict_one_another_are_named_and_outvoted(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "decode", 128 * n, 1.0, what=f"row {n}") for n in range(1, 7)]
     rows.append(_row(costs, "L4", "decode", 640, 3.0, what="the strange one"))
-    found = costs.calibrated(_file(tmp_path, rows))
+    found = pl.hardware.calibrate(costs, _file(tmp_path, rows))
     assert len(found.warnings) == 6
     assert all("the strange one" in warning for warning in found.warnings)
     assert found.table["after"][:6].abs().max() < 0.1  # one row of seven moves the rest a little
@@ -171,7 +171,7 @@ def test_rows_that_contradict_one_another_are_named_and_outvoted(tmp_path):
 
 def test_one_row_is_a_calibration_too(tmp_path):
     costs = pl.Roofline(engine="llama.cpp")
-    found = costs.calibrated(_file(tmp_path, [_row(costs, "L4", "decode", 512, 1.2)]))
+    found = pl.hardware.calibrate(costs, _file(tmp_path, [_row(costs, "L4", "decode", 512, 1.2)]))
     assert abs(found.table["after"][0]) < 0.1
     assert found.table["left_out"][0] == pytest.approx(found.table["before"][0])
 
@@ -187,11 +187,11 @@ def test_one_row_is_a_calibration_too(tmp_path):
 def test_a_row_that_does_not_fit_is_named(tmp_path, column, value, message):
     row = _row(pl.Roofline(), "L4", "decode", 512, 1.0) | {column: value}
     with pytest.raises(pl.PipelabError, match=message):
-        pl.Roofline().calibrated(_file(tmp_path, [row]))
+        pl.hardware.calibrate(pl.Roofline(), _file(tmp_path, [row]))
 
 
 def test_bands_count_every_row_and_hold_four_of_five():
-    table = pl.against_measured()
+    table = pl.hardware.against_measured()
     bands = error_bands(table)
     everything = bands.loc[("all", "all", "all")]
     assert everything["rows"] == len(table)
@@ -205,7 +205,7 @@ def test_bands_count_every_row_and_hold_four_of_five():
 
 def test_shipped_constants_are_near_what_the_bundled_rows_fit():
     rows = ROWS
-    found = calibrate(pl.Roofline(), rows)
+    found = fit_constants(pl.Roofline(), rows)
     moved = (found.constants["fitted"] / found.constants["default"] - 1).abs()
     assert moved.max() < 0.3
     assert found.table["after"].abs().median() < 0.06

@@ -37,7 +37,7 @@ def test_the_flagship_is_refuted_by_the_head():
     """80 layers, and GPUs for 80; but the last stage has the model's head, too."""
     cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-70B")
     problem = pl.Problem(cluster, model, pl.Workload(2048, 16, "decode"), pl.Roofline())
-    with pytest.raises(pl.NotApplicable, match="objective='rate'"):
+    with pytest.raises(pl.errors.NotApplicable, match="objective='rate'"):
         pl.certificate(pl.solve(problem))
     proof = pl.certificate(pl.solve(problem, "aggregated", "rate"))
     assert (proof.by, proof.total_price, proof.total_value) == ("dual prices", 80, 81)
@@ -75,7 +75,9 @@ def test_a_proof_of_too_many_cases_is_refused(monkeypatch):
     proof = pl.certificate(result)
     monkeypatch.setattr(certificates, "_MOST_STEPS", 10)
     for asked in (proof.check, lambda: pl.certificate(result)):
-        with pytest.raises(pl.TooLarge, match="a proof without a solver would look at more than"):
+        with pytest.raises(
+            pl.errors.TooLarge, match="a proof without a solver would look at more than"
+        ):
             asked()
 
 

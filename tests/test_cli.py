@@ -8,13 +8,13 @@ import sys
 
 import pytest
 
-from pipelab.io.lab import copy_notebooks, working_folder
-from pipelab.io.paths import data_dir, notebook_files, notebooks_dir
+from pipelab.cli.lab import copy_notebooks, working_folder
+from pipelab.files.paths import data_dir, notebook_files, notebooks_dir
 
 
 def run(*arguments, cwd=None):
     return subprocess.run(
-        [sys.executable, "-m", "pipelab.io.command_line", *arguments],
+        [sys.executable, "-m", "pipelab.cli.command_line", *arguments],
         capture_output=True, text=True, cwd=cwd, timeout=300,
         encoding="utf-8",
     )  # fmt: skip
@@ -58,7 +58,7 @@ def test_solve_prints_links_too(tmp_path):
 
 def test_output_survives_a_terminal_of_another_code_page():
     environment = dict(os.environ, PYTHONIOENCODING="cp1252", PYTHONUTF8="0")
-    command = [sys.executable, "-m", "pipelab.io.command_line", "solve", "tiny"]
+    command = [sys.executable, "-m", "pipelab.cli.command_line", "solve", "tiny"]
     done = subprocess.run(command, capture_output=True, env=environment, timeout=120)
     assert done.returncode == 0, done.stderr
 
@@ -174,7 +174,7 @@ def test_doctor_lets_every_solver_solve_tiny():
 
 
 def test_doctor_tells_a_solver_that_does_not_answer(monkeypatch):
-    from pipelab.io import health as doctor
+    from pipelab.cli import health as doctor
 
     def broken():
         raise ImportError("no such library")

@@ -13,9 +13,9 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
+from pipelab.cli import command_line
+from pipelab.cli.commands import wanted
 from pipelab.display import number, rate
-from pipelab.io import command_line
-from pipelab.io.commands import wanted
 
 DATA = Path(__file__).parent / "data"
 OWN = ("--model", "Llama-3-8B", "--gpus", "a100-sxm-40=2,l4=3", "--batch", "4", "--length", "512")
@@ -132,7 +132,7 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     assert told["attainable_tokens_per_s"] == pytest.approx(expected.attainable, rel=1e-12)
     assert told["in_flight"] == expected.in_flight
     assert len(told["links"]) == 2
-    held = problem.costs.capacity(problem, plan)
+    held = pl.hardware.capacity(problem, plan)
     out = run("evaluate", saved, *OWN)[1]
     assert f"It holds {4 * expected.in_flight} sequences of {held.context:,} tokens, " in out
     assert f" or {held.sequences:,} sequences of 512" in out
@@ -278,7 +278,7 @@ def test_a_sweep_varies_options_and_counts(run, tmp_path):
 def test_mixes_of_a_node(run):
     gpu = pl.GPU("H100-SXM", 85.521, node="a", node_gb_per_s=450)
     model, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 8, "decode")
-    expected = pl.Roofline().node_mixes(model, load, gpu, 4)
+    expected = pl.hardware.node_mixes(pl.Roofline(), model, load, gpu, 4)
     status, out, _ = run("node", "--model", "Llama-3-70B", "--gpus", "h100-sxm=4", "--json")
     assert status == 0
     pd.testing.assert_frame_equal(pd.DataFrame(json.loads(out)), expected, check_dtype=False)
@@ -403,7 +403,7 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
     block = text.split("## The command line")[1].split("```")[1]
     lines = [line.partition("  #")[0].split() for line in block.splitlines()[1:]]
     monkeypatch.chdir(tmp_path)
-    pl.save_case(pl.load_case("tiny"), "path/to/my_case")
+    pl.writeup.save_case(pl.load_case("tiny"), "path/to/my_case")
     shutil.copytree(DATA / "hosts" / "h100-mesh", "my_hosts")
     configs = json.loads((DATA / "model_configs.json").read_text(encoding="utf-8"))
     Path("path/to/config.json").write_text(json.dumps(configs["Llama-3-8B"]["config.json"]))
@@ -417,11 +417,11 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
 
 def test_models_and_gpus_are_listed(run):
     out = run("models")[1]
-    assert len(out.splitlines()) == len(pl.models())
+    assert len(out.splitlines()) == len(pl.hardware.models())
     assert "Llama-3-70B" in out
     assert "70.55e9 parameters" in out
     out = run("gpus")[1]
-    assert [line.split()[0] for line in out.splitlines()] == list(pl.gpus().index)
+    assert [line.split()[0] for line in out.splitlines()] == list(pl.hardware.gpus().index)
 
 
 def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
@@ -445,7 +445,7 @@ class Pressed(importlib.abc.MetaPathFinder):
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Pressed())
 sys.argv = ["pipelab", "cases"]
-from pipelab.io.entry import main
+from pipelab.cli.entry import main
 
 main()
 """
@@ -455,5 +455,5 @@ def test_ctrl_c_while_the_command_line_is_imported_is_answered():
     ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "pipelab: interrupted before it began\n"
-    command = [sys.executable, "-m", "pipelab.io.entry", "cases"]
+    command = [sys.executable, "-m", "pipelab.cli.entry", "cases"]
     assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

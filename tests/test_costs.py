@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 import oracle
 import pipelab as pl
-from pipelab.costs import LayerTimes, StageCost
-from pipelab.engine.stage_arrays import stage_tables
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.costs import LayerTimes
+from pipelab.problem import StageCost
+from pipelab.stage_arrays import stage_tables
+from pipelab.writeup.linear_rates import with_link_units
 
 
 @pytest.mark.parametrize(
@@ -31,14 +32,14 @@ from pipelab.hardware.linear_rates import with_link_units
     ],
 )
 def test_one_gpu(gpu_type, length, batch, layers, rate):
-    costs = pl.load_coefficients()
+    costs = pl.writeup.load_coefficients()
     assert costs.gpu_throughput(
         gpu_type, pl.Workload(length, batch), batch, layers
     ) == pytest.approx(rate, rel=1e-12)
 
 
 def test_the_rate_never_falls_below_one():
-    costs = pl.LinearThroughput({"slow": pl.Coefficients(-1, 0, 0, 0)})
+    costs = pl.writeup.LinearThroughput({"slow": pl.writeup.Coefficients(-1, 0, 0, 0)})
     assert costs.gpu_throughput("slow", pl.Workload(100, 1), 1, 1) == 1
 
 
@@ -57,9 +58,11 @@ def test_balanced_shares_of_tiny():
 
 
 def test_a_balanced_split_that_has_no_answer_is_refused(tiny):
-    costs = pl.LinearThroughput({t: pl.Coefficients(-1, 5, 2, 100) for t in ("A100", "V100")})
+    costs = pl.writeup.LinearThroughput(
+        {t: pl.writeup.Coefficients(-1, 5, 2, 100) for t in ("A100", "V100")}
+    )
     with pytest.raises(
-        pl.InvalidValue, match=r"batch_split = 'balanced': .*for A100 the first is -1946"
+        pl.errors.InvalidValue, match=r"batch_split = 'balanced': .*for A100 the first is -1946"
     ):
         dataclasses.replace(tiny, costs=costs, batch_split="balanced")
 
@@ -70,12 +73,12 @@ def test_one_stage_and_many_stages_agree(seed, split):
     rng = np.random.default_rng(seed)
     names = ["A", "B", "C"]
     coefficients = {
-        n: pl.Coefficients(
+        n: pl.writeup.Coefficients(
             -rng.uniform(0, 0.01), rng.uniform(0, 8), rng.uniform(-3, 3), rng.uniform(30, 200)
         )
         for n in names
     }
-    costs = pl.LinearThroughput(coefficients)
+    costs = pl.writeup.LinearThroughput(coefficients)
     model, workload = pl.Model("m", 6, 64, 64, 1.0), pl.Workload(1000, int(rng.integers(1, 64)))
     kinds = [pl.GPU(n, 10) for n in names]
     composition = rng.integers(0, 4, (5, 3))
@@ -123,7 +126,9 @@ def test_a_pass_of_whole_sequences_takes_what_the_rate_says_and_no_other_is_cut(
     assert three.seconds_per_pass > 1.05 * 16 * 2048 / three.throughput
     # Coefficients that make longer batches quicker: the rate's own time counts, and is never
     # undercut.
-    odd = pl.LinearThroughput({t: pl.Coefficients(0, 50, 0, -240) for t in ("A100", "V100")})
+    odd = pl.writeup.LinearThroughput(
+        {t: pl.writeup.Coefficients(0, 50, 0, -240) for t in ("A100", "V100")}
+    )
     strange = pl.evaluate(dataclasses.replace(tiny, costs=odd), pl.Placement.of([(4, range(3))]))
     assert strange.seconds_per_pass == 16 * 2048 / strange.throughput
 
@@ -132,20 +137,23 @@ def test_coefficients_that_stand_twice_are_refused(tmp_path):
     path = tmp_path / "c.csv"
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,0,0,1\nA,0,0,0,2\n")
     with pytest.raises(
-        pl.InvalidData, match="row 3, column 'gpu_type': 'A': expected a name that no other row has"
+        pl.errors.InvalidData,
+        match="row 3, column 'gpu_type': 'A': expected a name that no other row has",
     ):
-        pl.load_coefficients(path)
+        pl.writeup.load_coefficients(path)
     path.write_text("gpu_type,per_token,per_sequence,per_layer,constant\nA,0,x,0,1\n")
     with pytest.raises(
-        pl.InvalidData, match="row 2, column 'per_sequence': 'x': expected a number"
+        pl.errors.InvalidData, match="row 2, column 'per_sequence': 'x': expected a number"
     ):
-        pl.load_coefficients(path)
+        pl.writeup.load_coefficients(path)
 
 
 @pytest.mark.parametrize("base", [1e-6, 1e-3, 1.0, 1e3])
 def test_balanced_shares_of_steep_gpus_stay_exact(base):
     """Two twins share equally however steeply their rate grows with the batch."""
-    costs = pl.LinearThroughput({"A": pl.Coefficients(0, 1000.0, 0, base)}, efficiency=1.0)
+    costs = pl.writeup.LinearThroughput(
+        {"A": pl.writeup.Coefficients(0, 1000.0, 0, base)}, efficiency=1.0
+    )
     gpus = [pl.GPU("A", 80)] * 2
     stage = costs.stage(pl.Model("m", 1, 1, 1, 0.5), pl.Workload(1, 1000), gpus, 1, "balanced")
     assert stage.batch == pytest.approx((500, 500), rel=1e-12)
@@ -254,7 +262,7 @@ def test_work_that_does_not_add_up_is_refused():
     cluster = pl.Cluster.from_counts({"A": 2}, 40, 100)
     problem = pl.Problem(cluster, Overhead(), pl.Workload(100, 2), LayerTimes({"A": 3}))
     with pytest.raises(
-        pl.InvalidValue, match=r"Overhead: work\(range\(0, 4\)\) = 9.0: expected 24"
+        pl.errors.InvalidValue, match=r"Overhead: work\(range\(0, 4\)\) = 9.0: expected 24"
     ):
         pl.solve(problem)
 
@@ -267,7 +275,7 @@ _BARE = pl.Roofline(hop_latency_s=0.0, engine="TensorRT-LLM")  # one tensor, and
     [
         LayerTimes({"H100-SXM": 1.0}),
         _BARE,
-        pl.Measured({"H100-SXM": {(n, 16): 9.0 * n for n in (1, 32)}}, _BARE),
+        pl.hardware.Measured({"H100-SXM": {(n, 16): 9.0 * n for n in (1, 32)}}, _BARE),
     ],
     ids=lambda costs: type(costs).__name__,
 )
@@ -292,25 +300,32 @@ def test_the_write_ups_links_keep_its_published_number():
 def test_what_lacks_a_member_is_no_model_and_no_cost_model():
     cluster, load = pl.Cluster.from_counts({"A": 2}, 40, 100), pl.Workload(100, 2)
     costs = LayerTimes({"A": 3})
-    with pytest.raises(pl.InvalidValue, match="model = 'llama': expected a model, such as Model"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="model = 'llama': expected a model, such as Model"
+    ):
         pl.Problem(cluster, "llama", load, costs)
-    with pytest.raises(pl.InvalidValue, match="this has no check, stage, link_throughput"):
+    with pytest.raises(pl.errors.InvalidValue, match="this has no check, stage, link_throughput"):
         pl.Problem(cluster, OwnModel(), load, SimpleNamespace(gpu_types=["A"]))
-    with pytest.raises(pl.InvalidValue, match="this is a class: call it"):
+    with pytest.raises(pl.errors.InvalidValue, match="this is a class: call it"):
         pl.Problem(cluster, OwnModel(), load, LayerTimes)
-    with pytest.raises(pl.InvalidValue, match=r"model\.layers = 2\.5: expected a whole number"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"model\.layers = 2\.5: expected a whole number"
+    ):
         pl.Problem(cluster, OwnTuple(layers=2.5), load, costs)
-    with pytest.raises(pl.InvalidValue, match="expected one with d_hidden"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected one with d_hidden"):
         pl.Problem(
-            cluster, OwnModel(), load, pl.LinearThroughput({"A": pl.Coefficients(0, 0, 0, 9)})
+            cluster,
+            OwnModel(),
+            load,
+            pl.writeup.LinearThroughput({"A": pl.writeup.Coefficients(0, 0, 0, 9)}),
         )
 
 
 def test_equal_cost_models_have_one_hash():
     assert hash(LayerTimes({"A": 3, "B": 7})) == hash(LayerTimes({"B": 7, "A": 3}))
-    one, other = pl.Coefficients(0, 0, 0, 1), pl.Coefficients(0, 0, 0, 2)
-    first = pl.LinearThroughput({"A": one, "B": other})
-    assert hash(first) == hash(pl.LinearThroughput({"B": other, "A": one}))
+    one, other = pl.writeup.Coefficients(0, 0, 0, 1), pl.writeup.Coefficients(0, 0, 0, 2)
+    first = pl.writeup.LinearThroughput({"A": one, "B": other})
+    assert hash(first) == hash(pl.writeup.LinearThroughput({"B": other, "A": one}))
 
 
 class OwnCosts:
@@ -368,7 +383,7 @@ ANSWERS = {
 @pytest.mark.parametrize("objective", ["throughput", "latency"])
 def test_an_answer_that_is_none_is_refused_by_name(case, objective):
     answer, told = ANSWERS[case]
-    with pytest.raises(pl.InvalidValue, match=rf"^OwnCosts\.stage: {told}"):
+    with pytest.raises(pl.errors.InvalidValue, match=rf"^OwnCosts\.stage: {told}"):
         pl.solve(own_costs(answer), objective=objective)
 
 
@@ -408,7 +423,7 @@ def test_stages_without_a_rate_are_no_stages(method):
 @pytest.mark.parametrize("method", ["auto", "joint", "even"])
 def test_a_link_without_a_rate_is_refused(rate, told, method, monkeypatch):
     monkeypatch.setattr(OwnCosts, "link_throughput", lambda *_: rate)
-    with pytest.raises(pl.InvalidValue, match=rf"^OwnCosts\.link_throughput: {told}"):
+    with pytest.raises(pl.errors.InvalidValue, match=rf"^OwnCosts\.link_throughput: {told}"):
         pl.solve(own_costs(lambda c, _: c), method)
 
 

@@ -63,7 +63,7 @@ def test_every_case_is_counted_without_listing():
     import tracemalloc
 
     tracemalloc.start()
-    for case in pl.cases():
+    for case in pl.writeup.cases():
         joint_size(pl.load_case(case, max_gpus_per_stage=4))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -100,5 +100,5 @@ def test_what_is_far_too_large_is_counted_at_once():
     tiny = pl.load_case("tiny", max_gpus_per_stage=2)
     model = dataclasses.replace(tiny.model, layers=100_000, layer_weight_gb=1e-6)
     problem = dataclasses.replace(tiny, model=model)
-    with pytest.raises(pl.TooLarge, match=r"50,000,500,000 allocations"):
+    with pytest.raises(pl.errors.TooLarge, match=r"50,000,500,000 allocations"):
         pl.solve(problem, "joint", time_limit=5)

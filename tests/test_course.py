@@ -12,11 +12,12 @@ import pytest
 
 import pipelab as pl
 from pipelab import course
-from pipelab.course import WAYS, notebooks_of_the_course
+from pipelab.course import outline
 from pipelab.course.checks import EXERCISES
 from pipelab.course.ledger import DOCUMENTS
 from pipelab.course.n00 import plot_course
-from pipelab.io.paths import notebooks_dir
+from pipelab.course.outline import WAYS, notebooks_of_the_course
+from pipelab.files.paths import notebooks_dir
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
@@ -79,7 +80,7 @@ def test_a_notebook_asks_shows_changes_fails_and_closes(path):
     code = [cell.source for cell in _cells(path, "code")]
     found = [heading for heading in _headings(path) if heading in HEADINGS]
     assert found == HEADINGS
-    assert any("pl.guess(" in source for source in code), "nothing to predict"
+    assert any("course.guess(" in source for source in code), "nothing to predict"
     assert any(re.search(r"pl\.(plot|gantt)\(|course\.plot_", source) for source in code), (
         "nothing to see"
     )
@@ -114,7 +115,7 @@ def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
     cells = nbformat.read(path, as_version=4).cells
     begin = next(i for i, c in enumerate(cells) if "## Exercises" in c.source)
     after = "\n".join(c.source for c in cells[begin:])
-    checks = re.findall(r'pl\.check\("(\d\d)\.(\d)", (\w+)\)', after)
+    checks = re.findall(r'course\.check\("(\d\d)\.(\d)", (\w+)\)', after)
     assert [(book, number) for book, number, _ in checks] == [
         (path.name[:2], str(n + 1)) for n in range(len(checks))
     ]
@@ -129,7 +130,7 @@ def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
             in f"{after}\n"
         )
         solution = (notebooks_dir() / "solutions" / path.name).read_text(encoding="utf-8")
-        assert f'pl.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
+        assert f'course.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
@@ -144,7 +145,7 @@ def test_a_function_that_answers_an_exercise_is_written_once(path):
 @pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
 def test_what_a_reader_should_open_first_is_folded(path):
     for cell in _cells(path, "code"):
-        assert ("pl.guess(" in cell.source) == bool(
+        assert ("course.guess(" in cell.source) == bool(
             cell.metadata.get("jupyter", {}).get("source_hidden")
         ), cell.source
 
@@ -174,7 +175,7 @@ def _minutes(path):
                 words = len(re.sub(r"\$\$.*?\$\$", "", part, flags=re.S).split())
                 minutes += (not optional and not spare) * (words / 200 + formulas / 2)
         elif not optional and not spare:
-            exercise, guess = "pl.check(" in text, "pl.guess(" in text
+            exercise, guess = "course.check(" in text, "course.guess(" in text
             seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
             lines = re.findall(r"^(?!from |import ).*\S", text, re.M)
             minutes += 4 * exercise + guess / 2 + seen
@@ -385,9 +386,10 @@ def test_a_head_without_minutes_is_refused(tmp_path, monkeypatch):
         cells=[nbformat.v4.new_markdown_cell("# A title\n\nno minutes")]
     )
     nbformat.write(notebook, tmp_path / "00_a.ipynb")
-    monkeypatch.setattr(course, "notebooks_dir", lambda: tmp_path)
+    monkeypatch.setattr(outline, "notebooks_dir", lambda: tmp_path)
     with pytest.raises(
-        pl.InvalidData, match=r"00_a\.ipynb: the first cell: expected a title and a line such as"
+        pl.errors.InvalidData,
+        match=r"00_a\.ipynb: the first cell: expected a title and a line such as",
     ):
         notebooks_of_the_course.__wrapped__()
 

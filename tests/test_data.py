@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import write_to
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import write_to
 
 CASES = data_dir() / "cases"
 
@@ -21,14 +21,14 @@ def _made_by(name):
     return module
 
 
-@pytest.mark.parametrize("case", pl.cases())
+@pytest.mark.parametrize("case", pl.writeup.cases())
 def test_bundled_files_are_what_the_facts_make(case):
     for name, text in _made_by("make_cases").files_of(case).items():
         assert (CASES / case / name).read_text() == text
 
 
 def test_the_cases_are_listed_smallest_first():
-    assert pl.cases() == ("tiny", "medium_small", "small", "large", "demo", "medium")
+    assert pl.writeup.cases() == ("tiny", "medium_small", "small", "large", "demo", "medium")
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_small_is_not_symmetric():
 @pytest.mark.parametrize("case", ["tiny", "small", "medium"])
 def test_a_saved_case_reads_back_equal(case, tmp_path):
     problem = pl.load_case(case, max_gpus_per_stage=3, same_type_stages=True, link_units="tokens")
-    again = pl.load_case(pl.save_case(problem, tmp_path / case))
+    again = pl.load_case(pl.writeup.save_case(problem, tmp_path / case))
     assert again == problem
 
 
@@ -68,7 +68,7 @@ def test_costs_and_odd_diagonals_survive_saving(tmp_path):
     costs = dataclasses.replace(tiny.costs, efficiency=0.4, activation_overhead=1.5)
     matrix = np.where(np.eye(4) > 0, np.inf, 100.0)
     odd = dataclasses.replace(tiny, costs=costs, cluster=pl.Cluster(tiny.cluster.gpus, matrix))
-    again = pl.load_case(pl.save_case(odd, tmp_path / "tiny"))
+    again = pl.load_case(pl.writeup.save_case(odd, tmp_path / "tiny"))
     assert again.costs == costs
     others = ~np.eye(4, dtype=bool)
     assert np.array_equal(again.cluster.bandwidth_matrix()[others], matrix[others])
@@ -261,7 +261,7 @@ def test_a_bad_file_is_refused_by_file_row_and_value(name, tmp_path):
     text = path.read_text()
     assert old in text
     path.write_text(text.replace(old, new))
-    with pytest.raises(pl.InvalidData, match=f"(?s){file}.*{message}"):
+    with pytest.raises(pl.errors.InvalidData, match=f"(?s){file}.*{message}"):
         pl.load_case(tmp_path / "mine")
 
 
@@ -269,10 +269,12 @@ def test_a_bad_file_is_refused_by_file_row_and_value(name, tmp_path):
 def test_a_missing_or_empty_file_is_named(file, tmp_path):
     shutil.copytree(CASES / "tiny", tmp_path / "mine")
     (tmp_path / "mine" / file).write_text("")
-    with pytest.raises(pl.InvalidData, match=f"{file}: the file is empty"):
+    with pytest.raises(pl.errors.InvalidData, match=f"{file}: the file is empty"):
         pl.load_case(tmp_path / "mine")
     (tmp_path / "mine" / file).unlink()
-    with pytest.raises(pl.InvalidData, match=f"{file}: there is no such file; the folder has "):
+    with pytest.raises(
+        pl.errors.InvalidData, match=f"{file}: there is no such file; the folder has "
+    ):
         pl.load_case(tmp_path / "mine")
 
 
@@ -288,14 +290,15 @@ def test_a_parameter_that_is_not_used_is_said(tmp_path):
 
 def test_a_case_with_a_typo_names_the_nearest():
     with pytest.raises(
-        pl.UnknownName, match="'tinny' is neither a bundled case nor a folder; did you mean 'tiny'"
+        pl.errors.UnknownName,
+        match="'tinny' is neither a bundled case nor a folder; did you mean 'tiny'",
     ):
         pl.load_case("tinny")
 
 
 def test_an_option_with_a_typo_names_the_nearest():
     with pytest.raises(
-        pl.UnknownName, match="no option 'max_gpus'; did you mean 'max_gpus_per_stage'"
+        pl.errors.UnknownName, match="no option 'max_gpus'; did you mean 'max_gpus_per_stage'"
     ):
         pl.load_case("tiny", max_gpus=2)
 
@@ -304,9 +307,10 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     write_to("test", path, "old")
     monkeypatch.setattr(
-        "pipelab.io.whole_files.os.replace", lambda *_: (_ for _ in ()).throw(OSError("disk full"))
+        "pipelab.files.whole_files.os.replace",
+        lambda *_: (_ for _ in ()).throw(OSError("disk full")),
     )
-    with pytest.raises(pl.InvalidData, match="disk full"):
+    with pytest.raises(pl.errors.InvalidData, match="disk full"):
         write_to("test", path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["a.csv"]
@@ -322,11 +326,11 @@ def test_prices_and_different_layers_come_back(tmp_path):
     problem = dataclasses.replace(
         tiny, cluster=pl.Cluster(pool, tiny.cluster.bandwidth_matrix()), model=model
     )
-    again = pl.load_case(pl.save_case(problem, tmp_path / "own"))
+    again = pl.load_case(pl.writeup.save_case(problem, tmp_path / "own"))
     assert again.cluster.gpus == pool
     assert again.model.weight_factors == (1.5, 1.0, 1.0, 2.0)
     assert again.model.work_factors == (1.0,) * 4
-    pl.save_case(tiny, tmp_path / "own")  # what no longer holds goes
+    pl.writeup.save_case(tiny, tmp_path / "own")  # what no longer holds goes
     assert pl.load_case(tmp_path / "own").model.uniform
 
 
@@ -341,20 +345,20 @@ def test_prices_and_different_layers_come_back(tmp_path):
     ],
 )
 def test_a_bad_layers_file_is_refused(tmp_path, rows, message):
-    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "own")
+    folder = pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "own")
     (folder / "layers.csv").write_text("layer,weight_factor,work_factor\n" + rows)
-    with pytest.raises(pl.InvalidData, match=message):
+    with pytest.raises(pl.errors.InvalidData, match=message):
         pl.load_case(folder)
 
 
 def test_a_bad_price_is_refused(tmp_path):
-    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "own")
+    folder = pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "own")
     (folder / "gpu_pool.csv").write_text(
         "gpu_type,count,memory_gb,usd_per_hour\nA100,2,80,-1\nV100,2,32,\n"
     )
     with pytest.raises(
-        pl.InvalidData, match="row 2, column 'usd_per_hour': '-1': expected more than 0"
+        pl.errors.InvalidData, match="row 2, column 'usd_per_hour': '-1': expected more than 0"
     ):
         pl.load_case(folder)
-    with pytest.raises(pl.InvalidValue, match="expected one for each of the 4 layers"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected one for each of the 4 layers"):
         dataclasses.replace(pl.load_case("tiny").model, work_factors=(1, 2))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 import pipelab as pl
-from pipelab import solving
+from pipelab.engine import solving
 from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.formulations.candidates import enumerate_candidates
@@ -22,7 +22,7 @@ from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-from pipelab.engine.stage_arrays import stage_tables
+from pipelab.stage_arrays import stage_tables
 
 
 def test_a_stop_comes_before_the_time_limit_and_both_are_named():
@@ -237,7 +237,7 @@ def test_importing_a_method_counts_in_its_time_limit(monkeypatch):
         time.sleep(0.3)
         return lambda problem, **options: limits.append(options.get("time_limit"))
 
-    monkeypatch.setattr(sys.modules["pipelab.solving"], "method_of", imported)
+    monkeypatch.setattr(sys.modules["pipelab.engine.solving"], "method_of", imported)
     for limit in (1.0, 0.1, None):
         pl.solve(pl.load_case("tiny"), objective="cost", time_limit=limit)
     assert 0.2 < limits[0] <= 0.7
@@ -412,7 +412,9 @@ def test_runs_of_unlike_layers_beyond_memory_are_refused():
     factors = tuple(np.random.default_rng(0).uniform(0.5, 1.5, 5000))
     problem = of_layers(5000, weight_factors=factors)
     for call in (lambda: pl.solve(problem, time_limit=5), lambda: pl.deploy(problem, time_limit=5)):
-        with pytest.raises(pl.TooLarge, match=r"5,000 layers that differ .* 12,502,500 runs"):
+        with pytest.raises(
+            pl.errors.TooLarge, match=r"5,000 layers that differ .* 12,502,500 runs"
+        ):
             call()
 
 
@@ -421,5 +423,7 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch):
         raise MemoryError("Unable to allocate 246 GiB")
 
     monkeypatch.setattr("pipelab.engine.attainable.instance_of", none_left)
-    with pytest.raises(pl.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"):
+    with pytest.raises(
+        pl.errors.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"
+    ):
         solve_for_cost(many_mixtures())

@@ -144,11 +144,13 @@ def test_candidates_are_the_engines():
 
 
 def test_lists_that_are_too_long_are_refused_with_their_length():
-    with pytest.raises(pl.TooLarge, match="large has up to 90,720 allocations, more than 20,000"):
+    with pytest.raises(
+        pl.errors.TooLarge, match="large has up to 90,720 allocations, more than 20,000"
+    ):
         candidates.list_allocations(pl.load_case("large"))
     small = pl.load_case("small", max_gpus_per_stage=2)
     allocations = candidates.list_allocations(small)
-    with pytest.raises(pl.TooLarge, match=r"small has up to [\d,]+ connections"):
+    with pytest.raises(pl.errors.TooLarge, match=r"small has up to [\d,]+ connections"):
         candidates.list_connections(small, allocations * 3)
 
 
@@ -175,7 +177,7 @@ def test_the_joint_ilp_refuses_what_takes_hours(monkeypatch):
     assert joint_ilp.solve_by_joint_ilp(tiny).throughput == pytest.approx(301.784)
     monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections - 1)
     with pytest.raises(
-        pl.TooLarge, match=r"tiny has 420 connections, more than 419; pl\.solve"
+        pl.errors.TooLarge, match=r"tiny has 420 connections, more than 419; pl\.solve"
     ) as no:
         joint_ilp.solve_by_joint_ilp(tiny)
     assert no.value.size == {"connections": connections}
@@ -286,7 +288,7 @@ def _counts(problem):
     engine = pl.solve(problem, "aggregated")
     try:
         found = counting.solve_by_counting(problem)
-    except pl.NotApplicable as error:
+    except pl.errors.NotApplicable as error:
         reason = str(error)
         if not problem.model.uniform:
             assert "expected identical layers" in reason
@@ -335,10 +337,12 @@ def test_counting_solves_the_bundled_cases(name, k):
 
 def test_counting_refuses_medium_whose_links_bind():
     problem = pl.load_case("medium", max_gpus_per_stage=3)
-    with pytest.raises(pl.NotApplicable, match=r"the stages reach 375\.877 tokens/s, the links"):
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"the stages reach 375\.877 tokens/s, the links"
+    ):
         counting.solve_by_counting(problem)
 
 
 def test_counting_refuses_what_has_too_many_mixes():
-    with pytest.raises(pl.TooLarge, match="medium has up to 137,200 rates of stages"):
+    with pytest.raises(pl.errors.TooLarge, match="medium has up to 137,200 rates of stages"):
         counting.solve_by_counting(pl.load_case("medium", max_gpus_per_stage=6))

@@ -12,6 +12,7 @@ from pipelab import schedules
 from pipelab.engine.schedules import RULES, defects, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidSchedule, NotApplicable
+from pipelab.schedules import Action
 from pipelab.simulator import action_times
 
 FAMILY = {
@@ -52,9 +53,9 @@ def test_the_interleaved_rule_is_the_engines_or_both_refuse():
     for size in product(range(1, 7), range(1, 13), range(1, 5)):
         try:
             made = pl.schedule("Interleaved1F1B", *size)
-        except pl.InvalidValue:
+        except pl.errors.InvalidValue:
             refused += 1
-            with pytest.raises(pl.InvalidValue, match="rounds of equal length"):
+            with pytest.raises(pl.errors.InvalidValue, match="rounds of equal length"):
                 schedules.interleaved(*size)
         else:
             assert schedules.interleaved(*size) == made
@@ -109,7 +110,7 @@ def random_schedule(random: random.Random) -> pl.Schedule:
     random.shuffle(holder)
     rows: list[list] = [[] for _ in range(max(holder) + 1)]
     split = {(s, m): random.random() < 0.5 for s in range(stages) for m in range(microbatches)}
-    able = [pl.Action(0, "F", m) for m in range(microbatches)]
+    able = [Action(0, "F", m) for m in range(microbatches)]
     while able:
         action = able.pop(random.randrange(len(able)))
         partners = [
@@ -122,17 +123,17 @@ def random_schedule(random: random.Random) -> pl.Schedule:
         if partners and random.random() < 0.5:
             one = sorted([action, random.choice(partners)], key=lambda part: "FB".index(part.kind))
             able.remove(one[1] if one[0] is action else one[0])
-        rows[holder[action.stage]].append(pl.Action.pair(*one) if len(one) == 2 else action)
+        rows[holder[action.stage]].append(Action.pair(*one) if len(one) == 2 else action)
         for stage, kind, m, _ in one:
             if kind == "W":
                 continue
             if kind == "I":
-                able.append(pl.Action(stage, "W", m))
+                able.append(Action(stage, "W", m))
             forward = kind == "F" and stage < stages - 1
             following = stage + 1 if forward else stage if kind == "F" else stage - 1
             if following >= 0:
                 backward = "I" if split[following, m] else "B"
-                able.append(pl.Action(following, "F" if forward else backward, m))
+                able.append(Action(following, "F" if forward else backward, m))
     return pl.Schedule.of("random", rows, microbatches=microbatches, stage_rank=holder)
 
 
@@ -168,7 +169,7 @@ def test_times_of_named_schedules_are_the_engines(name):
     for ranks, microbatches in product(range(1, 6), (1, 3, 8, 12)):
         try:
             schedule = pl.schedule(name, ranks, microbatches)
-        except pl.InvalidValue:
+        except pl.errors.InvalidValue:
             continue
         assert_equal_times(schedule, random_costs(schedule.stages, chance), 0.5)
 
@@ -222,11 +223,11 @@ def test_what_lies_outside_the_domain_is_refused():
             action_times(schedule, *costs)
     for i in range(4):
         longer = [[*cost, 1] if i == j else cost for j, cost in enumerate(costs)]
-        with pytest.raises(pl.InvalidValue, match=f"expected {2 - (i == 3)}$"):
+        with pytest.raises(pl.errors.InvalidValue, match=f"expected {2 - (i == 3)}$"):
             action_times(whole, *longer)
         negative = [[*cost[:-1], -1] if i == j else cost for j, cost in enumerate(costs)]
-        with pytest.raises(pl.InvalidValue, match="= -1: expected at least 0"):
+        with pytest.raises(pl.errors.InvalidValue, match="= -1: expected at least 0"):
             action_times(whole, *negative)
     for overlap in (0, 1.5):
-        with pytest.raises(pl.InvalidValue, match="expected above 0, at most 1"):
+        with pytest.raises(pl.errors.InvalidValue, match="expected above 0, at most 1"):
             action_times(whole, *costs, overlap=overlap)

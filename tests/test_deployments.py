@@ -17,7 +17,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import column_generation, deploying, workloads
 from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.workloads import first_offers
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def best_by_gpus(problem, batches):
@@ -118,7 +118,7 @@ def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_nodes_cannot_be_ke
 ):
     def together(problems, deadline, apart=False):
         if apart:
-            raise pl.TooLarge("too many compositions", {})
+            raise pl.errors.TooLarge("too many compositions", {})
         return workloads.first_offers(problems, deadline)
 
     monkeypatch.setattr(deploying, "first_offers", together)
@@ -317,7 +317,7 @@ def test_no_round_has_a_bound_below_the_truth(seed):
 
 def test_small_classes_leave_little_open_without_a_list():
     """32 GPUs of 8 types: 10 % were open before a pipeline kept to the 4 GPUs of each type."""
-    memory = pl.gpus()["memory_gb"]
+    memory = pl.hardware.gpus()["memory_gb"]
     types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
     cluster = pl.Cluster.from_counts(dict.fromkeys(types, 4), memory.to_dict(), 12.5)
     load = pl.Workload(1000, 8, "decode")
@@ -406,7 +406,7 @@ def test_equal_to_the_definition(seed):
 def test_the_definition_refuses_links_that_bind():
     cluster = pl.Cluster.from_counts({"T4": 6}, {"T4": 3}, 1e-5)
     problem = dataclasses.replace(identical_by_type(0), cluster=cluster, max_gpus_per_stage=1)
-    with pytest.raises(pl.NotApplicable, match="links that do not bind"):
+    with pytest.raises(pl.errors.NotApplicable, match="links that do not bind"):
         deploy_by_column_generation(problem)
 
 
@@ -459,7 +459,7 @@ def test_where_only_one_pipeline_fits_it_is_the_best_one():
 
 
 def test_a_thousand_gpus_of_eight_types_within_one_percent():
-    memory = pl.gpus()["memory_gb"]
+    memory = pl.hardware.gpus()["memory_gb"]
     types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]
     cluster = pl.Cluster.from_counts(dict.fromkeys(types, 125), memory.to_dict(), 12.5)
     load = pl.Workload(1000, 1)
@@ -472,7 +472,7 @@ def test_a_thousand_gpus_of_eight_types_within_one_percent():
 def test_links_that_bind_leave_little_open():
     """320 GPUs of 8 types, each pair of types with links of their own: a bound without links is 58 % off."""
     rng = np.random.default_rng(0)
-    base = list(pl.load_coefficients().coefficients.values())
+    base = list(pl.writeup.load_coefficients().coefficients.values())
     rates = {
         f"type {i}": dataclasses.replace(
             base[i % len(base)], constant=base[i % len(base)].constant * c
@@ -485,7 +485,7 @@ def test_links_that_bind_leave_little_open():
     }
     cluster = pl.Cluster.from_counts(dict.fromkeys(rates, 40), memory, links)
     model, load = pl.Model("large", 126, 8192, 28672, 2.5), pl.Workload(512, 32)
-    costs = pl.LinearThroughput(rates, link_units="transfers")
+    costs = pl.writeup.LinearThroughput(rates, link_units="transfers")
     problem = pl.Problem(cluster, model, load, costs, 8, same_type_stages=False)
     found = pl.deploy(problem, gap=0.02, time_limit=30)
     assert found.gap <= 0.02
@@ -521,7 +521,7 @@ def test_what_nothing_can_serve_says_why():
     ],
 )
 def test_what_does_not_fit_is_refused(arguments, message):
-    with pytest.raises(pl.InvalidValue, match=message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.deploy(heterogeneous(), **arguments)
 
 
@@ -529,7 +529,7 @@ def test_a_load_needs_prices():
     problem = dataclasses.replace(
         heterogeneous(), cluster=pl.Cluster.from_counts({"L4": 2}, 24, 12.5)
     )
-    with pytest.raises(pl.InvalidValue, match="usd_per_hour"):
+    with pytest.raises(pl.errors.InvalidValue, match="usd_per_hour"):
         pl.deploy(problem, 100.0)
 
 
@@ -538,7 +538,7 @@ def test_the_evaluator_refuses_a_gpu_in_two_pipelines():
     found = pl.deploy(problem)
     first = found.pipelines[0]
     twice = dataclasses.replace(first, replicas=first.replicas + first.replicas[:1])
-    with pytest.raises(pl.InvalidPlacement, match="is used by 2 pipelines"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="is used by 2 pipelines"):
         pl.evaluate(problem, dataclasses.replace(found, pipelines=(twice,)))
 
 
@@ -548,7 +548,7 @@ def test_saved_and_drawn(tmp_path):
     document = json.loads(pl.save(found, tmp_path / "plan.json").read_text(encoding="utf-8"))
     assert document["throughput_tokens_per_s"] == found.throughput
     assert sum(len(p["replicas"]) for p in document["pipelines"]) == found.count
-    with pytest.raises(pl.InvalidValue, match=r"expected a name that ends in \.json"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"expected a name that ends in \.json"):
         pl.save(found, tmp_path / "plan.csv")
     figure = pl.plot(found)
     assert f"{found.count} pipelines, proven best" in figure.layout.title.text
@@ -561,10 +561,10 @@ def test_saved_and_drawn(tmp_path):
         ]
         assert min(abs(x - middle) for middle in middles) < 1e-9
     none = pl.deploy(heterogeneous((0, 1, 1), "Llama-3-70B"))
-    with pytest.raises(pl.InvalidValue, match="expected a deployment with a pipeline"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a deployment with a pipeline"):
         pl.save(none, tmp_path / "none.json")
     with pytest.raises(
-        pl.InvalidValue, match=r"one of its pipelines: x\.pipelines\[0\]\.placement"
+        pl.errors.InvalidValue, match=r"one of its pipelines: x\.pipelines\[0\]\.placement"
     ):
         pl.timeline_of(found.problem, found)
 
@@ -582,7 +582,7 @@ def test_prompts_and_answers_count_in_requests_and_in_dollars():
 def test_rates_beyond_what_a_solver_takes_for_infinite(milliseconds):
     tiny = pl.load_case("tiny", link_units="tokens")
     table = {name: {(1, b): milliseconds for b in (1, 16)} for name in ("A100", "V100")}
-    costs = pl.Measured(table, tiny.costs, per_layer=True)
+    costs = pl.hardware.Measured(table, tiny.costs, per_layer=True)
     found = pl.deploy(dataclasses.replace(tiny, costs=costs))
     assert (found.status, found.count) == ("optimal", 4)
     assert found.throughput == pytest.approx(32768 / milliseconds * 1000)

@@ -100,11 +100,11 @@ def test_a_plan_of_one_pipeline_keeps_the_usual_ports():
 def test_settings_need_a_pipeline_and_gpus_of_its_own():
     problem, found = several()
     none = dataclasses.replace(found, pipelines=(), status="infeasible", reason="no layer fits")
-    with pytest.raises(pl.InvalidValue, match=r"with a pipeline\. No deployment"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"with a pipeline\. No deployment"):
         pl.settings(problem, none, "vLLM")
     first = found.pipelines[0]
     twice = dataclasses.replace(first, replicas=first.replicas[:1] * 2)
-    with pytest.raises(pl.InvalidPlacement, match="is used by 2 pipelines"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="is used by 2 pipelines"):
         pl.settings(problem, dataclasses.replace(found, pipelines=(twice,)), "vLLM")
 
 
@@ -112,7 +112,9 @@ def test_a_saved_deployment_is_no_placement_and_its_parts_are(tmp_path):
     problem, found = several()
     path = pl.save(found, tmp_path / "plan.json")
     for of in (None, problem):
-        with pytest.raises(pl.InvalidData, match="this is a deployment; load one of its replicas"):
+        with pytest.raises(
+            pl.errors.InvalidData, match="this is a deployment; load one of its replicas"
+        ):
             pl.load_placement(path, of)
     own = dataclasses.replace(problem, workload=found.pipelines[0].workload)
     alone = tmp_path / "one.json"

@@ -59,7 +59,7 @@ def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
 
 def test_too_many_mixes_against_gpus_are_refused_and_an_early_end_says_so():
     problem, stop = heterogeneous((40, 40, 40)), threading.Event()
-    with pytest.raises(pl.TooLarge, match=r"68,921 mixes.*against='usd_per_hour'"):
+    with pytest.raises(pl.errors.TooLarge, match=r"68,921 mixes.*against='usd_per_hour'"):
         pl.trade_off(problem, deployments=True)
     stop.set()
     for limit in ({"stop": stop}, {"time_limit": 0.0}):
@@ -69,7 +69,7 @@ def test_too_many_mixes_against_gpus_are_refused_and_an_early_end_says_so():
 
 
 def test_what_deployments_are_not_compared_by_is_refused():
-    with pytest.raises(pl.InvalidValue, match="'gpus' or 'usd_per_hour' where points are"):
+    with pytest.raises(pl.errors.InvalidValue, match="'gpus' or 'usd_per_hour' where points are"):
         pl.trade_off(heterogeneous(), "usd_per_million_tokens", deployments=True)
 
 
@@ -124,5 +124,7 @@ def test_one_more_gpu_with_a_load_saves_dollars_and_keeps_the_batches():
     assert frame.loc["T4", "saves_usd_per_hour"] == pytest.approx(saved)
     assert saved > 0
     by_hand = dataclasses.replace(found, again=None)
-    with pytest.raises(pl.InvalidValue, match=r"expected a deployment that `pl\.deploy` returned"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"expected a deployment that `pl\.deploy` returned"
+    ):
         by_hand.one_more()

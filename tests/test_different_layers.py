@@ -8,10 +8,10 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine import layer_runs
+from pipelab import layer_runs
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
-from pipelab.engine.layer_runs import spans_of
+from pipelab.layer_runs import spans_of
 
 
 @pytest.mark.parametrize("seed", range(25))
@@ -59,7 +59,7 @@ def test_methods_for_identical_layers_refuse(method, options):
     different = dataclasses.replace(
         tiny, model=dataclasses.replace(tiny.model, work_factors=(1, 1, 1, 2))
     )
-    with pytest.raises(pl.NotApplicable, match="expected identical layers"):
+    with pytest.raises(pl.errors.NotApplicable, match="expected identical layers"):
         pl.solve(different, method, **options)
     both = pl.compare(different, [method, "aggregated"], **{method: options})
     assert "identical layers" in both.refused[method]

@@ -13,7 +13,6 @@ from numpydoc.docscrape import NumpyDocString
 from numpydoc.validate import validate
 
 import pipelab as pl
-from pipelab import course
 from pipelab.fields import given
 
 # No docstring; a summary that is missing, has no full stop, or is longer than a line; sections out
@@ -68,6 +67,11 @@ RETURNED = {
     "training_gantt": "pipelab.figures.training",
 }
 
+DOORS = (pl, pl.course, pl.hardware, pl.writeup)
+ERRORS = [name for name in vars(pl.errors) if isinstance(vars(pl.errors)[name], type)]
+ERRORS = [name for name in ERRORS if vars(pl.errors)[name].__module__ == "pipelab.errors"]
+
+
 # Functions that raise what no argument of a caller can bring about: a mistake in pipelab itself.
 NEVER = {given}
 
@@ -99,7 +103,10 @@ def _members(cls: type) -> Iterator[str]:
 
 def _public() -> list[str]:
     found = []
-    for name in [*pl.__all__, *course.COURSE_NAMES, *RETURNED]:
+    listed = [name for door in DOORS for name in door.__all__]
+    for name in dict.fromkeys([*listed, *ERRORS, *pl.splits.__all__, *RETURNED]):
+        if inspect.ismodule(_named(name)):
+            continue
         found.append(name)
         if inspect.isclass(_named(name)):
             found += [f"{name}.{member}" for member in _members(_named(name))]
@@ -107,10 +114,13 @@ def _public() -> list[str]:
 
 
 def _named(name: str) -> Any:
-    """A public name, a name of the course, or a returned type."""
+    """A public name or a returned type."""
     if name in RETURNED:
         return getattr(import_module(RETURNED[name]), name)
-    return getattr(pl if name in pl.__all__ else course, name)
+    for module in (*DOORS, pl.splits):
+        if name in module.__all__:
+            return getattr(module, name)
+    return getattr(pl.errors, name)
 
 
 def _object(name: str) -> Any:
@@ -159,7 +169,7 @@ def _without_what_is_told_elsewhere(found: Any, codes: dict[str, str]) -> dict[s
 
 @pytest.mark.parametrize("name", _public())
 def test_the_docstring_is_complete(name):
-    home = _named(name.partition(".")[0]).__module__  # `pipelab.solving` is a module, too
+    home = _named(name.partition(".")[0]).__module__  # `pipelab.engine.solving` is a module, too
     found = validate(f"{home}.{name}")["errors"]
     codes = {code: says for code, says in found if code in CODES}
     assert _without_what_is_told_elsewhere(_object(name), codes) == {}

@@ -7,7 +7,8 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.placement import Stage
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def test_a_two_stage_placement_of_tiny(tiny):
@@ -72,27 +73,28 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_wrong_placement_is_refused(name, tiny):
     parts, message = REFUSED[name]
-    with pytest.raises(pl.InvalidPlacement, match=message):
+    with pytest.raises(pl.errors.InvalidPlacement, match=message):
         pl.evaluate(tiny, pl.Placement.of(parts))
 
 
 def test_layers_left_out_or_covered_twice_inside_are_refused(tiny):
-    gap = pl.Placement((pl.Stage(range(0, 1), (0,)), pl.Stage(range(2, 4), (1,))))
+    gap = pl.Placement((Stage(range(0, 1), (0,)), Stage(range(2, 4), (1,))))
     with pytest.raises(
-        pl.InvalidPlacement, match="layer 2 is not assigned to any stage, left out before stage 2"
+        pl.errors.InvalidPlacement,
+        match="layer 2 is not assigned to any stage, left out before stage 2",
     ):
         pl.evaluate(tiny, gap)
-    twice = pl.Placement((pl.Stage(range(0, 3), (0,)), pl.Stage(range(2, 4), (1,))))
-    with pytest.raises(pl.InvalidPlacement, match="stage 2 covers layer 3 once more"):
+    twice = pl.Placement((Stage(range(0, 3), (0,)), Stage(range(2, 4), (1,))))
+    with pytest.raises(pl.errors.InvalidPlacement, match="stage 2 covers layer 3 once more"):
         pl.evaluate(tiny, twice)
-    backwards = pl.Placement((pl.Stage(range(2, 4), (0,)), pl.Stage(range(0, 2), (1,))))
-    with pytest.raises(pl.InvalidPlacement):
+    backwards = pl.Placement((Stage(range(2, 4), (0,)), Stage(range(0, 2), (1,))))
+    with pytest.raises(pl.errors.InvalidPlacement):
         pl.evaluate(tiny, backwards)
 
 
 def test_memory_exceeded_is_refused_with_its_numbers(two_stages):
     with pytest.raises(
-        pl.InvalidPlacement, match=r"needs 101.6 GB on GPU 0 \(A100\), which has 80 GB"
+        pl.errors.InvalidPlacement, match=r"needs 101.6 GB on GPU 0 \(A100\), which has 80 GB"
     ):
         pl.evaluate(two_stages, pl.Placement.of([(4, (0,))]))
 
@@ -105,12 +107,12 @@ def test_memory_that_fits_exactly_is_accepted(tiny):
 
 def test_mixed_stages_are_refused_where_the_rules_say_so(tiny):
     typed = dataclasses.replace(tiny, same_type_stages=True)
-    with pytest.raises(pl.InvalidPlacement, match="stage 1 mixes A100, V100"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="stage 1 mixes A100, V100"):
         pl.evaluate(typed, pl.Placement.of([(4, (0, 2))]))
 
 
 def test_all_defects_are_listed(tiny):
-    with pytest.raises(pl.InvalidPlacement) as caught:
+    with pytest.raises(pl.errors.InvalidPlacement) as caught:
         pl.evaluate(tiny, pl.Placement.of([(1, (0,)), (1, (0, 9))]))
     assert len(caught.value.defects) == 3
 
@@ -145,7 +147,7 @@ def test_the_evaluator_agrees_with_the_oracle(seed):
         oracle.stage(problem, gpus, span) for span, (_, gpus) in zip(spans, parts, strict=False)
     ]
     if None in rates:
-        with pytest.raises(pl.InvalidPlacement, match="GB"):
+        with pytest.raises(pl.errors.InvalidPlacement, match="GB"):
             pl.evaluate(problem, pl.Placement.of(parts))
         return
     rates += [oracle.link(problem, a[1], b[1]) for a, b in pairwise(parts)]

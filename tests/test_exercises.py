@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.course import n04, n06, n07, n08, n12, notebooks_of_the_course
+from pipelab.course import n04, n06, n07, n08, n12
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Failure, Function, Given, Number
+from pipelab.course.outline import notebooks_of_the_course
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
 
@@ -29,9 +30,9 @@ def test_every_notebook_has_two():
 def test_the_answer_is_right_and_what_is_near_it_is_not(name):
     target = NUMBERS[name].target()
     assert math.isfinite(target)
-    assert str(pl.check(name, target)).startswith(f"exercise {name}: right, ")
-    assert "too high. Hint: " in str(pl.check(name, target * 1.01))
-    assert "too low. Hint: " in str(pl.check(name, target * 0.99))
+    assert str(pl.course.check(name, target)).startswith(f"exercise {name}: right, ")
+    assert "too high. Hint: " in str(pl.course.check(name, target * 1.01))
+    assert "too low. Hint: " in str(pl.course.check(name, target * 0.99))
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -41,7 +42,7 @@ def test_every_mistake_is_told_apart(name):
     known = {**exercise.half, **exercise.mistakes}
     assert known
     for says, value in known.items():
-        said = str(pl.check(name, value()))
+        said = str(pl.course.check(name, value()))
         assert said.startswith(f"exercise {name}: not yet. Yours is ")
         assert said.endswith(f"Hint: {says}")
 
@@ -50,22 +51,22 @@ def test_none_is_an_answer_where_a_reader_arrives_at_it():
     """04.1: a result without a placement has no throughput."""
     said = pl.solve(n04._part((0, 4, 0), 12, 4), "type_count").throughput
     assert said is None
-    assert str(pl.check("04.1", said)).startswith(
+    assert str(pl.course.check("04.1", said)).startswith(
         "exercise 04.1: not yet. Yours is None. Hint: the heuristic names no GPU"
     )
-    assert str(pl.check("04.1", ...)) == "exercise 04.1: not attempted yet"
+    assert str(pl.course.check("04.1", ...)) == "exercise 04.1: not attempted yet"
     assert (
-        str(pl.check("00.1", ...))
-        == str(pl.check("00.1", None))
+        str(pl.course.check("00.1", ...))
+        == str(pl.course.check("00.1", None))
         == "exercise 00.1: not attempted yet"
     )
-    assert str(pl.check("08.2", ...)) == "exercise 08.2: not attempted yet"
+    assert str(pl.course.check("08.2", ...)) == "exercise 08.2: not attempted yet"
 
 
 def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
     """04.2: the model fits, the prediction is too high, and both are computed for the reader's own mix."""
     for mix in ((3, 2, 0), [3, 2, 0]):
-        assert str(pl.check("04.2", mix)).startswith("exercise 04.2: right, predicted ")
+        assert str(pl.course.check("04.2", mix)).startswith("exercise 04.2: right, predicted ")
     for mix, says in [
         ((0, 4, 4), "Predicted 1,706.7 tokens/s, possible 762.9: too much, but there is a smaller"),
         ((3, 1, 2), "too much, but there is a smaller"),
@@ -77,8 +78,8 @@ def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
         ({"A100": 3}, "expected the numbers of A100, L4 and T4, such as (3, 4, 4)"),
         (6, "yours is 6"),
     ]:
-        assert says.lower() in str(pl.check("04.2", mix)).lower()
-    assert str(pl.check("04.2", None)) == "exercise 04.2: not attempted yet"
+        assert says.lower() in str(pl.course.check("04.2", mix)).lower()
+    assert str(pl.course.check("04.2", None)) == "exercise 04.2: not attempted yet"
 
 
 @pytest.mark.parametrize("mix", [(1, 0, 2), (0, 4, 0), (1, 1, 1)])
@@ -104,13 +105,17 @@ def _best_of_orders(stages, links, worst=max, as_given=False, mean=False):
 @pytest.mark.parametrize("wrong", [{"worst": sum}, {"as_given": True}, {"mean": True}], ids=str)
 def test_the_best_order_is_right_or_told_the_smallest_input(wrong):
     puzzle = EXERCISES["04.3"]
-    assert str(pl.check("04.3", _best_of_orders)).endswith("right, it agrees on all 300 inputs")
+    assert str(pl.course.check("04.3", _best_of_orders)).endswith(
+        "right, it agrees on all 300 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.stages) for x in tried] == sorted(len(x.stages) for x in tried)
     first = next(
         x for x in tried if _best_of_orders(x.stages, dict(x.links), **wrong) != puzzle.target(x)
     )
-    said = str(pl.check("04.3", lambda stages, links: _best_of_orders(stages, links, **wrong)))
+    said = str(
+        pl.course.check("04.3", lambda stages, links: _best_of_orders(stages, links, **wrong))
+    )
     assert said.startswith(f"exercise 04.3: not yet. On {first} yours gives ")
     assert str(first).startswith("stages=[(")
     assert len({puzzle.hint(x) for x in tried}) == 3
@@ -160,8 +165,8 @@ def test_common_slips_are_named():
 
 def test_the_heaviest_layer_is_no_heavier_than_the_count_allows():
     """Rounded down it is right; rounded up the count has fallen already."""
-    assert str(pl.check("13.3", 2.059)).startswith("exercise 13.3: right, ")
-    assert "rounded too far" in str(pl.check("13.3", 2.06))
+    assert str(pl.course.check("13.3", 2.059)).startswith("exercise 13.3: right, ")
+    assert "rounded too far" in str(pl.course.check("13.3", 2.06))
 
 
 def test_an_answer_rounded_too_far_is_told_so():
@@ -174,10 +179,10 @@ def test_an_answer_rounded_too_far_is_told_so():
 
 
 def test_a_count_is_exact_and_written_in_full():
-    said = str(pl.check("02.3", EXERCISES["02.3"].target() + 1))
+    said = str(pl.course.check("02.3", EXERCISES["02.3"].target() + 1))
     assert said.startswith("exercise 02.3: not yet. Yours is 173,966,764 placements, ")
-    assert str(pl.check("02.3", 173966763)) == "exercise 02.3: right, 173,966,763 placements"
-    assert pl.check("02.3", 173966763.0).text.startswith("exercise 02.3: right")
+    assert str(pl.course.check("02.3", 173966763)) == "exercise 02.3: right, 173,966,763 placements"
+    assert pl.course.check("02.3", 173966763.0).text.startswith("exercise 02.3: right")
 
 
 @pytest.mark.parametrize("name", NUMBERS)
@@ -211,7 +216,9 @@ def test_a_schedule_that_loses_is_told_why():
     assert "expected 8 microbatches" in contest.grade(pl.schedule("1F1B", 4, 4))[1]
     assert "Hint: split backwards" in contest.grade(pl.schedule("1F1B", 4, 8))[1]
     assert "at its peak and has room for" in contest.grade(pl.schedule("ZBH2", 4, 8))[1]
-    assert str(pl.check("08.2", 54)).startswith("exercise 08.2: not yet. Expected a schedule")
+    assert str(pl.course.check("08.2", 54)).startswith(
+        "exercise 08.2: not yet. Expected a schedule"
+    )
 
 
 def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
@@ -237,10 +244,12 @@ def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
 def test_a_function_is_right_or_told_the_smallest_input_on_which_it_is_not(wrong):
     puzzle = EXERCISES["00.2"]
     assert isinstance(puzzle, Function)
-    assert str(pl.check("00.2", _rate)) == "exercise 00.2: right, it agrees on all 200 inputs"
+    assert (
+        str(pl.course.check("00.2", _rate)) == "exercise 00.2: right, it agrees on all 200 inputs"
+    )
     tried = puzzle.inputs()
     first = next(x for x in tried if not math.isclose(_rate(*x, **wrong), _rate(*x), rel_tol=1e-6))
-    said = str(pl.check("00.2", lambda x: _rate(x, **wrong)))
+    said = str(pl.course.check("00.2", lambda x: _rate(x, **wrong)))
     assert said.startswith(f"exercise 00.2: not yet. On {first} yours gives ")
     assert [len(x.cuts) for x in tried] == sorted(len(x.cuts) for x in tried)
 
@@ -313,14 +322,17 @@ def _no_rings(big_m=None, grow=True, add=True, by_one=False):
 def test_rows_are_right_or_told_the_smallest_program_that_they_spoil(wrong, below):
     """A ring claims less time than any pipeline takes; an M that is too small cuts pipelines off."""
     for right in (_no_rings(), _no_rings(by_one=True)):
-        assert str(pl.check("03.1", right)) == "exercise 03.1: right, it agrees on all 40 inputs"
+        assert (
+            str(pl.course.check("03.1", right))
+            == "exercise 03.1: right, it agrees on all 40 inputs"
+        )
     puzzle = EXERCISES["03.1"]
     assert isinstance(puzzle, Function)
     mine = [puzzle.call(_no_rings(**wrong), x) for x in puzzle.inputs()]
     wanted = [puzzle.target(x) for x in puzzle.inputs()]
     off = [i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if not math.isclose(a, b)]
     assert (mine[off[0]] < wanted[off[0]]) == below
-    said = str(pl.check("03.1", _no_rings(**wrong)))
+    said = str(pl.course.check("03.1", _no_rings(**wrong)))
     assert said.startswith(f"exercise 03.1: not yet. On {puzzle.inputs()[off[0]]} yours gives ")
 
 
@@ -339,9 +351,11 @@ def _stairs(ms, most, layers, head, memory=True, heads=True, whole=True):
 @pytest.mark.parametrize("wrong", [{"memory": False}, {"heads": False}, {"whole": False}], ids=str)
 def test_a_staircase_is_right_or_told_the_smallest_input(wrong):
     puzzle = EXERCISES["03.2"]
-    assert str(pl.check("03.2", _stairs)) == "exercise 03.2: right, it agrees on all 300 inputs"
+    assert (
+        str(pl.course.check("03.2", _stairs)) == "exercise 03.2: right, it agrees on all 300 inputs"
+    )
     first = next(x for x in puzzle.inputs() if not math.isclose(_stairs(*x, **wrong), _stairs(*x)))
-    said = str(pl.check("03.2", lambda *x: _stairs(*x, **wrong)))
+    said = str(pl.course.check("03.2", lambda *x: _stairs(*x, **wrong)))
     assert said.startswith(f"exercise 03.2: not yet. On {first} yours gives ")
 
 
@@ -356,7 +370,10 @@ def test_a_staircase_is_right_or_told_the_smallest_input(wrong):
 )
 def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name, function, wrong):
     puzzle = EXERCISES[name]
-    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 300 inputs"
+    assert (
+        str(pl.course.check(name, function))
+        == f"exercise {name}: right, it agrees on all 300 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.costs) + len(x.speeds) for x in tried] == sorted(
         len(x.costs) + len(x.speeds) for x in tried
@@ -368,14 +385,14 @@ def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name,
     first = next(
         x for x in tried if not math.isclose(puzzle.call(mine, x), puzzle.call(function, x))
     )
-    said = str(pl.check(name, mine))
+    said = str(pl.course.check(name, mine))
     assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
     assert str(first).startswith("costs=[")
     assert len({puzzle.hint(x) for x in tried}) == 3
 
 
 def test_who_stops_at_a_gpu_that_is_too_slow_is_asked_who_takes_the_layer():
-    said = str(pl.check("01.2", lambda *given: _reach(*given, skip=False)))
+    said = str(pl.course.check("01.2", lambda *given: _reach(*given, skip=False)))
     assert "too slow for one of the GPUs; who takes it then?" in said
 
 
@@ -422,13 +439,16 @@ def _placements(layers, kinds, idle=True, apart=False):
 @pytest.mark.parametrize("wrong", [{"idle": False}, {"apart": True}], ids=str)
 def test_a_count_of_placements_is_right_or_told_the_smallest_input(wrong):
     puzzle = EXERCISES["02.2"]
-    assert str(pl.check("02.2", _placements)) == "exercise 02.2: right, it agrees on all 200 inputs"
+    assert (
+        str(pl.course.check("02.2", _placements))
+        == "exercise 02.2: right, it agrees on all 200 inputs"
+    )
     tried = puzzle.inputs()
     assert [x.layers + sum(x.kinds) for x in tried] == sorted(
         x.layers + sum(x.kinds) for x in tried
     )
     first = next(x for x in tried if _placements(*x, **wrong) != _placements(*x))
-    said = str(pl.check("02.2", lambda n, kinds: _placements(n, kinds, **wrong)))
+    said = str(pl.course.check("02.2", lambda n, kinds: _placements(n, kinds, **wrong)))
     assert said.startswith(f"exercise 02.2: not yet. On {first} yours gives ")
     assert len({puzzle.hint(x) for x in tried}) == 4
 
@@ -462,14 +482,17 @@ def _count_mixes(counts, most, supply=True, empty=1, exactly=False):
 )
 def test_functions_of_counting_are_right_or_told_the_smallest_input(name, function, wrong):
     puzzle = EXERCISES[name]
-    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 300 inputs"
+    assert (
+        str(pl.course.check(name, function))
+        == f"exercise {name}: right, it agrees on all 300 inputs"
+    )
     tried = puzzle.inputs()
     first = next(
         x
         for x in tried
         if puzzle.call(lambda *given: function(*given, **wrong), x) != puzzle.call(function, x)
     )
-    said = str(pl.check(name, lambda *given: function(*given, **wrong)))
+    said = str(pl.course.check(name, lambda *given: function(*given, **wrong)))
     assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
     assert f"expected {puzzle.call(function, first)}. Hint: " in said
     assert len({puzzle.hint(x) for x in tried}) == 3
@@ -510,7 +533,9 @@ def _fits(order, spare=0, stalls=True, room=None):
 )
 def test_a_property_of_orders_accepts_the_right_and_rejects_the_faulty(wrong):
     puzzle = EXERCISES["14.1"]
-    assert str(pl.check("14.1", _fits)) == "exercise 14.1: right, it agrees on all 300 inputs"
+    assert (
+        str(pl.course.check("14.1", _fits)) == "exercise 14.1: right, it agrees on all 300 inputs"
+    )
     tried = puzzle.inputs()
     steps = [sum(map(len, order)) for order in tried]
     assert steps == sorted(steps)
@@ -518,7 +543,7 @@ def test_a_property_of_orders_accepts_the_right_and_rejects_the_faulty(wrong):
     first = next(
         order for order in tried if _fits(order.schedule(), **wrong) != puzzle.target(order)
     )
-    said = str(pl.check("14.1", lambda order: _fits(order, **wrong)))
+    said = str(pl.course.check("14.1", lambda order: _fits(order, **wrong)))
     assert said.startswith(f"exercise 14.1: not yet. On {first} yours gives ")
     assert f"expected {puzzle.target(first)}. Hint: " in said
     assert str(first).startswith("rank 0: ")
@@ -532,7 +557,7 @@ def test_the_orders_that_a_count_accepts_hardly_ever_run():
         try:
             order = pl.Schedule.of("", [[f"{r}{a}" for a in row] for r, row in enumerate(rows)])
             pl.simulate(order, pl.StageCosts(1, 1, 1))
-        except pl.InvalidSchedule:
+        except pl.errors.InvalidSchedule:
             return False
         return True
 
@@ -554,14 +579,14 @@ def _by_flops(costs, stages, repaired=True):
 
 
 def _even(costs, stages):
-    return [len(part) for part in pl.split_even(len(costs), stages)]
+    return [len(part) for part in pl.splits.split_even(len(costs), stages)]
 
 
 def test_a_rule_is_repaired_when_every_answer_keeps_what_is_required():
     required = EXERCISES["14.2"]
     assert isinstance(required, Function)
-    for right in (_by_flops, lambda c, s: [len(part) for part in pl.split_minmax(c, s)]):
-        assert str(pl.check("14.2", right)) == (
+    for right in (_by_flops, lambda c, s: [len(part) for part in pl.splits.split_minmax(c, s)]):
+        assert str(pl.course.check("14.2", right)) == (
             "exercise 14.2: right, it keeps the rule on all 300 inputs"
         )
     lengths = [len(costs) for costs, _ in required.inputs()]
@@ -573,7 +598,7 @@ def test_a_rule_is_repaired_when_every_answer_keeps_what_is_required():
         (_even, "a stage costs 15, a fair share and the largest layer 14.6667"),
         (lambda c, s: c.clear(), "yours gives TypeError: "),
     ]:
-        said = str(pl.check("14.2", wrong))
+        said = str(pl.course.check("14.2", wrong))
         assert said.startswith("exercise 14.2: not yet. On costs=[")
         assert why in said
     assert "as `def cut(costs, stages):` makes it; yours is 3" in required.grade(3)[1]
@@ -593,7 +618,7 @@ def test_a_claim_is_refuted_by_a_faster_placement_on_the_same_gpus():
         assert why in said
     assert "yours is 278.9" in refuted.grade(278.9)[1]
     faster = pl.Placement.of([(1, h100), (7, a10), (6, t4)])
-    assert str(pl.check("13.1", faster)) == (
+    assert str(pl.course.check("13.1", faster)) == (
         "exercise 13.1: right, refuted: 278.9 tokens/s against 268.1"
     )
 
@@ -611,9 +636,11 @@ def _step(text, about=True, commas=True, suffix=True):
 @pytest.mark.parametrize("wrong", ["about", "commas", "suffix"])
 def test_printed_digits_are_read_as_the_ledger_reads_them(wrong):
     puzzle = EXERCISES["13.2"]
-    assert str(pl.check("13.2", _step)) == "exercise 13.2: right, it agrees on all 200 inputs"
+    assert (
+        str(pl.course.check("13.2", _step)) == "exercise 13.2: right, it agrees on all 200 inputs"
+    )
     first = next(x for x in puzzle.inputs() if _step(*x, **{wrong: False}) != puzzle.target(x))
-    said = str(pl.check("13.2", lambda text: _step(text, **{wrong: False})))
+    said = str(pl.course.check("13.2", lambda text: _step(text, **{wrong: False})))
     assert said.startswith(f"exercise 13.2: not yet. On {first} yours gives ")
     assert len({puzzle.hint(x) for x in puzzle.inputs()}) == 3
 
@@ -639,10 +666,13 @@ def _budget(z, allocations, price, most, sharing=True):
 )
 def test_families_of_constraints_are_right_or_told_the_smallest_problem(name, function, wrong):
     puzzle = EXERCISES[name]
-    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 40 inputs"
+    assert (
+        str(pl.course.check(name, function))
+        == f"exercise {name}: right, it agrees on all 40 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.ms) + x.layers for x in tried] == sorted(len(x.ms) + x.layers for x in tried)
-    said = str(pl.check(name, lambda *given: function(*given, **wrong)))
+    said = str(pl.course.check(name, lambda *given: function(*given, **wrong)))
     first = next(x for x in tried if said.startswith(f"exercise {name}: not yet. On {x} yours "))
     for case in tried[: tried.index(first)]:
         agrees = puzzle.call(lambda *given: function(*given, **wrong), case)
@@ -703,7 +733,7 @@ def test_every_function_that_the_first_half_asks_for_has_a_picture():
 def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypatch):
     puzzle, wrong, shown = EXERCISES[name], WRONG[name], []
     failure = puzzle.smallest_failure(wrong)
-    answer = pl.check(name, wrong)
+    answer = pl.course.check(name, wrong)
     assert answer.figure == puzzle.picture(failure)
     assert answer.figure.layout.title.text.count("<br>") == 1  # one line, and how to read it
     assert len(answer.figure.layout.title.text.split("<br>")[0]) < 100
@@ -734,7 +764,7 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
 )
 def test_the_second_half_draws_them_too(name, wrong):
     puzzle = EXERCISES[name]
-    failure, answer = puzzle.smallest_failure(wrong), pl.check(name, wrong)
+    failure, answer = puzzle.smallest_failure(wrong), pl.course.check(name, wrong)
     assert answer.figure == puzzle.picture(failure)
     assert answer.figure.layout.title.text
     assert str(answer).startswith(f"exercise {name}: not yet. On {failure.given} yours gives ")
@@ -785,11 +815,14 @@ def _gpipe_end(forward, backward, message, m, links=True, drain=True, once=False
 @pytest.mark.parametrize("wrong", [{"links": False}, {"drain": False}, {"once": True}], ids=str)
 def test_the_end_of_gpipe_is_right_or_told_the_smallest_input(wrong):
     puzzle = EXERCISES["07.1"]
-    assert str(pl.check("07.1", _gpipe_end)) == "exercise 07.1: right, it agrees on all 200 inputs"
+    assert (
+        str(pl.course.check("07.1", _gpipe_end))
+        == "exercise 07.1: right, it agrees on all 200 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.forward) + x.m for x in tried] == sorted(len(x.forward) + x.m for x in tried)
     first = next(x for x in tried if _gpipe_end(*x, **wrong) != _gpipe_end(*x))
-    said = str(pl.check("07.1", lambda *given: _gpipe_end(*given, **wrong)))
+    said = str(pl.course.check("07.1", lambda *given: _gpipe_end(*given, **wrong)))
     assert said.startswith(f"exercise 07.1: not yet. On {first} yours gives ")
     assert len({puzzle.hint(x) for x in tried}) == 4
 
@@ -821,11 +854,11 @@ def _within_room(rank, m, room, before=True, rooms=True):
 )
 def test_an_order_within_the_memory_is_right_or_told_why_not(mine, why):
     puzzle = EXERCISES["07.2"]
-    assert str(pl.check("07.2", _within_room)).endswith("right, it agrees on all 150 inputs")
+    assert str(pl.course.check("07.2", _within_room)).endswith("right, it agrees on all 150 inputs")
     tried = puzzle.inputs()
     assert [len(x.room) + x.m for x in tried] == sorted(len(x.room) + x.m for x in tried)
-    assert why in str(pl.check("07.2", mine))
-    assert "itself, as `def order(rank, m, room):` makes it" in str(pl.check("07.2", 3))
+    assert why in str(pl.course.check("07.2", mine))
+    assert "itself, as `def order(rank, m, room):` makes it" in str(pl.course.check("07.2", 3))
     assert len({re.sub(r"\d", "", puzzle.hint(x)) for x in tried}) == 3
     named = [(x.room, *map(int, re.findall(r"rank (\d)", puzzle.hint(x)))) for x in tried]
     assert all(of[1] < of[2] and of[0][of[1]] < of[0][of[2]] for of in named if len(of) > 1)
@@ -882,11 +915,14 @@ def _put_off(row, share, room, early=False, late=False, newest=False):
 )
 def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
     puzzle = EXERCISES["08.1"]
-    assert str(pl.check("08.1", _put_off)) == "exercise 08.1: right, it agrees on all 150 inputs"
+    assert (
+        str(pl.course.check("08.1", _put_off))
+        == "exercise 08.1: right, it agrees on all 150 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.row) for x in tried] == sorted(len(x.row) for x in tried)
     first = next(x for x in tried if _put_off(*x, **wrong) != _put_off(*x))
-    said = str(pl.check("08.1", lambda *given: _put_off(*given, **wrong)))
+    said = str(pl.course.check("08.1", lambda *given: _put_off(*given, **wrong)))
     assert said.startswith(f"exercise 08.1: not yet. On {first} yours gives ")
     assert why in said
     for mine, what in [
@@ -894,7 +930,7 @@ def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
         (lambda row, *_: ["W0", *_put_off(row, 1, 9)[:-1]], "W0 comes before I0"),
         (lambda row, *_: sorted(_put_off(row, 0, 9)), "no longer in the given order"),
     ]:
-        assert what in str(pl.check("08.1", mine))
+        assert what in str(pl.course.check("08.1", mine))
     assert len({puzzle.hint(x) for x in tried}) == 3
 
 
@@ -969,18 +1005,21 @@ def _order_of(rooms, m, largest_first=True, few=True):
 )
 def test_an_order_of_gpus_is_right_or_told_why_not(wrong, why):
     puzzle = EXERCISES["12.1"]
-    assert str(pl.check("12.1", _order_of)) == "exercise 12.1: right, it agrees on all 150 inputs"
+    assert (
+        str(pl.course.check("12.1", _order_of))
+        == "exercise 12.1: right, it agrees on all 150 inputs"
+    )
     tried = puzzle.inputs()
     assert [len(x.rooms) for x in tried] == sorted(len(x.rooms) for x in tried)
     first = next(x for x in tried if (_order_of(*x) is None) != (_order_of(*x, **wrong) is None))
-    said = str(pl.check("12.1", lambda *given: _order_of(*given, **wrong)))
+    said = str(pl.course.check("12.1", lambda *given: _order_of(*given, **wrong)))
     assert said.startswith(f"exercise 12.1: not yet. On {first} {why}")
     assert len({puzzle.hint(x) for x in tried}) == 3
     for mine, what in [
         (lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
         (lambda rooms, m: list(range(len(rooms))), "and GPU 0 has room for 1; no order fits here"),
     ]:
-        assert what in str(pl.check("12.1", mine))
+        assert what in str(pl.course.check("12.1", mine))
 
 
 def test_what_1f1b_holds_is_what_the_simulator_says():
@@ -1013,7 +1052,10 @@ def test_what_1f1b_holds_is_what_the_simulator_says():
 )
 def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):
     puzzle = EXERCISES[name]
-    assert str(pl.check(name, function)) == f"exercise {name}: right, it agrees on all 200 inputs"
+    assert (
+        str(pl.course.check(name, function))
+        == f"exercise {name}: right, it agrees on all 200 inputs"
+    )
     tried = puzzle.inputs()
 
     def mine(*given):
@@ -1022,7 +1064,7 @@ def test_functions_of_serving_are_right_or_told_the_smallest_input(name, functio
     first = next(
         x for x in tried if not math.isclose(puzzle.call(mine, x), puzzle.call(function, x))
     )
-    said = str(pl.check(name, mine))
+    said = str(pl.course.check(name, mine))
     assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
     assert len({puzzle.hint(x) for x in tried}) >= 2
     titles = {puzzle.picture(Failure(x, "")).layout.title.text for x in tried[::20]}
@@ -1178,9 +1220,9 @@ def test_a_drawn_proof_says_whether_it_is_one():
 
 
 def test_a_name_that_is_none_is_refused():
-    with pytest.raises(pl.UnknownName, match=r"no exercise '05\.9'"):
-        pl.check("05.9", 1)
-    assert str(pl.check("05.2", None)) == "exercise 05.2: not attempted yet"
+    with pytest.raises(pl.errors.UnknownName, match=r"no exercise '05\.9'"):
+        pl.course.check("05.9", 1)
+    assert str(pl.course.check("05.2", None)) == "exercise 05.2: not attempted yet"
 
 
 # Half points

@@ -100,15 +100,19 @@ def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
 
 def test_costs_are_not_cut_for_what_cannot_be_run():
     for rows, stage_rank in (([["0F0", "0B0"]], [5]), ([["0F0"], ["1F0", "1B0"]], None)):
-        with pytest.raises(pl.InvalidSchedule, match="cannot be run"):
+        with pytest.raises(pl.errors.InvalidSchedule, match="cannot be run"):
             pl.StageCosts(1, 1, 1).cut_for(pl.Schedule.of("broken", rows, stage_rank=stage_rank))
 
 
 def test_costs_that_cannot_be_cut_are_refused():
     loop = pl.schedule("Interleaved1F1B", 2, 4, 2)
-    with pytest.raises(pl.InvalidValue, match=r"comm = .*: expected one number for all links"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"comm = .*: expected one number for all links"
+    ):
         pl.StageCosts(1, 1, 1, comm=[1]).cut_for(loop)
-    with pytest.raises(pl.InvalidValue, match="expected one number, or 2 for 2 ranks; got 3"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected one number, or 2 for 2 ranks; got 3"
+    ):
         pl.StageCosts([1, 2, 3], 1, 1).cut_for(loop)
 
 
@@ -149,22 +153,23 @@ def test_the_title_says_who_ends_first():
     }
     assert plot_timelines(slow).layout.title.text == "rank 0 ends at 51, 11% before rank 3"
     assert plot_timelines(slow, finding="seen").layout.title.text == "seen"
-    with pytest.raises(pl.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"0 timelines.*expected 1 to 6"):
         plot_timelines([])
     for wrong in (3, [3], {"a": 3}, "ab"):
         with pytest.raises(
-            pl.InvalidValue,
+            pl.errors.InvalidValue,
             match=r"plot_timelines: timelines = .*: expected Timelines, or a mapping",
         ):
             plot_timelines(wrong)
     with pytest.raises(
-        pl.InvalidValue, match=r"'1F1B': two timelines have this name; expected a mapping of label"
+        pl.errors.InvalidValue,
+        match=r"'1F1B': two timelines have this name; expected a mapping of label",
     ):
         plot_timelines([run("1F1B"), run("1F1B", microbatches=4)])
-    with pytest.raises(pl.InvalidValue, match="plot_timelines: finding = 3: expected text"):
+    with pytest.raises(pl.errors.InvalidValue, match="plot_timelines: finding = 3: expected text"):
         plot_timelines([run("1F1B")], finding=3)
     with pytest.raises(
-        pl.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"
+        pl.errors.InvalidValue, match=r"memory = True: expected transfers, critical_path or follow"
     ):
         plot_timelines([run("1F1B")], memory=True)
 
@@ -186,11 +191,12 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
         == "x 0: a and c are fastest; x 1: a and c are, and b takes 1.33 times as long"
     )
     with pytest.raises(
-        pl.InvalidValue, match=r"10 of them.*expected 1 to 9 lines that are no bound"
+        pl.errors.InvalidValue, match=r"10 of them.*expected 1 to 9 lines that are no bound"
     ):
         plot_makespans([0], {str(i): [1] for i in range(10)}, "x")
     with pytest.raises(
-        pl.InvalidValue, match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values"
+        pl.errors.InvalidValue,
+        match=r"makespans\['a'\] = \[1\]: expected one number for each of 2 values",
     ):
         plot_makespans([0, 1], {"a": [1]}, "x")
     for values, makespans, axis, finding in (
@@ -199,14 +205,14 @@ def test_lines_that_others_cover_are_wider_and_the_legend_follows_the_right_end(
         ([0], {"a": [float("nan")]}, "x", None), ([0], {"a": [1]}, 3, None), ([0], {"a": [1]}, "x", 3),
     ):  # fmt: skip
         with pytest.raises(
-            pl.InvalidValue,
+            pl.errors.InvalidValue,
             match=r"plot_makespans: (values|makespans.*|axis|finding) = .*: expected",
         ):
             plot_makespans(values, makespans, axis, finding=finding)
     # where all costs are 0
     still = plot_makespans([0], {"a": [0], "b": [2]}, "x").layout.title.text
     assert still == "x 0: a is fastest; x 0: a is, and b takes 2"
-    with pytest.raises(pl.InvalidValue, match="1 to 9 lines that are no bound"):
+    with pytest.raises(pl.errors.InvalidValue, match="1 to 9 lines that are no bound"):
         plot_makespans([0], {"lower bound": [1]}, "x")
 
 
@@ -378,12 +384,15 @@ def test_a_closed_form_that_is_wrong_is_not_ticked():
 
 
 def test_the_explorer_refuses_what_its_controls_cannot_show():
-    with pytest.raises(pl.UnknownName, match="schedule 'Inference' is not known here"):
+    with pytest.raises(pl.errors.UnknownName, match="schedule 'Inference' is not known here"):
         pl.explore_schedules("Inference")
-    with pytest.raises(pl.InvalidValue, match="explore_schedules: ranks = 33: expected at most 32"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="explore_schedules: ranks = 33: expected at most 32"
+    ):
         pl.explore_schedules(ranks=33)
     with pytest.raises(
-        pl.InvalidValue, match="explore_schedules: microbatches = 'a': expected a whole number"
+        pl.errors.InvalidValue,
+        match="explore_schedules: microbatches = 'a': expected a whole number",
     ):
         pl.explore_schedules(microbatches="a")
 
@@ -416,7 +425,7 @@ def test_the_explorer_refuses_what_its_controls_cannot_show():
     ],
 )
 def test_a_contest_is_decided_by_the_simulator(mine, verdict):
-    assert verdict in str(pl.check("08.2", mine))
+    assert verdict in str(pl.course.check("08.2", mine))
 
 
 def test_the_family_holds_zbh1():

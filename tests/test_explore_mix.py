@@ -150,7 +150,7 @@ def test_nodes_are_a_control():
 
 
 def test_a_case_that_nobody_touched_is_the_case():
-    for name in pl.cases():
+    for name in pl.writeup.cases():
         assert problem_of(beginning(name)) == pl.load_case(name, link_units="tokens")
 
 
@@ -174,7 +174,7 @@ def test_a_cost_model_changes_what_it_says_and_nothing_else():
     assert apart.problem.costs == pl.Roofline(engine="llama.cpp")
     assert graphs.result.throughput > max(eager.result.throughput, apart.result.throughput)
     linear = of("Llama-3-8B", "linear").problem.costs
-    known = pl.load_coefficients()
+    known = pl.writeup.load_coefficients()
     assert linear.coefficients == {
         "A100-SXM-40": known.coefficients["A100"],
         "T4": known.coefficients["T4"],
@@ -187,7 +187,7 @@ def test_a_cost_model_changes_what_it_says_and_nothing_else():
 
 
 def test_every_source_has_a_beginning_that_makes_a_problem():
-    assert set(sources()) == {*pl.cases(), *pl.models().index}
+    assert set(sources()) == {*pl.writeup.cases(), *pl.hardware.models().index}
     for source in sources():
         mix = beginning(source)
         assert set(dict(mix.counts)) <= set(types_of(source))
@@ -302,7 +302,7 @@ def test_one_gpu_per_stage_is_the_original_formulations_optimum():
 
 def test_prices_are_per_hour_and_per_million_tokens():
     found = answer(beginning("Llama-3-70B"))
-    facts = pl.load_gpus()
+    facts = pl.hardware.load_gpus()
     used = [found.problem.cluster.gpus[g].type for g in found.result.placement.gpus]
     cost = money(found.problem, found.result.placement, found.result.throughput)
     assert cost.usd_per_hour == pytest.approx(sum(facts[t].usd_per_hour for t in used))
@@ -448,7 +448,7 @@ def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best
     async def reader():
         mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "L4": 1, "T4": 0})
         result = mix.found.result
-        expected = mix.found.problem.costs.expected_rate(mix.found.problem, result.evaluation)
+        expected = pl.hardware.expected_rate(mix.found.problem, result.evaluation)
         assert expected.sentence in mix.text.value
         await at_rest()
         within = pl.sensitivity(mix.found.problem, result, expected.within)

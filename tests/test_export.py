@@ -8,8 +8,8 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.plans import save_placement
+from pipelab.writeup.linear_rates import with_link_units
 
 HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
 
@@ -123,16 +123,18 @@ def test_broken_rules_are_listed_beside_what_does_not_fit(two_stages):
 
 def test_a_result_of_another_problem_is_refused(tiny):
     slow = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=45))
-    with pytest.raises(pl.InvalidValue, match="expected a result of this problem: it claims"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected a result of this problem: it claims"
+    ):
         pl.score(tiny, pl.Placement.of([(4, (0, 1))]), best=pl.solve(slow, "aggregated"))
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
     with pytest.raises(
-        pl.InvalidValue, match="it claims that there is no placement, yet this one yields"
+        pl.errors.InvalidValue, match="it claims that there is no placement, yet this one yields"
     ):
         pl.score(tiny, HALVES, best=pl.solve(heavy, "aggregated"))
-    with pytest.raises(pl.InvalidValue, match="best = 3: expected a Result"):
+    with pytest.raises(pl.errors.InvalidValue, match="best = 3: expected a Result"):
         pl.score(tiny, HALVES, best=3)
-    with pytest.raises(pl.InvalidValue, match="placement = None: expected a Placement"):
+    with pytest.raises(pl.errors.InvalidValue, match="placement = None: expected a Placement"):
         pl.score(tiny, None)
 
 
@@ -150,7 +152,7 @@ def test_placements_come_back_from_their_files(tmp_path):
         path = tmp_path / "new" / "plan.json"
         try:
             assert save_placement(problem, placement, path) == path
-        except pl.InvalidPlacement:
+        except pl.errors.InvalidPlacement:
             continue
         assert pl.load_placement(str(path)) == placement, seed
         kept += len(placement) > 1
@@ -235,7 +237,7 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
             {"costs": costs, "workload": workload},
         ):
             other = dataclasses.replace(problem, **change)
-            with pytest.raises(pl.InvalidData, match="this plan was made with ") as caught:
+            with pytest.raises(pl.errors.InvalidData, match="this plan was made with ") as caught:
                 pl.load_placement(path, other)
             remedy = str(caught.value).partition("Give it the plan's: ")[2]
             as_it_was = eval(remedy, {"dataclasses": dataclasses, "problem": other})
@@ -251,7 +253,8 @@ def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
     even = dataclasses.replace(problem, batch_split="even")
     told = "made with batch_split = 'balanced'; the problem has batch_split = 'even'"
     with pytest.raises(
-        pl.InvalidData, match=rf"{told}.*dataclasses.replace\(problem, batch_split='balanced'\)"
+        pl.errors.InvalidData,
+        match=rf"{told}.*dataclasses.replace\(problem, batch_split='balanced'\)",
     ):
         pl.load_placement(path, even)
     document = json.loads(path.read_text(encoding="utf-8"))
@@ -260,7 +263,7 @@ def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
     path.write_text(json.dumps(document), encoding="utf-8")
     assert pl.load_placement(path) == pl.load_placement(path, problem)
     with pytest.raises(
-        pl.InvalidData, match=r"the plan: .*443\.8.*, but for this problem .*345\.49"
+        pl.errors.InvalidData, match=r"the plan: .*443\.8.*, but for this problem .*345\.49"
     ):
         pl.load_placement(path, even)
     for shares, told in (
@@ -270,9 +273,9 @@ def test_a_plan_of_another_rule_is_refused_with_the_remedy(tmp_path):
     ):
         document["stages"][0]["sequences_per_gpu"] = shares
         path.write_text(json.dumps(document), encoding="utf-8")
-        with pytest.raises(pl.InvalidData, match=f"stage 1: sequences_per_gpu .*{told}"):
+        with pytest.raises(pl.errors.InvalidData, match=f"stage 1: sequences_per_gpu .*{told}"):
             pl.load_placement(path, problem)
-    with pytest.raises(pl.InvalidValue, match="problem = 3: expected a Problem"):
+    with pytest.raises(pl.errors.InvalidValue, match="problem = 3: expected a Problem"):
         pl.load_placement(path, 3)
 
 
@@ -311,12 +314,13 @@ def test_a_plan_says_how_many_in_flight_fill_it_and_how_layers_are_cut(tmp_path)
     assert pl.load_placement(tmp_path / "plan.json", problem) == placement
     for number in (1, None):
         with pytest.raises(
-            pl.InvalidData, match=r"in_flight_given = 3; .*replace.problem\.workload, in_flight=3"
+            pl.errors.InvalidData,
+            match=r"in_flight_given = 3; .*replace.problem\.workload, in_flight=3",
         ):
             pl.load_placement(tmp_path / "plan.json", problem.with_in_flight(number))
     path = save_placement(problem.with_in_flight(None), placement, tmp_path / "chosen.json")
     assert pl.load_placement(path, problem.with_in_flight(None)) == placement
-    with pytest.raises(pl.InvalidData, match=r"replace.problem\.workload, in_flight=None"):
+    with pytest.raises(pl.errors.InvalidData, match=r"replace.problem\.workload, in_flight=None"):
         pl.load_placement(path, problem)
 
 
@@ -326,10 +330,11 @@ def test_a_plan_is_compared_with_its_problem_down_to_the_links(tmp_path):
     assert pl.load_placement(path, problem) == HALVES
     slow = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e-6))
     told = r"213\.5.*: the cluster, model or cost model differs from the plan's\. Omit problem= to read only the stages"
-    with pytest.raises(pl.InvalidData, match=rf"the plan: rate_tokens_per_s {told}"):
+    with pytest.raises(pl.errors.InvalidData, match=rf"the plan: rate_tokens_per_s {told}"):
         pl.load_placement(path, slow)
     with pytest.raises(
-        pl.InvalidData, match=r"link_units = 'tokens'; .*problem\.costs, link_units='tokens'\)"
+        pl.errors.InvalidData,
+        match=r"link_units = 'tokens'; .*problem\.costs, link_units='tokens'\)",
     ):
         pl.load_placement(path, with_link_units(problem, "transfers"))
 
@@ -337,16 +342,16 @@ def test_a_plan_is_compared_with_its_problem_down_to_the_links(tmp_path):
 def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path):
     path = save_placement(tiny, HALVES, tmp_path / "plan.json")
     before = path.read_text(encoding="utf-8")
-    with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="layer 4 is not assigned to any stage"):
         save_placement(tiny, pl.Placement.of([(3, (0,))]), path)
     assert path.read_text(encoding="utf-8") == before
     for name in ("plan.csv", "plan.xlsx"):
         with pytest.raises(
-            pl.InvalidValue, match=rf"{name}'?: expected a name that ends in \.json"
+            pl.errors.InvalidValue, match=rf"{name}'?: expected a name that ends in \.json"
         ):
             save_placement(tiny, HALVES, tmp_path / name)
     heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
-    with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a result that has one"):
         pl.save(pl.solve(heavy, "aggregated"), path)
 
 
@@ -404,15 +409,15 @@ def test_a_bad_json_is_refused_at_its_stage(name, tmp_path):
     text, message = BAD_JSON[name]
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(pl.InvalidData, match=message):
+    with pytest.raises(pl.errors.InvalidData, match=message):
         pl.load_placement(path)
 
 
 def test_files_that_are_not_there_are_named(tmp_path):
-    with pytest.raises(pl.InvalidData, match=r"gone\.json: there is no such file"):
+    with pytest.raises(pl.errors.InvalidData, match=r"gone\.json: there is no such file"):
         pl.load_placement(tmp_path / "gone.json")
     for name in ("plan.txt", "plan.csv"):
-        with pytest.raises(pl.InvalidValue, match=r"expected a name that ends in \.json"):
+        with pytest.raises(pl.errors.InvalidValue, match=r"expected a name that ends in \.json"):
             pl.load_placement(tmp_path / name)
 
 

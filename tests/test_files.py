@@ -13,11 +13,11 @@ import pytest
 from limits import full_disk
 
 import pipelab as pl
+from pipelab.cli.lab import copy_notebooks
 from pipelab.errors import InvalidData
-from pipelab.io.csv_cells import read_rows
-from pipelab.io.lab import copy_notebooks
-from pipelab.io.paths import data_dir, notebook_files, notebooks_dir
-from pipelab.io.whole_files import refused, write_to
+from pipelab.files.csv_cells import read_rows
+from pipelab.files.paths import data_dir, notebook_files, notebooks_dir
+from pipelab.files.whole_files import refused, write_to
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full and /proc")
@@ -177,7 +177,7 @@ def test_a_write_protected_file_is_not_replaced(tmp_path, monkeypatch):
     """What root's rights hide above: permission is asked of the file, not of its folder alone."""
     path = tmp_path / "plan.csv"
     path.write_text("old")
-    monkeypatch.setattr("pipelab.io.whole_files.os.access", lambda *_: False)
+    monkeypatch.setattr("pipelab.files.whole_files.os.access", lambda *_: False)
     with pytest.raises(InvalidData, match=r"cannot be written .* where you may write"):
         write_to("save", path, "new")
     assert path.read_text() == "old"
@@ -197,9 +197,9 @@ def _denied(monkeypatch, path):
 
 READERS = {
     "config.csv": lambda folder: pl.load_case(folder),
-    "rates.csv": lambda folder: pl.load_coefficients(folder / "rates.csv"),
-    "gpus.csv": lambda folder: pl.load_gpus(folder / "gpus.csv"),
-    "models.csv": lambda folder: pl.models(folder / "models.csv"),
+    "rates.csv": lambda folder: pl.writeup.load_coefficients(folder / "rates.csv"),
+    "gpus.csv": lambda folder: pl.hardware.load_gpus(folder / "gpus.csv"),
+    "models.csv": lambda folder: pl.hardware.models(folder / "models.csv"),
     "config.json": lambda folder: pl.load_model(folder / "config.json"),
     "plan.json": lambda folder: pl.load_placement(folder / "plan.json"),
 }
@@ -231,10 +231,10 @@ def test_a_file_that_the_system_cannot_read_is_one_sentence():
 def test_names_that_no_file_has_are_refused_like_others(name):
     for load in (
         pl.load_case,
-        pl.load_coefficients,
-        pl.load_gpus,
-        pl.models,
-        pl.clusters,
+        pl.writeup.load_coefficients,
+        pl.hardware.load_gpus,
+        pl.hardware.models,
+        pl.hardware.clusters,
     ):
         with pytest.raises(pl.PipelabError) as caught:
             load(name)
@@ -247,7 +247,7 @@ def test_names_that_no_file_has_are_refused_like_others(name):
 @POSIX
 @pytest.mark.parametrize("name", ["throughput_coefficients.csv", "layers.csv", "gpu_pool.csv"])
 def test_a_dangling_link_in_a_case_is_named(name, tmp_path):
-    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "mine")
+    folder = pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "mine")
     (folder / name).unlink(missing_ok=True)
     (folder / name).symlink_to("gone.csv")
     with pytest.raises(
@@ -262,7 +262,7 @@ def test_a_case_on_a_full_disk_is_one_sentence(tmp_path):
         full_disk(100),
         pytest.raises(InvalidData, match=r"config\.csv: cannot be written \(File too large\)"),
     ):
-        pl.save_case(pl.load_case("tiny"), tmp_path / "mine")
+        pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "mine")
     assert list((tmp_path / "mine").iterdir()) == []
 
 
@@ -306,7 +306,7 @@ def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
 
 
 def run(*arguments, **options):
-    command = [sys.executable, "-m", "pipelab.io.command_line", *arguments]
+    command = [sys.executable, "-m", "pipelab.cli.command_line", *arguments]
     environment = dict(os.environ, PYTHONUNBUFFERED=options.pop("unbuffered", ""))
     return subprocess.run(
         command, **{"capture_output": True, "timeout": 120, "env": environment, **options}
@@ -412,7 +412,7 @@ def test_odd_names_are_one_sentence(arguments, words, tmp_path):
 
 
 def test_a_case_that_cannot_be_read_is_one_sentence(tmp_path):
-    folder = pl.save_case(pl.load_case("tiny"), tmp_path / "mine")
+    folder = pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "mine")
     (folder / "gpu_pool.csv").unlink()
     (folder / "gpu_pool.csv").mkdir()
     one_sentence(run("solve", str(folder)), "gpu_pool.csv", "folder")

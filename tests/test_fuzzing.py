@@ -21,12 +21,11 @@ from hypothesis import strategies as st
 from newest_folders import PRICES, write_folder
 
 import pipelab as pl
-from pipelab.engine.schedules import validate
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
+from pipelab.files.paths import data_dir
 from pipelab.hardware.measurement_files import Stated, measurements_of
-from pipelab.io.paths import data_dir
 from pipelab.io.plans import save_placement
-from pipelab.io.schedule_files import to_csv
+from pipelab.io.schedule_files import from_csv, to_csv
 
 DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
 LOOK = settings(
@@ -179,7 +178,7 @@ def _plain_rows(path: Path) -> int:
 
 
 def _case_files() -> dict[str, str]:
-    folder = pl.save_case(
+    folder = pl.writeup.save_case(
         pl.load_case("tiny", max_gpus_per_stage=2), Path(tempfile.mkdtemp()) / "tiny"
     )
     files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
@@ -256,24 +255,30 @@ DOORS = {
     ),
     "load_coefficients": Door(
         {"rates.csv": _few("linear_throughput.csv", 3)},
-        lambda folder: pl.load_coefficients(folder / "rates.csv"),
+        lambda folder: pl.writeup.load_coefficients(folder / "rates.csv"),
         lambda costs: {"rates.csv": len(costs.coefficients)},
     ),
     "load_gpus": Door(
         {"gpus.csv": FEW_GPUS},
-        lambda folder: (pl.gpus(folder / "gpus.csv"), pl.load_gpus(folder / "gpus.csv"))[0],
+        lambda folder: (
+            pl.hardware.gpus(folder / "gpus.csv"),
+            pl.hardware.load_gpus(folder / "gpus.csv"),
+        )[0],
         lambda table: {"gpus.csv": len(table)},
     ),
     "load_model": Door(
         {"models.csv": FEW_MODELS},
-        lambda folder: (pl.models(folder / "models.csv"), pl.load_model("Llama-2-7B", file=folder / "models.csv"))[0],
+        lambda folder: (
+            pl.hardware.models(folder / "models.csv"),
+            pl.load_model("Llama-2-7B", path=folder / "models.csv"),
+        )[0],
         lambda table: {"models.csv": len(table)},
     ),
     "load_cluster": Door(
         {"clusters.csv": FEW_CLUSTERS},
         lambda folder: (
-            pl.clusters(folder / "clusters.csv"),
-            pl.load_cluster("helix-single24", file=folder / "clusters.csv"),
+            pl.hardware.clusters(folder / "clusters.csv"),
+            pl.load_cluster("helix-single24", path=folder / "clusters.csv"),
         )[0],
         lambda table: {"clusters.csv": len(table)},
     ),
@@ -285,26 +290,26 @@ DOORS = {
     "load_measured, Vidur": Door(
         {"mlp.csv": (MEASURED / "a100/mlp.csv").read_text(encoding="utf-8")},
         lambda folder: (
-            pl.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
+            pl.hardware.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
             measurements_of(
-                folder / "mlp.csv", "vidur", Stated(gpu_type="L4", model="Llama-3-8B"), pl.load_gpus()
+                folder / "mlp.csv", "vidur", Stated(gpu_type="L4", model="Llama-3-8B"), pl.hardware.load_gpus()
             ),
         ),
         lambda found: {},  # rows of two GPUs are passed over
     ),
     "load_measured, Helix": Door(
         {"decode_bs2time.csv": (MEASURED / "l4/decode_bs2time.csv").read_text(encoding="utf-8")},
-        lambda folder: pl.load_measured(folder / "decode_bs2time.csv", pl.Roofline(), gpu_type="L4"),
+        lambda folder: pl.hardware.load_measured(folder / "decode_bs2time.csv", pl.Roofline(), gpu_type="L4"),
         lambda costs: {},  # pairs of zeros are passed over
     ),
     "load_measured": Door(
         {"times.csv": TIMES},
-        lambda folder: pl.load_measured(folder / "times.csv", pl.Roofline()),
+        lambda folder: pl.hardware.load_measured(folder / "times.csv", pl.Roofline()),
         lambda costs: {"times.csv": sum(map(len, costs.milliseconds.values()))},
     ),
     "against_measured": Door(
         {"measured.csv": _few("measured_times.csv", 3)},
-        lambda folder: pl.against_measured(file=folder / "measured.csv"),
+        lambda folder: pl.hardware.against_measured(path=folder / "measured.csv"),
         lambda table: {"measured.csv": len(table)},
     ),
     "sweep": Door(
@@ -326,7 +331,7 @@ def _outcome(load: Callable[[], Any], name: str) -> Any:
             assert len(message) < 3000, (
                 f"{len(message)} characters are no sentence: {message[:200]} …"
             )
-            if isinstance(error, pl.InvalidData):
+            if isinstance(error, pl.errors.InvalidData):
                 assert name in message, message
             return None
 
@@ -378,13 +383,21 @@ def test_a_spoilt_schedule_is_run_or_refused(data):
     text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode(
         "utf-8", "replace"
     )
-    cells = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
-    actions = [[cell for cell in row if cell not in ("", "IDLE", "\ufeff")] for row in cells]
-    try:
-        found = validate(pl.Schedule.of("spoilt", actions))
-    except (pl.InvalidValue, pl.InvalidSchedule, pl.TooLarge):
+    if data.draw(st.booleans()):
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / "order.csv"
+            path.write_text(text, encoding="utf-8", newline="")
+            found = _outcome(lambda: from_csv(path), "order.csv")
+    else:
+        found = _outcome(lambda: from_csv(text + "\n"), "the CSV text")
+    if found is None:
         return
-    assert len(found) == sum(map(len, actions))  # a pair is one action
+    cells = [cell.strip() for row in csv.reader(io.StringIO(text)) for cell in row]
+    asides = ("REDUCE_GRAD", "UNSHARD", "RESHARD")
+    actions = [
+        cell for cell in cells if cell not in ("", "IDLE", "\ufeff") and not cell.endswith(asides)
+    ]
+    assert len(found) == len(actions)  # a pair is one action
     costs = pl.StageCosts(1, 1, 1)
     assert pl.simulate(found, costs).makespan > 0
 
@@ -468,18 +481,20 @@ def test_what_was_found_so_far_stays_refused(tmp_path):
         path.write_text(
             f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\nx,L4,{gpus},1,10\n"
         )
-        with pytest.raises(pl.InvalidData, match=f"{gpus:,} GPUs, 1 per node: expected at most"):
-            pl.load_cluster("x", file=path)
+        with pytest.raises(
+            pl.errors.InvalidData, match=f"{gpus:,} GPUs, 1 per node: expected at most"
+        ):
+            pl.load_cluster("x", path=path)
     (tmp_path / "plan.json").write_text("[" * 100_000)
-    with pytest.raises(pl.InvalidData, match="cannot be read as JSON"):
+    with pytest.raises(pl.errors.InvalidData, match="cannot be read as JSON"):
         pl.load_placement(tmp_path / "plan.json")
     (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("150.755", "x" * 100_000))
     with pytest.raises(
-        pl.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
+        pl.errors.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
     ):
-        pl.load_gpus(tmp_path / "gpus.csv")
+        pl.hardware.load_gpus(tmp_path / "gpus.csv")
     text = _sweep_text()
     for cell in ("9" * 400, "[" * 100_000):
         (tmp_path / "sweep.csv").write_text(text.replace("12.5", cell, 1))
-        with pytest.raises(pl.InvalidData, match="row 2, column 'throughput_tokens_per_s'"):
+        with pytest.raises(pl.errors.InvalidData, match="row 2, column 'throughput_tokens_per_s'"):
             _rows_file(tmp_path).read([key_of(point) for point in POINTS])

@@ -185,7 +185,9 @@ def test_one_microbatch_is_followed_down_and_back():
 def test_memory_stands_below_on_the_same_time_axis():
     found = timeline("ZBH2", costs=pl.StageCosts(1, 1, 1, weight_activation=0, unit="ms"))
     figure = pl.gantt(found, memory=True)
-    with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH2 splits its backward"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="weight_activation = None: ZBH2 splits its backward"
+    ):
         pl.gantt(timeline("ZBH2"), memory=True)
     lines = [t for t in figure.data if t.name and t.name.startswith("memory")]
     assert [max(t.y) for t in lines] == list(found.peak_memory) == [7, 5, 3, 1]
@@ -263,13 +265,13 @@ def test_a_bad_window_or_microbatch_is_refused():
         (0, float("nan")),
     ):
         with pytest.raises(
-            pl.InvalidValue,
+            pl.errors.InvalidValue,
             match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33",
         ):
             pl.gantt(timeline(), window=window)
     for follow in (-1, 8, 1.5, True, "a"):
         with pytest.raises(
-            pl.InvalidValue,
+            pl.errors.InvalidValue,
             match=r"gantt: follow = .*: expected (at most 7|at least 0|a whole number)",
         ):
             pl.gantt(timeline(), follow=follow)
@@ -278,7 +280,9 @@ def test_a_bad_window_or_microbatch_is_refused():
 @pytest.mark.parametrize("name", ["transfers", "memory", "critical_path", "overview"])
 def test_options_that_are_neither_true_nor_false_are_refused(name):
     for value in ("x", 1, []):
-        with pytest.raises(pl.InvalidValue, match=rf"gantt: {name} = .*: expected True or False"):
+        with pytest.raises(
+            pl.errors.InvalidValue, match=rf"gantt: {name} = .*: expected True or False"
+        ):
             pl.gantt(timeline(), **{name: value})
 
 
@@ -286,16 +290,16 @@ def test_what_is_no_timeline_is_not_drawn():
     for draw in (pl.gantt, gantt_widget):
         for value in (3, None, pl.schedule("1F1B", 2, 2)):
             with pytest.raises(
-                pl.InvalidValue,
+                pl.errors.InvalidValue,
                 match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim",
             ):
                 draw(value)
     for option in ("window", "overview"):
         with pytest.raises(
-            pl.InvalidValue, match=rf"gantt_widget: {option} = .*: not an option here"
+            pl.errors.InvalidValue, match=rf"gantt_widget: {option} = .*: not an option here"
         ):
             gantt_widget(timeline(), **{option: True})
-    with pytest.raises(pl.InvalidValue, match="gantt: finding = 3: expected text"):
+    with pytest.raises(pl.errors.InvalidValue, match="gantt: finding = 3: expected text"):
         pl.gantt(timeline(), finding=3)
 
 

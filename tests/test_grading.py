@@ -16,10 +16,10 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook
 
 import pipelab as pl
+from pipelab.cli.grading import grade, grade_folder
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
-from pipelab.io.grading import grade, grade_folder
-from pipelab.io.paths import in_clone
+from pipelab.files.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,7 +30,7 @@ def rate(cuts):
     placed = pl.Placement.of([(n, (gpu,)) for n, gpu in cuts if n])
     try:
         return pl.evaluate(three_sites(), placed).throughput
-    except pl.InvalidPlacement:
+    except pl.errors.InvalidPlacement:
         return 0
 """
 # It redefines what checks, patches the package in memory, prints what a right answer would, and leaves.
@@ -41,7 +41,7 @@ from pipelab.course import checks, exercises, plain_answers
 for cls in (exercises.Number, exercises.Function):
     cls.grade = lambda self, value: (True, "right")
 exercises.Number.target = exercises.Function.target = property(lambda self: lambda *_: 1.0)
-checks.check = pl.check = lambda name, value: print(f"exercise {name}: right")
+checks.check = pl.course.check = lambda name, value: print(f"exercise {name}: right")
 checks.EXERCISES.clear()
 plain_answers._stated = lambda name, value: {"answer": 1.0, "right": True, "score": 99}
 plain_answers.checked = lambda *_: (True, "right")
@@ -65,11 +65,11 @@ def right_copy(tmp_path_factory):
     copy = _saved(
         tmp_path_factory.mktemp("grading") / "00_start_here.ipynb",
         RIGHT,
-        "mine = 1\npl.check('00.1', mine)",
-        f"mine = {right!r}\npl.check('00.1', mine)\npl.check('00.2', rate)",
+        "mine = 1\npl.course.check('00.1', mine)",
+        f"mine = {right!r}\npl.course.check('00.1', mine)\npl.course.check('00.2', rate)",
     )
     return subprocess.run(
-        [sys.executable, "-m", "pipelab.io.command_line", "grade", str(copy), "--json"],
+        [sys.executable, "-m", "pipelab.cli.command_line", "grade", str(copy), "--json"],
         capture_output=True,
         text=True,
     )
@@ -90,13 +90,13 @@ def test_a_hanging_notebook_keeps_what_was_answered_before_and_a_wrong_one_says_
     right_copy, tmp_path
 ):
     right = EXERCISES["00.1"].target()
-    wrong = "def rate(cuts):\n    return 1 / 0\npl.check('00.2', rate)"
+    wrong = "def rate(cuts):\n    return 1 / 0\npl.course.check('00.2', rate)"
     copy = _saved(
         tmp_path / "00_mine.ipynb",
-        f"import pipelab as pl\npl.check('00.1', {right!r})",
+        f"import pipelab as pl\npl.course.check('00.1', {right!r})",
         wrong,
         "import time; time.sleep(600)",
-        "pl.check('00.1', 0)",
+        "pl.course.check('00.1', 0)",
     )
     # Long enough for the cells before, however slow this machine is now.
     limit = max(4.0, 1.5 * json.loads(right_copy.stdout)["execution_time"])
@@ -113,9 +113,9 @@ def test_a_hostile_notebook_gains_nothing(tmp_path, leaves):
     copy = _saved(
         tmp_path / "00_start_here.ipynb",
         HOSTILE,
-        "pl.check('00.1', 1.0)",
+        "pl.course.check('00.1', 1.0)",
         "os._exit(0)" if leaves else "",
-        "pl.check('00.2', lambda cuts: 1.0)",
+        "pl.course.check('00.2', lambda cuts: 1.0)",
     )
     result = grade(copy, limit=60)
     assert _points(result) == {"00.1": 0, "00.2": 0}
@@ -151,7 +151,7 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
     for name, tried in values.items():
         for value in tried:
             points, why = _crossed(name, value)
-            said = str(pl.check(name, value))
+            said = str(pl.course.check(name, value))
             assert (points is None) == ("not attempted" in said), (name, value)
             right = said.startswith(f"exercise {name}: right")
             assert (points == 1) == right, (name, value, why, said)
@@ -164,8 +164,8 @@ def test_a_later_cell_takes_no_answer_away_and_only_checks_are_asked(tmp_path):
     right = EXERCISES["00.1"].target()
     other = 'def guess(name, value):\n    pass\n\nguess("00.1", 0)'
     copy = _saved(
-        tmp_path / "00.ipynb", f"import pipelab as pl\nmine = {right!r}\npl.check('00.1', mine)", other,
-        "del mine\npl.check('00.1', mine)",
+        tmp_path / "00.ipynb", f"import pipelab as pl\nmine = {right!r}\npl.course.check('00.1', mine)", other,
+        "del mine\npl.course.check('00.1', mine)",
     )  # fmt: skip
     assert _points(grade(copy, limit=120))["00.1"] == 1
 
@@ -184,20 +184,20 @@ def test_forged_text_is_no_answer():
 
 def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):
     (tmp_path / "00_torn.ipynb").write_text("{")
-    with pytest.raises(pl.InvalidData, match=r"00_torn\.ipynb: expected a Jupyter notebook"):
+    with pytest.raises(pl.errors.InvalidData, match=r"00_torn\.ipynb: expected a Jupyter notebook"):
         grade(tmp_path / "00_torn.ipynb")
-    with pytest.raises(pl.InvalidData, match="cannot be read"):
+    with pytest.raises(pl.errors.InvalidData, match="cannot be read"):
         grade(tmp_path / "00_gone.ipynb")
-    with pytest.raises(pl.InvalidData, match="number of a notebook with exercises"):
+    with pytest.raises(pl.errors.InvalidData, match="number of a notebook with exercises"):
         grade(_saved(tmp_path / "mine.ipynb", "1 + 1"))
-    with pytest.raises(pl.InvalidValue, match="expected seconds"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected seconds"):
         grade(_saved(tmp_path / "00_a.ipynb", "1"), limit=0)
 
 
 def test_a_copy_is_of_the_notebook_that_its_checks_belong_to(tmp_path):
     """A student's number before the name says nothing, nor does a check copied from elsewhere."""
-    checks = "import pipelab as pl\npl.check('07.1', ...)\npl.check('07.2', ...)"
-    copy = _saved(tmp_path / "12034567_smith_07.ipynb", checks, "pl.check('12.1', ...)")
+    checks = "import pipelab as pl\npl.course.check('07.1', ...)\npl.course.check('07.2', ...)"
+    copy = _saved(tmp_path / "12034567_smith_07.ipynb", checks, "pl.course.check('12.1', ...)")
     assert set(_points(grade(copy, limit=60))) == {"07.1", "07.2"}
     without = _saved(tmp_path / "12034567_smith_07_late.ipynb", "1 + 1")
     assert set(_points(grade(without, limit=60))) == {"07.1", "07.2"}
@@ -205,21 +205,26 @@ def test_a_copy_is_of_the_notebook_that_its_checks_belong_to(tmp_path):
 
 def test_an_endless_loop_costs_its_own_exercise_only(tmp_path):
     right = EXERCISES["00.1"].target()
-    endless = "def rate(cuts):\n    while True:\n        pass\n\n\npl.check('00.2', rate)"
+    endless = "def rate(cuts):\n    while True:\n        pass\n\n\npl.course.check('00.2', rate)"
     copy = _saved(
-        tmp_path / "00.ipynb", "import pipelab as pl", endless, f"pl.check('00.1', {right!r})"
+        tmp_path / "00.ipynb",
+        "import pipelab as pl",
+        endless,
+        f"pl.course.check('00.1', {right!r})",
     )
     result = grade(copy, limit=120, each=4)
     assert _points(result) == {"00.1": 1, "00.2": 0}
     assert result["tests"][1]["output"] == "no answer: It was stopped after 4 s."
-    with pytest.raises(pl.InvalidValue, match="each"):
+    with pytest.raises(pl.errors.InvalidValue, match="each"):
         grade(copy, each=0)
 
 
 def test_what_cannot_be_written_down_is_a_wrong_answer_with_its_reason(tmp_path):
     """Python writes no number of more than 4,300 digits, and a list within itself has no end."""
-    loop = "loop = []\nloop.append(loop)\npl.check('00.2', loop)"
-    copy = _saved(tmp_path / "00.ipynb", "import pipelab as pl\npl.check('00.1', 10**5000)", loop)
+    loop = "loop = []\nloop.append(loop)\npl.course.check('00.2', loop)"
+    copy = _saved(
+        tmp_path / "00.ipynb", "import pipelab as pl\npl.course.check('00.1', 10**5000)", loop
+    )
     first, second = grade(copy, limit=60)["tests"]
     assert first["output"] == EXERCISES["00.1"].grade(10**5000)[1]
     assert second["output"].startswith("its value cannot be found: RecursionError")
@@ -238,7 +243,8 @@ def test_a_wrong_number_that_the_rubric_calls_half_right_has_half_a_point(tmp_pa
     for value, expected in points.items():
         assert _crossed("00.1", value)[0] == expected
     copy = _saved(
-        tmp_path / "00.ipynb", f"import pipelab as pl\npl.check('00.1', {next(iter(points))!r})"
+        tmp_path / "00.ipynb",
+        f"import pipelab as pl\npl.course.check('00.1', {next(iter(points))!r})",
     )
     result = grade(copy, limit=60)
     assert (result["score"], result["tests"][0]["status"]) == (0.5, "failed")
@@ -246,7 +252,7 @@ def test_a_wrong_number_that_the_rubric_calls_half_right_has_half_a_point(tmp_pa
 
 def _command(*arguments, **options):
     return subprocess.run(
-        [sys.executable, "-m", "pipelab.io.command_line", *map(str, arguments)],
+        [sys.executable, "-m", "pipelab.cli.command_line", *map(str, arguments)],
         capture_output=True,
         text=True,
         **options,
@@ -258,9 +264,10 @@ def test_a_folder_of_copies_becomes_one_table(tmp_path):
     for student in ("ada", "bob", "cy"):
         (tmp_path / "in" / student).mkdir(parents=True)
     _saved(
-        tmp_path / "in" / "ada" / "00.ipynb", f"import pipelab as pl\npl.check('00.1', {right!r})"
+        tmp_path / "in" / "ada" / "00.ipynb",
+        f"import pipelab as pl\npl.course.check('00.1', {right!r})",
     )
-    _saved(tmp_path / "in" / "bob" / "07.ipynb", "import pipelab as pl\npl.check('07.1', 5)")
+    _saved(tmp_path / "in" / "bob" / "07.ipynb", "import pipelab as pl\npl.course.check('07.1', 5)")
     (tmp_path / "in" / "cy" / "00_torn.ipynb").write_text("{")
     (tmp_path / "in" / ".ipynb_checkpoints").mkdir()
     (tmp_path / "in" / ".ipynb_checkpoints" / "00.ipynb").write_text("{")
@@ -274,7 +281,7 @@ def test_a_folder_of_copies_becomes_one_table(tmp_path):
     assert bob == ["bob/07.ipynb", "0.0", "", "", "0.0", "0.0", ran]
     assert cy[:6] == ["cy/00_torn.ipynb", *[""] * 5]
     assert "expected a Jupyter notebook" in cy[-1]
-    with pytest.raises(pl.InvalidValue, match="expected a folder with notebooks"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a folder with notebooks"):
         grade_folder(tmp_path / "in" / "ada" / "00.ipynb")
     refused = _command("grade", tmp_path / "in", "--json")
     assert (refused.returncode, refused.stdout) == (2, "")
@@ -287,14 +294,14 @@ def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_
     copy = _saved(
         tmp_path / "10.ipynb",
         f"import pipelab as pl\nknown = {known!r}",
-        "pl.check('10.1', lambda times: known.get(tuple(times), 1))",
+        "pl.course.check('10.1', lambda times: known.get(tuple(times), 1))",
         "def answer(prefill, decode, tokens, m):\n"
         "    return sum(prefill) + (tokens - 1) * max(sum(decode), m * max(decode))",
-        "pl.check('10.2', answer)",
+        "pl.course.check('10.2', answer)",
     )
     assert _points(grade(copy, limit=60)) == {"10.1": 1, "10.2": 1}
     assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 1}
-    with pytest.raises(pl.InvalidValue, match="seed"):
+    with pytest.raises(pl.errors.InvalidValue, match="seed"):
         grade(copy, seed=-1)
 
 
@@ -306,12 +313,12 @@ def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path, torn):
         (tmp_path / "submission" / "00.ipynb").write_text("{")
     else:
         right = EXERCISES["00.1"].target()
-        checks = f"import pipelab as pl\npl.check('00.1', {right!r})"
+        checks = f"import pipelab as pl\npl.course.check('00.1', {right!r})"
         _saved(tmp_path / "submission" / "00.ipynb", checks)
     # what setup.sh installs there
     (tmp_path / "venv" / "bin").mkdir(parents=True)
     command = tmp_path / "venv" / "bin" / "pipelab"
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pipelab.io.command_line "$@"\n')
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m pipelab.cli.command_line "$@"\n')
     command.chmod(0o755)
     script = ROOT / "docs" / "gradescope" / "run_autograder"
     environment = dict(os.environ, AUTOGRADER=str(tmp_path))

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import pipelab as pl
-from pipelab.io.paths import in_clone
+from pipelab.files.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -95,7 +95,7 @@ def test_a_rate_is_expected_in_the_band_of_its_kind(errors, phase, degree):
     ends = [rows["error"].quantile(q) for q in (0.1, 0.9)]
     slowest = min(stage.throughput for stage in evaluation.stages)
     links = min(report.throughput for report in evaluation.links)
-    expected = problem.costs.expected_rate(problem, evaluation)
+    expected = pl.hardware.expected_rate(problem, evaluation)
     assert (expected.low, expected.high) == pytest.approx(
         [min(slowest * (1 + e), links) for e in ends]
     )
@@ -116,7 +116,7 @@ def test_the_band_is_that_of_the_attainable_rate():
     )
     found = pl.evaluate(problem, pl.Placement.of([(8, (g,)) for g in range(4)]))
     assert found.attainable < 0.6 * found.rate
-    expected = problem.costs.expected_rate(problem, found)
+    expected = pl.hardware.expected_rate(problem, found)
     assert expected.low < found.attainable < expected.high < found.rate
 
 
@@ -125,7 +125,7 @@ def test_a_result_shows_the_band_where_its_costs_know_one():
     load, roof = pl.Workload(2048, 1, "decode"), pl.Roofline()
     problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, roof)
     result = pl.solve(problem)
-    expected = roof.expected_rate(problem, result.evaluation)
+    expected = pl.hardware.expected_rate(problem, result.evaluation)
     assert expected.sentence in result._repr_html_()
     assert f"within={expected.within:.2f}" in result._repr_html_()
     assert "Expect" not in pl.solve(pl.load_case("tiny"))._repr_html_()
@@ -133,7 +133,7 @@ def test_a_result_shows_the_band_where_its_costs_know_one():
 
 def test_no_row_is_among_those_that_were_fitted():
     """The same time of the same model, engine, GPUs and batch; a request's is per token."""
-    fitted = pl.against_measured()
+    fitted = pl.hardware.against_measured()
     tokens = np.where(fitted["phase"] == "prefill", fitted["tokens"], 1) * fitted["batch"]
     seconds = np.where(
         fitted["unit"] == "ms", fitted["measured"] / 1000, tokens / fitted["measured"]
@@ -171,7 +171,7 @@ def _experts(model, phase):
 
 def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
     """With 340 published times, 5 of them of mixtures and all of these whole requests."""
-    fitted = pl.against_measured()
+    fitted = pl.hardware.against_measured()
     mixed = [pl.load_model(name).has_experts for name in (*fitted["model"], *ROWS["model"])]
     of_experts = ROWS["model"].map(lambda name: pl.load_model(name).has_experts)
     assert (len(mixed), sum(mixed)) == (340, 5)
@@ -182,7 +182,7 @@ def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
     assert (fitted.loc[several, "batch"] == 1).all()
     problem = _experts("DeepSeek-V3", "prefill")
     plan = pl.Placement.of([(61, tuple(range(8)))])
-    given = problem.costs.expected_rate(problem, pl.evaluate(problem, plan))
+    given = pl.hardware.expected_rate(problem, pl.evaluate(problem, plan))
     assert (given.low, given.high, given.within) == (None, None, None)
     assert "of 340 published times, none is of prompts read by a mixture" in given.sentence
     stages = [(8, (i,)) for i in range(7)] + [(5, (7,))]
@@ -205,13 +205,13 @@ def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
 def test_answers_of_a_mixture_of_experts_say_what_their_band_rests_on():
     problem = _experts("Mixtral-8x7B", "decode")
     plan = pl.Placement.of([(32, tuple(range(8)))])
-    given = problem.costs.expected_rate(problem, pl.evaluate(problem, plan))
+    given = pl.hardware.expected_rate(problem, pl.evaluate(problem, plan))
     assert given.low < given.high
     assert "Of all 340 published times 5 are of mixtures of experts." in given.sentence
     dense = replace(problem, model=pl.load_model("Llama-3-8B"))
     assert (
         "mixture"
-        not in dense.costs.expected_rate(
+        not in pl.hardware.expected_rate(
             dense, pl.evaluate(dense, pl.Placement.of([(32, (0,))]))
         ).sentence
     )

@@ -17,7 +17,7 @@ NAMES = ["single24", "geo24", "hetero42"]
 
 def _as_problem(of):
     ms = {m: {(k, 1): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
-    costs = pl.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
+    costs = pl.hardware.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
     cluster = pl.Cluster([pl.GPU(m, 100) for m in of.machines], of.links * 8192 * 2 / 1e9)
     model = pl.Model("Llama-2-70B", of.layers, 8192, 28672, 1)
     return pl.Problem(cluster, model, pl.Workload(1, 1, "decode"), costs, name=of.name)
@@ -57,7 +57,7 @@ def test_a_node_with_more_layers_is_slower_and_links_go_both_ways(name):
 
 
 def test_another_name_is_refused_with_the_nearest():
-    with pytest.raises(pl.UnknownName, match=r"Helix ships no 'geo42'; .*'geo24'"):
+    with pytest.raises(pl.errors.UnknownName, match=r"Helix ships no 'geo42'; .*'geo24'"):
         course.helix_cluster("geo42")
 
 

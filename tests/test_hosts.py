@@ -110,7 +110,9 @@ def test_hosts_are_joined_by_what_was_measured(tmp_path):
     _host(tmp_path, "n2", "NVIDIA L4", 23034, ["X PHB", "PHB X"])
     for name, gpu in (("n10", "Tesla T4, 15360 MiB"), ("n1", "NVIDIA A10G, 23028 MiB")):
         (tmp_path / f"{name}.gpus.csv").write_text(f"{GPUS}0, {gpu}\n")
-    with pytest.raises(pl.InvalidData, match=r"links\.csv: no link from 'n1' to 'n2'; add a row"):
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"links\.csv: no link from 'n1' to 'n2'; add a row"
+    ):
         pl.load_cluster(tmp_path)
     links = "host,other,gbit_per_s,latency_ms\nn1,n2,9.4,0.2\nn2,n1,8,\nn2,n10,0.94,1\n"
     (tmp_path / "links.csv").write_text(links)
@@ -157,7 +159,7 @@ GOOD = ["X NV4 SYS", "NV4 X SYS", "SYS SYS X"]
 )  # fmt: skip
 def test_a_torn_or_strange_listing_is_refused_by_line(tmp_path, rows, header, message):
     _host(tmp_path, "h", "NVIDIA A40", 46068, rows, header)
-    with pytest.raises(pl.InvalidData, match=message) as error:
+    with pytest.raises(pl.errors.InvalidData, match=message) as error:
         pl.load_cluster(tmp_path)
     assert "h.topo.txt" in str(error.value)
 
@@ -177,7 +179,7 @@ def test_a_torn_or_strange_listing_is_refused_by_line(tmp_path, rows, header, me
 def test_a_listing_that_ends_early(tmp_path, text, message):
     _host(tmp_path, "h", "NVIDIA A40", 46068, GOOD)
     (tmp_path / "h.topo.txt").write_text(text)
-    with pytest.raises(pl.InvalidData, match=message):
+    with pytest.raises(pl.errors.InvalidData, match=message):
         pl.load_cluster(tmp_path)
 
 
@@ -195,7 +197,7 @@ def test_a_listing_that_ends_early(tmp_path, text, message):
 )  # fmt: skip
 def test_a_strange_gpu_is_refused_by_row(tmp_path, row, message):
     (tmp_path / "h.gpus.csv").write_text(f"{GPUS}{row}\n")
-    with pytest.raises(pl.InvalidData, match=message) as error:
+    with pytest.raises(pl.errors.InvalidData, match=message) as error:
         pl.load_cluster(tmp_path)
     assert "h.gpus.csv" in str(error.value)
 
@@ -213,26 +215,27 @@ def test_a_strange_link_is_refused_by_row(tmp_path, row, message):
     for name in "hk":
         (tmp_path / f"{name}.gpus.csv").write_text(f"{GPUS}0, NVIDIA L4, 23034 MiB\n")
     (tmp_path / "links.csv").write_text(f"host,other,gbit_per_s\n{row}\n")
-    with pytest.raises(pl.InvalidData, match=message):
+    with pytest.raises(pl.errors.InvalidData, match=message):
         pl.load_cluster(tmp_path)
 
 
 def test_folders_without_hosts(tmp_path):
     with pytest.raises(
-        pl.InvalidData, match=r"no host in it: expected HOST\.gpus\.csv .* the folder has nothing"
+        pl.errors.InvalidData,
+        match=r"no host in it: expected HOST\.gpus\.csv .* the folder has nothing",
     ):
         pl.load_cluster(tmp_path)
-    with pytest.raises(pl.UnknownName, match="there is no cluster or folder"):
+    with pytest.raises(pl.errors.UnknownName, match="there is no cluster or folder"):
         pl.load_cluster(tmp_path / "absent")
-    with pytest.raises(pl.InvalidValue, match="expected none beside a folder"):
-        pl.load_cluster(tmp_path, file=tmp_path / "x.csv")
+    with pytest.raises(pl.errors.InvalidValue, match="expected none beside a folder"):
+        pl.load_cluster(tmp_path, path=tmp_path / "x.csv")
     _host(tmp_path, "h", "NVIDIA A40", 46068, GOOD)
     (tmp_path / "h.topo.txt").unlink()
-    with pytest.raises(pl.InvalidData, match=r"h\.topo\.txt: there is no such file"):
+    with pytest.raises(pl.errors.InvalidData, match=r"h\.topo\.txt: there is no such file"):
         pl.load_cluster(tmp_path)
     (tmp_path / "h.gpus.csv").unlink()
     (tmp_path / "h.topo.txt").write_text("")
-    with pytest.raises(pl.InvalidData, match=r"h\.gpus\.csv: there is no such file"):
+    with pytest.raises(pl.errors.InvalidData, match=r"h\.gpus\.csv: there is no such file"):
         pl.load_cluster(tmp_path)
 
 
@@ -243,11 +246,18 @@ def test_types_of_ones_own_have_names_of_their_own(tmp_path):
         "A6000,48,768,154.8,NVIDIA RTX A6000; Quadro RTX A6000\n"
     )
     _host(tmp_path, "h", "NVIDIA RTX A6000", 49140, ["X NV4", "NV4 X"])
-    assert _nodes(pl.load_cluster(tmp_path, gpus=pl.load_gpus(facts))) == {"h": (56.25, [0, 1])}
+    assert _nodes(pl.load_cluster(tmp_path, gpus=pl.hardware.load_gpus(facts))) == {
+        "h": (56.25, [0, 1])
+    }
 
 
 def test_every_name_belongs_to_one_type():
-    names = [n.strip() for gpu in pl.load_gpus().values() for n in gpu.driver_names.split(";") if n]
+    names = [
+        n.strip()
+        for gpu in pl.hardware.load_gpus().values()
+        for n in gpu.driver_names.split(";")
+        if n
+    ]
     assert len(names) == len(set(names)) > 15
 
 
@@ -282,7 +292,7 @@ def test_a_spoilt_listing_is_read_or_refused(tmp_path):
         (tmp_path / "a.topo.txt").write_text(new, encoding="utf-8")
         try:
             assert len(pl.load_cluster(tmp_path)) == 4
-        except pl.InvalidData as error:
+        except pl.errors.InvalidData as error:
             message = str(error)
             assert "a.topo.txt" in message
             assert len(message) < 3000
@@ -292,8 +302,8 @@ def test_a_spoilt_listing_is_read_or_refused(tmp_path):
 
 def test_the_table_has_what_drivers_report():
     """MiB in a row's note, and the same in 10^9 bytes as its memory."""
-    for gpu_type, row in pl.gpus().iterrows():
+    for gpu_type, row in pl.hardware.gpus().iterrows():
         found = re.search(r"nvidia-smi prints (\d+) MiB", row["note"])
-        assert found or not pl.load_gpus()[gpu_type].driver_names, gpu_type
+        assert found or not pl.hardware.load_gpus()[gpu_type].driver_names, gpu_type
         if found:
             assert row["memory_gb"] == pytest.approx(int(found[1]) * 2**20 / 1e9, abs=6e-4)

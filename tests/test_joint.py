@@ -22,7 +22,7 @@ from pipelab.engine.methods.joint import (
 )
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.solvers import scip
-from pipelab.io.paths import notebooks_dir
+from pipelab.files.paths import notebooks_dir
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
 
@@ -374,26 +374,29 @@ def test_too_few_gpus_for_all_layers_says_how_many_fit(tiny):
 def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(tiny, monkeypatch):
     monkeypatch.setattr(joint_method, "free_gigabytes", lambda: 8.0)
     with pytest.raises(
-        pl.TooLarge, match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var"
+        pl.errors.TooLarge,
+        match=r"345,465 allocations, 4,943,458,540 connections, 9,887,608,011 var",
     ) as caught:
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
     assert "What would fit: max_gpus_per_stage=1" in str(caught.value)
     assert caught.value.size["variables"] == 9_887_608_011
     monkeypatch.setattr(joint_method, "free_gigabytes", lambda: 1e-4)
-    with pytest.raises(pl.TooLarge, match="tiny would have 100 allocations"):
+    with pytest.raises(pl.errors.TooLarge, match="tiny would have 100 allocations"):
         pl.solve(tiny, "joint")
 
 
 def test_options_that_do_not_exist_name_the_nearest(tiny):
-    with pytest.raises(pl.UnknownName, match="no method 'jiont'; did you mean 'joint'"):
+    with pytest.raises(pl.errors.UnknownName, match="no method 'jiont'; did you mean 'joint'"):
         pl.solve(tiny, "jiont")
-    with pytest.raises(pl.UnknownName, match="no option 'timelimit'; did you mean 'time_limit'"):
+    with pytest.raises(
+        pl.errors.UnknownName, match="no option 'timelimit'; did you mean 'time_limit'"
+    ):
         pl.solve(tiny, "joint", timelimit=3)
-    with pytest.raises(pl.UnknownName, match="no form 'tigth'; did you mean 'tight'"):
+    with pytest.raises(pl.errors.UnknownName, match="no form 'tigth'; did you mean 'tight'"):
         pl.solve(tiny, "joint", form="tigth")
-    with pytest.raises(pl.UnknownName, match="no big_m 'written'"):
+    with pytest.raises(pl.errors.UnknownName, match="no big_m 'written'"):
         pl.solve(tiny, "joint", big_m="written")
-    with pytest.raises(pl.UnknownName, match="only form='written' has an M"):
+    with pytest.raises(pl.errors.UnknownName, match="only form='written' has an M"):
         pl.solve(tiny, "joint", form="tight", big_m="as_written")
 
 
@@ -407,13 +410,13 @@ def test_the_tight_form_fixes_what_nothing_can_follow():
 
 def _chain(rates, links, layers=3, memory=4.05, d_hidden=64, workload=(8, 1)):
     """GPUs of the given rates whatever they hold, layers of 2 GB, links in transfers/s."""
-    types = {f"G{i}": pl.Coefficients(0, 0, 0, rate) for i, rate in enumerate(rates)}
+    types = {f"G{i}": pl.writeup.Coefficients(0, 0, 0, rate) for i, rate in enumerate(rates)}
     memory = [memory] * len(rates) if np.isscalar(memory) else memory
     model, load = pl.Model("m", layers, 64, d_hidden, 2.0), pl.Workload(*workload)
     tensor = load.batch_size * load.sequence_length * 64 * 2 / 2**30
     gpus = tuple(pl.GPU(t, m) for t, m in zip(types, memory, strict=True))
     cluster = pl.Cluster(gpus, np.array(links, dtype=float) * tensor)
-    return pl.Problem(cluster, model, load, pl.LinearThroughput(types))
+    return pl.Problem(cluster, model, load, pl.writeup.LinearThroughput(types))
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -456,7 +459,7 @@ def test_more_mixtures_than_can_be_paired_are_refused():
     pool = tuple(pl.GPU(t, 40.0 + i / 64) for i, t in enumerate(["A100", "L20", "A10", "T4"] * 6))
     cluster = pl.Cluster(pool, [[1e3]], [0] * len(pool))
     problem = dataclasses.replace(pl.load_case("tiny"), cluster=cluster, max_gpus_per_stage=6)
-    with pytest.raises(pl.TooLarge, match="mixtures of 24 kinds of GPU"):
+    with pytest.raises(pl.errors.TooLarge, match="mixtures of 24 kinds of GPU"):
         joint_size(problem)
     assert pl.solve(problem).status == "optimal"
 
@@ -466,11 +469,13 @@ def test_stages_a_trillion_times_as_fast_as_links(form):
     """SCIP alone calls 1000 optimal: its tolerance swallows the links."""
     rates = np.array([[1.0, 1e3], [1e6, 1.0]])
     cluster = pl.Cluster((pl.GPU("T", 2.001123046875),) * 2, rates * 2.0**-12)
-    costs = pl.LinearThroughput({"T": pl.Coefficients(0, 0, -1e5, 1e12)}, link_units="transfers")
+    costs = pl.writeup.LinearThroughput(
+        {"T": pl.writeup.Coefficients(0, 0, -1e5, 1e12)}, link_units="transfers"
+    )
     model, load = pl.Model("m", 3, 1024, 1024, 1.0), pl.Workload(128, 1)
     problem = pl.Problem(cluster, model, load, costs, 2, same_type_stages=False)
     with pytest.raises(
-        pl.NotApplicable, match=r"fastest stage has .*method='aggregated' takes any"
+        pl.errors.NotApplicable, match=r"fastest stage has .*method='aggregated' takes any"
     ):
         pl.solve(problem, "joint", form=form)
     answer = pl.solve(problem, "aggregated")
@@ -488,7 +493,7 @@ def test_rates_over_thirty_orders_of_magnitude(seed):
     for form in FORMS:
         try:
             result = pl.solve(problem, "joint", form=form)
-        except pl.NotApplicable:  # too far apart
+        except pl.errors.NotApplicable:  # too far apart
             continue
         assert (result.status == "infeasible") == (truth is None)
         if truth is not None:
@@ -557,12 +562,12 @@ def test_memory_at_the_limit_is_evaluated_listed_and_counted_alike(tiny, share):
     if fits:
         pl.evaluate(exact, pl.Placement.of([(4, (0,))]))
     else:
-        with pytest.raises(pl.InvalidPlacement, match="GB on GPU 0"):
+        with pytest.raises(pl.errors.InvalidPlacement, match="GB on GPU 0"):
             pl.evaluate(exact, pl.Placement.of([(4, (0,))]))
 
 
 def test_programs_that_are_too_large_are_refused_before_they_are_listed():
-    with pytest.raises(pl.TooLarge, match="9,887,608,011 variables"):
+    with pytest.raises(pl.errors.TooLarge, match="9,887,608,011 variables"):
         joint_program(pl.load_case("demo", max_gpus_per_stage=3))
 
 
@@ -572,7 +577,7 @@ def test_forms_with_a_typo_are_refused_everywhere(tiny):
         lambda: joint_capacity("tigth"),
         lambda: joint_lp_bound(tiny, "tigth"),
     ):
-        with pytest.raises(pl.UnknownName, match="did you mean 'tight'"):
+        with pytest.raises(pl.errors.UnknownName, match="did you mean 'tight'"):
             call()
 
 
@@ -587,16 +592,18 @@ def test_forms_with_a_typo_are_refused_everywhere(tiny):
     ],
 )
 def test_amounts_that_make_no_sense_are_refused(option, tiny):
-    with pytest.raises(pl.InvalidValue, match="expected a number, at least 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a number, at least 0"):
         pl.solve(tiny, "joint", **option)
 
 
 def test_an_infinite_gap_is_refused_and_an_infinite_time_limit_is_none(tiny):
-    with pytest.raises(pl.InvalidValue, match="gap = inf: expected a finite number, at least 0"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="gap = inf: expected a finite number, at least 0"
+    ):
         pl.solve(tiny, "joint", gap=float("inf"))
     assert pl.solve(tiny, "aggregated", time_limit=float("inf")).status == "optimal"
 
 
 def test_what_is_no_problem_is_refused():
-    with pytest.raises(pl.InvalidValue, match="expected a Problem"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a Problem"):
         pl.solve("tiny")

@@ -16,21 +16,21 @@ from typer.testing import CliRunner
 
 import pipelab as pl
 from pipelab import course
+from pipelab.cli.command_line import app
 from pipelab.course import published_programs
 from pipelab.course.ledger import DOCUMENTS, KINDS, VERDICTS, Claim, claims, programs, writeup
 from pipelab.course.ledger.claims import FAILED, Trial, shown
 from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
-from pipelab.hardware.linear_rates import LinearThroughput
-from pipelab.io.command_line import app
+from pipelab.writeup.linear_rates import LinearThroughput
 
 honest_solve = cache(pl.solve)
 
 
 @pytest.fixture(scope="module")
 def ledger():
-    return pl.reproduce()
+    return pl.course.reproduce()
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +290,9 @@ def _other_schedules(monkeypatch):
 
 def _other_cuts(monkeypatch):
     monkeypatch.setattr(
-        pl, "split_minmax", lambda costs, stages, **options: pl.split_even(len(costs), stages)
+        pl,
+        "split_minmax",
+        lambda costs, stages, **options: pl.splits.split_even(len(costs), stages),
     )
 
 
@@ -508,7 +510,7 @@ def test_readings_and_assumptions_give_their_reasons(ledger, found):
 def test_a_row_that_cannot_be_computed_is_not_as_recorded():
     def broken():
         """it can be computed"""
-        raise pl.InvalidValue("here", [("x", 1, "expected 2")])
+        raise pl.errors.InvalidValue("here", [("x", 1, "expected 2")])
 
     row = _row(broken, "exact").row()
     assert (row["verdict"], row["recorded"], row["computed"]) == (FAILED, "exact", "–")
@@ -526,13 +528,13 @@ def test_filters(ledger):
         < len(ledger.only(kind="statement"))
         < len(ledger)
     )
-    with pytest.raises(pl.UnknownName, match="did you mean 'number'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'number'"):
         ledger.only(kind="numbers")
-    with pytest.raises(pl.UnknownName, match="did you mean 'wrong'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'wrong'"):
         ledger.only("wrng")
-    with pytest.raises(pl.UnknownName, match="no entry says"):
+    with pytest.raises(pl.errors.UnknownName, match="no entry says"):
         ledger.find("nothing of the kind")
-    with pytest.raises(pl.UnknownName, match="did you mean 'boostr'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'boostr'"):
         claims(["bostr"])
 
 
@@ -638,6 +640,6 @@ def test_an_interrupt_in_a_solve_ends_the_ledger(monkeypatch):
     monkeypatch.setattr(scip, "run", pressed)
     monkeypatch.setattr(Claim, "row", noted)
     with pytest.raises(KeyboardInterrupt):
-        pl.reproduce(["write-up"])
+        pl.course.reproduce(["write-up"])
     assert pressed_in
     assert {pressed_in[0]} == {*pressed_in, begun[-1]}

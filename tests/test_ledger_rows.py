@@ -207,7 +207,7 @@ def test_the_words_of_a_quotation_are_compared_without_marks():
 
 
 def test_every_document_has_an_address():
-    page = pl.reproduce(["pmetal", "boostr"]).html()
+    page = pl.course.reproduce(["pmetal", "boostr"]).html()
     for name, document in DOCUMENTS.items():
         assert re.fullmatch(r"https://(docs\.rs|github\.com)/\S+", document.address)
         assert "latest" not in document.address  # what is published there must not change
@@ -216,7 +216,7 @@ def test_every_document_has_an_address():
     assert AUTHORS_CODE.address.endswith("2efc2c6")
     assert f'<a href="{AUTHORS_CODE.address}">{AUTHORS_CODE.title}</a>' in page
     titles = [document.title for document in DOCUMENTS.values()]
-    assert all(title.split(",")[0] in pl.reproduce.__doc__ for title in titles)
+    assert all(title.split(",")[0] in pl.course.reproduce.__doc__ for title in titles)
 
 
 def test_the_page_of_sources_links_every_source():

@@ -18,12 +18,14 @@ TABLE = {
 def _tiny(table=TABLE, **changes):
     options = {name: changes.pop(name) for name in ("per_layer", "beyond") if name in changes}
     tiny = pl.load_case("tiny", link_units="tokens")
-    return dataclasses.replace(tiny, costs=pl.Measured(table, tiny.costs, **options), **changes)
+    return dataclasses.replace(
+        tiny, costs=pl.hardware.Measured(table, tiny.costs, **options), **changes
+    )
 
 
 def test_between_points_time_is_a_line_and_on_them_the_measurement():
     costs, tiny = (
-        pl.Measured(
+        pl.hardware.Measured(
             {"A100": {(1, 1): 10.0, (1, 3): 20.0, (3, 1): 40.0, (3, 3): 80.0}}, pl.Roofline()
         ),
         _tiny(),
@@ -58,12 +60,13 @@ def test_solved_like_any_other(k, same):
 
 def test_nothing_is_extrapolated_in_silence():
     with pytest.raises(
-        pl.InvalidValue, match="measured for 1 to 16 sequences, and a stage may have 32 to 32"
+        pl.errors.InvalidValue,
+        match="measured for 1 to 16 sequences, and a stage may have 32 to 32",
     ):
         _tiny(workload=pl.Workload(2048, 32))
     longer = dataclasses.replace(pl.load_case("tiny").model, layers=6)
     with pytest.raises(
-        pl.InvalidValue, match=r"1 to 4 layers, and a stage may have 1 to 6: measure more"
+        pl.errors.InvalidValue, match=r"1 to 4 layers, and a stage may have 1 to 6: measure more"
     ):
         _tiny(model=longer)
     short = _tiny(
@@ -118,7 +121,7 @@ def test_over_a_roofline_in_decode_it_is_solved_like_any_other():
         for t, f in (("A100-SXM-40", 1), ("L4", 2.2))
     }
     small = dataclasses.replace(pl.load_model("Llama-3-8B"), layers=8)
-    problem = pl.Problem(gpus, small, pl.Workload(2048, 8, "decode", in_flight=1), pl.Measured(table, roof),
+    problem = pl.Problem(gpus, small, pl.Workload(2048, 8, "decode", in_flight=1), pl.hardware.Measured(table, roof),
                          max_gpus_per_stage=3, same_type_stages=False)  # fmt: skip
     assert pl.solve(problem, "aggregated", "rate").throughput == pytest.approx(
         oracle.best(problem), rel=1e-9
@@ -150,25 +153,27 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_tables(name):
     table, options, message = BAD[name]
-    with pytest.raises(pl.InvalidValue, match=message):
-        pl.Measured(table, pl.Roofline(), **options)
+    with pytest.raises(pl.errors.InvalidValue, match=message):
+        pl.hardware.Measured(table, pl.Roofline(), **options)
 
 
 def test_from_a_file(tmp_path):
     path, tiny = tmp_path / "times.csv", pl.load_case("tiny")
     lines = [f"{t},{n},{b},{ms}" for t, table in TABLE.items() for (n, b), ms in table.items()]
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines]))
-    costs = pl.load_measured(path, tiny.costs)
+    costs = pl.hardware.load_measured(path, tiny.costs)
     assert {t: dict(v) for t, v in costs.milliseconds.items()} == TABLE
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines, lines[0]]))
-    with pytest.raises(pl.InvalidData, match=r"row 20, column 'batch': '1': 1 layers with this"):
-        pl.load_measured(path, tiny.costs)
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"row 20, column 'batch': '1': 1 layers with this"
+    ):
+        pl.hardware.load_measured(path, tiny.costs)
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines[1:]]))
-    with pytest.raises(pl.InvalidData, match="are missing"):
-        pl.load_measured(path, tiny.costs)
+    with pytest.raises(pl.errors.InvalidData, match="are missing"):
+        pl.hardware.load_measured(path, tiny.costs)
 
 
 def test_a_stage_of_several_gpus_cuts_no_layers():
     roof = pl.Roofline()
     assert roof.tensor_parallel
-    assert not pl.Measured({"L4": {(1, 1): 1.0}}, roof).needs.tensor_parallel
+    assert not pl.hardware.Measured({"L4": {(1, 1): 1.0}}, roof).needs.tensor_parallel

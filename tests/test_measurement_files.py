@@ -28,7 +28,7 @@ def _rows(path, kind="json", **stated):
 
 
 def _table(path, **stated):
-    costs = pl.load_measured(path, ROOF, **stated)
+    costs = pl.hardware.load_measured(path, ROOF, **stated)
     assert costs.per_layer
     return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
 
@@ -49,13 +49,13 @@ def test_llama_bench_says_gpu_model_and_precision():
 
 
 def test_llama_bench_calibrates_and_loads():
-    found = ROOF.calibrated(BENCH)
+    found = pl.hardware.calibrate(ROOF, BENCH)
     assert found.table["after"].abs().max() < found.table["before"].abs().max()
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
     table = _table(BENCH, phase="decode")
     assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
-    with pytest.raises(pl.InvalidData, match=r"llama_bench\.json: .*say which with phase="):
-        pl.load_measured(BENCH, ROOF)
+    with pytest.raises(pl.errors.InvalidData, match=r"llama_bench\.json: .*say which with phase="):
+        pl.hardware.load_measured(BENCH, ROOF)
 
 
 def test_lines_of_objects_are_a_list(tmp_path):
@@ -72,9 +72,9 @@ def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits()
     assert {(r.model, r.engine, r.precision) for r in rows} == {("Llama-3-8B", "vLLM", "bf16")}
     table = _table(SERVE, gpu_type="H100-SXM", phase="decode")
     assert table == {"H100-SXM": {(1, b): ms / 32 for b, ms in ((1, 7.2), (8, 8.1), (32, 11.4))}}
-    assert len(ROOF.calibrated(SERVE, gpu_type="H100-SXM").table) == 4
-    with pytest.raises(pl.InvalidData, match="on which GPU it ran; give gpu_type=…"):
-        ROOF.calibrated(SERVE)
+    assert len(pl.hardware.calibrate(ROOF, SERVE, gpu_type="H100-SXM").table) == 4
+    with pytest.raises(pl.errors.InvalidData, match="on which GPU it ran; give gpu_type=…"):
+        pl.hardware.calibrate(ROOF, SERVE)
 
 
 def test_vllm_latency_says_nothing_but_the_time():
@@ -84,12 +84,14 @@ def test_vllm_latency_says_nothing_but_the_time():
     assert row.measured == pytest.approx(1020 / 128)
     (row,) = _rows(LATENCY, **said, output_tokens=1)
     assert (row.phase, row.tokens, row.measured) == ("prefill", 32, 1020)
-    with pytest.raises(pl.InvalidData, match="cannot be told apart"):
+    with pytest.raises(pl.errors.InvalidData, match="cannot be told apart"):
         _rows(LATENCY, **said, output_tokens=100)
     for name in said:
         left = {k: v for k, v in said.items() if k != name}
-        with pytest.raises(pl.InvalidData, match=rf"vllm_latency\.json, result 1: .*give {name}=…"):
-            ROOF.calibrated(LATENCY, **left, output_tokens=128)
+        with pytest.raises(
+            pl.errors.InvalidData, match=rf"vllm_latency\.json, result 1: .*give {name}=…"
+        ):
+            pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
 
 
 def test_vidur_is_the_sum_of_a_layers_kernels():
@@ -105,7 +107,7 @@ def test_vidur_is_the_sum_of_a_layers_kernels():
     table = _table(VIDUR, gpu_type="A100-SXM-80")["A100-SXM-80"]
     assert sorted(b for _, b in table) == [1, 4, 16, 24, 32768]
     assert list(_table(VIDUR, gpu_type="A100-SXM-80", tokens=8192)["A100-SXM-80"]) == [(1, 4)]
-    assert len(ROOF.calibrated(VIDUR, gpu_type="A100-SXM-80").table) == 4
+    assert len(pl.hardware.calibrate(ROOF, VIDUR, gpu_type="A100-SXM-80").table) == 4
 
 
 def test_helix_tables_have_no_header():
@@ -114,20 +116,20 @@ def test_helix_tables_have_no_header():
         (1, 1): 38, (1, 2): 72, (1, 3): 105, (1, 4): 139, (1, 5): 171,
     }  # fmt: skip
     said = {"gpu_type": "L4", "model": "Llama-2-70B"}
-    found = ROOF.calibrated(PROMPT, **said, tokens=1000)
+    found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
     assert len(found.table) == 5
     assert found.table["after"].abs().median() < 0.1
-    with pytest.raises(pl.InvalidData, match=r"prompt_bs2time\.csv: .*give tokens=…"):
-        ROOF.calibrated(PROMPT, **said)
-    with pytest.raises(pl.InvalidData, match="how long the context was; give tokens=…"):
-        ROOF.calibrated(DECODE, **said)
-    with pytest.raises(pl.InvalidData, match="which model this is; give model=…"):
-        ROOF.calibrated(DECODE, gpu_type="L4", tokens=512)
+    with pytest.raises(pl.errors.InvalidData, match=r"prompt_bs2time\.csv: .*give tokens=…"):
+        pl.hardware.calibrate(ROOF, PROMPT, **said)
+    with pytest.raises(pl.errors.InvalidData, match="how long the context was; give tokens=…"):
+        pl.hardware.calibrate(ROOF, DECODE, **said)
+    with pytest.raises(pl.errors.InvalidData, match="which model this is; give model=…"):
+        pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
 
 
 def test_a_loaded_profile_is_a_cost_model():
     """Helix's own case: what it measured for a stage is what the stage takes."""
-    costs = pl.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
+    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
     load = pl.Workload(512, 16, "decode")
     stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
     assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
@@ -171,39 +173,43 @@ def _changed(path, tmp_path, **fields):
 def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
     new = _changed(path, tmp_path, **fields)
     said = {} if path == BENCH else {"gpu_type": "L4"}
-    with pytest.raises(pl.InvalidData, match=message) as error:
-        ROOF.calibrated(new, **said)
+    with pytest.raises(pl.errors.InvalidData, match=message) as error:
+        pl.hardware.calibrate(ROOF, new, **said)
     assert path.name in str(error.value)
 
 
 def test_no_more_run_at_once_than_there_are(tmp_path):
     new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
-    assert "decode of 37 ×" in ROOF.calibrated(new, gpu_type="L4").table["what"][0]
+    assert "decode of 37 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4").table["what"][0]
     new = _changed(SERVE, tmp_path, request_rate=2.0)
-    assert "decode of 3 ×" in ROOF.calibrated(new, gpu_type="L4", batch=3).table["what"][0]
+    assert (
+        "decode of 3 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4", batch=3).table["what"][0]
+    )
 
 
 def test_what_is_stated_counts(tmp_path):
     new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4080", model_type="odd")
     (row,) = _rows(new, gpu_type="RTX3090", precision="int8", engine="kernels")
     assert (row.gpu_type, row.precision, row.engine) == ("RTX3090", "int8", "kernels")
-    with pytest.raises(pl.InvalidData, match="Llama-2-7B has 6,738,415,616"):
+    with pytest.raises(pl.errors.InvalidData, match="Llama-2-7B has 6,738,415,616"):
         _rows(new, gpu_type="L4", precision="fp16", model="Llama-2-7B")
-    with pytest.raises(pl.UnknownName, match="did you mean 'Llama-3-8B'"):
-        ROOF.calibrated(BENCH, model="Llama-3-8b")
-    with pytest.raises(pl.InvalidValue, match=r"calibrated: batch = 0: expected at least 1"):
-        ROOF.calibrated(SERVE, batch=0)
-    with pytest.raises(pl.InvalidValue, match=r"calibrated: gpu = 'L4'"):
-        ROOF.calibrated(SERVE, gpu="L4")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'Llama-3-8B'"):
+        pl.hardware.calibrate(ROOF, BENCH, model="Llama-3-8b")
+    with pytest.raises(pl.errors.InvalidValue, match=r"calibrate: batch = 0: expected at least 1"):
+        pl.hardware.calibrate(ROOF, SERVE, batch=0)
+    with pytest.raises(pl.errors.InvalidValue, match=r"calibrate: gpu = 'L4'"):
+        pl.hardware.calibrate(ROOF, SERVE, gpu="L4")
 
 
 def test_a_table_of_ones_own_says_everything_itself(tmp_path):
     path = tmp_path / "times.csv"
     path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2\n")
-    with pytest.raises(pl.InvalidValue, match=r"load_measured: gpu_type = 'L4': expected none"):
-        pl.load_measured(path, ROOF, gpu_type="L4")
-    with pytest.raises(pl.InvalidValue, match="load_measured: per_layer"):
-        pl.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"load_measured: gpu_type = 'L4': expected none"
+    ):
+        pl.hardware.load_measured(path, ROOF, gpu_type="L4")
+    with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
+        pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
 
 
 def test_two_times_of_one_batch_are_not_mixed(tmp_path):
@@ -211,12 +217,12 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
     with pytest.raises(
-        pl.InvalidData, match=r"result 2: batch 1 occurs twice: .*say which with tokens="
+        pl.errors.InvalidData, match=r"result 2: batch 1 occurs twice: .*say which with tokens="
     ):
-        pl.load_measured(path, ROOF, phase="prefill")
+        pl.hardware.load_measured(path, ROOF, phase="prefill")
     assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
-    with pytest.raises(pl.InvalidData, match="no time with tokens=100; it has 512, 1024"):
-        pl.load_measured(path, ROOF, phase="prefill", tokens=100)
+    with pytest.raises(pl.errors.InvalidData, match="no time with tokens=100; it has 512, 1024"):
+        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100)
 
 
 STATED = {
@@ -232,13 +238,16 @@ ODD = st.sampled_from(
 
 
 def _refused_or_read(path, stated):
-    for load in (lambda: pl.load_measured(path, ROOF, **stated), lambda: _rows(path, **stated)):
+    for load in (
+        lambda: pl.hardware.load_measured(path, ROOF, **stated),
+        lambda: _rows(path, **stated),
+    ):
         try:
             assert load() is not None
         except pl.PipelabError as error:
             message = str(error)
             assert len(message) < 3000
-            named = path.name in message or not isinstance(error, pl.InvalidData)
+            named = path.name in message or not isinstance(error, pl.errors.InvalidData)
             assert named, message
 
 

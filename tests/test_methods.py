@@ -10,12 +10,12 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.course.type_count import build as build_type_count
-from pipelab.course.type_count import list_options, most_layers
 from pipelab.engine.formulations.joint import twins
 from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
+from pipelab.engine.methods.type_count import build as build_type_count
+from pipelab.engine.methods.type_count import list_options, most_layers
 from pipelab.engine.solvers import scip
 from pipelab.figures.growth import plot_search_growth
 
@@ -67,7 +67,7 @@ def test_exhaustive_equals_the_oracle(seed):
 
 def test_too_many_placements_are_refused_with_their_number():
     with pytest.raises(
-        pl.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"
+        pl.errors.TooLarge, match="small has 48,341,594,125 placements, more than limit=1,000,000"
     ):
         pl.solve(pl.load_case("small", max_gpus_per_stage=2), "exhaustive")
 
@@ -224,7 +224,9 @@ def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
     )
     # B holds all layers but one, C the last, over a slow link; A, on a fast link, not even that
     # one.
-    costs = pl.LinearThroughput({name: pl.Coefficients(0, 0, 0, 9) for name in "ABC"})
+    costs = pl.writeup.LinearThroughput(
+        {name: pl.writeup.Coefficients(0, 0, 0, 9) for name in "ABC"}
+    )
     trio = pl.Cluster(
         tuple(map(pl.GPU, "ABC", (0.5, 8.2, 1.2))), [[1e9, 1e9, 1e-6]] * 2 + [[1e-6, 1e-6, 1e9]]
     )
@@ -291,7 +293,7 @@ def test_the_original_milp_with_rates_over_thirty_orders_of_magnitude(seed):
     best = oracle.best(problem)
     try:
         result = pl.solve(problem, "single_gpu")
-    except pl.NotApplicable:  # too far apart
+    except pl.errors.NotApplicable:  # too far apart
         return
     assert (result.status == "infeasible") == (best is None)
     if best is not None:
@@ -299,8 +301,8 @@ def test_the_original_milp_with_rates_over_thirty_orders_of_magnitude(seed):
 
 
 def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
-    costs = pl.LinearThroughput(
-        {"A": pl.Coefficients(0, 0, 0, 1e13), "B": pl.Coefficients(0, 0, 0, 2)}
+    costs = pl.writeup.LinearThroughput(
+        {"A": pl.writeup.Coefficients(0, 0, 0, 1e13), "B": pl.writeup.Coefficients(0, 0, 0, 2)}
     )
     pool = (pl.GPU("A", 6.01), pl.GPU("B", 6.01))
     problem = pl.Problem(
@@ -311,19 +313,23 @@ def test_the_run_of_its_author_is_refused_where_rates_are_too_far_apart():
         name="far apart",
     )
     with pytest.raises(
-        pl.NotApplicable, match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"
+        pl.errors.NotApplicable,
+        match=r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2",
     ):
         pl.solve(problem, "single_gpu", segments="as_run")
     other = oracle.wild_problem(8)
-    with pytest.raises(pl.NotApplicable, match="expected LinearThroughput"):
+    with pytest.raises(pl.errors.NotApplicable, match="expected LinearThroughput"):
         pl.solve(other, "single_gpu", segments="as_run")
 
 
 @pytest.mark.parametrize("ratio", [1 + 1e-12, 1 + 1e-9, 1 + 1e-7])
 def test_near_ties_of_the_original_milp_are_not_called_optimal(ratio):
     """Two ways to hold three layers whose rates differ by less than SCIP's tolerance."""
-    costs = pl.LinearThroughput(
-        {"A": pl.Coefficients(0, 0, 0, 100), "B": pl.Coefficients(0, 0, 0, 100 * ratio)}
+    costs = pl.writeup.LinearThroughput(
+        {
+            "A": pl.writeup.Coefficients(0, 0, 0, 100),
+            "B": pl.writeup.Coefficients(0, 0, 0, 100 * ratio),
+        }
     )
     pool = (pl.GPU("A", 2.01), pl.GPU("B", 1.01), pl.GPU("B", 2.01))
     model, load = pl.Model("near", 3, 1, 1, 1.0), pl.Workload(1, 1)
@@ -463,7 +469,9 @@ def test_a_rule_that_cuts_where_memory_does_not_hold_says_so(two_stages):
 @pytest.mark.parametrize("method", ["even", "proportional", "by_flops", "bandwidth_aware"])
 @pytest.mark.parametrize("gpus", [(), (0, 9), (0, 0), (0.5, 1), "01", 0, (-1,)])
 def test_gpus_that_make_no_pipeline_are_refused(method, gpus):
-    with pytest.raises(pl.InvalidValue, match=r"gpus = .*expected different GPU ids from 0 to 3"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"gpus = .*expected different GPU ids from 0 to 3"
+    ):
         pl.solve(pl.load_case("tiny"), method, gpus=gpus)
 
 
@@ -532,10 +540,10 @@ def test_an_interrupt_ends_a_comparison_and_keeps_what_there_is(tiny, monkeypatc
 
 
 def test_comparisons_refuse_what_they_do_not_understand(tiny):
-    with pytest.raises(pl.InvalidValue, match="expected a list of methods"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a list of methods"):
         pl.compare(tiny, "even")
     with pytest.raises(
-        pl.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"
+        pl.errors.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"
     ):
         pl.compare(tiny, ["even"], evn={})
 

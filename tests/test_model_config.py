@@ -16,7 +16,7 @@ from pipelab.hardware.transformer import LatentAttention
 PUBLISHED = json.loads(
     (Path(__file__).parent / "data" / "model_configs.json").read_text(encoding="utf-8")
 )
-BUNDLED = list(pl.models().index)
+BUNDLED = list(pl.hardware.models().index)
 
 
 def _config(name, **changes):
@@ -161,7 +161,7 @@ OTHER_SCHEMES = {
 def test_another_scheme_is_refused_with_what_to_do(name, tmp_path):
     scheme, message = OTHER_SCHEMES[name]
     path = _written(tmp_path, _config("Llama-3-8B", quantization_config=scheme))
-    with pytest.raises(pl.InvalidData) as caught:
+    with pytest.raises(pl.errors.InvalidData) as caught:
         pl.load_model(path)
     assert message in str(caught.value)
     assert "config.json" in str(caught.value)
@@ -224,7 +224,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_transformer_cannot_hold_is_refused_by_name(name, tmp_path):
     changes, message = REFUSED[name]
-    with pytest.raises(pl.InvalidData) as caught:
+    with pytest.raises(pl.errors.InvalidData) as caught:
         pl.load_model(_written(tmp_path, _config("Mistral-7B-v0.1", **changes)))
     assert message in str(caught.value)
     assert str(tmp_path / "config.json") in str(caught.value)
@@ -246,7 +246,7 @@ EXPERTS = {
 @pytest.mark.parametrize("case", EXPERTS)
 def test_experts_elsewhere_are_refused(case, tmp_path):
     name, changes, message = EXPERTS[case]
-    with pytest.raises(pl.InvalidData) as caught:
+    with pytest.raises(pl.errors.InvalidData) as caught:
         pl.load_model(_written(tmp_path, _config(name, **changes)))
     assert message in str(caught.value)
 
@@ -271,7 +271,7 @@ def test_a_strange_file_is_read_or_refused_in_one_sentence(name, tmp_path):
         path.write_text(text, encoding="utf-8")
         try:
             return pl.load_model(path)
-        except pl.InvalidData as error:
+        except pl.errors.InvalidData as error:
             message = str(error)
         assert str(path) in message
         assert len(message) < 1000
@@ -297,14 +297,14 @@ def test_names_and_paths_are_told_apart(tmp_path, monkeypatch):
     _written(tmp_path / "mine", _config("Mistral-7B-v0.1"))
     assert pl.load_model("Llama-3-8B").vocab == 128256  # a name of the table comes first
     assert pl.load_model("mine").vocab == pl.load_model(Path("Llama-3-8B")).vocab == 32000
-    with pytest.raises(pl.InvalidData, match=r"other\.json: there is no such file"):
+    with pytest.raises(pl.errors.InvalidData, match=r"other\.json: there is no such file"):
         pl.load_model("other.json")
-    with pytest.raises(pl.UnknownName, match=r"or give the path of a config\.json"):
+    with pytest.raises(pl.errors.UnknownName, match=r"or give the path of a config\.json"):
         pl.load_model("Llama-4-8B")
-    with pytest.raises(pl.UnknownName, match="fp7"):
+    with pytest.raises(pl.errors.UnknownName, match="fp7"):
         pl.load_model("mine", precision="fp7")
     (tmp_path / "empty").mkdir()
-    with pytest.raises(pl.InvalidData, match=r"config\.json: there is no such file"):
+    with pytest.raises(pl.errors.InvalidData, match=r"config\.json: there is no such file"):
         pl.load_model("empty")
 
 
@@ -433,7 +433,7 @@ def test_layers_without_a_window_are_there():
         ({"window": 8, "full_layers": (32,)}, "full_layers = 32: expected numbers from 0 to 31"),
         ({"window": 8, "full_layers": (-1,)}, "full_layers"),
     ):
-        with pytest.raises(pl.InvalidValue, match=message):
+        with pytest.raises(pl.errors.InvalidValue, match=message):
             dataclasses.replace(llama, **changes)
 
 

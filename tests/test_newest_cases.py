@@ -94,7 +94,7 @@ def test_prices_come_from_the_list(tmp_path):
     assert usd == {"A100-SXM-80": 1.79, "L40": None, "A10": 0.75, "V100-SXM-32": None}
     problem, _ = _read(folder, cloud_provider="GCP")  # the cheaper of two instances of 80 GB
     assert problem.cluster.gpus[0].usd_per_hour == 62.70 / 16
-    with pytest.raises(pl.UnknownName, match="no provider 'Lamda'; did you mean 'Lambda'"):
+    with pytest.raises(pl.errors.UnknownName, match="no provider 'Lamda'; did you mean 'Lambda'"):
         pl.load_case(folder, cloud_provider="Lamda")
     hal, _ = _read(write_folder("hal", tmp_path / "config" / "hal"))
     assert hal.cluster.gpus[0].usd_per_hour == 3.06  # the lowest of two
@@ -130,7 +130,7 @@ REFUSED = {
 def test_what_does_not_fit_is_named_with_its_row(case, tmp_path):
     changes, message = REFUSED[case]
     folder = write_folder("tiny", tmp_path / "tiny", **changes)
-    with pytest.raises(pl.InvalidData) as caught:
+    with pytest.raises(pl.errors.InvalidData) as caught:
         pl.load_case(folder)
     assert message in str(caught.value)
     assert str(folder / "config.csv") in str(caught.value)
@@ -146,16 +146,18 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
         ("A100,2,much", "'much': expected a number"),
     ):
         pool.write_text(f"gpu_type,count,memory_gb\n{text}")
-        with pytest.raises(pl.InvalidData) as caught:
+        with pytest.raises(pl.errors.InvalidData) as caught:
             pl.load_case(folder)
         assert message in str(caught.value)
         assert str(pool) in str(caught.value)
     pool.write_text("gpu_type,count,memory_gb\nA100,999999,80")
-    with pytest.raises(pl.InvalidData, match="has 4 rows for 999999 GPUs: expected one that fits"):
+    with pytest.raises(
+        pl.errors.InvalidData, match="has 4 rows for 999999 GPUs: expected one that fits"
+    ):
         pl.load_case(folder)
-    with pytest.raises(pl.InvalidData, match="expected a list of prices beside the case"):
+    with pytest.raises(pl.errors.InvalidData, match="expected a list of prices beside the case"):
         pl.load_case(write_folder("tiny", folder), cloud_provider="AWS")
-    with pytest.raises(pl.InvalidValue, match="cloud_provider = 'AWS': expected none"):
+    with pytest.raises(pl.errors.InvalidValue, match="cloud_provider = 'AWS': expected none"):
         pl.load_case("tiny", cloud_provider="AWS")
     write_folder("tiny", folder, max_pipline_stages=3)
     with warnings.catch_warnings(record=True) as caught:

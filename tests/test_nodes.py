@@ -19,7 +19,7 @@ from pipelab.engine.parts import parts_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import with_link_units
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
 
@@ -137,7 +137,7 @@ def test_of_racks_with_unlike_contents_the_largest_are_looked_at():
 def test_links_without_names_of_nodes_are_enough():
     """Rows of a bandwidth matrix: nobody says what a node is."""
     rng = np.random.default_rng(0)
-    costs = pl.LinearThroughput(pl.load_coefficients().coefficients)
+    costs = pl.writeup.LinearThroughput(pl.writeup.load_coefficients().coefficients)
     name = next(iter(costs.coefficients))
     links = np.full((16, 16), 1.0)
     np.fill_diagonal(links, 40.0)

@@ -11,8 +11,8 @@ import pytest
 
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, RESULTS, check_figure, with_statements
-from pipelab.io.paths import notebooks_dir
-from pipelab.io.static.client import notebook_client
+from pipelab.cli.static.client import notebook_client
+from pipelab.files.paths import notebooks_dir
 
 FIGURE = "application/vnd.plotly.v1+json"
 SOLUTIONS = sorted(notebooks_dir().glob("solutions/*.ipynb"))
@@ -22,7 +22,7 @@ NOTEBOOKS = sorted(
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
-CHECK = re.compile(r"pl\.check\(\"(\d\d\.\d)\"")
+CHECK = re.compile(r"course\.check\(\"(\d\d\.\d)\"")
 
 
 def _name(path):
@@ -76,7 +76,7 @@ def _with_folded_solutions(path):
     code = [c.source for c in cells if c.cell_type == "code"]
     checks = [i for i, source in enumerate(code) if CHECK.search(source)]
     for i, solution in zip(checks, folds, strict=True):
-        above, check, rest = code[i].partition("pl.check(")
+        above, check, rest = code[i].partition("course.check(")
         code[i] = f"{above}{solution}{check}{rest}"
     return _used(code[: checks[-1] + 1])
 

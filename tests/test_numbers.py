@@ -19,7 +19,7 @@ from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.single_gpu import single_gpu_size
-from pipelab.solving import METHODS
+from pipelab.engine.solving import METHODS
 
 NO_VALUES = ("DataFrame", "Series", "Figure", "ndarray", "Index")
 
@@ -151,7 +151,7 @@ def test_other_objectives_and_proofs(name):
         "size": lambda: (joint_size(problem), single_gpu_size(problem)),
     }
     for what, ask in asked.items():
-        with contextlib.suppress(pl.NotApplicable, pl.InvalidValue):
+        with contextlib.suppress(pl.errors.NotApplicable, pl.errors.InvalidValue):
             check(ask(), what)
     placement = pl.solve(problem, "aggregated").placement
     if placement is None:
@@ -169,19 +169,19 @@ def test_sweeps_splits_and_schedules():
                      "even", jobs=1, progress=False)  # fmt: skip
     check(sweep, "sweep")
     costs, speeds = np.array([1.5, 2.0, 3.0, 0.5]), np.array([1.0, 2.0])
-    check(pl.split_minmax(costs, 2, speeds=speeds), "split_minmax")
-    check(pl.split_exhaustive(costs, 2, speeds=speeds), "split_exhaustive")
-    check(pl.split_even(np.int64(5), np.int64(2)), "split_even")
-    check(pl.split_proportional(4, speeds), "split_proportional")
-    check(pl.split_by_flops(costs, 2), "split_by_flops")
-    check(pl.bottleneck((range(2), range(2, 4)), costs, speeds), "bottleneck")
+    check(pl.splits.split_minmax(costs, 2, speeds=speeds), "split_minmax")
+    check(pl.splits.split_exhaustive(costs, 2, speeds=speeds), "split_exhaustive")
+    check(pl.splits.split_even(np.int64(5), np.int64(2)), "split_even")
+    check(pl.splits.split_proportional(4, speeds), "split_proportional")
+    check(pl.splits.split_by_flops(costs, 2), "split_by_flops")
+    check(pl.splits.bottleneck((range(2), range(2, 4)), costs, speeds), "bottleneck")
     for name in ("GPipe", "1F1B", "ZBH1", "Interleaved1F1B"):
         schedule = pl.schedule(name, ranks=np.int64(2), microbatches=np.int64(4))
         times = pl.StageCosts(np.float64(1.0), np.float64(1.0), np.float64(1.0))
         check(schedule, name)
         check(pl.simulate(schedule, times), f"{name}, timeline")
         check(pl.closed_forms(schedule, times), f"{name}, closed forms")
-        check(pl.lower_bound(2, 4, times), f"{name}, lower bound")
+        check(pl.lower_bound(times, 4, 2), f"{name}, lower bound")
     check(published_bubbles(), "published_bubbles")
 
 
@@ -209,10 +209,10 @@ def test_facts_and_costs():
     check(tiny.costs.activation_gb(tiny.model, tiny.workload), "activation_gb")
     gpu, layers = real.cluster.gpus[0], range(2)
     check(real.costs.pass_seconds(real.model, real.workload, gpu, layers), "pass_seconds")
-    check(pl.load_gpus(), "gpus")
+    check(pl.hardware.load_gpus(), "gpus")
 
 
-class Numpys(pl.LinearThroughput):
+class Numpys(pl.writeup.LinearThroughput):
     """A cost model of a reader's own that counts with numpy."""
 
     def stage(self, *given):
@@ -234,10 +234,10 @@ def test_errors_name_numbers_as_people_write_them():
     for attempt in (
         lambda: dataclasses.replace(tiny, max_gpus_per_stage=np.float64(1.5)),
         lambda: pl.GPU("A100", np.float64(-1.0)),
-        lambda: pl.split_even(np.int64(2), np.int64(-2)),
+        lambda: pl.splits.split_even(np.int64(2), np.int64(-2)),
         lambda: pl.solve(tiny, "joint", time_limit=np.float64(-3)),
         lambda: pl.Placement.of([(np.int64(0), (0,))]),
-        lambda: pl.split_minmax([np.float64("nan")], 1),
+        lambda: pl.splits.split_minmax([np.float64("nan")], 1),
     ):
         with pytest.raises(pl.PipelabError) as caught:
             attempt()

@@ -156,7 +156,7 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
     monkeypatch.setattr("pipelab.engine.attainable.instance_of", too_late)
     for call in (solve_for_cost, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
         with pytest.raises(
-            pl.InvalidValue,
+            pl.errors.InvalidValue,
             match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none",
         ):
             call(medium)
@@ -177,7 +177,7 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
             pl.load_case("tiny").model, layers=each * 3, layer_weight_gb=4.0
         )
         case = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
-        costs = pl.load_coefficients()
+        costs = pl.writeup.load_coefficients()
         return dataclasses.replace(
             case, cluster=links, costs=costs, model=model, name=f"{3 * each} GPUs"
         )
@@ -299,8 +299,8 @@ def islands(seed, gpus=9, layers=9):
     speed = rng.uniform(0.001, 0.01, (3, 3))
     np.fill_diagonal(speed, 500)
     kind = rng.integers(0, 2, 3)
-    costs = pl.LinearThroughput(
-        {"A": pl.Coefficients(0, 1, -2, 100), "B": pl.Coefficients(0, 2, -4, 120)}
+    costs = pl.writeup.LinearThroughput(
+        {"A": pl.writeup.Coefficients(0, 1, -2, 100), "B": pl.writeup.Coefficients(0, 2, -4, 120)}
     )
     pool = tuple(pl.GPU("AB"[kind[i]], float(rng.choice([2.6, 3.6]))) for i in island)
     model = pl.Model("islands", layers, 1024, 2048, 1.0)
@@ -372,10 +372,13 @@ def test_alike_single_gpus_meet_alike():
 def test_near_ties_are_told_apart(step):
     """Three stages of one GPU each; four candidates, of which two are quicker by a hair."""
     names = "ABCD"
-    rates = {n: pl.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
+    rates = {n: pl.writeup.Coefficients(0, 0, 0, 100 * (1 + step * i)) for i, n in enumerate(names)}
     cluster = pl.Cluster.from_counts(dict.fromkeys(names, 1), 1.5, 1e6)
     problem = pl.Problem(
-        cluster, pl.Model("m", 3, 64, 64, 1.0), pl.Workload(8, 1), pl.LinearThroughput(rates)
+        cluster,
+        pl.Model("m", 3, 64, 64, 1.0),
+        pl.Workload(8, 1),
+        pl.writeup.LinearThroughput(rates),
     )
     least = min(seconds for _, _, seconds in oracle.passes(problem))
     result = solve_for_latency(problem)
@@ -411,12 +414,14 @@ def test_the_throughput_of_a_result_is_a_floor_that_it_reaches(goal):
 
 def test_transfers_are_refused_where_there_are_links():
     tiny = pl.load_case("tiny")
-    with pytest.raises(pl.InvalidValue, match=r"replace\(problem\.costs, link_units='tokens'\)"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"replace\(problem\.costs, link_units='tokens'\)"
+    ):
         solve_for_latency(tiny)
-    with pytest.raises(pl.InvalidValue, match=r"trade_off: costs\.link_units = 'transfers'"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"trade_off: costs\.link_units = 'transfers'"):
         pl.trade_off(tiny, "seconds_per_pass")
     evaluated = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
-    with pytest.raises(pl.InvalidValue, match="expected 'tokens'"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected 'tokens'"):
         evaluated.seconds_per_pass  # noqa: B018
     alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
     result = solve_for_latency(alone)
@@ -427,15 +432,15 @@ def test_bad_arguments_are_named():
     tiny = priced(pl.load_case("tiny", link_units="tokens"))
     for goal in (solve_for_cost, solve_for_latency):
         for bad in (-1, math.nan, math.inf, "5", True):
-            with pytest.raises(pl.InvalidValue, match=r"at_least = .*expected tokens/s"):
+            with pytest.raises(pl.errors.InvalidValue, match=r"at_least = .*expected tokens/s"):
                 goal(tiny, bad)
-        with pytest.raises(pl.InvalidValue, match="time_limit = -1"):
+        with pytest.raises(pl.errors.InvalidValue, match="time_limit = -1"):
             goal(tiny, time_limit=-1)
-    with pytest.raises(pl.InvalidValue, match="A100, V100 have none"):
+    with pytest.raises(pl.errors.InvalidValue, match="A100, V100 have none"):
         solve_for_cost(pl.load_case("tiny"))
     odd = solve_for_cost(priced(tiny, prices=[math.pi, math.e]))  # prices need not be cents
     assert odd.status == "optimal"
-    with pytest.raises(pl.UnknownName, match="did you mean 'seconds_per_pass'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'seconds_per_pass'"):
         pl.trade_off(tiny, "seconds_per_token")
 
 
@@ -568,7 +573,9 @@ def test_a_result_says_what_was_least():
     }  # fmt: skip
     assert result.bound is None  # nothing was proven about throughput
     assert result.to_frame()["seconds_per_pass"][0] == result.objective.value
-    with pytest.raises(pl.InvalidValue, match="expected a result for the greatest throughput"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected a result for the greatest throughput"
+    ):
         pl.certificate(result)
 
 

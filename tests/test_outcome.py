@@ -261,7 +261,9 @@ ODD = "<b>x</b> & <script>y</script>"
 def odd_problem():
     tiny = pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
     gpus = tuple(dataclasses.replace(gpu, type=f"<i>{gpu.type}</i>") for gpu in tiny.cluster.gpus)
-    costs = pl.LinearThroughput({f"<i>{t}</i>": c for t, c in tiny.costs.coefficients.items()})
+    costs = pl.writeup.LinearThroughput(
+        {f"<i>{t}</i>": c for t, c in tiny.costs.coefficients.items()}
+    )
     return dataclasses.replace(
         tiny, name=ODD, cluster=dataclasses.replace(tiny.cluster, gpus=gpus), costs=costs
     )
@@ -282,7 +284,7 @@ def test_no_name_is_taken_for_html():
         pl.plot(pl.trade_off(problem)), pl.plot(placed, kind="in_flight"), pl.plot(placed),
         plot_growth({ODD: joint_size(problem)}), plot_classes(problem.cluster),
         plot_search_growth([1], {ODD: [1]}, 1.0, "layers"),
-        plot_splits(problem, {ODD: pl.split_even(problem.model.layers, 2)}, [0, 1]),
+        plot_splits(problem, {ODD: pl.splits.split_even(problem.model.layers, 2)}, [0, 1]),
         plot_makespans([0], {ODD: [1]}, "x"),
     ]  # fmt: skip
     for i, figure in enumerate(figures):

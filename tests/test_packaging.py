@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tomllib
 import zipfile
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from pipelab.io.cases_csv import cases as pl_cases
-from pipelab.io.paths import in_clone
+from pipelab.files.paths import in_clone
+from pipelab.writeup.cases_csv import cases as pl_cases
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -94,24 +94,30 @@ def test_style_is_kept(command):
     assert done.returncode == 0, done.stdout
 
 
-def test_there_are_at_most_80_public_names_of_pipelabs_own():
-    """The stub lists them once, for Python (lazy_loader) and for type checkers alike."""
-    import pipelab as pl
-
-    tree = ast.parse((ROOT / "pipelab" / "__init__.pyi").read_text(encoding="utf-8"))
-    listed = [alias for n in tree.body for alias in getattr(n, "names", [])]
-    assert all(alias.name == alias.asname for alias in listed)  # else checkers take it for private
-    assert sorted(alias.name for alias in listed) == sorted(pl.__all__)
-    assert len(set(pl.__all__)) == len(listed) <= 80
+DOORS = ("pipelab", "pipelab.course", "pipelab.hardware", "pipelab.writeup")
 
 
-def test_every_public_name_exists_and_is_explained():
-    import pipelab as pl
+@pytest.mark.parametrize("package", DOORS)
+def test_a_stub_lists_the_public_names_once(package):
+    """For Python (`pipelab.lazy_names`) and for type checkers alike."""
+    listed = import_module(package).__all__
+    stub = ROOT / package.replace(".", "/") / "__init__.pyi"
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    named = [alias for n in tree.body for alias in getattr(n, "names", [])]
+    assert all(alias.name == alias.asname for alias in named)  # else checkers take it for private
+    assert [alias.name for alias in named] == listed
+    assert len(set(listed)) == len(listed)
+    assert package != "pipelab" or len(listed) <= 50
 
-    for name in pl.__all__:
-        assert getattr(pl, name).__doc__, name
-    with pytest.raises(AttributeError, match="attribute slove"):
-        getattr(pl, "slove")  # noqa: B009
+
+@pytest.mark.parametrize("package", DOORS)
+def test_every_public_name_exists_and_is_explained(package):
+    module = import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, name
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'slove'"):
+        getattr(module, "slove")  # noqa: B009
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +133,7 @@ def installed(tmp_path_factory):
         # have no pip.
         archive.extractall(place / "site")
         (scripts,) = [archive.read(n).decode() for n in names if n.endswith("entry_points.txt")]
-    assert "pipelab = pipelab.io.entry:main" in scripts
+    assert "pipelab = pipelab.cli.entry:main" in scripts
     assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
     assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
     assert "pipelab/py.typed" in names  # says that the hints may be believed
@@ -203,7 +209,7 @@ for what, call in {
         raise AssertionError(f"{what} does without the extra")
 """
 _LAB = """
-from pipelab.io.command_line import main
+from pipelab.cli.command_line import main
 
 given, sys.argv = sys.argv, ["pipelab", "lab"]
 try:
@@ -216,7 +222,7 @@ sys.argv = given
 """
 _COMMAND = """
 sys.argv = ["pipelab", *sys.argv[1:]]
-from pipelab.io.command_line import main
+from pipelab.cli.command_line import main
 
 main()
 """
@@ -269,7 +275,7 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
         for path in mine.rglob("*")
         if path.is_file()
     }
-    told = _away(installed, tmp_path, "-m", "pipelab.io.command_line", "copy", "mine").split()
+    told = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine").split()
     assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
     theirs = {
         path.relative_to(ROOT / "notebooks")
@@ -281,7 +287,7 @@ def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(instal
     assert len(told) == len(theirs) - 1
     for name in copied - {Path("00_start_here.ipynb")}:
         assert (mine / name).read_bytes() == (ROOT / "notebooks" / name).read_bytes()
-    again = _away(installed, tmp_path, "-m", "pipelab.io.command_line", "copy", "mine")
+    again = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
     assert "nothing was changed" in again
     # that is where `pipelab` itself would have put them
     assert not list(tmp_path.glob("pipelab-notebooks"))
@@ -376,18 +382,19 @@ def _names(code):
     return found
 
 
-def test_every_public_name_has_a_reader():
-    """Used in a notebook, a page or another module; a name that nobody reads is not needed."""
-    import pipelab as pl
-
-    shown = [(ROOT / page).read_text(encoding="utf-8") for page in ("README.md", "docs/using.md")]
-    shown += [path.read_text(encoding="utf-8") for path in (ROOT / "notebooks").rglob("*.ipynb")]
+@pytest.mark.parametrize("package", DOORS)
+def test_every_public_name_has_a_reader(package):
+    """Used in a notebook, on a page, or by another module; a name that nobody reads is not needed."""
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.[im][pd]*"))
+    shown = "\n".join(path.read_text(encoding="utf-8") for path in pages)
     used: dict[str, set[str]] = {}
     for path in (ROOT / "pipelab").rglob("*.py"):
         if path.name != "__init__.py":
             module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
             used[module] = _names(path.read_text(encoding="utf-8"))
-    for name in pl.__all__:
-        home = getattr(getattr(pl, name), "__module__", "")
-        read = any(re.search(rf"\bpl\.{name}\b", text) for text in shown)
-        assert read or any(name in names for module, names in used.items() if module != home), name
+    module = import_module(package)
+    prefix = package.removeprefix("pipelab").removeprefix(".")
+    for name in module.__all__:
+        home = getattr(getattr(module, name), "__module__", "")
+        read = re.search(rf"\b{prefix or 'pl'}\.{name}\b", shown)
+        assert read or any(name in names for m, names in used.items() if m != home), name

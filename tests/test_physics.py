@@ -11,7 +11,7 @@ LLAMA = pl.load_model("Llama-3-8B")
 
 
 def _node(gpu_type, number, link=450.0):
-    facts = pl.load_gpus()[gpu_type]
+    facts = pl.hardware.load_gpus()[gpu_type]
     gpu = pl.GPU(gpu_type, facts.memory_gb, None, "node", facts.link_gb_per_s)
     matrix = [[link] * number for _ in range(number)]
     return pl.Cluster((gpu,) * number, matrix)
@@ -53,7 +53,7 @@ def test_memory_is_what_drivers_report():
     """81,559 MiB on an H100: two of them have 12.8 GB for keys and values of Llama-3-70B at 90%."""
     bytes_ = 2 * 81_559 * 2**20
     model = pl.load_model("Llama-3-70B")
-    offered = 2 * pl.load_gpus()["H100-SXM"].memory_gb
+    offered = 2 * pl.hardware.load_gpus()["H100-SXM"].memory_gb
     assert offered == pytest.approx(bytes_ / 1e9, rel=1e-5)
     assert 0.9 * offered - 2 * model.parameters() / 1e9 == pytest.approx(12.8, abs=0.1)
 
@@ -64,7 +64,7 @@ def test_half_a_sequence_has_no_cache_of_its_own():
     weights = 2 * LLAMA.parameters() / 1e9
     cluster, load = _node("V100-SXM-32", 2), pl.Workload(131_072, 1, "decode")
     problem = _problem(cluster, LLAMA, load, tensor_parallel=False)
-    with pytest.raises(pl.InvalidPlacement, match="GB"):
+    with pytest.raises(pl.errors.InvalidPlacement, match="GB"):
         pl.evaluate(problem, pl.Placement.of([(32, (0, 1))]))
     big = replace(problem, cluster=_node("A100-SXM-80", 2))
     (stage,) = pl.evaluate(big, pl.Placement.of([(32, (0, 1))])).stages

@@ -12,7 +12,7 @@ import pipelab as pl
 from pipelab import course
 from pipelab.engine.timeline.placed import least_in_flight, round_time
 from pipelab.engine.timeline.timeline import simulate_in_flight
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def events(times, passes, in_flight, waits=None):
@@ -148,12 +148,12 @@ def test_the_fewest_in_flight_are_the_fewest():
         least = least_in_flight(costs, most)
         reached = [n / round_time(costs, n) >= most * (1 - 1e-6) for n in range(1, len(times) + 1)]
         assert reached.index(True) + 1 == least, (seed, times)
-    with pytest.raises(pl.InvalidValue, match=r"rate = 0\.6: expected at most 0\.5"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"rate = 0\.6: expected at most 0\.5"):
         least_in_flight(pl.StageCosts((1, 2)), 0.6)
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-@pytest.mark.parametrize("case", pl.cases())
+@pytest.mark.parametrize("case", pl.writeup.cases())
 def test_every_bundled_case_keeps_its_promise(case, gpus):
     problem = pl.load_case(case, max_gpus_per_stage=gpus, link_units="tokens")
     result = pl.solve(problem, "aggregated")
@@ -201,7 +201,7 @@ def test_random_placements_reach_the_evaluated_rate():
         placement = random_placement(rng, problem)
         try:
             evaluated = pl.evaluate(problem, placement)
-        except pl.InvalidPlacement:
+        except pl.errors.InvalidPlacement:
             continue
         placed = pl.timeline_of(problem, placement)
         assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-6), seed
@@ -259,7 +259,7 @@ class Halves:
 
     def stage(self, model, workload, gpus, layers, batch_split):
         rate = sum({"A100": 800, "V100": 400}[g.type] for g in gpus) / len(layers)
-        return pl.costs.StageCost(
+        return pl.problem.StageCost(
             rate, (workload.batch_size / len(gpus),) * len(gpus), (1.0,) * len(gpus)
         )
 
@@ -300,7 +300,7 @@ def test_the_sweep_is_simulated_and_meets_its_bound(decode):
     assert frame["bound_tokens_per_s"].iloc[-1] == 400
     own = pl.timeline_of(decode, PARTS).sweep([2, 7])
     assert list(own["in_flight"]) == [2, 7]
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="in_flight = 0: expected at least 1"):
         pl.timeline_of(decode, PARTS).sweep([0])
 
 
@@ -385,7 +385,7 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
     assert hover[9].endswith("went on at once from link 1→2")
     assert "3 in flight: 400 tokens/s once the pipeline is full" in figure.layout.title.text
     with pytest.raises(
-        pl.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"
+        pl.errors.InvalidValue, match="follow = 3: expected None or a microbatch from 0 to 2"
     ):
         pl.plot(placed, follow=3)
     assert len(pl.plot(placed, follow=None).data) == 4
@@ -523,7 +523,7 @@ def test_training_takes_the_slower_direction_of_a_link(decode):
 def test_a_placement_that_does_not_fit_is_refused_with_stage_gpu_need_and_offer(two_stages):
     problem = with_link_units(two_stages, "tokens")
     with pytest.raises(
-        pl.InvalidPlacement,
+        pl.errors.InvalidPlacement,
         match=r"stage 1 \(layers 1–4\) needs 101\.6 GB on GPU 0 \(A100\), .*80 GB",
     ):
         pl.timeline_of(problem, pl.Placement.of([(4, (0,))]))
@@ -532,42 +532,43 @@ def test_a_placement_that_does_not_fit_is_refused_with_stage_gpu_need_and_offer(
 def test_bad_input_is_named(tiny, decode):
     two = pl.Placement.of([(2, (0,)), (2, (1,))])
     with pytest.raises(
-        pl.InvalidValue, match=r"'transfers': expected 'tokens'.*link_units='tokens'"
+        pl.errors.InvalidValue, match=r"'transfers': expected 'tokens'.*link_units='tokens'"
     ):
         pl.timeline_of(tiny, two)
     tokens = with_link_units(tiny, "tokens")
     for bad in (0, -1, 1.5, True, "3"):
         with pytest.raises(
-            pl.InvalidValue, match=r"in_flight = .*expected (a whole number|at least 1)"
+            pl.errors.InvalidValue, match=r"in_flight = .*expected (a whole number|at least 1)"
         ):
             pl.timeline_of(tokens, two, in_flight=bad)
         with pytest.raises(
-            pl.InvalidValue, match=r"microbatches = .*expected (a whole number|at least 1)"
+            pl.errors.InvalidValue, match=r"microbatches = .*expected (a whole number|at least 1)"
         ):
             pl.timeline_of(tokens, two, microbatches=bad)
         with pytest.raises(
-            pl.InvalidValue, match=r"microbatches = .*expected (a whole number|at least 1)"
+            pl.errors.InvalidValue, match=r"microbatches = .*expected (a whole number|at least 1)"
         ):
             pl.timeline_of(tokens, two, microbatches=bad, training=True)
-    with pytest.raises(pl.InvalidValue, match=r"placement = .*expected a Placement"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"placement = .*expected a Placement"):
         pl.timeline_of(tokens, [(4, (0,))])
     heavy = dataclasses.replace(
         tokens, model=dataclasses.replace(tokens.model, layer_weight_gb=500)
     )
     with pytest.raises(
-        pl.InvalidValue, match=r"'infeasible': expected a result that has one\. No placement exists"
+        pl.errors.InvalidValue,
+        match=r"'infeasible': expected a result that has one\. No placement exists",
     ):
         pl.timeline_of(heavy, pl.solve(heavy, "aggregated"))
-    with pytest.raises(pl.InvalidValue, match="expected a schedule with backwards"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a schedule with backwards"):
         pl.timeline_of(tokens, two, schedule="Inference", training=True)
-    with pytest.raises(pl.UnknownName, match="did you mean '1F1B'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean '1F1B'"):
         pl.timeline_of(tokens, two, schedule="1f1b", training=True)
     with pytest.raises(
-        pl.InvalidValue,
+        pl.errors.InvalidValue,
         match="'decode': expected 'training', or 'prefill': training reads whole sequences",
     ):
         pl.timeline_of(decode, PARTS, training=True)
-    with pytest.raises(pl.TooLarge):
+    with pytest.raises(pl.errors.TooLarge):
         pl.timeline_of(tokens, two, in_flight=10**7)
 
 
@@ -577,7 +578,9 @@ def test_training_asks_what_a_weight_gradient_needs_where_memory_is_shown():
         pl.Placement.of([(2, (0,)), (2, (1,))]),
     )
     options = {"microbatches": 8, "schedule": "ZBH1"}
-    with pytest.raises(pl.InvalidValue, match="weight_activation = None: ZBH1 splits its backward"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="weight_activation = None: ZBH1 splits its backward"
+    ):
         pl.plot(pl.timeline_of(tiny, halves, **options, training=True), memory=True)
     step = pl.timeline_of(tiny, halves, **options, training=True).timeline
     known = dataclasses.replace(step.costs, weight_activation=0.5)

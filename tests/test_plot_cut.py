@@ -46,7 +46,7 @@ def test_what_does_not_fit_is_drawn_and_said():
     problem = course.three_sites()
     cut = pl.Placement.of([*[(7, (g,)) for g in range(10)], (10, (10,))])
     figure = course.plot_cut(problem, cut)
-    with pytest.raises(pl.InvalidPlacement):
+    with pytest.raises(pl.errors.InvalidPlacement):
         pl.evaluate(problem, cut)
     expected = "Does not fit: stage 11 needs 21.2 GB, and T4 has 16"
     assert figure.layout.title.text.startswith(expected)

@@ -55,7 +55,7 @@ def test_it_is_small_and_a_number_of_prompts_that_cannot_be_drawn_is_refused():
     placement = pl.solve(problem).placement
     assert len(plot_moving(problem, placement, 12).to_json()) < 60_000
     for prompts in (1, 13):
-        with pytest.raises(pl.InvalidValue, match=r"plot_moving: prompts.*expected 2 to 12"):
+        with pytest.raises(pl.errors.InvalidValue, match=r"plot_moving: prompts.*expected 2 to 12"):
             plot_moving(problem, placement, prompts)
 
 

@@ -34,9 +34,9 @@ def test_bars_are_what_the_evaluator_says(order):
 
 def test_the_title_ranks_the_splits_that_fit():
     splits = {
-        "too many": (*pl.split_even(70, 10), range(70, 80)),
-        "<b>": pl.split_proportional(80, [40] * 3 + [24] * 4 + [16] * 4),
-        "flops": pl.split_by_flops(THREE_SITES.model.work_factors, 11),
+        "too many": (*pl.splits.split_even(70, 10), range(70, 80)),
+        "<b>": pl.splits.split_proportional(80, [40] * 3 + [24] * 4 + [16] * 4),
+        "flops": pl.splits.split_by_flops(THREE_SITES.model.work_factors, 11),
     }
     figure = course.plot_splits(THREE_SITES, splits)
     title = figure.layout.title.text

@@ -15,7 +15,7 @@ from pipelab.figures.growth import plot_growth
 from pipelab.figures.placements import limited_by, placement_parts, plot_placement
 from pipelab.figures.progress import plot_progress
 from pipelab.figures.theme import TYPE_COLOURS, colour_of_types, finish, ink_on, template
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def _bars(figure):
@@ -127,8 +127,10 @@ def test_text_on_every_colour_has_contrast():
 
 
 def test_a_type_has_one_colour_in_every_case_and_cluster():
-    groups = [[gpu.type for gpu in pl.load_case(name).cluster.gpus] for name in pl.cases()]
-    groups += [part["gpu_type"].tolist() for _, part in pl.clusters().groupby(level="cluster")]
+    groups = [[gpu.type for gpu in pl.load_case(name).cluster.gpus] for name in pl.writeup.cases()]
+    groups += [
+        part["gpu_type"].tolist() for _, part in pl.hardware.clusters().groupby(level="cluster")
+    ]
     seen = {}
     for types in groups:
         colours = colour_of_types(types)
@@ -139,7 +141,7 @@ def test_a_type_has_one_colour_in_every_case_and_cluster():
 
 
 def test_every_type_with_facts_has_a_colour_of_its_own_family():
-    for gpu_type in pl.gpus().index:
+    for gpu_type in pl.hardware.gpus().index:
         alone = colour_of_types([gpu_type])[gpu_type]
         assert colour_of_types(["mine", gpu_type, "yours"])[gpu_type] == alone
     assert len(set(colour_of_types(["L4", "L20", "L40", "L40S"]).values())) == 4
@@ -187,12 +189,14 @@ def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(tiny):
     assert "used more than once" in without.verdict
     forgotten = leave_out(hard, "successor", "predecessor")
     assert forgotten.verdict == "it yields only 48 tokens/s"
-    with pytest.raises(pl.UnknownName, match="no family 'sucessor'; did you mean 'successor'"):
+    with pytest.raises(
+        pl.errors.UnknownName, match="no family 'sucessor'; did you mean 'successor'"
+    ):
         leave_out(hard, "sucessor")
 
 
 def test_a_guess_takes_an_answer_first_and_is_escaped():
-    html = pl.guess('a < "b"?', "yes & no")._repr_html_()
+    html = pl.course.guess('a < "b"?', "yes & no")._repr_html_()
     assert "input:placeholder-shown ~ details {display: none}" in html
     assert html.index("<input") < html.index("<details") < html.index("yes &amp; no")
     assert 'aria-label="Your answer: a &lt; &quot;b&quot;?"' in html
@@ -200,11 +204,15 @@ def test_a_guess_takes_an_answer_first_and_is_escaped():
 
 def test_what_a_figure_does_not_take_is_named(tiny):
     result = pl.solve(tiny)
-    with pytest.raises(pl.UnknownName, match="this figure has no option 'colour'"):
+    with pytest.raises(pl.errors.UnknownName, match="this figure has no option 'colour'"):
         pl.plot(result, colour="red")
-    with pytest.raises(pl.InvalidValue, match=r"plot: others = .*too many positional arguments"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"plot: others = .*too many positional arguments"
+    ):
         pl.plot(result, 3)
-    with pytest.raises(pl.InvalidValue, match="expected a table of against_measured, with what"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected a table of against_measured, with what"
+    ):
         pl.plot(result.to_frame())
 
 
@@ -215,11 +223,13 @@ def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny
     assert pl.plot(result) == pl.plot(result.problem, result.placement)
     path = pl.save(result, tmp_path / "plan.json")
     assert pl.load_placement(path) == result.placement
-    with pytest.raises(pl.InvalidValue, match="expected a Result, a Deployment, a Schedule or"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="expected a Result, a Deployment, a Schedule or"
+    ):
         pl.save(result.placement, tmp_path / "plan.json")
     heavy = dataclasses.replace(problem, model=dataclasses.replace(tiny.model, layer_weight_gb=500))
     none = pl.solve(heavy)
-    with pytest.raises(pl.InvalidValue, match="expected a result that has one"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a result that has one"):
         pl.plot(none)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.costs import link_unit
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.placement import Stage
+from pipelab.problem import link_unit
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def test_from_counts_builds_links_by_type():
@@ -49,11 +50,11 @@ def test_latencies_go_with_their_links():
 
 def test_a_case_cannot_hold_latencies_or_training(tiny, tmp_path):
     late = dataclasses.replace(tiny, cluster=dataclasses.replace(tiny.cluster, latency_ms=2))
-    with pytest.raises(pl.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
-        pl.save_case(late, tmp_path / "late")
+    with pytest.raises(pl.errors.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
+        pl.writeup.save_case(late, tmp_path / "late")
     step = dataclasses.replace(tiny.workload, phase="training", microbatches=4)
-    with pytest.raises(pl.NotApplicable, match=r"workload\.phase = 'training'"):
-        pl.save_case(dataclasses.replace(tiny, workload=step), tmp_path / "step")
+    with pytest.raises(pl.errors.NotApplicable, match=r"workload\.phase = 'training'"):
+        pl.writeup.save_case(dataclasses.replace(tiny, workload=step), tmp_path / "step")
 
 
 def test_scaled_bandwidth_scales_every_link(tiny):
@@ -63,7 +64,9 @@ def test_scaled_bandwidth_scales_every_link(tiny):
 
 def test_replace_keeps_everything_else_and_checks_again(tiny):
     assert dataclasses.replace(tiny, max_gpus_per_stage=3).cluster == tiny.cluster
-    with pytest.raises(pl.InvalidValue, match=r"max_gpus_per_stage = 0: expected at least 1"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"max_gpus_per_stage = 0: expected at least 1"
+    ):
         dataclasses.replace(tiny, max_gpus_per_stage=0)
 
 
@@ -188,7 +191,7 @@ BAD = {
         "expected .number of layers, GPU ids",
     ),
     "a stage beyond counting": (
-        lambda: pl.Stage(range(2**70), (0,)),
+        lambda: Stage(range(2**70), (0,)),
         "Stage: layers = .* expected consecutive layers",
     ),
     "layers as a flag": (
@@ -203,8 +206,8 @@ BAD = {
     "rates beyond reason": (
         lambda: dataclasses.replace(
             pl.load_case("tiny"),
-            costs=pl.LinearThroughput(
-                {t: pl.Coefficients(0, 0, 0, 1e20) for t in ("A100", "V100")}
+            costs=pl.writeup.LinearThroughput(
+                {t: pl.writeup.Coefficients(0, 0, 0, 1e20) for t in ("A100", "V100")}
             ),
         ),
         "expected rates below 1e15",
@@ -223,36 +226,36 @@ BAD = {
         "sequence_lenght = 1: is not a field",
     ),
     "efficiency above 1": (
-        lambda: pl.LinearThroughput({}, efficiency=1.2),
+        lambda: pl.writeup.LinearThroughput({}, efficiency=1.2),
         "efficiency = 1.2: expected at most 1",
     ),
     "no layers in a stage": (
-        lambda: pl.Stage(range(4, 4), (0,)),
+        lambda: Stage(range(4, 4), (0,)),
         "expected consecutive layers, at least one",
     ),
-    "layers with gaps": (lambda: pl.Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
+    "layers with gaps": (lambda: Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_value_names_field_value_and_expectation(name):
     make, message = BAD[name]
-    with pytest.raises(pl.InvalidValue, match=message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         make()
 
 
 def test_unknown_gpu_type_names_the_nearest(tiny):
     cluster = pl.Cluster.from_counts({"A1000": 1}, 80, {})
-    with pytest.raises(pl.InvalidValue, match=r"gpu_type = 'A1000'.*did you mean 'A100'"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"gpu_type = 'A1000'.*did you mean 'A100'"):
         dataclasses.replace(tiny, cluster=cluster)
 
 
 def test_rules_refuse_values_that_do_not_exist(tiny):
     with pytest.raises(
-        pl.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"
+        pl.errors.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"
     ):
         dataclasses.replace(tiny, batch_split="balancd")
-    with pytest.raises(pl.InvalidValue, match=r"link_units = 'bytes'"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"link_units = 'bytes'"):
         with_link_units(tiny, "bytes")
 
 
@@ -262,11 +265,11 @@ def test_tables_have_units_in_their_columns(tiny):
 
 
 def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_path):
-    fields = (tiny.cluster, tiny.model, tiny.workload, pl.load_coefficients())
+    fields = (tiny.cluster, tiny.model, tiny.workload, pl.writeup.load_coefficients())
     assert link_unit(pl.Problem(*fields).costs) == "tokens"
-    for case in pl.cases():
+    for case in pl.writeup.cases():
         assert pl.load_case(case).costs.link_units == "transfers"
-    own = pl.load_case(pl.save_case(tiny, tmp_path / "own"))
+    own = pl.load_case(pl.writeup.save_case(tiny, tmp_path / "own"))
     assert own.costs.link_units == "transfers"  # what was saved
     config = tmp_path / "own" / "config.csv"
     config.write_text(
@@ -289,11 +292,11 @@ def test_a_result_says_when_links_count_transfers(tiny):
 
 def test_the_mixed_phase_needs_the_length_of_an_answer():
     expected = r"Workload: output_tokens = None: expected how many tokens are written per sequence"
-    with pytest.raises(pl.InvalidValue, match=expected):
+    with pytest.raises(pl.errors.InvalidValue, match=expected):
         pl.Workload(2048, 8, "mixed")
     prompts = pl.Workload(2048, 8)
     assert prompts.output_tokens is None
-    with pytest.raises(pl.InvalidValue, match=expected):
+    with pytest.raises(pl.errors.InvalidValue, match=expected):
         dataclasses.replace(prompts, phase="mixed")
     assert pl.Workload(2048, 8, "mixed", 256).written == 256
     assert pl.Workload(2048, 8, "decode", 256).written == 0
@@ -310,5 +313,5 @@ def test_stages_have_as_many_gpus_as_the_largest_node_and_of_one_type():
     nodes = [pl.GPU("L4", 24, None, name, 30.0) for name in ("a", "b", "b", "b", "c", "c")]
     assert rules(pl.Cluster(tuple(nodes), np.ones((6, 6)))) == (3, True)
     assert rules(pl.Cluster.from_counts({"L4": 4}, 24, 10.0)) == (1, True)
-    for case in pl.cases():
+    for case in pl.writeup.cases():
         assert not pl.load_case(case).same_type_stages

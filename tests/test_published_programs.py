@@ -276,7 +276,7 @@ def test_every_fault_is_in_the_figure_under_the_property_that_catches_it():
     assert figure.layout.title.text.startswith(
         f"15 of {len(FAULTS)} faults break the property that an input without"
     )
-    with pytest.raises(pl.InvalidValue, match="expected at least one"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected at least one"):
         plot_faults([])
 
 
@@ -297,21 +297,21 @@ def _smallest(part):
 
 def test_on_their_smallest_inputs_pipelab_is_right_or_refuses():
     layers, memory, bandwidth = _smallest("available_ram is never used")
-    held = [len(part) for part in pl.split_bandwidth_aware(layers, memory, bandwidth)]
+    held = [len(part) for part in pl.splits.split_bandwidth_aware(layers, memory, bandwidth)]
     assert (held[0] - held[1]) * (memory[0] - memory[1]) > 0
     for part in ("fewer layers than nodes", "zero layers panic", "do not exist are handed out"):
-        with pytest.raises(pl.InvalidValue, match="expected"):
-            pl.split_bandwidth_aware(*_smallest(part))
+        with pytest.raises(pl.errors.InvalidValue, match="expected"):
+            pl.splits.split_bandwidth_aware(*_smallest(part))
     for part in ("or its sum, overflows", "below a megabyte"):
         layers, *rest = _smallest(part)
         memory, bandwidth = rest if len(rest) == 2 else ([1] * 4, rest[0])
-        held = [len(part) for part in pl.split_bandwidth_aware(layers, memory, bandwidth)]
-        assert held == [len(part) for part in pl.split_proportional(layers, bandwidth)]
+        held = [len(part) for part in pl.splits.split_bandwidth_aware(layers, memory, bandwidth)]
+        assert held == [len(part) for part in pl.splits.split_proportional(layers, bandwidth)]
     for part in ("with ZeroStages", "with InsufficientLayers"):
-        with pytest.raises(pl.InvalidValue, match="stages"):
-            pl.split_even(*_smallest(part))
+        with pytest.raises(pl.errors.InvalidValue, match="stages"):
+            pl.splits.split_even(*_smallest(part))
     flops, stages = _smallest("though there are layers enough")
-    assert len(pl.split_by_flops(flops, stages)) == stages
+    assert len(pl.splits.split_by_flops(flops, stages)) == stages
     p, m = _smallest("one forward too many")
     assert pl.schedule("1F1B", p, m) != published_programs.scheduler_1f1b(p, m)
     p, m = _smallest("fills a bubble")

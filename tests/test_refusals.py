@@ -16,8 +16,8 @@ from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.growth import plot_growth, plot_search_growth
 from pipelab.figures.placements import plot_placement
+from pipelab.files.paths import data_dir
 from pipelab.hardware.known_gpus import load_gpus
-from pipelab.io.paths import data_dir
 from pipelab.io.plans import save_placement
 from pipelab.joint_ilp import solve_by_joint_ilp
 from pipelab.splits import bottleneck, count_splits
@@ -74,11 +74,11 @@ DOORS = {
     "load_placement": lambda p, odd: pl.load_placement(odd),
     "load_model": lambda p, odd: pl.load_model(odd),
     "load_cluster": lambda p, odd: pl.load_cluster(odd),
-    "load_measured": lambda p, odd: pl.load_measured(odd, pl.Roofline()),
-    "Measured": lambda p, odd: pl.Measured(odd, pl.Roofline()),
-    "Measured, times": lambda p, odd: pl.Measured({"L4": odd}, pl.Roofline()),
-    "Measured, time": lambda p, odd: pl.Measured({"L4": {(1, 1): odd}}, pl.Roofline()),
-    "Measured, needs": lambda p, odd: pl.Measured({"L4": {(1, 1): 1.0}}, odd),
+    "load_measured": lambda p, odd: pl.hardware.load_measured(odd, pl.Roofline()),
+    "Measured": lambda p, odd: pl.hardware.Measured(odd, pl.Roofline()),
+    "Measured, times": lambda p, odd: pl.hardware.Measured({"L4": odd}, pl.Roofline()),
+    "Measured, time": lambda p, odd: pl.hardware.Measured({"L4": {(1, 1): odd}}, pl.Roofline()),
+    "Measured, needs": lambda p, odd: pl.hardware.Measured({"L4": {(1, 1): 1.0}}, odd),
     "Roofline, latency": lambda p, odd: pl.Roofline(hop_latency_s=odd),
     "pass_seconds, model": lambda p, odd: _roof(p, model=odd),
     "pass_seconds, workload": lambda p, odd: _roof(p, workload=odd),
@@ -109,13 +109,13 @@ OPTIONAL = {
     "load_cluster, network": lambda p, odd: pl.load_cluster(
         "helix-single24", network_gbit_per_s=odd
     ),
-    "load_cluster, file": lambda p, odd: pl.load_cluster("helix-single24", file=odd),
-    "load_model, file": lambda p, odd: pl.load_model("Llama-3-8B", file=odd),
-    "gpus": lambda p, odd: pl.gpus(odd),
-    "models": lambda p, odd: pl.models(odd),
-    "clusters": lambda p, odd: pl.clusters(odd),
-    "against_measured": lambda p, odd: pl.against_measured(odd),
-    "against_measured, file": lambda p, odd: pl.against_measured(file=odd),
+    "load_cluster, path": lambda p, odd: pl.load_cluster("helix-single24", path=odd),
+    "load_model, path": lambda p, odd: pl.load_model("Llama-3-8B", path=odd),
+    "gpus": lambda p, odd: pl.hardware.gpus(odd),
+    "models": lambda p, odd: pl.hardware.models(odd),
+    "clusters": lambda p, odd: pl.hardware.clusters(odd),
+    "against_measured": lambda p, odd: pl.hardware.against_measured(odd),
+    "against_measured, path": lambda p, odd: pl.hardware.against_measured(path=odd),
     "Roofline, gpus": lambda p, odd: pl.Roofline(odd),
     "training_timeline": lambda p, odd: pl.timeline_of(odd, PLAN, training=True),
     "training_timeline, schedule": lambda p, odd: pl.timeline_of(
@@ -124,14 +124,14 @@ OPTIONAL = {
     "sweep, again": lambda p, odd: pl.sweep(
         _nothing, [{"a": 1}], progress=False, again=odd or (None,)
     ),
-    "sweep, file": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, file=odd),
+    "sweep, path": lambda p, odd: pl.sweep(_nothing, [{"a": 1}], progress=False, path=odd),
     "grid, part": lambda p, odd: pl.grid(odd or 0),
     "mixes, budget": lambda p, odd: pl.mixes({"A": 2}, usd_per_hour={"A": 1.0}, budget=odd),
 }
 EMPTY_LIST = ODD[7]
 FITS = {
     "load_cluster, nodes": (True,),
-    "sweep, file": ("x",),
+    "sweep, path": ("x",),
     "Placement.of": (EMPTY_LIST,),  # `evaluate` says what it lacks
     "compare, methods": (EMPTY_LIST,),
 }
@@ -166,14 +166,14 @@ def test_a_table_of_the_readers_own_is_read_as_the_objects_are(table, tmp_path):
     """Spaces in the header, a byte order mark, a row named NA; and the same refusals of what does not fit."""
     path, (head, row) = tmp_path / "mine.csv", HEADS[table]
     path.write_text(f"\ufeff{head}\n{row}\n", encoding="utf-8")
-    assert getattr(pl, table)(path).index.tolist() == ["NA"]
+    assert getattr(pl.hardware, table)(path).index.tolist() == ["NA"]
     for bad in (f"{head}\n{row},1\n", f"{head}\n{row.replace('2', '-2')}\n", "", head):
         path.write_text(bad)
-        with pytest.raises(pl.InvalidData, match=r"mine\.csv"):
-            getattr(pl, table)(path)
+        with pytest.raises(pl.errors.InvalidData, match=r"mine\.csv"):
+            getattr(pl.hardware, table)(path)
     path.write_bytes(f"{head}\n{row}\n".encode("utf-16"))
-    with pytest.raises(pl.InvalidData, match=r"cannot be read as text .*: expected UTF-8"):
-        getattr(pl, table)(path)
+    with pytest.raises(pl.errors.InvalidData, match=r"cannot be read as text .*: expected UTF-8"):
+        getattr(pl.hardware, table)(path)
 
 
 @pytest.mark.parametrize(
@@ -190,8 +190,8 @@ def test_a_table_of_the_readers_own_is_read_as_the_objects_are(table, tmp_path):
 def test_a_measurement_that_says_nothing_is_named(row, column, tmp_path):
     path = tmp_path / "times.csv"
     path.write_text(f"what,model,gpu_type,phase,batch,tokens,measured,unit,layers\n{row}\n")
-    with pytest.raises(pl.InvalidData, match=f"row 2, column '{column}'"):
-        pl.against_measured(file=path)
+    with pytest.raises(pl.errors.InvalidData, match=f"row 2, column '{column}'"):
+        pl.hardware.against_measured(path=path)
 
 
 def test_tokens_per_second_of_a_prompt_count_its_tokens(tmp_path):
@@ -200,7 +200,7 @@ def test_tokens_per_second_of_a_prompt_count_its_tokens(tmp_path):
         "what,model,gpu_type,phase,batch,tokens,measured,unit\n"
         "a,Llama-3-8B,L4,prefill,2,500,1000,ms\nb,Llama-3-8B,L4,prefill,2,500,1000,tokens/s\n"
     )
-    milliseconds, rate = pl.against_measured(file=path)["predicted"]
+    milliseconds, rate = pl.hardware.against_measured(path=path)["predicted"]
     assert rate == pytest.approx(2 * 500 / (milliseconds / 1000))
 
 
@@ -208,8 +208,8 @@ def test_tokens_per_second_of_a_prompt_count_its_tokens(tmp_path):
 def test_layers_without_a_number_are_named(layers, tmp_path):
     path = tmp_path / "times.csv"
     path.write_text(f"gpu_type,layers,batch,milliseconds\nL4,{layers},1,2\n")
-    with pytest.raises(pl.InvalidData, match="row 2, column 'layers'"):
-        pl.load_measured(path, pl.Roofline())
+    with pytest.raises(pl.errors.InvalidData, match="row 2, column 'layers'"):
+        pl.hardware.load_measured(path, pl.Roofline())
 
 
 def test_nodes_of_two_equal_rows_are_not_one_node(tmp_path):
@@ -218,7 +218,7 @@ def test_nodes_of_two_equal_rows_are_not_one_node(tmp_path):
     path.write_text(
         f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\n{row}twice,L4,1,1,10\n{row}"
     )
-    gpus = pl.load_cluster("twice", file=path).gpus
+    gpus = pl.load_cluster("twice", path=path).gpus
     assert len({gpu.node for gpu in gpus if gpu.node}) == 2
     assert gpus[0].node != gpus[5].node
 
@@ -240,7 +240,7 @@ def test_a_saved_placement_keeps_what_it_was_evaluated_by(problem, tmp_path):
         == result.objective.value
     )
     (tmp_path / "file").write_text("")
-    with pytest.raises(pl.InvalidData, match="cannot be written"):
+    with pytest.raises(pl.errors.InvalidData, match="cannot be written"):
         save_placement(problem, result, tmp_path / "file" / "plan.json")
 
 
@@ -259,7 +259,7 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
         same_type_stages=False,
     )
     with pytest.raises(
-        pl.InvalidValue,
+        pl.errors.InvalidValue,
         match=r"expected prices of at least 0\.0001 \$ per hour, none more than 1,000,000 times another",
     ):
         solve_for_cost(many)
@@ -296,21 +296,24 @@ def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
     path, (head, row) = tmp_path / "mine.csv", HEADS[table]
     path.write_text(f"{head},{column}\n{row},1\n")
     with pytest.raises(
-        pl.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"
+        pl.errors.InvalidData, match=f"column '{column}' is not known; did you mean '{meant}'"
     ):
-        getattr(pl, table)(path)
+        getattr(pl.hardware, table)(path)
     # a column of the reader's own is none of our business
     path.write_text(f"{head},remark\n{row},1\n")
-    assert len(getattr(pl, table)(path)) == 1
+    assert len(getattr(pl.hardware, table)(path)) == 1
 
 
 TINY = pl.load_case("tiny", max_gpus_per_stage=2)
 RESULT = pl.solve(TINY, "proportional")
 # What a reader may well write, and the words that help.
 MISTAKES = {
-    "half a layer": (lambda: pl.split_even(2.5, 2), r"layers = 2\.5: expected a whole number"),
+    "half a layer": (
+        lambda: pl.splits.split_even(2.5, 2),
+        r"layers = 2\.5: expected a whole number",
+    ),
     "text for costs": (
-        lambda: pl.split_minmax("abc", 2),
+        lambda: pl.splits.split_minmax("abc", 2),
         "costs = 'abc': expected a list of numbers",
     ),
     "no layers to count": (
@@ -318,11 +321,11 @@ MISTAKES = {
         "layers = 0: expected at least 1",
     ),
     "a speed too few": (
-        lambda: pl.bottleneck((range(1), range(1, 2)), [1, 1], [1]),
+        lambda: pl.splits.bottleneck((range(1), range(1, 2)), [1, 1], [1]),
         "speeds = '1 values': expected 2",
     ),
     "a cost too few": (
-        lambda: pl.bottleneck((range(2),), [1]),
+        lambda: pl.splits.bottleneck((range(2),), [1]),
         "costs = '1 values': expected at least 2",
     ),
     "no such type": (
@@ -331,7 +334,7 @@ MISTAKES = {
     ),
     "no facts": (lambda: _layer_times("L44"), "gpu.type = 'L44': did you mean 'L4'"),
     "no sizes": (lambda: plot_growth({}), "expected at least one"),
-    "no entries": (lambda: plot_verdicts(pl.reproduce([])), "expected at least one"),
+    "no entries": (lambda: plot_verdicts(pl.course.reproduce([])), "expected at least one"),
     "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),
     "a batch in words": (
         lambda: pl.explore_mix("tiny", batch="x"),
@@ -372,8 +375,10 @@ def test_a_mistake_is_told_with_its_remedy(mistake):
 def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
     path = tmp_path / "times.csv"
     path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2.5\n")
-    with pytest.raises(pl.InvalidValue, match=r"^Measured: needs = 3: expected a cost model"):
-        pl.load_measured(path, 3)
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"^Measured: needs = 3: expected a cost model"
+    ):
+        pl.hardware.load_measured(path, 3)
     path = tmp_path / "measured.csv"
     path.write_text(
         (data_dir() / "measured_times.csv")
@@ -381,10 +386,10 @@ def test_what_is_wrong_with_an_argument_is_not_blamed_on_the_file(tmp_path):
         .replace(",Llama-2-70B,", ",Llama-2-70C,", 1)
     )
     with pytest.raises(
-        pl.InvalidData,
+        pl.errors.InvalidData,
         match=r"measured\.csv, row \d+, column 'model': 'Llama-2-70C': there is no such model; did you mean",
     ):
-        pl.against_measured(file=path)
+        pl.hardware.against_measured(path=path)
 
 
 def test_figures_draw_everything_and_take_results():
@@ -400,11 +405,13 @@ def test_a_cluster_names_its_ids_and_no_others():
 
 
 def test_arguments_are_checked_like_fields_but_text_is_no_number():
-    with pytest.raises(pl.InvalidValue, match="at_least = '3': expected tokens/s") as caught:
+    with pytest.raises(pl.errors.InvalidValue, match="at_least = '3': expected tokens/s") as caught:
         solve_for_cost(pl.load_case("tiny"), at_least="3", time_limit=True, stop=print)
     assert {field for field, _, _ in caught.value.problems} == {"at_least", "time_limit", "stop"}
     facts = dict(load_gpus(), L4=3)  # the part that does not fit is named, not the whole
-    with pytest.raises(pl.InvalidValue, match=r"load_cluster: gpus\.L4 = 3: expected GPUFacts"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"load_cluster: gpus\.L4 = 3: expected GPUFacts"
+    ):
         pl.load_cluster("helix-single24", gpus=facts)
     assert pl.mixes({"L4": 2}, gpus=np.int8(1)) == [{"L4": 1}]
     shown = inspect.signature(pl.mixes).parameters["usd_per_hour"].annotation

@@ -12,20 +12,20 @@ import roofline_oracle
 from pipelab import course
 from pipelab.course.n09 import arithmetic_intensity, plot_roofline
 from pipelab.engine.formulations.count import compositions
-from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.stage_arrays import stage_tables
 from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
-from pipelab.hardware.linear_rates import with_link_units
 from pipelab.hardware.pass_times import Demand, Span
+from pipelab.layer_runs import runs_of
+from pipelab.stage_arrays import stage_tables
+from pipelab.writeup.linear_rates import with_link_units
 
 
 def test_parameters_equal_the_published_totals():
-    table = pl.models()
+    table = pl.hardware.models()
     assert len(table) == 9
     assert (table["parameters"] == table["parameters_published"]).all()
     assert pl.load_model("DeepSeek-V3").parameters(active=True) == pytest.approx(36.6e9, rel=2e-3)
@@ -205,11 +205,13 @@ BAD = {
         "not a GPU type the cost model knows",
     ),
     "heads that do not divide": (
-        lambda: pl.Transformer("m", 4, 64, 64, 10, 3, 8, 100),
+        lambda: pl.hardware.Transformer("m", 4, 64, 64, 10, 3, 8, 100),
         "kv_heads = 3: expected a divisor of heads = 10",
     ),
     "more experts visited than there are": (
-        lambda: pl.Transformer("m", 4, 64, 64, 8, 8, 8, 100, experts=2, experts_per_token=4),
+        lambda: pl.hardware.Transformer(
+            "m", 4, 64, 64, 8, 8, 8, 100, experts=2, experts_per_token=4
+        ),
         "experts_per_token = 4: expected at most experts = 2",
     ),
     "memory of light's own speed": (
@@ -271,12 +273,14 @@ def test_a_gpu_without_a_bandwidth_is_named(tmp_path):
     path.write_text(
         "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nX,80,2000,300\nMine,24,,100\n"
     )
-    with pytest.raises(pl.InvalidData, match=r"row 3, column 'memory_bandwidth_gb_per_s': empty"):
-        pl.load_gpus(path)
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"row 3, column 'memory_bandwidth_gb_per_s': empty"
+    ):
+        pl.hardware.load_gpus(path)
     path.write_text(
         "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nMine,24,900,100\n"
     )
-    mine = pl.load_gpus(path)
+    mine = pl.hardware.load_gpus(path)
     assert mine["Mine"].compute_efficiency == 0.72
     assert "L4" in mine
 
@@ -344,7 +348,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
 
 
 def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physical_reason():
-    table = pl.against_measured()
+    table = pl.hardware.against_measured()
     assert len(table) == 73
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
@@ -396,7 +400,7 @@ def test_large_all_reduces_are_slower_where_the_engine_says_so():
 
 
 def test_the_figure_marks_what_is_missed():
-    figure = plot_against_measured(pl.against_measured())
+    figure = plot_against_measured(pl.hardware.against_measured())
     assert "1 of 73 is off by more than 20%" in figure.layout.title.text
     points = [trace for trace in figure.data if trace.mode == "markers"]
     assert sum(len(trace.x) for trace in points) == 73
@@ -453,10 +457,10 @@ def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
     assert (found.tensor_parallel_size, found.layers) == (4, (26, 27, 27))
     assert found.notes == ("take a checkpoint with weights in int4",)
     whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
-    with pytest.raises(pl.NotApplicable, match="4 GPUs hold 4 copies of its layers"):
+    with pytest.raises(pl.errors.NotApplicable, match="4 GPUs hold 4 copies of its layers"):
         pl.settings(whole, placement, "vLLM")
     thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
-    with pytest.raises(pl.InvalidValue, match="divides the model's 64 heads"):
+    with pytest.raises(pl.errors.InvalidValue, match="divides the model's 64 heads"):
         pl.settings(problem, thirds, "vLLM")
 
 

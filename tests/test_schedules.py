@@ -20,6 +20,7 @@ from pipelab.engine.schedules import (
 )
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.schedule_files import to_csv
+from pipelab.schedules import Action
 
 DATA = Path(__file__).parent / "data"
 TORCH = json.loads((DATA / "torch_schedules.json").read_text(encoding="utf-8"))
@@ -73,7 +74,7 @@ def test_microbatches_that_the_ranks_do_not_divide_run_in_equal_rounds():
     schedule = pl.schedule("Interleaved1F1B", 4, 10, 2)  # two rounds of five
     assert rows(schedule)[3][:7] == ["3F0", "3F1", "3F2", "3F3", "3F4", "7F0", "7B0"]
     with pytest.raises(
-        pl.InvalidValue,
+        pl.errors.InvalidValue,
         match=r"microbatches = 9: .* in 2 rounds.* nearest numbers that fit are 8 and 10",
     ):
         pl.schedule("Interleaved1F1B", 4, 9, 2)
@@ -102,7 +103,7 @@ def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbat
     rounds = max(1, microbatches // ranks)
     uneven = name in ("Interleaved1F1B", "InterleavedZeroBubble") and microbatches % rounds
     if uneven or (name == "DualPipeV" and microbatches < 2 * ranks):
-        with pytest.raises(pl.InvalidValue, match="microbatches = "):
+        with pytest.raises(pl.errors.InvalidValue, match="microbatches = "):
             pl.schedule(*arguments)
         return
     schedule = pl.schedule(*arguments)
@@ -145,8 +146,8 @@ def test_csv_is_written_as_torch_writes_it():
 
 def test_actions_are_read_and_written():
     for text in ("2F0", "11I3", "0W12", "(3F0;4B1)OVERLAP_F_B"):
-        assert str(pl.Action.parse(text)) == text
-    assert pl.Action.parse("").kind == "IDLE"
+        assert str(Action.parse(text)) == text
+    assert Action.parse("").kind == "IDLE"
     for text in (
         "F0",
         "2X0",
@@ -157,8 +158,8 @@ def test_actions_are_read_and_written():
         "-1F0",
         "2F0 1F0",
     ):
-        with pytest.raises(pl.InvalidValue, match="expected stage, kind and microbatch"):
-            pl.Action.parse(text)
+        with pytest.raises(pl.errors.InvalidValue, match="expected stage, kind and microbatch"):
+            Action.parse(text)
 
 
 # what can be wrong
@@ -201,7 +202,7 @@ def test_a_defect_is_named(lines, defect):
     """The schedule's own stages sit on the first rank that runs them, except where the case says otherwise."""
     known = {"stage_rank": [0, 1]} if len(lines) == 2 else {}
     schedule = broken(*lines, **known)
-    with pytest.raises(pl.InvalidSchedule) as caught:
+    with pytest.raises(pl.errors.InvalidSchedule) as caught:
         validate(schedule)
     assert defect in caught.value.defects
     assert defects(schedule) == caught.value.defects
@@ -300,27 +301,29 @@ def test_any_lost_or_doubled_action_is_found(data):
     ],
 )
 def test_bad_numbers_are_refused(arguments, message):
-    with pytest.raises(pl.InvalidValue) as caught:
+    with pytest.raises(pl.errors.InvalidValue) as caught:
         pl.schedule(*arguments)
     assert str(caught.value).startswith(message)
 
 
 def test_an_unknown_schedule_is_refused_with_the_nearest_name():
-    with pytest.raises(pl.UnknownName, match="schedule '1f1b' is not known; did you mean '1F1B'"):
+    with pytest.raises(
+        pl.errors.UnknownName, match="schedule '1f1b' is not known; did you mean '1F1B'"
+    ):
         pl.schedule("1f1b", 4, 8)
 
 
 def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
     with pytest.raises(
-        pl.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000"
+        pl.errors.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000"
     ) as caught:
         pl.schedule("1F1B", 100_000, 100_000)
     assert caught.value.size == {"forwards": 10**10}
 
 
 def test_an_action_of_no_known_kind_is_refused():
-    with pytest.raises(pl.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
-        pl.Schedule.of("mine", [[pl.Action(0, "Z", 0)]])
+    with pytest.raises(pl.errors.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
+        pl.Schedule.of("mine", [[Action(0, "Z", 0)]])
     assert columns_of(
         pl.Schedule.of("mine", [["0F0", None, "0B0"]])
     ).computing().schedule == pl.schedule("1F1B", 1, 1)
@@ -341,11 +344,11 @@ def test_fewer_microbatches_than_ranks_run_where_they_can():
 
 
 def test_bad_actions_are_refused():
-    with pytest.raises(pl.InvalidSchedule, match="1F0 is there 2 times"):
+    with pytest.raises(pl.errors.InvalidSchedule, match="1F0 is there 2 times"):
         read("0F0,0B0\n1F0,1F0,1B0\n")
-    with pytest.raises(pl.InvalidValue, match="'1Q0': expected stage, kind"):
+    with pytest.raises(pl.errors.InvalidValue, match="'1Q0': expected stage, kind"):
         read("0F0,0B0\n1F0,1Q0\n")
-    with pytest.raises(pl.InvalidValue, match="expected a row of actions for each rank"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a row of actions for each rank"):
         read(",,\n,,\n")
 
 
@@ -403,20 +406,20 @@ def test_bad_actions_are_refused():
             "Action: action = '<int>': expected stage, kind and microbatch",
         ),
         (
-            {"rows": [[pl.Action(0, "F", 0, np.array([1, 2]))]]},
+            {"rows": [[Action(0, "F", 0, np.array([1, 2]))]]},
             "parts = array([1, 2]): expected a forward and a full",
         ),
         (
-            {"rows": [[pl.Action(0, "F", 0, None)]]},
+            {"rows": [[Action(0, "F", 0, None)]]},
             "Action: parts = None: expected a forward and a full backward",
         ),
-        ({"rows": [[pl.Action(0, [], 0)]]}, "Action: kind = []: expected one of F, I"),
+        ({"rows": [[Action(0, [], 0)]]}, "Action: kind = []: expected one of F, I"),
         (
-            {"rows": [["0F0"], [pl.Action("a", "F", 0)]]},
+            {"rows": [["0F0"], [Action("a", "F", 0)]]},
             "Action (rank 1, position 0): stage = 'a': expected a whole",
         ),
         (
-            {"rows": [["0F0", pl.Action(0, "B", 2**40)]]},
+            {"rows": [["0F0", Action(0, "B", 2**40)]]},
             "Action (rank 0, position 1): microbatch = 1099511627776",
         ),
         (
@@ -431,15 +434,15 @@ def test_bad_actions_are_refused():
 )
 def test_a_schedule_that_makes_no_sense_is_refused_at_the_door(known, message):
     known = {"name": "mine", "rows": [["0F0", "0B0"]]} | known
-    with pytest.raises(pl.InvalidValue) as caught:
+    with pytest.raises(pl.errors.InvalidValue) as caught:
         pl.Schedule.of(known.pop("name"), known.pop("rows"), **known)
     assert message in str(caught.value)
 
 
 def test_half_a_pair_does_not_take_the_next_action_for_its_other_half():
-    half = pl.Action(-1, "OVERLAP_F_B", -1, (pl.Action(0, "F", 1),))
+    half = Action(-1, "OVERLAP_F_B", -1, (Action(0, "F", 1),))
     with pytest.raises(
-        pl.InvalidValue,
+        pl.errors.InvalidValue,
         match=r"parts = .*: expected a forward and a full backward, as in Action.pair",
     ):
         pl.Schedule.of("mine", [["0F0", half, "0B0", "0B1"]])
@@ -453,7 +456,7 @@ def test_a_schedule_changed_by_hand_is_checked_again():
         {"stage_rank": []},
         {"actions": 8},
     ):
-        with pytest.raises(pl.InvalidValue, match=f"Schedule: {next(iter(changes))} = "):
+        with pytest.raises(pl.errors.InvalidValue, match=f"Schedule: {next(iter(changes))} = "):
             dataclasses.replace(schedule, **changes)
 
 
@@ -472,16 +475,20 @@ def test_one_high_number_is_answered_at_once(number):
     began = time.perf_counter()
     one, two = f"0F0,0B0,0F{number},0B{number}\n", f"0F0,0B0\n{number}F0,{number}B0\n"
     with pytest.raises(
-        pl.InvalidSchedule, match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need"
+        pl.errors.InvalidSchedule,
+        match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need",
     ):
         read(one)
     with pytest.raises(
-        pl.InvalidSchedule, match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need"
+        pl.errors.InvalidSchedule,
+        match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need",
     ):
         read(two)
     assert time.perf_counter() - began < 10
     for huge in (5_000_000, 10**10, 10**30):
-        with pytest.raises(pl.InvalidValue, match=r"expected (at most 4,999,999|stage, kind)"):
+        with pytest.raises(
+            pl.errors.InvalidValue, match=r"expected (at most 4,999,999|stage, kind)"
+        ):
             read(f"0F0,0B0\n0F{huge},0B0\n")
 
 
@@ -506,11 +513,11 @@ def test_of_very_many_defects_a_thousand_are_listed():
 )  # fmt: skip
 def test_what_is_too_large_is_refused_before_anything_is_searched_or_listed(arguments):
     began = time.perf_counter()
-    with pytest.raises(pl.TooLarge, match="are listed one by one"):
+    with pytest.raises(pl.errors.TooLarge, match="are listed one by one"):
         pl.schedule(*arguments)
     assert time.perf_counter() - began < 0.5
     with pytest.raises(
-        pl.InvalidValue, match="ranks = <int>: expected at most 1,000,000,000,000,000,000"
+        pl.errors.InvalidValue, match="ranks = <int>: expected at most 1,000,000,000,000,000,000"
     ):
         pl.schedule("GPipe", 10**5000, 1)
 
@@ -519,7 +526,7 @@ def test_what_would_take_minutes_to_time_is_refused():
     long, wide = pl.schedule("GPipe", 1, 600_000), pl.schedule("1F1B", 50_000, 1)
     for schedule in (long, wide):
         with pytest.raises(
-            pl.TooLarge, match=r"at most 1,000,000 and 40,000,000 cells are timed"
+            pl.errors.TooLarge, match=r"at most 1,000,000 and 40,000,000 cells are timed"
         ) as caught:
             validate(schedule)
         assert set(caught.value.size) == {"rounds", "ranks"}
@@ -527,21 +534,23 @@ def test_what_would_take_minutes_to_time_is_refused():
 
 def test_a_schedule_is_saved_where_a_path_says(tmp_path):
     one = pl.schedule("1F1B", 1, 1)
-    with pytest.raises(pl.InvalidValue, match="save: path = 5: expected a path"):
+    with pytest.raises(pl.errors.InvalidValue, match="save: path = 5: expected a path"):
         pl.save(one, 5)
     for path, remedy in (
         (tmp_path, "the path of a file"),
         ("a\0b", "a path without such characters"),
     ):
-        with pytest.raises(pl.InvalidData, match=rf"cannot be written.*: expected {remedy}"):
+        with pytest.raises(pl.errors.InvalidData, match=rf"cannot be written.*: expected {remedy}"):
             pl.save(one, path)
-    with pytest.raises(pl.InvalidValue, match="path = '': expected a path that is not empty"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="path = '': expected a path that is not empty"
+    ):
         pl.save(one, "")
 
 
 @pytest.mark.parametrize("name", [[], None, 5, np.array(["1F1B", "GPipe"])])
 def test_a_name_that_is_no_text_is_not_known(name):
-    with pytest.raises(pl.UnknownName, match=r"schedule .* is not known; Known: GPipe"):
+    with pytest.raises(pl.errors.UnknownName, match=r"schedule .* is not known; Known: GPipe"):
         pl.schedule(name, 2, 2)
 
 

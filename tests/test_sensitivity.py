@@ -29,7 +29,7 @@ def test_a_plan_loses_what_it_loses_against_all_placements(seed):
     problem = _problem(seed)
     best = pl.solve(problem)
     if best.placement is None:
-        with pytest.raises(pl.InvalidValue, match="problem"):
+        with pytest.raises(pl.errors.InvalidValue, match="problem"):
             pl.sensitivity(problem)
         return
     found = pl.sensitivity(problem, within=0.2)
@@ -75,12 +75,12 @@ def test_a_plan_of_ones_own_is_compared_with_the_best():
 
 @pytest.mark.parametrize("within", [0, 1, -0.1, "x", None, float("nan")])
 def test_a_share_that_is_none_is_refused(within):
-    with pytest.raises(pl.InvalidValue, match="within"):
+    with pytest.raises(pl.errors.InvalidValue, match="within"):
         pl.sensitivity(course.three_sites(), within=within)
 
 
 def test_costs_that_know_no_other_speed_are_named():
-    with pytest.raises(pl.InvalidValue, match="with_speed"):
+    with pytest.raises(pl.errors.InvalidValue, match="with_speed"):
         pl.sensitivity(pl.load_case("tiny"))
 
 

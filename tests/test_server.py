@@ -25,7 +25,7 @@ def served(tmp_path, *arguments):
         f"JUPYTER_{name}_DIR": str(tmp_path / name) for name in ("CONFIG", "RUNTIME", "DATA")
     }
     command = [
-        sys.executable, "-m", "pipelab.io.command_line",
+        sys.executable, "-m", "pipelab.cli.command_line",
         "lab", "--no-browser", f"--port={port}", "--allow-root", *arguments,
     ]  # fmt: skip
     log = tmp_path / "lab.log"

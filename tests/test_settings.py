@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.engines import rules
 from pipelab.io.engines.plan import EnginePlan
+from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = (
     "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
@@ -98,7 +98,7 @@ def _free(layers, gpus, nodes=None):
         np.full((gpus, gpus), 10.0),
     )
     model = pl.Model("m", layers, 64, 64, 0.001)
-    return pl.Problem(cluster, model, pl.Workload(10, 2), pl.load_coefficients())
+    return pl.Problem(cluster, model, pl.Workload(10, 2), pl.writeup.load_coefficients())
 
 
 def _cut(rng, most=16):
@@ -273,14 +273,14 @@ def test_vllm_over_ray_refuses_orders_that_ray_does_not_keep(run, three):
     assert (done.returncode, calls) == (2, [])
     assert "addresses that ascend as text" in done.stderr
     falling = pl.Placement.of([(3, (0,)), (3, (3,)), (3, (4,)), (3, (5,)), (3, (6,)), (17, (1,))])
-    with pytest.raises(pl.NotApplicable, match=r"\(1, 4, 1\).*fewer GPUs first"):
+    with pytest.raises(pl.errors.NotApplicable, match=r"\(1, 4, 1\).*fewer GPUs first"):
         pl.settings(problem, falling, "vLLM")
     assert pl.settings(problem, falling, "Megatron").hosts[1].gpus == (0, 1, 2, 3)
     mixed = ["a", "a", "b"]
     gpus = (pl.GPU("T4", 16), pl.GPU("L40S", 48), pl.GPU("L40S", 48))
     cluster = pl.Cluster(gpus, np.full((3, 3), 10.0))
     back = pl.Placement.of([(16, (1,)), (4, (0,)), (12, (2,))])
-    with pytest.raises(pl.NotApplicable, match="in the order of its GPUs, which differ"):
+    with pytest.raises(pl.errors.NotApplicable, match="in the order of its GPUs, which differ"):
         pl.settings(replace(problem, cluster=cluster), back, "vLLM", hosts=mixed)
 
 
@@ -304,7 +304,9 @@ def test_a_script_wants_its_hosts(run, three):
 
 
 def test_sglang_takes_equal_hosts(run, three):
-    with pytest.raises(pl.NotApplicable, match=r"\(1, 2, 4\): SGLang: expected as many GPUs"):
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"\(1, 2, 4\): SGLang: expected as many GPUs"
+    ):
         pl.settings(*three, "SGLang")
     problem, stages = _free(8, 4, ["a", "a", "b", "b"]), [(3, 1), (1, 0), (2, 2), (2, 3)]
     found = pl.settings(problem, pl.Placement.of([(n, (g,)) for n, g in stages]), "SGLang")
@@ -393,20 +395,24 @@ def test_training_steps_go_to_engines_that_train(pair):
         (note, *_) = pl.settings(problem, again, "torchtitan").notes
         assert ("FullAC" in note) == (kind == "full")
     for engine in ("Megatron", "torchtitan"):
-        with pytest.raises(pl.NotApplicable, match=f"{engine}: expected the same on every stage"):
+        with pytest.raises(
+            pl.errors.NotApplicable, match=f"{engine}: expected the same on every stage"
+        ):
             pl.settings(problem, replace(step, recompute=("none", "full")), engine)
     free = pl.settings(problem, plan, "torchtitan")
     assert _microbatches(free.arguments) == (8, 0)
     assert any("no schedule was given: 1F1B with 8 microbatches" in note for note in free.notes)
     assert not any("no schedule" in note for note in pl.settings(problem, step, "torchtitan").notes)
-    with pytest.raises(pl.NotApplicable, match="'1F1B': vLLM: expected Megatron or torchtitan"):
+    with pytest.raises(
+        pl.errors.NotApplicable, match="'1F1B': vLLM: expected Megatron or torchtitan"
+    ):
         pl.settings(problem, step, "vLLM")
     zero = pl.timeline_of(problem, plan, training=True, schedule="ZBH1")
-    with pytest.raises(pl.NotApplicable, match="'ZBH1': Megatron: expected '1F1B'"):
+    with pytest.raises(pl.errors.NotApplicable, match="'ZBH1': Megatron: expected '1F1B'"):
         pl.settings(problem, zero, "Megatron")
     for name in ("Interleaved1F1B", "ZBVZeroBubble"):
         chunked = pl.timeline_of(problem, plan, training=True, schedule=name)
-        with pytest.raises(pl.NotApplicable, match="one stage per rank and 2 ranks"):
+        with pytest.raises(pl.errors.NotApplicable, match="one stage per rank and 2 ranks"):
             pl.settings(problem, chunked, "torchtitan")
 
 
@@ -419,7 +425,7 @@ def test_the_best_training_step_is_launched_as_it_was_planned():
     cuts = [list(stage.layers) for stage in best.placement.stages]
     assert [held for _, held in _torchtitans_rule(arguments, 32)] == cuts
     assert _microbatches(arguments) == (5, 0)
-    with pytest.raises(pl.NotApplicable, match="expected Megatron or torchtitan"):
+    with pytest.raises(pl.errors.NotApplicable, match="expected Megatron or torchtitan"):
         pl.settings(problem, best, "SGLang")
     planned = pl.settings(problem, best.placement, "torchtitan").arguments
     assert _microbatches(planned) == (5, 0)
@@ -450,7 +456,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
     assert sorted(name for name, _ in calls) == ["llama-server 1", "rpc-server 0"]
     for engine in ("vLLM", "SGLang", "Megatron", "torchtitan"):
-        with pytest.raises(pl.NotApplicable, match="stage 3 is on 'a' again"):
+        with pytest.raises(pl.errors.NotApplicable, match="stage 3 is on 'a' again"):
             pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), engine)
 
 
@@ -462,14 +468,16 @@ def test_tensorrt_llm_reads_its_options_from_a_file(run, three):
     assert name == "trtllm-serve 0,1,2,3,5,4,6"
     assert arguments[-2:] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
     assert _after(arguments, "--max_batch_size") == "12"
-    with pytest.raises(pl.NotApplicable, match="hosts = 3: TensorRT-LLM: expected stages on one"):
+    with pytest.raises(
+        pl.errors.NotApplicable, match="hosts = 3: TensorRT-LLM: expected stages on one"
+    ):
         pl.settings(problem, plan, "TensorRT-LLM")
 
 
 def test_transformers_takes_its_map_from_a_file(run, three):
     problem, plan = three
     with pytest.raises(
-        pl.NotApplicable, match="hosts = 3: transformers: expected stages on one host"
+        pl.errors.NotApplicable, match="hosts = 3: transformers: expected stages on one host"
     ):
         pl.settings(problem, plan, "transformers")
     found = pl.settings(problem, plan, "transformers", hosts="h")
@@ -483,7 +491,7 @@ def test_transformers_takes_its_map_from_a_file(run, three):
     assert 'torch_dtype="float16"' in program  # a T4 among them
     pair = _free(4, 2)
     cut = replace(pair, max_gpus_per_stage=2)
-    with pytest.raises(pl.NotApplicable, match="hold 2 copies"):
+    with pytest.raises(pl.errors.NotApplicable, match="hold 2 copies"):
         pl.settings(cut, pl.Placement.of([(4, (0, 1))]), "transformers")
 
 
@@ -502,7 +510,7 @@ def test_data_types_follow_the_oldest_gpu_and_the_model(three):
     fp8 = replace(problem, model=replace(problem.model, kv_precision="fp8"))
     found = pl.settings(fp8, whole["L40S"], "vLLM", hosts="h")
     assert _after(found.arguments, "--kv-cache-dtype") == "fp8"
-    with pytest.raises(pl.NotApplicable, match=r"kv_precision = 'fp8': llama\.cpp"):
+    with pytest.raises(pl.errors.NotApplicable, match=r"kv_precision = 'fp8': llama\.cpp"):
         pl.settings(fp8, whole["L40S"], "llama.cpp")
 
 
@@ -547,27 +555,32 @@ def test_what_no_engine_does_is_refused_with_the_reason(tiny):
     uneven = pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))])
     for engine in ENGINES:
         with pytest.raises(
-            pl.NotApplicable, match=f"{re.escape(engine)}: .*in stage 2, 2 GPUs hold 2 copies"
+            pl.errors.NotApplicable,
+            match=f"{re.escape(engine)}: .*in stage 2, 2 GPUs hold 2 copies",
         ):
             pl.settings(tiny, uneven, engine)
-        with pytest.raises(pl.InvalidPlacement, match="layer 4 is not assigned to any stage"):
+        with pytest.raises(
+            pl.errors.InvalidPlacement, match="layer 4 is not assigned to any stage"
+        ):
             pl.settings(tiny, pl.Placement.of([(3, (0,))]), engine)
     balanced = replace(tiny, batch_split="balanced")
-    with pytest.raises(pl.NotApplicable, match=r"take unequal shares of the batch \(data par"):
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"take unequal shares of the batch \(data par"
+    ):
         pl.settings(balanced, pl.Placement.of([(4, (0, 2))]), "vLLM")
     nodes = pl.Problem(
         pl.load_cluster("tandemn-measured"), pl.load_model("Llama-3-8B"), pl.Workload(100, 8, "decode"),
         pl.Roofline(), max_gpus_per_stage=4, same_type_stages=False,
     )  # fmt: skip
     mixed = pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])
-    with pytest.raises(pl.NotApplicable, match="stage 2 has 2 where 1 of 2 stages have 4"):
+    with pytest.raises(pl.errors.NotApplicable, match="stage 2 has 2 where 1 of 2 stages have 4"):
         pl.settings(nodes, mixed, "vLLM")
     even = pl.Placement.of([(16, (0, 1)), (16, (4, 5))])
-    with pytest.raises(pl.NotApplicable, match="one GPU in every stage"):
+    with pytest.raises(pl.errors.NotApplicable, match="one GPU in every stage"):
         pl.settings(nodes, even, "llama.cpp")
     assert pl.settings(nodes, even, "SGLang").tensor_parallel_size == 2
     many = _free(20, 17)
-    with pytest.raises(pl.NotApplicable, match=r"stages = 17: .*at most 16"):
+    with pytest.raises(pl.errors.NotApplicable, match=r"stages = 17: .*at most 16"):
         pl.settings(
             many, pl.Placement.of([(1, (g,)) for g in range(16)] + [(4, (16,))]), "llama.cpp"
         )
@@ -591,7 +604,7 @@ def test_a_rule_that_an_engine_does_not_have_is_not_asked(three, monkeypatch):
         ("equal_hosts", "SGLang", problem, plan),
     ):
         made = EnginePlan.of(one, placement, engine, None)
-        with pytest.raises(pl.NotApplicable):
+        with pytest.raises(pl.errors.NotApplicable):
             rules.check(made)
         own = rules.engine_rules()[engine]
         free = {engine: replace(own, **{rule: False})}
@@ -613,7 +626,7 @@ def test_other_makers_gpus(three):
         one, plan = replace(problem, cluster=cluster), pl.Placement.of([(16, (0,)), (16, (1,))])
         for engine in ENGINES:
             if engine in refused:
-                with pytest.raises(pl.NotApplicable, match=engine):
+                with pytest.raises(pl.errors.NotApplicable, match=engine):
                     pl.settings(one, plan, engine, hosts="h")
             else:
                 assert pl.settings(one, plan, engine, hosts="h").layers == (16, 16)
@@ -625,7 +638,7 @@ def test_settings_show_as_a_script(tiny):
     assert str(found) == found.script
     assert found._repr_html_().startswith("<pre>#!/usr/bin/env bash\n# vLLM: ")
     for hosts in ("a b", "", ["a"], ["a"] * 5, ["a", "b", "c", "$(x)"], 3):
-        with pytest.raises(pl.InvalidValue, match="one for each of the 4 GPUs"):
+        with pytest.raises(pl.errors.InvalidValue, match="one for each of the 4 GPUs"):
             pl.settings(tiny, plan, "vLLM", hosts=hosts)
-    with pytest.raises(pl.UnknownName, match=r"did you mean 'llama\.cpp'"):
+    with pytest.raises(pl.errors.UnknownName, match=r"did you mean 'llama\.cpp'"):
         pl.settings(tiny, plan, "llama-cpp")

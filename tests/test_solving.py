@@ -14,10 +14,10 @@ from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
-from pipelab.hardware.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import with_link_units
 
 
-@pytest.mark.parametrize("case", pl.cases())
+@pytest.mark.parametrize("case", pl.writeup.cases())
 @pytest.mark.parametrize("gpus", [None, 1, 2, 3, 4])
 def test_every_bundled_case_is_answered_at_once(case, gpus):
     problem = pl.load_case(case, **({} if gpus is None else {"max_gpus_per_stage": gpus}))
@@ -50,7 +50,7 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
 def test_where_both_are_refused_both_reasons_are_given(monkeypatch):
     monkeypatch.setattr(instance, "_MOST_CELLS", 10)
     with pytest.raises(
-        pl.TooLarge,
+        pl.errors.TooLarge,
         match=r"'aggregated' refuses: demo has .* mixtures.*; and method 'joint': the joint ILP",
     ):
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3, batch_split="balanced"))
@@ -58,10 +58,12 @@ def test_where_both_are_refused_both_reasons_are_given(monkeypatch):
 
 def test_an_option_of_one_method_alone_is_said_to_be_its():
     with pytest.raises(
-        pl.UnknownName, match="'auto' has no option 'form'; name a method that has it: joint"
+        pl.errors.UnknownName, match="'auto' has no option 'form'; name a method that has it: joint"
     ):
         pl.solve(pl.load_case("tiny"), form="tight")
-    with pytest.raises(pl.UnknownName, match="'auto' has no option 'gapp'; did you mean 'gap'"):
+    with pytest.raises(
+        pl.errors.UnknownName, match="'auto' has no option 'gapp'; did you mean 'gap'"
+    ):
         pl.solve(pl.load_case("tiny"), gapp=0.1)
 
 
@@ -75,9 +77,13 @@ def test_the_objective_is_what_is_solved_for(tiny):
         job = pl.solve_in_background(problem, objective=objective, at_least=1)
         assert job.result().objective.name == name
     assert pl.solve(problem, objective="rate").memory_for == 1
-    with pytest.raises(pl.UnknownName, match="no objective 'latncy'; did you mean 'latency'"):
+    with pytest.raises(
+        pl.errors.UnknownName, match="no objective 'latncy'; did you mean 'latency'"
+    ):
         pl.solve(problem, objective="latncy")
-    with pytest.raises(pl.InvalidValue, match="method = 'joint': expected 'auto' or 'aggregated'"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="method = 'joint': expected 'auto' or 'aggregated'"
+    ):
         pl.solve(problem, "joint", objective="latency")
 
 
@@ -98,7 +104,7 @@ def test_methods_without_news_are_solved_in_the_background_too(tiny, method):
     ids=lambda part: str(part)[:12],
 )
 def test_options_that_do_not_fit_are_named(tiny, option, value, expected):
-    with pytest.raises(pl.InvalidValue, match=f"solve: {option} = .*: {expected}"):
+    with pytest.raises(pl.errors.InvalidValue, match=f"solve: {option} = .*: {expected}"):
         pl.solve(tiny, **{option: value})
 
 
@@ -269,7 +275,7 @@ def test_an_error_in_on_progress_reaches_the_caller(two_stages):
 
 def test_an_error_in_the_background_is_raised_by_result(tiny):
     job = pl.solve_in_background(tiny, "joint", form="no such form")
-    with pytest.raises(pl.UnknownName):
+    with pytest.raises(pl.errors.UnknownName):
         job.result()
 
 

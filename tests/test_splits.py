@@ -104,7 +104,7 @@ def test_by_flops_seed_panics_out_of_bounds(flops, stages, ours):
 def test_by_flops_seed_panics_on_one_layer_in_two_stages():
     with pytest.raises(Panic, match="index out of bounds"):
         seed_by_flops([1], 2)
-    with pytest.raises(pl.InvalidValue, match="stages = 2: expected at most 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="stages = 2: expected at most 1"):
         split_by_flops([1], 2)
 
 
@@ -130,28 +130,29 @@ def test_by_flops_seed_overflows():
 def test_even_seed_gives_2_empty_stages_of_4():
     assert sizes(seed_even(2, 4)) == [1, 1, 0, 0]
     with pytest.raises(
-        pl.InvalidValue, match="stages = 4: expected at most 2, so that every stage has a layer"
+        pl.errors.InvalidValue,
+        match="stages = 4: expected at most 2, so that every stage has a layer",
     ):
         split_even(2, 4)
 
 
 def test_even_seed_answers_0_stages_with_an_empty_list():
     assert seed_even(5, 0) == ()
-    with pytest.raises(pl.InvalidValue, match="stages = 0: expected at least 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="stages = 0: expected at least 1"):
         split_even(5, 0)
 
 
 def test_bandwidth_aware_seed_leaves_a_node_empty():
     assert sizes(seed_bandwidth_aware(1, [1, 1], [1, 1])) == [1, 0]
     assert sizes(seed_bandwidth_aware(2, [1] * 3, [1] * 3)) == [1, 1, 0]
-    with pytest.raises(pl.InvalidValue, match="stages = 2: expected at most 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="stages = 2: expected at most 1"):
         split_bandwidth_aware(1, [1, 1], [1, 1])
 
 
 def test_bandwidth_aware_seed_panics_on_zero_layers():
     with pytest.raises(Panic, match="subtract with overflow"):
         seed_bandwidth_aware(0, [1] * 3, [1] * 3)
-    with pytest.raises(pl.InvalidValue, match="layers = 0: expected at least 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="layers = 0: expected at least 1"):
         split_bandwidth_aware(0, [1] * 3, [1] * 3)
 
 
@@ -210,7 +211,7 @@ def test_bandwidth_aware_is_the_best_within_its_limits_by_trying_every_split():
         ]
         if not kept:
             refused += 1
-            with pytest.raises(pl.InvalidValue, match="layer_memory = "):
+            with pytest.raises(pl.errors.InvalidValue, match="layer_memory = "):
                 split_bandwidth_aware(layers, memory, bandwidth, layer_memory=need)
             continue
         found = sizes(split_bandwidth_aware(layers, memory, bandwidth, layer_memory=need))
@@ -279,7 +280,7 @@ def test_proportional_shares_are_within_one_layer_or_the_minimum(weights, more):
 
 def test_proportional_seed_ignores_that_memory_is_all_zero():
     assert sizes(seed_proportional(4, [0, 0])) == [1, 3]
-    with pytest.raises(pl.InvalidValue, match=r"weights\[0\] = 0: expected more than 0"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"weights\[0\] = 0: expected more than 0"):
         split_proportional(4, [0, 0])
 
 
@@ -331,7 +332,7 @@ BAD = {
 @pytest.mark.parametrize("name", BAD)
 def test_bad_input_is_one_clear_error(name):
     make, message = BAD[name]
-    with pytest.raises(pl.InvalidValue, match=message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         make()
 
 
@@ -341,7 +342,7 @@ def test_a_node_too_small_for_one_layer_leaves_no_split():
 
 def test_too_many_splits_are_refused_with_their_number():
     assert count_splits(80, 8) == 2_898_753_715
-    with pytest.raises(pl.TooLarge, match="2,898,753,715 splits of 80 layers over 8 stages"):
+    with pytest.raises(pl.errors.TooLarge, match="2,898,753,715 splits of 80 layers over 8 stages"):
         split_exhaustive([1] * 80, 8)
 
 
@@ -416,5 +417,5 @@ def test_a_thousand_layers_over_64_different_stages_keep_to_the_lower_bound():
 @pytest.mark.parametrize("odd", [None, 3, "12"])
 @pytest.mark.parametrize("split", [split_minmax, split_exhaustive])
 def test_costs_that_are_no_list_are_refused(split, odd):
-    with pytest.raises(pl.InvalidValue, match="expected a list of numbers"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a list of numbers"):
         split(odd, 2)

@@ -17,12 +17,12 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
+from pipelab.cli.static import client, static_copy
+from pipelab.cli.static.formulas import typeset, typeset_html
+from pipelab.cli.static.one_page import NOTE, figure_html, figure_of_state, page, still
 from pipelab.engine.formulations.joint import joint_formulation
-from pipelab.io import paths
-from pipelab.io.paths import notebook_files
-from pipelab.io.static import client, static_copy
-from pipelab.io.static.formulas import typeset, typeset_html
-from pipelab.io.static.one_page import NOTE, figure_html, figure_of_state, page, still
+from pipelab.files import paths
+from pipelab.files.paths import notebook_files
 from pipelab.widgets.chart import LiveChart
 
 EVERY = notebook_files()
@@ -61,7 +61,7 @@ def test_dollars_of_money_stay():
 
 
 def test_a_question_about_money_has_no_formulas():
-    asked = pl.guess("An L4 ($0.70) or a T4 ($0.35)?", "the T4, per $")._repr_html_()
+    asked = pl.course.guess("An L4 ($0.70) or a T4 ($0.35)?", "the T4, per $")._repr_html_()
     assert typeset_html(asked) == asked
     assert "<math" in typeset_html("An L4 ($0.70) or a T4 ($0.35)?")
 
@@ -156,7 +156,7 @@ def test_controls_are_shown_with_their_values():
 
 def _notebook():
     hidden = new_code_cell(
-        "pl.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}}
+        "pl.course.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}}
     )
     hidden.outputs = [new_output("display_data", {"text/html": "<details>folded</details>"})]
     drawn = new_code_cell("figure")
@@ -184,7 +184,7 @@ def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
     assert '<script src="../plotly.min.js"></script>' in text
     assert "Plotly.newPlot" in text
     assert "folded" in text
-    for left_out in ("pl.guess", "how many?", "a warning", ">no<"):
+    for left_out in ("pl.course.guess", "how many?", "a warning", ">no<"):
         assert left_out not in text
     assert text.count("<script") == 2
 
@@ -269,11 +269,11 @@ def test_somebodys_folder_is_left_alone(two, tmp_path):
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "letter.txt").write_text("dear")
-    with pytest.raises(pl.InvalidValue, match="this one holds something else"):
+    with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
         static_copy(mine)
-    with pytest.raises(pl.InvalidValue, match="this one holds something else"):
+    with pytest.raises(pl.errors.InvalidValue, match="this one holds something else"):
         static_copy(mine / "letter.txt")
-    with pytest.raises(pl.UnknownName, match="no notebook 'aa'; did you mean 'a'"):
+    with pytest.raises(pl.errors.UnknownName, match="no notebook 'aa'; did you mean 'a'"):
         static_copy(tmp_path / "copy", ["aa"])
     assert [p.name for p in mine.iterdir()] == ["letter.txt"]
 

@@ -80,7 +80,7 @@ def placements(problem):
 def exists(schedule, ranks, microbatches):
     try:
         pl.schedule(schedule, ranks, microbatches)
-    except pl.InvalidValue:
+    except pl.errors.InvalidValue:
         return False
     return True
 
@@ -246,7 +246,7 @@ def test_bounds_hold_and_many_are_simulated_as_one(schedule):
 
 
 def real_problem(counts, microbatches=32, sequence=4096, model="Llama-3-8B", **more):
-    memory = pl.gpus()["memory_gb"]
+    memory = pl.hardware.gpus()["memory_gb"]
     gpus = [pl.GPU(t, float(memory[t])) for t, n in counts.items() for _ in range(n)]
     cluster = pl.Cluster(gpus, [[12.5] * len(gpus) for _ in gpus])
     load = pl.Workload(sequence, 1, "training", microbatches=microbatches)
@@ -402,7 +402,7 @@ def test_a_schedule_that_is_too_large_is_refused_or_left_out_and_said(monkeypatc
     order_of.cache_clear()
     monkeypatch.setattr(schedules.rules, "LARGEST_SIZE", 70)  # 1F1B on three ranks, not on four
     try:
-        with pytest.raises(pl.TooLarge, match="1F1B: 80 forwards"):
+        with pytest.raises(pl.errors.TooLarge, match="1F1B: 80 forwards"):
             pl.solve(problem, objective="step_time", schedule="1F1B")
         result = pl.solve(problem, objective="step_time", schedule="best")
     finally:
@@ -448,21 +448,21 @@ def test_training_and_serving_are_kept_apart():
     served = replace(trained, workload=replace(trained.workload, phase="prefill"))
     for refused in (pl.solve, pl.deploy, pl.trade_off, pl.score):
         more = [pl.Placement.of([(32, (0,))])] if refused is pl.score else []
-        with pytest.raises(pl.InvalidValue, match="phase = 'training': expected another"):
+        with pytest.raises(pl.errors.InvalidValue, match="phase = 'training': expected another"):
             refused(trained, *more)
-    with pytest.raises(pl.InvalidValue, match="phase = 'training'"):
+    with pytest.raises(pl.errors.InvalidValue, match="phase = 'training'"):
         pl.solve(trained, objective="latency")
-    with pytest.raises(pl.InvalidValue, match="phase = 'prefill': expected 'training'"):
+    with pytest.raises(pl.errors.InvalidValue, match="phase = 'prefill': expected 'training'"):
         pl.solve(served, objective="step_time")
-    with pytest.raises(pl.InvalidValue, match="microbatches = 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="microbatches = 0"):
         pl.Workload(1024, 1, "training", microbatches=0)
-    with pytest.raises(pl.InvalidValue, match="schedule with backwards"):
+    with pytest.raises(pl.errors.InvalidValue, match="schedule with backwards"):
         pl.solve(trained, objective="step_time", schedule="Inference")
     with pytest.raises(UnknownName, match="'2F2B' is not known"):
         pl.solve(trained, objective="step_time", schedule="2F2B")
-    with pytest.raises(pl.InvalidValue, match="recompute = 'some': expected one of none"):
+    with pytest.raises(pl.errors.InvalidValue, match="recompute = 'some': expected one of none"):
         pl.solve(trained, objective="step_time", recompute="some")
-    with pytest.raises(pl.InvalidValue, match="method = 'joint'"):
+    with pytest.raises(pl.errors.InvalidValue, match="method = 'joint'"):
         pl.solve(trained, "joint", objective="step_time")
 
 
@@ -484,7 +484,7 @@ def test_a_model_without_training_takes_multiples():
     result = pl.solve(problem, objective="step_time")
     assert result.objective.value == pytest.approx(least_of_forwards(problem))
     assert result.recompute is None
-    with pytest.raises(pl.InvalidValue, match="expected a cost model that knows"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected a cost model that knows"):
         pl.solve(problem, objective="step_time", recompute="full")
 
 
@@ -493,7 +493,7 @@ def least_of_forwards(problem):
     for placement in placements(problem):
         try:
             steps.append(pl.timeline_of(problem, placement).timeline.iteration_time)
-        except pl.InvalidPlacement:
+        except pl.errors.InvalidPlacement:
             continue
     return min(steps)
 
@@ -507,7 +507,7 @@ def test_costs_of_zero_and_less_are_refused():
     ):
         costs = Trained(np.random.default_rng(0), problem.costs.gpu_types)
         costs.training_cost = lambda *_, wrong=wrong, **__: TrainingCost(*wrong, 0, 0, 0, 0)
-        with pytest.raises(pl.InvalidValue, match=words):
+        with pytest.raises(pl.errors.InvalidValue, match=words):
             pl.solve(replace(problem, costs=costs), objective="step_time")
 
 
@@ -525,7 +525,7 @@ def test_a_model_that_knows_layers_by_their_place_is_refused():
     load = replace(problem.workload, microbatches=8)
     costs = Headed(np.random.default_rng(0), ["t"])
     problem = replace(problem, cluster=twins, costs=costs, workload=load)
-    with pytest.raises(pl.InvalidValue, match=r"Headed\.training_cost: step"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"Headed\.training_cost: step"):
         pl.solve(problem, objective="step_time")
 
 

@@ -161,13 +161,13 @@ def test_what_does_not_fit_is_refused_at_once(call, told):
     with pytest.raises(pl.PipelabError, match=told) as caught:
         call()
     # before the first point, not after the last
-    assert not isinstance(caught.value, pl.SweepFailed)
+    assert not isinstance(caught.value, pl.errors.SweepFailed)
 
 
 def test_too_many_points_are_refused():
-    with pytest.raises(pl.TooLarge, match="more than 1,000,000 points"):
+    with pytest.raises(pl.errors.TooLarge, match="more than 1,000,000 points"):
         pl.grid(a=range(2000), b=range(2000))
-    with pytest.raises(pl.TooLarge, match="more than 1,000,000 points"):
+    with pytest.raises(pl.errors.TooLarge, match="more than 1,000,000 points"):
         pl.mixes(dict.fromkeys("ABCDEFG", 9))
 
 
@@ -227,7 +227,9 @@ def test_what_gives_no_result_is_not_asked_again_after_the_first_point():
         asked.append(point)
         return make(**point)
 
-    with pytest.raises(pl.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"):
+    with pytest.raises(
+        pl.errors.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"
+    ):
         quiet(counted, POINTS, lambda problem: pl.deploy(problem))
     assert len(asked) == 1
 
@@ -235,13 +237,13 @@ def test_what_gives_no_result_is_not_asked_again_after_the_first_point():
 def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
     file = tmp_path / "sweep.csv"
     with pytest.raises(
-        pl.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)"
+        pl.errors.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)"
     ) as caught:
-        quiet(lambda A100: None, POINTS, file=file)
+        quiet(lambda A100: None, POINTS, path=file)
     assert {row["status"] for row in caught.value.sweep.rows} == {"failed"}
-    with pytest.raises(pl.SweepFailed):  # the rows stand, until they are asked for again
-        quiet(make, POINTS, file=file)
-    assert rows(quiet(make, POINTS, file=file, again=("failed",))) == undisturbed()
+    with pytest.raises(pl.errors.SweepFailed):  # the rows stand, until they are asked for again
+        quiet(make, POINTS, path=file)
+    assert rows(quiet(make, POINTS, path=file, again=("failed",))) == undisturbed()
     assert len(file.read_text().splitlines()) == 1 + len(POINTS)
     # alone, it may well be the point
     assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"
@@ -254,15 +256,15 @@ def test_the_file_gives_back_the_same_rows(tmp_path):
         calls.append(point)
         return make(**point)
 
-    fresh = quiet(counted, POINTS, file=file)
+    fresh = quiet(counted, POINTS, path=file)
     assert len(calls) == len(POINTS)
-    again = quiet(counted, POINTS, file=file)
+    again = quiet(counted, POINTS, path=file)
     assert len(calls) == len(POINTS)
     assert again.rows == fresh.rows  # seconds too: nothing was computed
     more = [*POINTS, {"A100": 0, "V100": 9}]
-    assert rows(quiet(counted, more, file=file)) == rows(quiet(make, more))
+    assert rows(quiet(counted, more, path=file)) == rows(quiet(make, more))
     assert calls[len(POINTS) :] == [{"A100": 0, "V100": 9}]
-    quiet(counted, more, file=file, again="infeasible")
+    quiet(counted, more, path=file, again="infeasible")
     infeasible = [
         point
         for point, row in zip(POINTS, fresh.rows, strict=True)
@@ -289,7 +291,7 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
         return make(A100, V100)
 
     with pytest.raises(KeyboardInterrupt, match="the same call goes on from there") as caught:
-        quiet(interrupted, POINTS, file=file, jobs=jobs)
+        quiet(interrupted, POINTS, path=file, jobs=jobs)
     partial = caught.value.sweep
     assert not partial.complete
     assert 0 < len(partial.rows) < len(POINTS)
@@ -297,11 +299,13 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
     stood = file.read_text()
     assert stood.count("\n") == 1 + len(partial.rows)
     fuse.unlink()
-    whole = quiet(interrupted, POINTS, file=file, jobs=jobs)
+    whole = quiet(interrupted, POINTS, path=file, jobs=jobs)
     assert file.read_text().startswith(stood)
     assert rows(whole) == undisturbed()
     fuse.touch()
-    with pytest.raises(pl.SweepInterrupted, match=r"they are in this error's \.sweep") as caught:
+    with pytest.raises(
+        pl.errors.SweepInterrupted, match=r"they are in this error's \.sweep"
+    ) as caught:
         quiet(interrupted, POINTS, jobs=1)
     assert rows(caught.value.sweep) == rows(whole)[:9]
 
@@ -317,9 +321,9 @@ def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypat
             raise KeyboardInterrupt
 
     monkeypatch.setattr(os, "fsync", interrupted)
-    with pytest.raises(pl.SweepInterrupted, match="stopped with 3 of 11 rows"):
-        quiet(make, POINTS, file=file, jobs=jobs)
-    assert rows(quiet(make, POINTS, file=file)) == undisturbed()
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 3 of 11 rows"):
+        quiet(make, POINTS, path=file, jobs=jobs)
+    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
 
 
 def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
@@ -330,7 +334,7 @@ def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
             pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt"
         )
 
-    with pytest.raises(pl.SweepInterrupted, match="stopped with 0 of 11 rows"):
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 0 of 11 rows"):
         quiet(make, POINTS, calm)
 
 
@@ -347,7 +351,7 @@ def test_so_does_one_that_leaves_no_trace():
                 time.sleep(5)
         return pl.solve(problem, "aggregated")
 
-    with pytest.raises(pl.SweepInterrupted, match="stopped with 2 of 11 rows"):
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 2 of 11 rows"):
         quiet(make, POINTS, deaf)
     assert len(calls) == 3
     assert signal.getsignal(signal.SIGINT) is before
@@ -364,7 +368,7 @@ SCRIPT = """
         time.sleep(0.4)
         return make(**point)
     if __name__ == "__main__":
-        pl.sweep(slow, POINTS, file={file!r}, jobs={jobs}, progress=False)
+        pl.sweep(slow, POINTS, path={file!r}, jobs={jobs}, progress=False)
 """
 
 
@@ -395,7 +399,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number, jobs)
         calls.append(point)
         return make(**point)
 
-    assert rows(quiet(slow, POINTS, file=file)) == undisturbed()
+    assert rows(quiet(slow, POINTS, path=file)) == undisturbed()
     assert len(calls) == len(POINTS) - done
     assert file.read_text().startswith(stood)
 
@@ -407,7 +411,7 @@ def test_a_point_that_kills_its_worker_is_a_failed_row(tmp_path):
             os.kill(os.getpid(), signal.SIGKILL)
         return make(A100, V100)
 
-    sweep = quiet(deadly, POINTS, jobs=2, file=tmp_path / "sweep.csv")
+    sweep = quiet(deadly, POINTS, jobs=2, path=tmp_path / "sweep.csv")
     wanted = undisturbed()
     died = POINTS.index({"A100": 1, "V100": 2})
     assert sweep.rows[died]["status"] == "failed"
@@ -431,17 +435,17 @@ def test_what_cannot_be_sent_to_workers_is_named():
 
 def test_a_torn_last_line_is_computed_again(tmp_path):
     file = tmp_path / "sweep.csv"
-    whole = quiet(make, POINTS, file=file)
+    whole = quiet(make, POINTS, path=file)
     text = file.read_bytes()
     last = text.rstrip(b"\n").rfind(b"\n") + 1
     for end in (last + 1, (last + len(text)) // 2, len(text) - 1):
         file.write_bytes(text[:end])
-        assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
         assert file.read_bytes()[:last] == text[:last]
-        assert rows(quiet(pytest.fail, POINTS, file=file)) == rows(whole)  # nothing is left to do
+        assert rows(quiet(pytest.fail, POINTS, path=file)) == rows(whole)  # nothing is left to do
     for torn in (b"", text[:30]):  # before the first row was there
         file.write_bytes(torn)
-        assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
 
 
 @pytest.mark.parametrize(
@@ -458,12 +462,12 @@ def test_a_torn_last_line_is_computed_again(tmp_path):
 )
 def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
     file = tmp_path / "sweep.csv"
-    quiet(make, POINTS, file=file)
+    quiet(make, POINTS, path=file)
     stood = file.read_bytes()
-    with pytest.raises(pl.InvalidData, match=f"belongs to another sweep: {told}"):
+    with pytest.raises(pl.errors.InvalidData, match=f"belongs to another sweep: {told}"):
         quiet(make, **{"points": POINTS, "file": file, **change})
     assert file.read_bytes() == stood
-    quiet(make, POINTS, file=file, time_limit=60)  # but more time may be given
+    quiet(make, POINTS, path=file, time_limit=60)  # but more time may be given
 
 
 @pytest.mark.parametrize(
@@ -521,26 +525,26 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
 )
 def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
     file = tmp_path / "sweep.csv"
-    quiet(make, POINTS[:1], file=file)
+    quiet(make, POINTS[:1], path=file)
     header = file.read_text().splitlines()[0]
     file.write_bytes(text.format(header=header).encode("latin-1"))
-    with pytest.raises(pl.InvalidData, match=told):
-        quiet(make, POINTS, file=file)
-    with pytest.raises(pl.InvalidValue, match="is a folder"):
-        quiet(make, POINTS, file=tmp_path)
+    with pytest.raises(pl.errors.InvalidData, match=told):
+        quiet(make, POINTS, path=file)
+    with pytest.raises(pl.errors.InvalidValue, match="is a folder"):
+        quiet(make, POINTS, path=tmp_path)
 
 
 def test_a_header_that_a_kill_tore_off_is_written_again(tmp_path):
     file = tmp_path / "sweep.csv"
-    whole = quiet(make, POINTS, file=file)
+    whole = quiet(make, POINTS, path=file)
     file.write_text(file.read_text()[:30])
-    assert rows(quiet(make, POINTS, file=file)) == rows(whole)
+    assert rows(quiet(make, POINTS, path=file)) == rows(whole)
 
 
 def test_what_was_stopped_early_is_so_when_it_is_read(tmp_path):
     limits = {"A100": 2, "V100": 1}
     for call in (make, pytest.fail):
-        (row,) = quiet(call, [limits], file=tmp_path / "sweep.csv", time_limit=0).rows
+        (row,) = quiet(call, [limits], path=tmp_path / "sweep.csv", time_limit=0).rows
         assert row["outcome"] == "stopped early"
 
 
@@ -551,24 +555,24 @@ def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(tmp_path, jobs):
     with (
         full_disk(1200),
         pytest.raises(
-            pl.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)"
+            pl.errors.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)"
         ) as caught,
     ):
-        quiet(make, POINTS, file=file, jobs=jobs)
+        quiet(make, POINTS, path=file, jobs=jobs)
     kept = caught.value.sweep.rows
     assert 0 < len(kept) < len(POINTS)
     wanted = {(row["A100"], row["V100"]): row for row in undisturbed()}
     assert rows(caught.value.sweep) == [wanted[row["A100"], row["V100"]] for row in kept]
     # and the line that broke off is whole
-    assert rows(quiet(make, POINTS, file=file)) == undisturbed()
-    assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
+    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
 def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatch):
     """Rows that were computed anew are added, and at the end the file is replaced by one without the old ones."""
     file, plain = tmp_path / "sweep.csv", rows_file.write_to
-    quiet(make, POINTS, file=file)
+    quiet(make, POINTS, path=file)
 
     def on_a_full_disk(*what):
         with full_disk(500):
@@ -576,11 +580,11 @@ def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatc
 
     monkeypatch.setattr(rows_file, "write_to", on_a_full_disk)
     with pytest.raises(
-        pl.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in"
+        pl.errors.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in"
     ) as caught:
-        quiet(make, POINTS, file=file, again=("infeasible",))
+        quiet(make, POINTS, path=file, again=("infeasible",))
     assert rows(caught.value.sweep) == undisturbed()
-    assert rows(quiet(pytest.fail, POINTS, file=file)) == undisturbed()
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
 
 
 @pytest.mark.parametrize(
@@ -602,14 +606,14 @@ def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, n
     os.mkfifo(tmp_path / "pipe.csv")
     (tmp_path / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(pl.PipelabError, match=told):
-        quiet(pytest.fail, POINTS, file=f"{tmp_path}/{name}")
+        quiet(pytest.fail, POINTS, path=f"{tmp_path}/{name}")
 
 
 def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(
     tmp_path, monkeypatch
 ):
     file = tmp_path / "sweep.csv"
-    whole = quiet(make, POINTS, file=file)
+    whole = quiet(make, POINTS, path=file)
 
     def denied(*_, **__):
         raise PermissionError(13, "Permission denied")
@@ -617,24 +621,25 @@ def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_poin
     with monkeypatch.context() as patch:
         patch.setattr(Path, "read_bytes", denied)
         with pytest.raises(
-            pl.InvalidData, match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read"
+            pl.errors.InvalidData,
+            match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read",
         ):
-            quiet(pytest.fail, POINTS, file=file)
+            quiet(pytest.fail, POINTS, path=file)
     plain = Path.open
     monkeypatch.setattr(
         Path,
         "open",
         lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how),
     )
-    assert quiet(pytest.fail, POINTS, file=file).rows == whole.rows  # nothing is to be added
+    assert quiet(pytest.fail, POINTS, path=file).rows == whole.rows  # nothing is to be added
     for more in ({"points": [*POINTS, {"A100": 3, "V100": 3}]}, {"again": ("infeasible",)}):
         with pytest.raises(
-            pl.InvalidData,
+            pl.errors.InvalidData,
             match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
         ):
             quiet(pytest.fail, **{"points": POINTS, "file": file, **more})
-    with pytest.raises(pl.InvalidValue, match="a user whom this computer does not know"):
-        quiet(pytest.fail, POINTS, file="~nobody-of-this-name/sweep.csv")
+    with pytest.raises(pl.errors.InvalidValue, match="a user whom this computer does not know"):
+        quiet(pytest.fail, POINTS, path="~nobody-of-this-name/sweep.csv")
 
 
 def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
@@ -646,12 +651,12 @@ def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
         return make(1, 1)
 
     points = pl.grid(text=("word, ", "y" * 200_000), length=(0, 100_000))
-    first = quiet(wordy, points, file=file)
+    first = quiet(wordy, points, path=file)
     reason = first.rows[1]["reason"]
     assert len(reason) < 11_000
     assert reason.startswith("ValueError: word, word, ")
     assert re.search(r" … \[[\d,]+ characters left out\] … .*line \d+\)$", reason)
-    again = quiet(pytest.fail, points, file=file)
+    again = quiet(pytest.fail, points, path=file)
     assert again.rows == first.rows
     assert csv.field_size_limit() == limit
 
@@ -663,10 +668,10 @@ def test_a_method_of_ones_own_that_answers_nonsense_is_a_failed_row(tmp_path, od
 
     file = tmp_path / "sweep.csv"
     one = [{"A100": 1, "V100": 2}]
-    sweep = quiet(make, one, nonsense, file=file)
+    sweep = quiet(make, one, nonsense, path=file)
     assert sweep.rows[0]["status"] == "failed"
     assert "throughput_tokens_per_s = " in sweep.rows[0]["reason"]
-    assert quiet(pytest.fail, one, nonsense, file=file).rows == sweep.rows
+    assert quiet(pytest.fail, one, nonsense, path=file).rows == sweep.rows
 
 
 ORPHANS = """
@@ -709,30 +714,30 @@ def test_two_sweeps_do_not_write_to_one_file(tmp_path):
     file = tmp_path / "sweep.csv"
 
     def meanwhile(**point):
-        with pytest.raises(pl.InvalidValue, match="another sweep is adding to it"):
-            quiet(make, POINTS, file=file)
+        with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS, path=file)
         return make(**point)
 
-    assert quiet(meanwhile, POINTS[:2], file=file).sentence.count("failed") == 0
-    assert quiet(make, POINTS[:2], file=file).complete  # and afterwards it is free again
-    with pytest.raises(pl.InvalidData):
-        quiet(make, POINTS[:1], file=file)
-    assert quiet(make, POINTS[:2], file=file).complete
+    assert quiet(meanwhile, POINTS[:2], path=file).sentence.count("failed") == 0
+    assert quiet(make, POINTS[:2], path=file).complete  # and afterwards it is free again
+    with pytest.raises(pl.errors.InvalidData):
+        quiet(make, POINTS[:1], path=file)
+    assert quiet(make, POINTS[:2], path=file).complete
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
 def test_no_sweep_adds_rows_while_another_replaces_the_file(tmp_path, monkeypatch):
     file, replace = tmp_path / "sweep.csv", rows_file.RowsFile.replace
-    quiet(make, POINTS[:2], file=file)
+    quiet(make, POINTS[:2], path=file)
 
     def meanwhile(store, rows):
-        with pytest.raises(pl.InvalidValue, match="another sweep is adding to it"):
-            quiet(make, POINTS[:3], file=file)
+        with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS[:3], path=file)
         replace(store, rows)
 
     monkeypatch.setattr(rows_file.RowsFile, "replace", meanwhile)
-    quiet(make, POINTS[:2], file=file, again=("infeasible",))
-    assert rows(quiet(pytest.fail, POINTS[:2], file=file)) == undisturbed()[:2]
+    quiet(make, POINTS[:2], path=file, again=("infeasible",))
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
@@ -742,7 +747,7 @@ def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one
     import fcntl
 
     file, new, lock = tmp_path / "sweep.csv", tmp_path / "new.csv", fcntl.flock
-    quiet(make, POINTS[:1], file=file)
+    quiet(make, POINTS[:1], path=file)
     new.write_bytes(file.read_bytes())
 
     def late(*arguments):
@@ -751,8 +756,8 @@ def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one
         lock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    quiet(make, POINTS[:2], file=file)
-    assert rows(quiet(pytest.fail, POINTS[:2], file=file)) == undisturbed()[:2]
+    quiet(make, POINTS[:2], path=file)
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
 
 
 def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):
@@ -762,7 +767,7 @@ def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):
         calls.append(point)
         return make(**point)
 
-    sweep = quiet(counted, [POINTS[3], POINTS[4], POINTS[3]], file=tmp_path / "sweep.csv")
+    sweep = quiet(counted, [POINTS[3], POINTS[4], POINTS[3]], path=tmp_path / "sweep.csv")
     assert calls == [POINTS[3], POINTS[4]]
     assert sweep.complete
     assert len(sweep.rows) == 3
@@ -781,9 +786,9 @@ def test_every_plain_value_survives_the_file(tmp_path):
         seen.append(value)
         return make(1, 1)
 
-    first = quiet(noted, pl.grid(value=values), file=file)
+    first = quiet(noted, pl.grid(value=values), path=file)
     assert seen == values
-    assert quiet(noted, pl.grid(value=values), file=file).rows == first.rows
+    assert quiet(noted, pl.grid(value=values), path=file).rows == first.rows
     assert seen == values  # all were found in the file
 
 
@@ -791,7 +796,7 @@ def test_numbers_of_numpy_become_pythons(tmp_path):
     import numpy as np
 
     points = pl.grid(A100=np.arange(1, 3), V100=np.array([0, 2]))
-    sweep = quiet(make, points, file=tmp_path / "sweep.csv")
+    sweep = quiet(make, points, path=tmp_path / "sweep.csv")
     assert {type(row["A100"]) for row in sweep.rows} == {int}
 
 
@@ -807,11 +812,15 @@ def test_tables_and_pictures(tmp_path):
     )
     assert "usd_per_hour" not in free.to_frame()
     assert pl.plot(free).layout.xaxis.title.text == "GPUs in use"
-    with pytest.raises(pl.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"):
+    with pytest.raises(
+        pl.errors.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"
+    ):
         pl.plot(free, "usd_per_hour")
-    with pytest.raises(pl.UnknownName, match="did you mean 'stages'"):
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'stages'"):
         pl.plot(free, "stagess")
-    with pytest.raises(pl.InvalidValue, match="column = 'status': expected one that holds numbers"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match="column = 'status': expected one that holds numbers"
+    ):
         pl.plot(free, "status")
 
 
@@ -878,7 +887,7 @@ def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
     ):
         workers = set(client.run(os.getpid).values())
         with joblib.parallel_config("dask"):
-            sweep = quiet(where, POINTS, jobs=None, file=tmp_path / "sweep.csv")
+            sweep = quiet(where, POINTS, jobs=None, path=tmp_path / "sweep.csv")
             told = quiet(where, POINTS, notes_its_process, jobs=None)
     assert rows(sweep) == undisturbed()
     assert len(workers) == 2

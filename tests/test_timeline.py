@@ -18,8 +18,8 @@ from pipelab.course.n08 import published_bubbles, published_interleaved_rate
 from pipelab.course.published_programs import Panic, PipelineClock, PipelineScheduler, Step
 from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.hardware.linear_rates import with_link_units
 from pipelab.io.trace_files import chrome_trace
+from pipelab.writeup.linear_rates import with_link_units
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)
 # torch's interleaved column of Zero Bubble's table 5 with every dependency kept, in the order of
@@ -383,7 +383,7 @@ def test_closed_forms_equal_the_simulation_wherever_they_claim_to_hold(name):
         for chunks in (1, 2, 3) if RULES[name].chunked else (None,):
             try:
                 schedule = pl.schedule(name, p, m, chunks)
-            except pl.InvalidValue:
+            except pl.errors.InvalidValue:
                 continue
             for shape in SHAPES:
                 costs = pl.StageCosts(*shape).split(schedule.chunks)
@@ -417,7 +417,7 @@ def test_formulas_of_time_claim_nothing_for_messages_that_queue():
     # with one rank there is nothing to wait for
     (form, _) = pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="queued")
     assert form.value == run("1F1B", 1, 3, transfers="queued").makespan == 9
-    with pytest.raises(pl.UnknownName, match="transfers 'fast' is not known"):
+    with pytest.raises(pl.errors.UnknownName, match="transfers 'fast' is not known"):
         pl.closed_forms(pl.schedule("1F1B", 1, 3), ONE, transfers="fast")
 
 
@@ -464,19 +464,21 @@ def test_the_lower_bound_is_never_above_a_simulation(data):
     lists = [data.draw(st.lists(number, min_size=n, max_size=n)) for n in (p, p, p, p - 1)]
     costs = pl.StageCosts(*lists)
     timeline = pl.simulate(pl.schedule(name, p, m), costs)
-    bound = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight)
-    assert pl.lower_bound(p, m, costs) <= bound <= timeline.makespan + 1e-9
+    bound = pl.lower_bound(costs, m, p, max_in_flight=timeline.peak_in_flight)
+    assert pl.lower_bound(costs, m, p) <= bound <= timeline.makespan + 1e-9
     if not timeline.columns.splits_backward:
-        whole = pl.lower_bound(p, m, costs, in_flight=timeline.peak_in_flight, split_backward=False)
+        whole = pl.lower_bound(
+            costs, m, p, max_in_flight=timeline.peak_in_flight, split_backward=False
+        )
         assert bound <= whole <= timeline.makespan + 1e-9
     queued = pl.simulate(timeline.schedule, costs, transfers="queued")
     assert bound <= queued.makespan + 1e-9
 
 
 def test_the_bound_of_whole_backwards_is_reached_on_equal_stages_and_often_missed_on_others():
-    assert pl.lower_bound(4, 8, ONE, split_backward=False) == run("1F1B", 4, 8).makespan == 33
+    assert pl.lower_bound(ONE, 8, 4, split_backward=False) == run("1F1B", 4, 8).makespan == 33
     unequal = pl.StageCosts([1, 3, 1, 2], [1, 3, 1, 2], [1, 3, 1, 2])
-    bound = pl.lower_bound(4, 8, unequal, split_backward=False)
+    bound = pl.lower_bound(unequal, 8, 4, split_backward=False)
     assert bound >= max(3 * (1 + 8 * 3), 3 * (1 + 3 + 1 + 8 * 2))
     assert run("1F1B", 4, 8, unequal).makespan > bound
 
@@ -495,7 +497,7 @@ def test_the_lower_bound_equals_four_proven_optima(numbers, zbh1, optimum):
     p, m, *times, held = numbers
     costs = pl.StageCosts(*times)
     assert run("ZBH1", p, m, costs).makespan == zbh1
-    assert pl.lower_bound(p, m, costs, in_flight=held) == optimum
+    assert pl.lower_bound(costs, m, p, max_in_flight=held) == optimum
 
 
 # memory
@@ -548,7 +550,7 @@ def test_what_a_split_backward_holds_is_not_known_without_the_share_that_w_needs
         timeline = run(name, 2, 8)
         for attempt in (lambda t=timeline: t.peak_memory, lambda t=timeline: t.memory(0)):
             with pytest.raises(
-                pl.InvalidValue,
+                pl.errors.InvalidValue,
                 match=r"memory: weight_activation = None: .* weight_activation=32 / 34",
             ):
                 attempt()
@@ -718,9 +720,11 @@ def test_scheduler_memory_and_microbatches():
 
 def test_scheduler_lets_rank_5_of_4_through():
     assert PipelineScheduler(4, 5).schedule_steps(1)[0] == Step("RecvActivations", 0, 4)
-    with pytest.raises(pl.InvalidValue, match=r"rank = 5: expected at most 3"):
+    with pytest.raises(pl.errors.InvalidValue, match=r"rank = 5: expected at most 3"):
         run("GPipe", 4, 1).memory(5)
-    with pytest.raises(pl.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"):
+    with pytest.raises(
+        pl.errors.InvalidSchedule, match="stage 0 is on rank 5, but ranks are 0 to 0"
+    ):
         validate(pl.Schedule.of("mine", [["0F0", "0B0"]], stage_rank=[5]))
 
 
@@ -761,7 +765,7 @@ def test_boostr_1f1b_is_right_though_its_drawing_is_not():
         published.clock_1f1b(4, 8, stages=[4])
     with pytest.raises(Panic, match="subtract with overflow"):
         published.clock_1f1b(0, 8, stages=[0])
-    with pytest.raises(pl.InvalidValue, match="ranks = 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="ranks = 0"):
         pl.schedule("1F1B", 0, 8)
 
 
@@ -775,7 +779,7 @@ def test_boostr_interleaved_is_almost_serial():
     small = pl.simulate(published.clock_interleaved(2, 2, 2), ONE.split(2))
     assert (small.makespan, small.ideal) == (10.5, 6)
     assert PipelineClock(2, 2, 0).schedule_interleaved(0) == []
-    with pytest.raises(pl.InvalidValue, match="chunks = 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 2, 2, 0)
 
 
@@ -786,12 +790,13 @@ def test_boostr_emits_no_idle_tick_and_takes_any_number():
     assert ticks(published.clock_1f1b(2, 2)) == ticks(published.clock_zero_bubble(2, 2)) == [0, 0]
     assert ticks(with_idle(pl.schedule("1F1B", 2, 2))) == [2, 1]
     assert PipelineClock(4, 8, 0).schedule_interleaved(0) == []
-    with pytest.raises(pl.InvalidValue, match="chunks = 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="chunks = 0"):
         pl.schedule("Interleaved1F1B", 4, 8, 0)
     # microbatches that fill no whole rounds
     assert len(published.clock_interleaved(4, 9, 2)) == 4 * 9 * 2 * 2
     with pytest.raises(
-        pl.InvalidValue, match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10"
+        pl.errors.InvalidValue,
+        match=r"microbatches = 9: .* the nearest numbers that fit are 8 and 10",
     ):
         pl.schedule("Interleaved1F1B", 4, 9, 2)
 
@@ -870,7 +875,7 @@ def test_boostr_zero_bubble_fills_no_bubble():
     ],
 )
 def test_bad_costs_are_refused(given_, message):
-    with pytest.raises(pl.InvalidValue) as caught:
+    with pytest.raises(pl.errors.InvalidValue) as caught:
         pl.StageCosts(**given_)
     assert message in str(caught.value)
 
@@ -899,7 +904,7 @@ def test_the_largest_costs_stay_finite():
             [*timeline.measures().values(), *timeline.peak_memory, timeline.iteration_time],
         )
     )
-    assert math.isfinite(pl.lower_bound(3, 5, most))
+    assert math.isfinite(pl.lower_bound(most, 5, 3))
     assert "Infinity" not in json.dumps(chrome_trace(timeline))
 
 
@@ -909,16 +914,16 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *((lambda v=v: pl.lower_bound(2, 2, ONE, in_flight=v), "lower_bound: in_flight = ")
+        *((lambda v=v: pl.lower_bound(ONE, 2, 2, max_in_flight=v), "lower_bound: in_flight = ")
           for v in (*NO_WHOLE[:5], *NO_WHOLE[6:], [], [1, 2, 3], [1], {1: 2})),
-        (lambda: pl.lower_bound(2, 2, ONE, in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
-        *((lambda v=v: pl.lower_bound(v, 2, ONE), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
-        *((lambda v=v: pl.lower_bound(2, v, ONE), "lower_bound: microbatches = ") for v in NO_WHOLE),
+        (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
+        *((lambda v=v: pl.lower_bound(ONE, 2, v), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
+        *((lambda v=v: pl.lower_bound(ONE, v, 2), "lower_bound: microbatches = ") for v in NO_WHOLE),
         *((lambda v=v: ONE.split(v), "StageCosts.split: chunks = ") for v in NO_WHOLE),
-        (lambda: pl.lower_bound(2, 2, 3), "lower_bound: costs = 3: expected StageCosts"),
-        (lambda: pl.lower_bound(2, 2, ONE, split_backward="x"), "split_backward = 'x': expected True or False"),
-        (lambda: pl.lower_bound(2, 2, pl.StageCosts(1)), "backward_input = None: training runs backwards"),
-        (lambda: pl.lower_bound(2, 2, pl.StageCosts([1], 1, 1)), "expected one number, or 2 for 2 stages; got 1"),
+        (lambda: pl.lower_bound(3, 2, 2), "lower_bound: costs = 3: expected StageCosts"),
+        (lambda: pl.lower_bound(ONE, 2, 2, split_backward="x"), "split_backward = 'x': expected True or False"),
+        (lambda: pl.lower_bound(pl.StageCosts(1), 2, 2), "backward_input = None: training runs backwards"),
+        (lambda: pl.lower_bound(pl.StageCosts([1], 1, 1), 2, 2), "expected one number, or 2 for 2 stages; got 1"),
         (lambda: pl.closed_forms("1F1B", ONE), "closed_forms: schedule = '1F1B': expected a Schedule; make one"),
         (lambda: pl.closed_forms(pl.schedule("1F1B", 2, 2), 3), "closed_forms: costs = 3: expected StageCosts"),
         (lambda: ONE.cut_for("1F1B"), "StageCosts.cut_for: schedule = '1F1B': expected a Schedule"),
@@ -929,29 +934,29 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
     ],
 )  # fmt: skip
 def test_what_is_no_number_and_no_schedule_is_refused_by_name(call, message):
-    with pytest.raises(pl.InvalidValue, match=message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         call()
 
 
 def test_tokens_are_a_number(two_stages):
     problem = with_link_units(two_stages, "tokens")
     for tokens in (math.nan, math.inf, True, "a", None, -1):
-        with pytest.raises(pl.InvalidValue, match="inference_costs: tokens = "):
+        with pytest.raises(pl.errors.InvalidValue, match="inference_costs: tokens = "):
             pl.inference_costs(problem, pl.Placement.of([(2, (0,)), (2, (1,))]), tokens=tokens)
 
 
 def test_small_numbers_of_numpy_do_not_overflow():
     assert pl.lower_bound(
-        np.int8(100), np.uint8(200), ONE, in_flight=np.int8(100)
-    ) == pl.lower_bound(100, 200, ONE, in_flight=100)
-    assert pl.lower_bound(4, 8, ONE, in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(
-        4, 8, ONE
+        ONE, np.uint8(200), np.int8(100), max_in_flight=np.int8(100)
+    ) == pl.lower_bound(ONE, 200, 100, max_in_flight=100)
+    assert pl.lower_bound(ONE, 8, 4, max_in_flight=np.full(4, 200, np.uint8)) == pl.lower_bound(
+        ONE, 8, 4
     )
     assert run("1F1B", 2, 2).memory(np.int8(1)).amount.max() == 1
 
 
 def test_the_lower_bound_of_a_very_large_pipeline_takes_no_listing():
-    assert pl.lower_bound(10_000, 10_000, ONE) == 10_000 * 3 + 9_999
+    assert pl.lower_bound(ONE, 10_000, 10_000) == 10_000 * 3 + 9_999
 
 
 def test_costs_that_do_not_fit_the_schedule_are_refused():
@@ -967,32 +972,34 @@ def test_costs_that_do_not_fit_the_schedule_are_refused():
         ),
         (pl.StageCosts(1), "backward_input = None: 1F1B runs backwards: expected a time"),
     ):
-        with pytest.raises(pl.InvalidValue, match=message):
+        with pytest.raises(pl.errors.InvalidValue, match=message):
             pl.simulate(schedule, costs)
     with pytest.raises(
-        pl.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"
+        pl.errors.UnknownName, match="transfers 'bufered' is not known; did you mean 'buffered'"
     ):
         pl.simulate(schedule, ONE, transfers="bufered")
     for transfers in ([], None, np.array([1, 2])):
         with pytest.raises(
-            pl.UnknownName,
+            pl.errors.UnknownName,
             match=r"transfers .* is not known; Known: buffered, queued",
         ):
             pl.simulate(schedule, ONE, transfers=transfers)
-    with pytest.raises(pl.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"expected a Schedule; make one with pl.schedule"
+    ):
         pl.simulate("1F1B", ONE)
-    with pytest.raises(pl.InvalidValue, match="expected StageCosts"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected StageCosts"):
         pl.simulate(schedule, 3)
-    with pytest.raises(pl.InvalidValue, match="expected one number for all stages"):
+    with pytest.raises(pl.errors.InvalidValue, match="expected one number for all stages"):
         pl.StageCosts([1, 2]).split(2)
-    with pytest.raises(pl.InvalidValue, match="chunks = 0: expected at least 1"):
+    with pytest.raises(pl.errors.InvalidValue, match="chunks = 0: expected at least 1"):
         ONE.split(0)
-    with pytest.raises(pl.InvalidValue, match="in_flight = 0: expected at least 1"):
-        pl.lower_bound(2, 2, ONE, in_flight=0)
+    with pytest.raises(pl.errors.InvalidValue, match="in_flight = 0: expected at least 1"):
+        pl.lower_bound(ONE, 2, 2, max_in_flight=0)
 
 
 def test_a_schedule_that_cannot_run_is_not_timed():
-    with pytest.raises(pl.InvalidSchedule, match="1B0 is missing on rank 1"):
+    with pytest.raises(pl.errors.InvalidSchedule, match="1B0 is missing on rank 1"):
         pl.simulate(pl.Schedule.of("mine", [["0F0", "0B0"], ["1F0"]]), ONE)
 
 
@@ -1058,10 +1065,10 @@ def test_a_placements_pipeline_reaches_the_evaluated_throughput(two_stages):
         assert 200 * 512 / (many - few) == pytest.approx(evaluated.throughput)
     assert evaluated.bottlenecks[0].startswith("link")
     with pytest.raises(
-        pl.InvalidValue, match=r"costs\.link_units = 'transfers': expected 'tokens'"
+        pl.errors.InvalidValue, match=r"costs\.link_units = 'transfers': expected 'tokens'"
     ):
         pl.inference_costs(two_stages, placement, tokens=512)
-    with pytest.raises(pl.InvalidValue, match="tokens = 0: expected more than 0"):
+    with pytest.raises(pl.errors.InvalidValue, match="tokens = 0: expected more than 0"):
         pl.inference_costs(problem, placement, tokens=0)
 
 
@@ -1074,4 +1081,4 @@ def test_inference_holds_only_what_it_works_on():
 def test_the_lower_bound_knows_overlapped_pairs():
     order = pl.Schedule.of("pairs", [["0F0", "(0F1;0B0)OVERLAP_F_B", "0B1"]])
     costs = pl.StageCosts(1, 1, 1, overlap=0.5)
-    assert pl.lower_bound(1, 2, costs) <= pl.simulate(order, costs).makespan == 4.5
+    assert pl.lower_bound(costs, 2, 1) <= pl.simulate(order, costs).makespan == 4.5

@@ -86,7 +86,7 @@ def test_a_link_carries_no_more_than_it_can():
 
 def _problem(model="Llama-3-8B", sequence=4096, batch=1, gpus=("A100-SXM-80", 2), node=None):
     kind, count = gpus
-    memory = float(pl.gpus().loc[kind, "memory_gb"])
+    memory = float(pl.hardware.gpus().loc[kind, "memory_gb"])
     facts = {"node": node, "node_gb_per_s": 300.0} if node else {}
     gpu = pl.GPU(kind, memory, **facts)
     bandwidth = [[12.5] * count for _ in range(count)]
@@ -175,7 +175,9 @@ GPT = [  # Korthikanti et al., table 1: name, heads, width, layers; sequences of
 
 @pytest.mark.parametrize(("name", "heads", "width", "layers"), GPT)
 def test_activations_are_korthikanti_s_table_2(name, heads, width, layers):
-    model = pl.Transformer(name, layers, width, 4 * width, heads, heads, width // heads, 51200)
+    model = pl.hardware.Transformer(
+        name, layers, width, 4 * width, heads, heads, width // heads, 51200
+    )
     s, a, h, t, b = 2048, heads, width, 8, 4
     options = {"sequence": s, "gate": False, "dropout": True}
 
@@ -224,7 +226,7 @@ def test_a_cost_model_without_training_takes_multiples_and_no_recipe():
     assert step.stages is None
     assert step.memory_gb is None
     assert not step.shortfall
-    with pytest.raises(pl.InvalidValue, match="recompute = 'full': expected a cost model"):
+    with pytest.raises(pl.errors.InvalidValue, match="recompute = 'full': expected a cost model"):
         pl.timeline_of(tiny, halves, training=True, recompute="full")
     problem = _problem()
     cut = pl.Placement.of([(16, (0,)), (16, (1,))])
@@ -232,7 +234,7 @@ def test_a_cost_model_without_training_takes_multiples_and_no_recipe():
         ({"recompute": "some"}, "expected one of none, selective, full"),
         ({"bytes_per_parameter": -1}, "expected at least 0"),
     ):
-        with pytest.raises((pl.InvalidValue, pl.UnknownName), match=words):
+        with pytest.raises((pl.errors.InvalidValue, pl.errors.UnknownName), match=words):
             pl.timeline_of(problem, cut, training=True, **wrong)
 
 

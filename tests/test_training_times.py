@@ -9,7 +9,7 @@ import pytest
 import pipelab as pl
 from pipelab.course.n08 import published_bubbles
 from pipelab.course.n12 import TIMES, gpt, training_errors
-from pipelab.hardware.training_times import training_flops
+from pipelab.hardware.roofline import training_flops
 
 ROWS = pd.read_csv("data/training_times.csv")
 
@@ -110,7 +110,9 @@ def test_engines_for_inference_train_as_megatron_and_megatron_writes_nothing():
     assert trained.stages[0].state_gb == pytest.approx(18 * parameters / 1e9)
     assert kernels.stages[0].state_gb == pytest.approx(16 * parameters / 1e9)
     assert pl.evaluate(_two(), halves).stages[0].seconds == pytest.approx(trained.stages[0].forward)
-    with pytest.raises(pl.InvalidValue, match=r"costs\.engine = 'Megatron': expected another"):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"costs\.engine = 'Megatron': expected another"
+    ):
         _two("Megatron", "decode")
 
 

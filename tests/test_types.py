@@ -1,5 +1,6 @@
 """The package's type hints hold together: every function has them, and mypy finds nothing."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelab.io.paths import in_clone
+from pipelab.files.paths import in_clone
 
 ROOT = Path(__file__).parent.parent
 
@@ -40,3 +41,32 @@ def test_types_are_ignored_only_where_it_is_said_which_and_why():
     for one in overrides:
         assert set(one) == {"module", "ignore_missing_imports"}, one
         assert not [module for module in one["module"] if module.startswith(("pipelab", "*"))]
+
+
+REVEALED = """
+import pipelab as pl
+
+problem = pl.load_case("tiny")
+reveal_type(pl.solve(problem))
+reveal_type(pl.solve(problem, "joint", "latency", at_least=1))
+reveal_type(pl.solve(problem, objective="step_time", schedule="1F1B"))
+reveal_type(pl.deploy(problem))
+reveal_type(pl.hardware.load_gpus())
+reveal_type(pl.errors.TooLarge)
+"""
+
+
+def test_an_editor_knows_what_public_functions_return(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(REVEALED, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    assert found == [
+        "pipelab.engine.answers.Result",
+        "pipelab.engine.answers.Result",
+        "pipelab.engine.training.result.TrainingResult",
+        "pipelab.engine.deployments.result.Deployment",
+        "dict[str, pipelab.hardware.known_gpus.GPUFacts]",
+        "def (message: str, size: dict[Any, Any]) -> pipelab.errors.TooLarge",
+    ], done.stdout

@@ -68,7 +68,7 @@ def test_stop_keeps_the_best_placement_and_says_how_far_off_it_may_be(long_solve
 
 def test_what_is_too_large_or_infeasible_is_told_in_place():
     watched = pl.watch_solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
-    with pytest.raises(pl.TooLarge):
+    with pytest.raises(pl.errors.TooLarge):
         watched.result(60)
     watched.refresh()
     assert "9,887,608,011 variables" in watched.status.value
@@ -84,7 +84,7 @@ def test_what_is_too_large_or_infeasible_is_told_in_place():
         ("tiny", "joint", "expected a Problem"),
         (tiny, "even", "reports its progress"),
     ):
-        with pytest.raises(pl.InvalidValue, match=message):
+        with pytest.raises(pl.errors.InvalidValue, match=message):
             pl.watch_solve(problem, method)
 
 

@@ -16,7 +16,7 @@ def _fits(problem, plan, **changes):
     workload = dataclasses.replace(problem.workload, **changes)
     try:
         pl.evaluate(dataclasses.replace(problem, workload=workload), plan)
-    except pl.InvalidPlacement:
+    except pl.errors.InvalidPlacement:
         return False
     return True
 
@@ -55,7 +55,7 @@ def _compare_with_the_evaluator(problem, plan, held, most=10**6):
 def test_what_is_held_is_what_the_evaluator_lets_pass(seed):
     problem = roofline_oracle.random_problem(seed, max_gpus_per_stage=4, same_type_stages=False)
     plan = _random_plan(problem, np.random.default_rng(seed))
-    held = problem.costs.capacity(problem, plan)
+    held = pl.hardware.capacity(problem, plan)
     assert _fits(problem, plan) == all(
         value is None or value >= mine
         for value, mine in (
@@ -77,7 +77,7 @@ def test_the_stage_with_the_least_room_is_named():
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-8B"), pl.Workload(8192, 1, "decode", in_flight=4), pl.Roofline(),
     )  # fmt: skip
-    held = problem.costs.capacity(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    held = pl.hardware.capacity(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
     assert list(held.to_frame()["limits"]) == ["", "context, sequences"]
     # By hand: what the L4 may use, less weights and one token of activations; 2048 numbers of two bytes per layer
     weights = problem.model.weight_gb(range(16, 32))
@@ -89,7 +89,7 @@ def test_the_stage_with_the_least_room_is_named():
     # A window keeps the context from mattering.
     model = dataclasses.replace(problem.model, window=1024)
     windowed = dataclasses.replace(problem, model=model)
-    held = problem.costs.capacity(windowed, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    held = pl.hardware.capacity(windowed, pl.Placement.of([(16, (0,)), (16, (1,))]))
     assert held.context is None
     assert list(held.to_frame()["limits"]) == ["", "sequences"]
 
@@ -100,12 +100,12 @@ def test_nothing_is_held_where_weights_alone_are_too_large():
         cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline()
     )  # fmt: skip
     plan = pl.Placement.of([(80, (0,))])
-    held = problem.costs.capacity(problem, plan)
+    held = pl.hardware.capacity(problem, plan)
     assert (held.context, held.sequences) == (0, 0)
-    with pytest.raises(pl.InvalidPlacement, match="left out"):
-        problem.costs.capacity(problem, pl.Placement.of([(79, (0,))]))
-    with pytest.raises(pl.InvalidValue, match="placement = 3: expected a Placement"):
-        problem.costs.capacity(problem, 3)
+    with pytest.raises(pl.errors.InvalidPlacement, match="left out"):
+        pl.hardware.capacity(problem, pl.Placement.of([(79, (0,))]))
+    with pytest.raises(pl.errors.InvalidValue, match="placement = 3: expected a Placement"):
+        pl.hardware.capacity(problem, 3)
 
 
 @pytest.mark.parametrize("phase", ["decode", "prefill", "mixed"])
@@ -115,7 +115,7 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
     gpu = pl.GPU("H200-SXM", 141, node="node", node_gb_per_s=450)
     model = dataclasses.replace(pl.load_model(name, precision=precision), layers=8)
     load, costs = pl.Workload(2048, 24, phase, 256), pl.Roofline()
-    table = costs.node_mixes(model, load, gpu, 8)
+    table = pl.hardware.node_mixes(costs, model, load, gpu, 8)
     mixes = table[["tensor_parallel", "stages", "replicas"]]
     assert (mixes.prod(axis=1) == 8).all()
     assert len(mixes.drop_duplicates()) == len(table) == 10
@@ -132,14 +132,14 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
             costs.pass_seconds(model, problem.workload, gpu, range(i, i + 1), row.tensor_parallel)
             for i in range(8)
         ]
-        split = pl.split_minmax(times, row.stages)
+        split = pl.splits.split_minmax(times, row.stages)
         t = row.tensor_parallel
         plan = pl.Placement.of(
             [(len(s), tuple(range(t * i, t * i + t))) for i, s in enumerate(split)]
         )
         try:
             report = pl.evaluate(problem, plan)
-        except pl.InvalidPlacement:
+        except pl.errors.InvalidPlacement:
             assert not row.fits
             continue
         if any(stage.degree != t for stage in report.stages):
@@ -160,11 +160,13 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
 def test_a_node_that_cannot_be_shared_is_refused():
     gpu = pl.GPU("H200-SXM", 141, node="node", node_gb_per_s=450)
     llama, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 8, "decode")
-    with pytest.raises(pl.InvalidValue, match="expected a GPU with a node"):
-        pl.Roofline().node_mixes(llama, load, pl.GPU("L4", 24), 8)
-    with pytest.raises(pl.InvalidValue, match=r"gpu\.type"):
-        pl.Roofline().node_mixes(llama, load, dataclasses.replace(gpu, type="H3000"), 8)
+    with pytest.raises(pl.errors.InvalidValue, match="expected a GPU with a node"):
+        pl.hardware.node_mixes(pl.Roofline(), llama, load, pl.GPU("L4", 24), 8)
+    with pytest.raises(pl.errors.InvalidValue, match=r"gpu\.type"):
+        pl.hardware.node_mixes(
+            pl.Roofline(), llama, load, dataclasses.replace(gpu, type="H3000"), 8
+        )
     # Seven GPUs cut no layer of 32 heads, but may be seven stages or replicas.
-    found = pl.Roofline().node_mixes(llama, load, gpu, 7)
+    found = pl.hardware.node_mixes(pl.Roofline(), llama, load, gpu, 7)
     assert sorted(found["stages"]) == [1, 7]
     assert set(found["tensor_parallel"]) == {1}

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.costs import LayerTimes, StageCost
-from pipelab.course import WAYS, notebooks_of_the_course
+from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.outline import WAYS, notebooks_of_the_course
 from pipelab.course.pictures import INSIDE, NAMES, SAME, add_layers, add_legend, add_times, finish
 from pipelab.display import counted, listed
+from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.errors import InvalidPlacement, InvalidValue
@@ -34,8 +35,7 @@ from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
-from pipelab.problem import Model, Problem, Workload
-from pipelab.solving import solve
+from pipelab.problem import Model, Problem, StageCost, Workload
 from pipelab.splits import split_proportional
 
 if TYPE_CHECKING:

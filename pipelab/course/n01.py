@@ -71,7 +71,7 @@ def plot_splits(
 
     Examples
     --------
-    >>> from pipelab import split_even
+    >>> from pipelab.splits import split_even
     >>> from pipelab.course import three_sites
     >>> figure = plot_splits(three_sites(), {"even": split_even(80, 11)})
     >>> figure.layout.title.text.split("<br>")[0]

@@ -21,12 +21,12 @@ from pipelab.course.pictures import (
     plot_lines,
     plot_rows,
 )
-from pipelab.course.type_count import average_link, list_options
+from pipelab.engine.methods.type_count import average_link, list_options
+from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line
 from pipelab.problem import Model, Problem
-from pipelab.solving import solve
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

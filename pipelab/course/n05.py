@@ -18,6 +18,7 @@ from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, 
 from pipelab.course.n03 import small_problem
 from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import counted
+from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
@@ -28,7 +29,6 @@ from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Model, Problem, Workload
-from pipelab.solving import solve
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -15,6 +15,7 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, Number,
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import SAME, Block, Row, bars_of, colour_of, finish, plot_rows
 from pipelab.display import counted
+from pipelab.engine.solving import solve
 from pipelab.figures.theme import (
     BOTTLENECK,
     NEUTRAL_LIGHT,
@@ -25,7 +26,6 @@ from pipelab.figures.theme import (
     plain,
 )
 from pipelab.problem import Problem
-from pipelab.solving import solve
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -25,7 +25,7 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.errors import InvalidSchedule, shown
-from pipelab.io.paths import data_dir
+from pipelab.files.paths import data_dir
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def _beats_1f1b(mine: object) -> tuple[bool, str]:
         last = ranks - 1
         hint = f"split backwards (I, then W), and let rank {last}, which all others wait for, put W off"
         return False, f"makespan {end:g}, and 1F1B takes {baseline:g}. Hint: {hint}"
-    bound = lower_bound(ranks, _MICROBATCHES, COSTS, in_flight=[int(most) for most in MEMORY])
+    bound = lower_bound(COSTS, _MICROBATCHES, ranks, max_in_flight=[int(most) for most in MEMORY])
     best = "no order takes less"
     if end > bound + 1e-9:
         best = f"no order takes less than {bound:g}; how near can you get?"

@@ -13,7 +13,7 @@ from pipelab.display import counted, listed
 from pipelab.engine.timeline.placed import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
-from pipelab.io.paths import data_dir
+from pipelab.files.paths import data_dir
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

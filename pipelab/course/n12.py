@@ -21,12 +21,11 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.placed import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
+from pipelab.files.paths import data_dir
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.roofline import Roofline
+from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
-from pipelab.hardware.training_times import UNFUSED, gradients, training_flops, update_seconds
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.paths import data_dir
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 
@@ -98,7 +97,7 @@ class _Candidate(NamedTuple):
         held = [floor(room / each) for room, each in zip(self.room, kept, strict=True)]
         if min(held) < 1:
             return math.inf
-        return lower_bound(len(held), microbatches, self.costs, in_flight=held) + self.update
+        return lower_bound(self.costs, microbatches, len(held), max_in_flight=held) + self.update
 
     def proven(self, problem: Problem) -> Pair:
         best = best_schedule(self.costs, problem.workload.microbatches, memory=self.room)

@@ -15,17 +15,19 @@ from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
 from pipelab.course.pictures import NAMES, finish, plot_counts
 from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue, shown
 from pipelab.evaluation import evaluate
+from pipelab.fields import given
 from pipelab.figures.theme import VERDICT_COLOURS
+from pipelab.files.paths import data_dir
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.cases_csv import load_case
-from pipelab.io.paths import data_dir
+from pipelab.hardware.what_fits import node_mixes
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
-from pipelab.solving import solve
+from pipelab.writeup.cases_csv import load_case
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -66,12 +68,12 @@ def author_results() -> "DataFrame":
         batch, gpus = int(said.batch_size), int(said.a100s)
         problem = _medium(batch, said.usd_per_hour / gpus)
         costs, gpu = cast(Roofline, problem.costs), problem.cluster.gpus[0]
-        mixes = costs.node_mixes(problem.model, problem.workload, gpu, gpus)
+        mixes = node_mixes(costs, problem.model, problem.workload, gpu, gpus)
         cut = mixes[mixes["tensor_parallel"] == gpus].iloc[0]
         free = (1 - costs.memory_share) * gpu.memory_gb
         if batch not in least:
             found = solve(problem, objective="cost")
-            least[batch] = found.objective.value if found.placement else None
+            least[batch] = given(found.objective).value if found.placement else None
         rows.append(
             {
                 "batch": batch,

@@ -2,7 +2,7 @@
 
 Item by item in the order of each original; `ledger.programs` has their faults and what they say of
 themselves. Where an original would stop with a panic, `Panic` is raised. Without the faults:
-`pl.split_proportional`, `pl.split_bandwidth_aware`, `pl.split_even`, `pl.split_by_flops`,
+`pl.splits.split_proportional`, `pl.splits.split_bandwidth_aware`, `pl.splits.split_even`, `pl.splits.split_by_flops`,
 `pl.schedule` and `pl.closed_forms`.
 
 References

@@ -26,7 +26,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.costs import link_unit
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import (
     Instance,
@@ -41,7 +40,7 @@ from pipelab.engine.walk import Found
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.placement import Placement
-from pipelab.problem import Problem
+from pipelab.problem import Problem, link_unit
 
 _MORE = 1 + ATTAINED / 2  # times a rate: what is more
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved

@@ -6,9 +6,10 @@ import time
 from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
+from pipelab.engine.answers import Result
+from pipelab.engine.solving import method_of, options_of, solve
 from pipelab.errors import UnknownName
 from pipelab.problem import Problem
-from pipelab.solving import Result, method_of, options_of, solve
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress

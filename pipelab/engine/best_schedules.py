@@ -32,8 +32,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import numpy as np
 
-from pipelab.answers import Answer
 from pipelab.display import NO_FORMULAS, number, table
+from pipelab.engine.answers import Answer
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
-from pipelab.engine.interrupts import noted_interrupts
+from pipelab.engine.answers import Result
+from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
 from pipelab.fields import is_list
+from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
-from pipelab.solving import METHODS, Result, method_of, options_of, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import TooLarge
+from pipelab.interrupts import noted_interrupts
 
 Made = TypeVar("Made")
 

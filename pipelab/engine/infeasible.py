@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from pipelab.display import listed
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance
-from pipelab.engine.stage_arrays import memory_parts
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
-from pipelab.solving import Result
+from pipelab.stage_arrays import memory_parts
 
 
 def infeasible_result(

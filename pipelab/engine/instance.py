@@ -22,20 +22,19 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost, link_unit
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.count import compositions, number_of_compositions
-from pipelab.engine.layer_runs import Spans, runs_of
-from pipelab.engine.stage_arrays import (
+from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
+from pipelab.errors import TooLarge
+from pipelab.layer_runs import Spans, runs_of
+from pipelab.problem import Problem, StageCost, link_unit
+from pipelab.stage_arrays import (
     StageTables,
     mixes_as_slowest,
     nodes_matter_alone,
     stage_tables,
 )
-from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
-from pipelab.errors import TooLarge
-from pipelab.problem import Problem
 
 _MOST_CELLS = 40_000_000  # compositions × kinds of span, or × types; 8 bytes each
 _FEW_COMPOSITIONS = 1_000

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import InstanceOf
 
-from pipelab.costs import fits_in
 from pipelab.display import (
     DOES_NOT_FIT,
     NOT_PROVEN,
@@ -18,14 +17,15 @@ from pipelab.display import (
     rate,
     table,
 )
+from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.solvers import choice
+from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
 from pipelab.fields import checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
-from pipelab.problem import Problem
-from pipelab.solving import Result, placement_in, solve
+from pipelab.problem import Problem, fits_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame

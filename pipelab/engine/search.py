@@ -15,7 +15,6 @@ import numpy as np
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import Instance
-from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.prices import comparable, price_per_hour, prices_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.solver_run import Progress
@@ -24,6 +23,7 @@ from pipelab.engine.walk import Found, Limit, Walk, Weight
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 

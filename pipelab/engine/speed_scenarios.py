@@ -14,13 +14,14 @@ from annotated_types import Gt, Lt
 
 from pipelab.costs import LayerTimes
 from pipelab.display import number, rate, table
+from pipelab.engine.answers import Result, placement_in
+from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import Real, checked_value, described, given, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result, placement_in, solve
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -123,7 +124,7 @@ class Sensitivity:
 
 def sensitivity(
     problem: Problem,
-    plan: Placement | Result | None = None,
+    placement: Placement | Result | None = None,
     within: float = 0.1,
     **options: Any,
 ) -> Sensitivity:
@@ -133,7 +134,7 @@ def sensitivity(
     ----------
     problem : Problem
         Its `costs` are a `Roofline`, `LayerTimes`, or have a method `with_speed`.
-    plan : Placement or Result, optional
+    placement : Placement or Result, optional
         By default the optimum.
     within : float
         Largest relative error of the speed of a type of GPU, above 0 and below 1.
@@ -164,7 +165,7 @@ def sensitivity(
     instance("sensitivity", "problem", problem, Problem, "a Problem")
     within = checked_value("sensitivity", "within", within, _WITHIN)
     best = solve(problem, **options)
-    placement = best.placement if plan is None else placement_in(plan, "sensitivity")
+    placement = best.placement if placement is None else placement_in(placement, "sensitivity")
     if placement is None:
         raise InvalidValue("sensitivity", [("problem", problem.name, best.reason or best.sentence)])
     scenarios = [Scenario("all", 1.0, evaluate(problem, placement).throughput, best)]

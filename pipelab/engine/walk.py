@@ -36,12 +36,12 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.engine.stages import OUTSIDE, Stages
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
+from pipelab.layer_runs import Spans, runs_of
 from pipelab.placement import Placement
 
 _UNITS = (

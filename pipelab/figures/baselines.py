@@ -30,8 +30,8 @@ from pipelab.figures.theme import (
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+    from pipelab.engine.answers import Result
     from pipelab.engine.comparison import Comparison
-    from pipelab.solving import Result
 
 _LEAST = 6  # rows that a chart on a page has room for, so that it keeps its height
 

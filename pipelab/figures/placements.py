@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from pipelab.costs import fits_in
 from pipelab.display import DOES_NOT_FIT, counted, rate
+from pipelab.engine.answers import Result, placement_in
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import (
@@ -21,8 +21,7 @@ from pipelab.figures.theme import (
     rows,
 )
 from pipelab.placement import Placement, Stage, named_layers
-from pipelab.problem import Problem
-from pipelab.solving import Result, placement_in
+from pipelab.problem import Problem, fits_in
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain
-from pipelab.hardware.measurements import error_bands
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -36,6 +35,8 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
     InvalidValue
         A column is missing.
     """
+    from pipelab.hardware.measurements import error_bands
+
     missing = [name for name in _COLUMNS if name not in table]
     if missing:
         expected = f"expected a table of against_measured, with {', '.join(missing)}"

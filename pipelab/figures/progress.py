@@ -10,7 +10,7 @@ from pipelab.figures.theme import TYPE_COLOURS, figure_of, finish, line, plain
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipelab.solving import Result
+    from pipelab.engine.answers import Result
 
 _BOUND, _BEST = TYPE_COLOURS[:2]
 

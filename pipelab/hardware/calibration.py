@@ -17,15 +17,15 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
+from pipelab.files.csv_cells import Row, read_objects
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.io.csv_cells import Row, read_objects
+from pipelab.hardware.roofline import Roofline
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.hardware.roofline import Roofline
 
 # How unsure a default is: standard deviation of its logarithm. 0.1 is about 10%.
 PRIORS = {
@@ -89,7 +89,7 @@ class Measurement:
         """Time of one traversal of the whole batch."""
         return self.measured if self.unit == "ms" else 1000 * self.workload.tokens / self.measured
 
-    def predicted(self, costs: "Roofline") -> float:
+    def predicted(self, costs: Roofline) -> float:
         """Predict the time by this cost model, in milliseconds."""
         return Traversal(self, costs).milliseconds(costs)
 
@@ -97,7 +97,7 @@ class Measurement:
 class Traversal:
     """What the time of a row is computed from, whatever the constants."""
 
-    def __init__(self, row: Measurement, costs: "Roofline") -> None:
+    def __init__(self, row: Measurement, costs: Roofline) -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
         self.engine = row.engine or costs.engine
         if self.engine not in costs.engines:
@@ -122,7 +122,7 @@ class Traversal:
         self.demand, self.span = Demand(model, row.workload), Span.of(model, layers)
         self.batch, self.degree = np.array([row.batch]), row.tensor_parallel
 
-    def milliseconds(self, costs: "Roofline") -> float:
+    def milliseconds(self, costs: Roofline) -> float:
         """Predict the time with the constants of this cost model, of which only the row's engine counts."""
         hardware = costs.running(self.engine).hardware(self.demand, [self.gpu])
         return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
@@ -148,7 +148,7 @@ def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
 class Calibration:
     """A cost model fitted to measurements, and how far off it was and is."""
 
-    costs: "Roofline"
+    costs: Roofline
     table: "DataFrame"  # a row per measurement: errors "before", "after" and "left_out"
     constants: "DataFrame"  # a row per constant that was fitted: "default", "fitted"
     warnings: tuple[str, ...]  # rows that contradict one another
@@ -172,7 +172,7 @@ class Calibration:
         return f"<p>{self.sentence}</p>{warned}{table(self.constants[moved], digits=4)}"
 
 
-def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:
+def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
     """Fit the constants of a cost model to these rows."""
     import pandas as pd
 
@@ -192,7 +192,7 @@ def calibrate(costs: "Roofline", rows: Sequence[Measurement]) -> Calibration:
 
 
 def predicted_from_others(
-    costs: "Roofline", rows: Sequence[Measurement], groups: Sequence[str]
+    costs: Roofline, rows: Sequence[Measurement], groups: Sequence[str]
 ) -> np.ndarray:
     """Error of every row, predicted by constants that were fitted without its group.
 
@@ -204,7 +204,7 @@ def predicted_from_others(
 class _Fit:
     """Rows, and the logarithms of factors on the constants that they depend on."""
 
-    def __init__(self, costs: "Roofline", rows: Sequence[Measurement]) -> None:
+    def __init__(self, costs: Roofline, rows: Sequence[Measurement]) -> None:
         self.costs, self.rows = costs, rows
         self.passes = [Traversal(row, costs) for row in rows]
         self.log_measured = np.log([row.milliseconds for row in rows])
@@ -260,7 +260,7 @@ class _Fit:
                 errors[inside] = self.errors(self.solved(others))[inside]
         return errors
 
-    def costs_with(self, theta: np.ndarray) -> "Roofline":
+    def costs_with(self, theta: np.ndarray) -> Roofline:
         """Return the cost model with its constants times these factors."""
         factor = dict(zip(self.constants, np.exp(theta).tolist(), strict=True))
         gpus, engines = dict(self.costs.gpus), dict(self.costs.engines)
@@ -280,7 +280,7 @@ class _Fit:
             )
         return replace(self.costs, gpus=gpus, engines=engines)
 
-    def changes(self, calibrated: "Roofline") -> "DataFrame":
+    def changes(self, calibrated: Roofline) -> "DataFrame":
         """Every constant that was fitted, as it was and as it is."""
         import pandas as pd
 

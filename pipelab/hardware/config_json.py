@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
+from pipelab.files.whole_files import named, read_json
 from pipelab.hardware.transformer import INT4_GROUP, LatentAttention, Transformer
-from pipelab.io.whole_files import named, read_json
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class _Config:
 
     def refused(self, what: str, reason: str) -> InvalidData:
         """Make an error for a model that `Transformer` cannot hold."""
-        instead = "describe a similar model with pl.Transformer(…), if an estimate will do"
+        instead = "describe a similar model with pl.hardware.Transformer(…), if an estimate will do"
         return InvalidData(f"{named(self.path)}: {what} is not supported: {reason}; {instead}")
 
     def get(self, key: str, default: Any = None) -> Any:

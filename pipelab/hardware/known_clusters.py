@@ -19,11 +19,11 @@ from pipelab.fields import (
     checked_arguments,
     described,
 )
+from pipelab.files.csv_cells import frame_of, read_objects
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import path_of
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
-from pipelab.io.csv_cells import frame_of, read_objects
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -66,14 +66,14 @@ def load_cluster(
     ] = None,
     network_gbit_per_s: Annotated[Positive | None, described("a number above 0")] = None,
     nodes: Flag = True,
-    file: str | Path | None = None,
+    path: str | Path | None = None,
 ) -> Cluster:
     """Load a cluster of `data/clusters.csv`, of your own file, or of your hosts' listings.
 
     Parameters
     ----------
     name : str or Path
-        One of `pl.clusters()`, or of your own file; or the path of a folder with the listings of
+        One of `pl.hardware.clusters()`, or of your own file; or the path of a folder with the listings of
         hosts (see Notes).
     gpus : dict of str to GPUFacts, optional
         By default `load_gpus()`: memory, price and the link inside a node come from there. Of
@@ -83,7 +83,7 @@ def load_cluster(
     nodes : bool
         Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
         and GPUs of all nodes are of one kind: fewer different stages to look at.
-    file : str or Path, optional
+    path : str or Path, optional
         A CSV with the columns of `data/clusters.csv`; not with a folder.
 
     Returns
@@ -128,25 +128,39 @@ def load_cluster(
     (24, 1.0, 1.0)
     """
     facts = load_gpus() if gpus is None else gpus
-    if isinstance(name, os.PathLike) and file is not None:
-        raise InvalidValue("load_cluster", [("file", file, "expected none beside a folder")])
-    path = data_dir() / "clusters.csv" if file is None else path_of("load_cluster", file, "file")
-    table = _read(path)
+    if isinstance(name, os.PathLike) and path is not None:
+        raise InvalidValue("load_cluster", [("path", path, "expected none beside a folder")])
+    source = data_dir() / "clusters.csv" if path is None else path_of("load_cluster", path)
+    table = _read(source)
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name and name not in table):
         folder = path_of("load_cluster", name, "name")
-        if file is None and os.path.isdir(folder):
+        if path is None and os.path.isdir(folder):
             return cluster_of_hosts(folder, facts, network_gbit_per_s, nodes)
     if not isinstance(name, str) or name not in table:
         asked = shown(os.fspath(name) if isinstance(name, os.PathLike) else name)
         known = nearest(asked.strip("'"), table)
         raise UnknownName(f"there is no cluster or folder {asked}; {known}")
-    return _cluster(f"{path}, {name}", table[name], facts, network_gbit_per_s, nodes)
+    return _cluster(f"{source}, {name}", table[name], facts, network_gbit_per_s, nodes)
 
 
 def cluster_of_counts(
     counts: Mapping[str, int], gpus_per_node: int, network_gbit_per_s: float
 ) -> Cluster:
     """Make a cluster of known GPUs on nodes of one type each; inside a node the GPUs' own links count.
+
+    Parameters
+    ----------
+    counts : mapping of GPU type to int
+        How many GPUs of each type there are.
+    gpus_per_node : int
+        The last node of a type may have fewer.
+    network_gbit_per_s : float
+        Between nodes, in Gbit/s.
+
+    Returns
+    -------
+    Cluster
+        GPUs know the name of their node.
 
     Raises
     ------
@@ -231,12 +245,12 @@ def _latency(nodes: list[_Node]) -> np.ndarray:
     return matrix
 
 
-def clusters(file: str | Path | None = None) -> "DataFrame":
+def clusters(path: str | Path | None = None) -> "DataFrame":
     """Show the clusters as a table, one row per sort of node.
 
     Parameters
     ----------
-    file : str or Path, optional
+    path : str or Path, optional
         A file of your own; by default `data/clusters.csv`.
 
     Returns
@@ -255,9 +269,9 @@ def clusters(file: str | Path | None = None) -> "DataFrame":
     Examples
     --------
     >>> import pipelab as pl
-    >>> int(pl.clusters().loc["helix-hetero42", "gpus"].sum())  # on 42 nodes
+    >>> int(pl.hardware.clusters().loc["helix-hetero42", "gpus"].sum())  # on 42 nodes
     64
     """
-    path = data_dir() / "clusters.csv" if file is None else path_of("clusters", file, "file")
+    path = data_dir() / "clusters.csv" if path is None else path_of("clusters", path)
     _read(path)  # refuses what does not fit
     return frame_of(path, "cluster")

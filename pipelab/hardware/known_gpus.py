@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Positive, Share, checked
-from pipelab.io.csv_cells import frame_of, read_by_name
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import path_of
+from pipelab.files.csv_cells import frame_of, read_by_name
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -175,7 +175,7 @@ def gpus(path: str | Path | None = None) -> "DataFrame":
     Examples
     --------
     >>> import pipelab as pl
-    >>> float(pl.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"])
+    >>> float(pl.hardware.gpus().loc["H100-SXM", "memory_bandwidth_gb_per_s"])
     3350.0
     """
     path = data_dir() / "gpus.csv" if path is None else path_of("gpus", path)

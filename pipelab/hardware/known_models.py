@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count
+from pipelab.files.csv_cells import frame_of, read_by_name
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import path_of
 from pipelab.hardware.config_json import model_of_config
 from pipelab.hardware.transformer import LatentAttention, Transformer
-from pipelab.io.csv_cells import frame_of, read_by_name
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -25,21 +25,21 @@ def load_model(
     *,
     precision: str | None = None,
     kv_precision: str = "bf16",
-    file: str | Path | None = None,
+    path: str | Path | None = None,
 ) -> Transformer:
     """Load a model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
 
     Parameters
     ----------
     name : str or Path
-        One of `pl.models()`, or of your own file. Or the path of a `config.json`, or of the folder
+        One of `pl.hardware.models()`, or of your own file. Or the path of a `config.json`, or of the folder
         that has one: of the families llama, mistral, mixtral, qwen2, qwen3 (with experts, too),
         deepseek_v2 and _v3, kimi_k2, gemma, gemma2 and gemma3, phi3, olmo2 and granite. Of a model
         that sees, too, the part for text (`text_config`), with a warning.
     precision, kv_precision : str
         In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. Of weights by
         default 16 bits, or what a `config.json` says in `quantization_config`.
-    file : str or Path, optional
+    path : str or Path, optional
         A CSV with the columns of `data/models.csv`.
 
     Returns
@@ -56,7 +56,7 @@ def load_model(
         column, or field. Or the model of a `config.json` has what `Transformer` has not, such as a
         state, or an encoder that reads the prompt; the message says what.
     InvalidValue
-        `file` is not a path.
+        `path` is not a path.
 
     References
     ----------
@@ -67,13 +67,13 @@ def load_model(
     >>> load_model("DeepSeek-V3", precision="fp8").kv_elements
     576
     """
-    table = _bundled() if file is None else _read(path_of("load_model", file, "file"))
+    table = _bundled() if path is None else _read(path_of("load_model", path))
     if isinstance(name, str) and name in table:
         precision = "bf16" if precision is None else precision
         return replace(table[name], precision=precision, kv_precision=kv_precision)
-    if file is None and _is_config(name):
+    if path is None and _is_config(name):
         return model_of_config(path_of("load_model", name, "name"), precision, kv_precision)
-    instead = "" if file is not None else ", or give the path of a config.json"
+    instead = "" if path is not None else ", or give the path of a config.json"
     raise UnknownName(f"there is no model {shown(name)}; {nearest(str(name), table)}{instead}")
 
 
@@ -104,12 +104,12 @@ def _make(**values: Any) -> Transformer:
     return Transformer(**values)
 
 
-def models(file: str | Path | None = None) -> "DataFrame":
+def models(path: str | Path | None = None) -> "DataFrame":
     """Show the models as a table, one row each.
 
     Parameters
     ----------
-    file : str or Path, optional
+    path : str or Path, optional
         A file of your own; by default `data/models.csv`.
 
     Returns
@@ -128,11 +128,11 @@ def models(file: str | Path | None = None) -> "DataFrame":
     Examples
     --------
     >>> import pipelab as pl
-    >>> table = pl.models()
+    >>> table = pl.hardware.models()
     >>> bool((table["parameters"] == table["parameters_published"]).all())
     True
     """
-    path = data_dir() / "models.csv" if file is None else path_of("models", file, "file")
+    path = data_dir() / "models.csv" if path is None else path_of("models", path)
     found = _read(path)
     table = frame_of(path, "model")
     table.insert(0, "parameters", [found[name].parameters() for name in table.index])

@@ -9,23 +9,23 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import CostModel, StageCost, link_unit, pass_time, whole_sequences
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import (
+from pipelab.costs import pass_time, whole_sequences
+from pipelab.errors import InvalidData, InvalidValue
+from pipelab.fields import Count, Flag, Positive, checked
+from pipelab.files.csv_cells import read_objects
+from pipelab.files.whole_files import path_of
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.measurement_files import Stated, stated_of, table_of
+from pipelab.hardware.roofline import Roofline
+from pipelab.layer_runs import runs_of
+from pipelab.problem import CostModel, Problem, StageCost, link_unit
+from pipelab.stage_arrays import (
     StageTables,
     memory_parts,
     mixes_as_slowest,
     nodes_matter_alone,
     stage_tables,
 )
-from pipelab.errors import InvalidData, InvalidValue
-from pipelab.fields import Count, Flag, Positive, checked
-from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.measurement_files import Stated, stated_of, table_of
-from pipelab.hardware.roofline import Roofline
-from pipelab.io.csv_cells import read_objects
-from pipelab.io.whole_files import path_of
-from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pipelab.hardware.transformer import Transformer

@@ -16,12 +16,13 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict, StringConstraints
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Count, NotNegative, Positive, checked, described
-from pipelab.hardware.calibration import Measurement
+from pipelab.fields import Count, NotNegative, Positive, checked, described, instance
+from pipelab.files.csv_cells import NUMBER, Row, read_objects
+from pipelab.files.whole_files import json_of, named, path_of, read_text
+from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models
-from pipelab.io.csv_cells import NUMBER, Row, read_objects
-from pipelab.io.whole_files import json_of, named, read_text
+from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
     "llama-bench -o json, vllm bench serve or latency, Vidur's mlp.csv, Helix's …_bs2time.csv"
@@ -581,3 +582,44 @@ def _phase_by_name(path: Path) -> Phase:
     phases: dict[str, Phase] = {"prompt": "prefill", "decode": "decode"}
     of = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
     return _said(phases.get(path.name[:6]), "phase", named(path), of)
+
+
+def calibrate(costs: Roofline, path: str | Path, **stated: Any) -> Calibration:
+    """Fit the constants of engines and GPUs to measured times.
+
+    Parameters
+    ----------
+    costs : Roofline
+        Whose constants are the priors.
+    path : str or Path
+        A CSV with the columns of `data/measured_times.csv`; or what another tool measured:
+        `llama-bench -o json`, `vllm bench serve` or `latency` (JSON), Vidur's `mlp.csv`, Helix's
+        `prompt_bs2time.csv` and `decode_bs2time.csv`.
+    **stated
+        What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
+        `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
+        `node_gb_per_s`. `notebooks/data.md` says what each format needs.
+
+    Returns
+    -------
+    Calibration
+        `costs`, the fitted Roofline; `table` with the error of every row before, after, and
+        predicted from the other rows; `constants`; and `warnings` where rows contradict one
+        another.
+
+    Raises
+    ------
+    InvalidData
+        The file is not there or cannot be read, a value does not fit, or neither the file nor
+        `stated` says what is needed.
+    InvalidValue
+        `path` is not a path, or a stated fact does not fit.
+    UnknownName
+        The model is unknown.
+    """
+    instance("calibrate", "costs", costs, Roofline, "Roofline()")
+    path = path_of("calibrate", path)
+    kind, facts = stated_of("calibrate", path, stated)
+    if kind == "own":
+        return fit_constants(costs, [one for _, one in read_measurements(path)])
+    return fit_constants(costs, measurements_of(path, kind, facts, costs.gpus))

@@ -13,18 +13,17 @@ from pipelab.cluster import GPU
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.fields import instance
+from pipelab.files.csv_cells import frame_of, place
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import path_of
 from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline
-from pipelab.io.csv_cells import frame_of, place
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import path_of
-from pipelab.problem import Workload
+from pipelab.problem import Problem, Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-    from pipelab.problem import Problem
 
 LEAST_ROWS = 20  # of a kind; quantiles of fewer say little
 _WORDS = {
@@ -34,14 +33,14 @@ _WORDS = {
 }
 
 
-def against_measured(costs: Roofline | None = None, file: str | Path | None = None) -> "DataFrame":
+def against_measured(costs: Roofline | None = None, path: str | Path | None = None) -> "DataFrame":
     """Compare each measurement with what the roofline predicts.
 
     Parameters
     ----------
     costs : Roofline, optional
         By default `Roofline()`. A row that names an engine is predicted for that engine.
-    file : str or Path, optional
+    path : str or Path, optional
         A CSV with the columns of `data/measured_times.csv`.
 
     Returns
@@ -57,7 +56,7 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
         The file is not there or cannot be read, a value does not fit, or there is no such model,
         precision, engine or GPU.
     InvalidValue
-        `costs` is no `Roofline`, or `file` is not a path.
+        `costs` is no `Roofline`, or `path` is not a path.
 
     References
     ----------
@@ -67,14 +66,14 @@ def against_measured(costs: Roofline | None = None, file: str | Path | None = No
     Examples
     --------
     >>> import pipelab as pl
-    >>> table = pl.against_measured()
+    >>> table = pl.hardware.against_measured()
     >>> bool(table["error"].abs().median() < 0.08)
     True
     """
     costs = Roofline() if costs is None else costs
     instance("against_measured", "costs", costs, Roofline, "Roofline()")
-    path = data_dir() / "measured_times.csv"
-    path = path if file is None else path_of("against_measured", file, "file")
+    bundled = data_dir() / "measured_times.csv"
+    path = bundled if path is None else path_of("against_measured", path)
     table = frame_of(path, "what").reset_index()
     times, predicted = [], []
     for row, one in read_measurements(path):
@@ -121,12 +120,38 @@ class ExpectedRate:
         return f"{escape(self.sentence)} Whether another plan would then be better: {ask}."
 
 
-def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
-    """Return the band of this plan's attainable rate: stages are off as similar stages were, links are exact.
+def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | None:
+    """Say how far a plan's rate may be off, by published times that no constant was fitted to.
 
-    Rows of one kind have a phase and a number of GPUs per layer; if there are too few, the phase
-    alone. None of them reads prompts with a mixture of experts.
+    Parameters
+    ----------
+    problem : Problem
+        Whose phase counts.
+    evaluation : Evaluation
+        Of the plan, such as `result.evaluation`.
+
+    Returns
+    -------
+    ExpectedRate or None
+        None of other cost models than `Roofline`.
+        `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
+        share for `pl.sensitivity`; and a `sentence`. The first three are None if no such time
+        was compared: prompts of mixtures of experts.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
+    >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    >>> result = pl.solve(problem)
+    >>> expected = pl.hardware.expected_rate(problem, result.evaluation)
+    >>> expected.low < result.throughput < expected.high
+    True
     """
+    # Stages are off as similar stages were, links are exact. Rows of one kind have a phase and a number of
+    # GPUs per layer; if there are too few, the phase alone. None of them reads prompts with a mixture of experts.
+    if not isinstance(problem.costs, Roofline):
+        return None
     if doubt := doubt_of(problem):
         return ExpectedRate(None, None, None, doubt)
     phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
@@ -150,7 +175,7 @@ def expected_rate(problem: "Problem", evaluation: Evaluation) -> ExpectedRate:
     return ExpectedRate(float(low), float(high), float(within), sentence)
 
 
-def doubt_of(problem: "Problem") -> str:
+def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
     experts = getattr(problem.model, "has_experts", False)
     if not experts or problem.workload.phase not in ("prefill", "mixed"):

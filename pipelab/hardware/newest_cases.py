@@ -18,10 +18,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.fields import Positive, checked, python_value
-from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.roofline import Roofline
-from pipelab.hardware.transformer import Transformer
-from pipelab.io.case_files import (
+from pipelab.files.case_files import (
     PoolRow,
     check_names,
     number_of,
@@ -29,7 +26,10 @@ from pipelab.io.case_files import (
     read_bandwidth,
     read_pool,
 )
-from pipelab.io.csv_cells import Row, place, plain, read_rows
+from pipelab.files.csv_cells import Row, place, plain, read_rows
+from pipelab.hardware.known_gpus import load_gpus
+from pipelab.hardware.roofline import Roofline
+from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Problem, Workload
 
 _MODEL = {

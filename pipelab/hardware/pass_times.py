@@ -33,12 +33,12 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
-from pipelab.engine.layer_runs import runs_of
 from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.training_memory import activation_bytes
 from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
+from pipelab.layer_runs import runs_of
 from pipelab.problem import Workload
 
 # Of a layer: as most are, or without experts where most have them.

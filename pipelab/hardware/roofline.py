@@ -8,17 +8,16 @@ value per type of GPU or one for all.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, lru_cache
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from annotated_types import MinLen
 from pydantic import InstanceOf
 
 from pipelab.cluster import GPU
-from pipelab.costs import MEMORY_SLACK, StageCost, pass_time, whole_sequences
-from pipelab.engine.stage_arrays import StageTables
+from pipelab.costs import TrainingCost, pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.evaluation import StageReport
 from pipelab.fields import (
     Count,
     Flag,
@@ -26,25 +25,25 @@ from pipelab.fields import (
     Share,
     checked,
     checked_arguments,
+    checked_value,
     described,
     python_value,
 )
 from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
+from pipelab.hardware.training_memory import (
+    ADAM_BYTES,
+    UPDATE_BYTES,
+    Recompute,
+    activation_bytes,
+    head_bytes,
+    weight_share,
+)
 from pipelab.hardware.transformer import Transformer
-from pipelab.io.whole_files import path_of
-from pipelab.problem import Problem, Workload
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-
-    from pipelab.costs import TrainingCost
-    from pipelab.evaluation import Evaluation, StageReport
-    from pipelab.hardware.calibration import Calibration
-    from pipelab.hardware.measurements import ExpectedRate
-    from pipelab.hardware.what_fits import Capacity
-    from pipelab.placement import Placement
+from pipelab.placement import Placement
+from pipelab.problem import MEMORY_SLACK, Problem, StageCost, Workload
+from pipelab.stage_arrays import StageTables
 
 TRAINER = "Megatron"  # trains where the engine is one for inference
 WithDimensions = Annotated[
@@ -155,7 +154,7 @@ class Roofline:
     tensor_parallel: Flag = True
     prefer: Literal["rate", "time"] = "rate"
 
-    nodes_matter_alone = True  # identical nodes are interchangeable: see `engine.stage_arrays`
+    nodes_matter_alone = True  # identical nodes are interchangeable: see `stage_arrays`
 
     def __post_init__(self) -> None:
         if self.engine not in self.engines:
@@ -435,61 +434,7 @@ class Roofline:
         best = stages.best(stages.shared_batches(batch_split))
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
-    @checked_arguments
-    def node_mixes(
-        self,
-        model: WithDimensions,
-        workload: Annotated[Workload, described("a Workload")],
-        gpu: Annotated[GPU, described("a GPU")],
-        gpus: Count,
-    ) -> "DataFrame":
-        """Every mix of tensor parallelism, pipeline stages and replicas on one node.
-
-        The sequences of the workload (`batch_size` · `in_flight`) are shared among the replicas; a
-        replica has as many microbatches in flight as stages, each of an equal share, rounded up.
-        Layers are cut so that the slowest stage is as fast as can be.
-
-        Parameters
-        ----------
-        model : Transformer
-            What the node serves.
-        workload : Workload
-            All that it serves at once.
-        gpu : GPU
-            One of the node's, all of which are equal, with `node` and `node_gb_per_s`.
-        gpus : int
-            How many the node has; every mix uses all of them.
-
-        Returns
-        -------
-        pandas.DataFrame
-            One row per mix, what fits first, then by rate: `tensor_parallel`, `stages`, `replicas`,
-            `sequences` (after rounding), `tokens_per_s`, `seconds_per_turn` (in decode the time per
-            token of every stream), `memory_needed_gb` on the fullest GPU, with what must stay free,
-            `memory_offered_gb` and `fits`.
-
-        Raises
-        ------
-        InvalidValue
-            An argument is of another kind, the type is not known, the GPU has no node, or the phase
-            is training.
-
-        Examples
-        --------
-        >>> import pipelab as pl
-        >>> gpu = pl.GPU("H100-SXM", 80, node="dgx", node_gb_per_s=450)
-        >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(4096, 32, "decode")
-        >>> table = pl.Roofline().node_mixes(llama, load, gpu, 8)
-        >>> table.loc[0, ["tensor_parallel", "stages", "replicas"]].tolist()
-        [8, 1, 1]
-        """
-        from pipelab.hardware.what_fits import mixes_of_node
-
-        return mixes_of_node(self, model, workload, gpu, gpus)
-
-    def training_cost(
-        self, problem: Problem, report: "StageReport", **options: Any
-    ) -> "TrainingCost":
+    def training_cost(self, problem: Problem, report: StageReport, **options: Any) -> TrainingCost:
         """Return what one stage of a placement takes and keeps in training.
 
         Parameters
@@ -520,8 +465,6 @@ class Roofline:
         see `pipelab.hardware.training_memory`. `course.training_errors` holds all of it against
         published times.
         """
-        from pipelab.hardware.training_times import training_cost
-
         return training_cost(self.for_training(), problem, report, **options)
 
     def training_table(
@@ -544,11 +487,9 @@ class Roofline:
             Shape (8, U): the fields of `TrainingCost`. None where different GPUs share the batch
             unevenly.
         """
-        from pipelab.hardware.training_times import training_table
-
         return training_table(self.for_training(), problem, gpus, **options)
 
-    def mfu(self, problem: Problem, placement: "Placement", tokens_per_s: float) -> float:
+    def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
 
         Parameters
@@ -570,119 +511,10 @@ class Roofline:
         ----------
         A. Chowdhery et al., *PaLM: Scaling Language Modeling with Pathways*, 2022, appendix B.
         """
-        from pipelab.hardware.training_times import training_flops
-
         load, gpus = problem.workload, problem.cluster.gpus
         used = [gpus[g].type for stage in placement.stages for g in stage.gpus]
         peak = sum(self.gpus[kind].fp16_tflop_per_s for kind in used) * 1e12
         return tokens_per_s * training_flops(problem.model, load) / (load.tokens * peak)
-
-    def capacity(self, problem: Problem, placement: "Placement") -> "Capacity":
-        """Return what a placement holds: the longest context, the most sequences, and which stage limits them.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose memory counts; its workload says how many sequences have the longest context, and
-            how long the most sequences are. It need not fit itself.
-        placement : Placement
-            Valid but for memory.
-
-        Returns
-        -------
-        Capacity
-            `context` (tokens), `sequences` (at once), and `to_frame()` with both of every stage.
-
-        Raises
-        ------
-        InvalidPlacement
-            A rule besides memory is broken.
-        InvalidValue
-            An argument is of another kind.
-
-        Examples
-        --------
-        >>> import pipelab as pl
-        >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
-        >>> held = problem.costs.capacity(problem, pl.Placement.of([(32, (0,))]))
-        >>> held.context > 40_000, held.sequences
-        (True, 5)
-        """
-        from pipelab.hardware.what_fits import capacity
-
-        return capacity(problem, placement)
-
-    def expected_rate(self, problem: Problem, evaluation: "Evaluation") -> "ExpectedRate":
-        """Say how far a plan's rate may be off, by published times that no constant was fitted to.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose phase counts.
-        evaluation : Evaluation
-            Of the plan, such as `result.evaluation`.
-
-        Returns
-        -------
-        ExpectedRate
-            `low` and `high` in tokens/s, between which four of five measured times lie; `within`, a
-            share for `pl.sensitivity`; and a `sentence`. The first three are None where no such time
-            was compared: prompts of mixtures of experts.
-
-        Examples
-        --------
-        >>> import pipelab as pl
-        >>> cluster, load = pl.Cluster.from_counts({"L4": 2}, 24, 1), pl.Workload(2048, 1, "decode")
-        >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
-        >>> result = pl.solve(problem)
-        >>> expected = problem.costs.expected_rate(problem, result.evaluation)
-        >>> expected.low < result.throughput < expected.high
-        True
-        """
-        from pipelab.hardware.measurements import expected_rate
-
-        return expected_rate(problem, evaluation)
-
-    def calibrated(self, file: str | Path, **stated: Any) -> "Calibration":
-        """Fit the constants of engines and GPUs to measured times; today's are the priors.
-
-        Parameters
-        ----------
-        file : str or Path
-            A CSV with the columns of `data/measured_times.csv`; or what another tool measured:
-            `llama-bench -o json`, `vllm bench serve` or `latency` (JSON), Vidur's `mlp.csv`, Helix's
-            `prompt_bs2time.csv` and `decode_bs2time.csv`.
-        **stated
-            What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
-            `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and
-            `node_gb_per_s`. `notebooks/data.md` says what each format needs.
-
-        Returns
-        -------
-        Calibration
-            `costs`, the fitted Roofline; `table` with the error of every row before, after, and
-            predicted from the other rows; `constants`; and `warnings` where rows contradict one
-            another.
-
-        Raises
-        ------
-        InvalidData
-            The file is not there or cannot be read, a value does not fit, or neither the file nor
-            `stated` says what is needed.
-        InvalidValue
-            `file` is not a path, or a stated fact does not fit.
-        UnknownName
-            The model is unknown.
-        """
-        from pipelab.hardware.calibration import calibrate, read_measurements
-        from pipelab.hardware.measurement_files import measurements_of, stated_of
-
-        path = path_of("calibrated", file, "file")
-        kind, facts = stated_of("calibrated", path, stated)
-        if kind == "own":
-            return calibrate(self, [one for _, one in read_measurements(path)])
-        return calibrate(self, measurements_of(path, kind, facts, self.gpus))
 
     @checked_arguments
     def pass_seconds(
@@ -992,3 +824,206 @@ def balanced_batches(
     b = np.where(there, done_by(time, row, span), 0.0)
     b *= (whole / (count[row] * b).sum(axis=1))[:, None]  # the last bits
     return b.reshape(stages, spans, kinds).transpose(0, 2, 1)
+
+
+# A stage in training, by the roofline: forward, both gradients, the step, and what is kept.
+# With M the FLOPs of the matrices in a forward and A those of (causal, fused) attention, an input
+# gradient takes M + 2.5·A, as attention computes its scores again and five products instead of two,
+# and a weight gradient takes M. Between the products, norms, activations and the like move every byte
+# that is kept of a microbatch so many times (`Engine.activation_moves`), in the forward and again in
+# the input gradient; a weight gradient has products alone. The input gradient all-reduces as often as
+# the forward, weight gradients never. Selective recomputation is what fused attention does already;
+# full recomputation runs the forward again.
+
+
+class Attention(NamedTuple):
+    """FLOPs of attention in training, over those of a causal forward."""
+
+    forward: float
+    backward: float
+
+
+FUSED = Attention(1.0, 2.5)  # FlashAttention: causal, and the scores are computed again
+UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores are kept
+
+
+def training_cost(
+    costs: Roofline, problem: Problem, report: StageReport, **options: Any
+) -> TrainingCost:
+    """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
+    layers, gpus = report.stage.layers, report.stage.gpus
+    span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
+    even = (problem.workload.batch_size / len(gpus),) * len(gpus)
+    batch = report.batch if report.degree == 1 else even
+    found = _stages(costs, problem, gpus, span, parameters, batch, **options)
+    return TrainingCost(*(float(value) for value in found))
+
+
+def training_table(
+    costs: Roofline, problem: Problem, ids: Sequence[int], **options: Any
+) -> np.ndarray | None:
+    """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
+
+    None where shares of the batch depend on the span.
+    """
+    gpus, model = [problem.cluster.gpus[g] for g in ids], problem.model
+    if problem.batch_split != "even" and len(set(gpus)) > 1:
+        return None
+    spans = zip(*model.spans.examples, strict=True)
+    parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
+    batch = (problem.workload.batch_size / len(ids),) * len(ids)
+    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **options)
+
+
+def _stages(
+    costs: Roofline,
+    problem: Problem,
+    ids: Sequence[int],
+    span: Span,
+    parameters: Any,
+    batch: tuple[float, ...],
+    *,
+    recompute: Recompute = "none",
+    bytes_per_parameter: float | None = None,
+) -> np.ndarray:
+    """Return the fields of `TrainingCost`, one number for one span, or an array for many."""
+    if bytes_per_parameter is None:
+        bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
+    checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
+    model, load = problem.model, replace(problem.workload, phase="training")
+    demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
+    # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
+    # Serving may prefer to share the batch where training has to cut layers, and so may this.
+    shared = {1: batch}
+    kinds = tuple(dict.fromkeys(gpus))
+    counts = np.array([[gpus.count(kind) for kind in kinds]])
+    for t in Candidates(costs, demand, kinds, counts, span).degrees():
+        shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
+    modes, busy = [], []
+    for t, shares in shared.items():
+        whole = [float(whole_sequences(share)) for share in shares]
+        times = [
+            gradients(costs, demand, gpu, span, b, t, demand.stored_bytes(span, b, t))
+            for gpu, b in dict.fromkeys(zip(gpus, whole, strict=True))
+            if b > 0
+        ]
+        forward, back, weight = (np.maximum.reduce(column) for column in zip(*times, strict=True))
+        busy.append(forward + back + weight)
+        tokens = max(whole) * load.sequence_length
+        kept = _kept(model, span, tokens, load.sequence_length, t, recompute)
+        if recompute == "full":
+            back = back + forward
+        step = _step(costs, demand, problem, ids, t, parameters / t)
+        state = parameters / t * bytes_per_parameter / 1e9
+        modes.append(np.stack(np.broadcast_arrays(forward, back, weight, step, state, *kept)))
+    best = np.argmin(np.stack(busy), axis=0)
+    return np.take_along_axis(np.stack(modes), best[None, None], axis=0)[0]
+
+
+def _kept(
+    model: Transformer, span: Span, tokens: float, sequence: int, degree: int, recompute: Recompute
+) -> tuple[Any, Any, float]:
+    """GB of activations until the input gradient, from there to the weight gradient, and once."""
+    one_layer = activation_bytes(
+        model, tokens, sequence=sequence, recompute=recompute, degree=degree
+    )
+    head = span.last * head_bytes(model, tokens, degree)
+    # Not recomputed: of one layer all is there again while its backward runs, and what weight
+    # gradients need stays until they run.
+    stored = activation_bytes(model, tokens, sequence=sequence, degree=degree)
+    return (
+        (span.layers * one_layer + head) / 1e9,
+        (span.layers * weight_share(model) * stored + head) / 1e9,
+        stored / 1e9 if recompute == "full" else 0.0,
+    )
+
+
+def gradients(
+    costs: Roofline,
+    demand: Demand,
+    gpu: GPU,
+    span: Span,
+    b: float,
+    degree: int,
+    stored: Any,
+    attention: Attention = FUSED,
+) -> tuple[Any, Any, Any]:
+    """Seconds of forward, input gradient and weight gradient on one GPU.
+
+    Parameters
+    ----------
+    stored : float or float array
+        Bytes that these layers keep of a microbatch on this GPU.
+    attention : Attention
+        How it is computed.
+    """
+    hardware = costs.hardware(demand, [gpu]).take(0)
+    causal = hardware.layers_seconds(span, b, degree)
+    shared: Any = 0.0
+    if degree > 1:
+        shared = span.layers * hardware.layer_collectives(b, degree)
+    matrices, pairs = _forward_flops(demand, span, b)
+    alone = (causal - shared) / (matrices + pairs)
+    besides = shared + hardware.moving_seconds(stored)
+    return (
+        alone * (matrices + attention.forward * pairs) + besides,
+        alone * (matrices + attention.backward * pairs) + besides,
+        alone * matrices,
+    )
+
+
+def training_flops(model: Transformer, load: Workload) -> float:
+    """FLOPs of a microbatch, forward and backward, by which MFU is counted.
+
+    As Chowdhery et al. (PaLM, 2022) and Korthikanti et al. count them: three times those of a
+    forward, of attention all pairs of tokens as if none were masked, nothing recomputed.
+    """
+    demand = Demand(model, replace(load, phase="training"))
+    matrices, pairs = _forward_flops(demand, Span.of(model, range(model.layers)), load.batch_size)
+    return float(3 * (matrices + UNFUSED.forward * pairs))
+
+
+def _forward_flops(demand: Demand, span: Span, b: float) -> tuple[Any, Any]:
+    """FLOPs of matrices, and of causal attention, in a forward of b sequences."""
+    matrices = (
+        (span.layers - span.dense) * demand.layer_flops("ordinary", b)
+        + span.dense * demand.layer_flops("dense", b)
+        + span.last * demand.head_flops(b)
+    )
+    pairs = sum(
+        sum(numbers.values()) * b * own.attention_flops() for own, numbers in demand.groups(span)
+    )
+    return matrices, pairs
+
+
+def _gradient_bytes(costs: Roofline) -> float:
+    """Per parameter; `for_training` has chosen an engine that says so."""
+    return costs.constants.gradient_bytes or 0.0
+
+
+def update_seconds(costs: Roofline, bandwidth: float, parameters: Any) -> Any:
+    """Seconds of Adam's step on so many parameters of one GPU."""
+    return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
+
+
+def _step(
+    costs: Roofline,
+    demand: Demand,
+    problem: Problem,
+    ids: Sequence[int],
+    degree: int,
+    parameters: Any,
+) -> Any:
+    """Seconds to add up the gradients of the stage's replicas in a ring, and to update its weights."""
+    cluster = problem.cluster
+    gpus = [cluster.gpus[g] for g in ids]
+    slowest = min(
+        float(costs.hardware(demand, [gpu]).take(0).bandwidth) for gpu in dict.fromkeys(gpus)
+    )
+    update, gradient = update_seconds(costs, slowest, parameters), _gradient_bytes(costs)
+    replicas = len(gpus) // degree
+    if replicas == 1:
+        return update
+    link = min(cluster.bandwidth_between(i, j) for i in ids for j in ids if i != j)
+    ring = 2 * (replicas - 1) / replicas * parameters * gradient / (link * 1e9) if link else np.inf
+    return update + ring

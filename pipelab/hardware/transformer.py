@@ -9,9 +9,9 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from pipelab.engine.layer_runs import Spans, spans_of
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, checked
+from pipelab.layer_runs import Spans, spans_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -3,20 +3,19 @@
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import answered, fits_in
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
-from pipelab.fields import instance
+from pipelab.fields import Count, checked_arguments, described, instance
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.roofline import Roofline, can_cut
+from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Problem, Workload, answered, fits_in
 from pipelab.splits import split_minmax
 
 if TYPE_CHECKING:
@@ -99,10 +98,20 @@ class Capacity:
 
 
 def capacity(problem: Problem, placement: Placement) -> Capacity:
-    """Find the longest context and the most sequences of a placement, stage by stage.
+    """Find what a placement holds: the longest context, the most sequences, and which stage limits them.
 
-    Any cost model answers: a stage holds what the evaluator finds to fit. A longer context, and one more
-    sequence, never need less memory; so halving finds the last that fits.
+    Parameters
+    ----------
+    problem : Problem
+        Whose memory counts; its workload says how many sequences have the longest context, and
+        how long the most sequences are. It need not fit itself.
+    placement : Placement
+        Valid but for memory.
+
+    Returns
+    -------
+    Capacity
+        `context` (tokens), `sequences` (at once), and `to_frame()` with both of every stage.
 
     Raises
     ------
@@ -110,7 +119,17 @@ def capacity(problem: Problem, placement: Placement) -> Capacity:
         A rule besides memory is broken.
     InvalidValue
         An argument is of another kind.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> cluster, load = pl.Cluster.from_counts({"L4": 1}, 24, 1), pl.Workload(8192, 1, "decode")
+    >>> problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    >>> held = pl.hardware.capacity(problem, pl.Placement.of([(32, (0,))]))
+    >>> held.context > 40_000, held.sequences
+    (True, 5)
     """
+    # A longer context, and one more sequence, never need less memory; so halving finds the last that fits.
     instance("capacity", "problem", problem, Problem, "a Problem")
     instance("capacity", "placement", placement, Placement, "a Placement")
     defects = broken_rules(problem, placement)
@@ -152,10 +171,56 @@ def _least(values: list[int | None]) -> int | None:
     return min(known) if known else None
 
 
-def mixes_of_node(
-    costs: Roofline, model: Transformer, workload: Workload, gpu: GPU, gpus: int
+@checked_arguments
+def node_mixes(
+    costs: Annotated[Roofline, described("a Roofline, such as Roofline()")],
+    model: WithDimensions,
+    workload: Annotated[Workload, described("a Workload")],
+    gpu: Annotated[GPU, described("a GPU")],
+    gpus: Count,
 ) -> "DataFrame":
-    """Return the table of `Roofline.node_mixes`."""
+    """Every mix of tensor parallelism, pipeline stages and replicas on one node.
+
+    The sequences of the workload (`batch_size` · `in_flight`) are shared among the replicas; a
+    replica has as many microbatches in flight as stages, each of an equal share, rounded up.
+    Layers are cut so that the slowest stage is as fast as can be.
+
+    Parameters
+    ----------
+    costs : Roofline
+        Whose rates and memory count.
+    model : Transformer
+        What the node serves.
+    workload : Workload
+        All that it serves at once.
+    gpu : GPU
+        One of the node's, all of which are equal, with `node` and `node_gb_per_s`.
+    gpus : int
+        How many the node has; every mix uses all of them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per mix, what fits first, then by rate: `tensor_parallel`, `stages`, `replicas`,
+        `sequences` (after rounding), `tokens_per_s`, `seconds_per_turn` (in decode the time per
+        token of every stream), `memory_needed_gb` on the fullest GPU, with what must stay free,
+        `memory_offered_gb` and `fits`.
+
+    Raises
+    ------
+    InvalidValue
+        An argument is of another kind, the type is not known, the GPU has no node, or the phase
+        is training.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> gpu = pl.GPU("H100-SXM", 80, node="dgx", node_gb_per_s=450)
+    >>> llama, load = pl.load_model("Llama-3-70B"), pl.Workload(4096, 32, "decode")
+    >>> table = pl.hardware.node_mixes(pl.Roofline(), llama, load, gpu, 8)
+    >>> table.loc[0, ["tensor_parallel", "stages", "replicas"]].tolist()
+    [8, 1, 1]
+    """
     import pandas as pd
 
     if not gpu.node:

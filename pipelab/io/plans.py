@@ -10,21 +10,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pipelab.costs import link_unit
+from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
-from pipelab.io.cases_csv import load_case
-from pipelab.io.csv_cells import plain
+from pipelab.files.csv_cells import plain
+from pipelab.files.whole_files import path_of, read_json, write_to
 from pipelab.io.schedule_files import to_csv
 from pipelab.io.trace_files import chrome_trace
-from pipelab.io.whole_files import path_of, read_json, write_to
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem
+from pipelab.problem import Problem, link_unit
 from pipelab.schedules import Schedule
-from pipelab.solving import Result, placement_in
+from pipelab.writeup.cases_csv import load_case
 
 _FIELDS = ("first_layer", "last_layer", "gpus")
 _RATE, _SHARES = "throughput_tokens_per_s", "sequences_per_gpu"

@@ -5,18 +5,20 @@ from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from pipelab.engine.answers import Result
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
+from pipelab.engine.solving import solve
 from pipelab.engine.speed_scenarios import sensitivity
 from pipelab.errors import PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.figures.baselines import Row, row_of
+from pipelab.hardware.measurements import ExpectedRate, expected_rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result, solve
 from pipelab.widgets.mix_values import Mix, problem_of
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
@@ -156,11 +158,9 @@ def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterat
         yield tried.sentence
 
 
-def expected_of(problem: Problem, evaluation: Evaluation | None) -> Any:
+def expected_of(problem: Problem, evaluation: Evaluation | None) -> ExpectedRate | None:
     """Return how far the rate may be off, or None if the cost model does not know."""
-    if evaluation is None or not hasattr(problem.costs, "expected_rate"):
-        return None
-    return problem.costs.expected_rate(problem, evaluation)
+    return None if evaluation is None else expected_rate(problem, evaluation)
 
 
 def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:

@@ -276,7 +276,7 @@ def explore_mix(
     Parameters
     ----------
     source : str
-        A bundled case (`pl.cases()`) or a model (`pl.models()`).
+        A bundled case (`pl.writeup.cases()`) or a model (`pl.hardware.models()`).
     counts : mapping of GPU type to int, optional
         By default a case's own GPUs, and a small mix for a model. For a case, the numbers that
         differ; for a model, the types that get sliders.

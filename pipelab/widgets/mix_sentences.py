@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from pipelab.display import counted, listed, outcome_of, rate
+from pipelab.engine.answers import Result
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.scoring import Score
 from pipelab.engine.tolerances import ONE_ANSWER
@@ -15,7 +16,6 @@ from pipelab.figures.placements import what_limits
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
-from pipelab.solving import Result
 from pipelab.widgets.mix_answers import Answer, money, tightest
 from pipelab.widgets.mix_values import LINEAR, Mix
 

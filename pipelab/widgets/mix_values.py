@@ -12,12 +12,12 @@ from pipelab.fields import Count, Later, Positive, checked, whole_number
 from pipelab.hardware.known_clusters import cluster_of_counts
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model, models
-from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.hardware.roofline import Roofline
-from pipelab.io.cases_csv import cases, load_case, load_coefficients
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 from pipelab.widgets.script import Script, Term, literal, public
+from pipelab.writeup.cases_csv import cases, load_case, load_coefficients
+from pipelab.writeup.linear_rates import LinearThroughput
 
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
@@ -45,8 +45,8 @@ class Mix:
     Parameters
     ----------
     source : str
-        A bundled case (its own model and GPUs) or a model of `pl.models()` (GPU types of
-        `pl.gpus()`).
+        A bundled case (its own model and GPUs) or a model of `pl.hardware.models()` (GPU types of
+        `pl.hardware.gpus()`).
     counts : tuple of (str, int)
         How many GPUs of each type.
     phase, batch, context, output_tokens, in_flight
@@ -285,10 +285,10 @@ def _cluster(script: Script, mix: Mix) -> Term:
     if mix.gpus_per_node > 1:
         some = {t: n for t, n in counts.items() if n}
         gbit = 8 * (mix.network_gb_per_s or 0.0)
-        joined = Term("cluster_of_counts", lambda: cluster_of_counts)
+        joined = public(cluster_of_counts, "pl.hardware")
         return script.let("cluster", joined(some, mix.gpus_per_node, gbit))
     named = script.let("counts", literal(counts))
-    facts = script.let("facts", public(load_gpus)())
+    facts = script.let("facts", public(load_gpus, "pl.hardware")())
 
     def of_each(name: str, field: str) -> Term:
         text = f"{{t: facts[t].{field} for t in counts}}"
@@ -304,11 +304,11 @@ def _costs(script: Script, mix: Mix) -> Term:
     types = [t for t, n in mix.counts if n]
     if mix.costs in ROOFLINE:
         return script.let("costs", public(Roofline)(**ROOFLINE[mix.costs]))
-    script.let("known", public(load_coefficients)().coefficients)
+    script.let("known", public(load_coefficients, "pl.writeup")().coefficients)
     generation = 't.split("-")[0]'
     text = f"{{t: known[{generation}] for t in {types} if {generation} in known}}"
     known = Term(text, lambda: _coefficients(mix.costs, types))
-    return script.let("costs", public(LinearThroughput)(known, **LINEAR[mix.costs]))
+    return script.let("costs", public(LinearThroughput, "pl.writeup")(known, **LINEAR[mix.costs]))
 
 
 def _coefficients(name: str, types: Sequence[str]) -> dict:

@@ -71,13 +71,7 @@ class Script:
         body = "\n".join(self.lines) + "\n"
         head = "import dataclasses\n\n" if "dataclasses." in body else ""
         head += "import pipelab as pl\n"
-        for name, module in _IMPORTS.items():
-            head += f"from {module} import {name}\n" if f"{name}(" in body else ""
         return f"{head}\n{body}"
-
-
-# What a script may use besides `pl` and dataclasses.
-_IMPORTS = {"cluster_of_counts": "pipelab.hardware.known_clusters"}
 
 
 def literal(value: Any) -> Term:
@@ -85,9 +79,9 @@ def literal(value: Any) -> Term:
     return Term(_text(value), lambda: value)
 
 
-def public(function: Callable) -> Term:
-    """Return a name of `pl` as a term."""
-    return Term(f"pl.{function.__name__}", lambda: function)
+def public(function: Callable, module: str = "pl") -> Term:
+    """Return a public name as a term."""
+    return Term(f"{module}.{function.__name__}", lambda: function)
 
 
 def _text(x: Any) -> str:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import duration, ending, rate
 from pipelab.engine.schedules import RULES
+from pipelab.engine.solving import solve
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.errors import PipelabError, UnknownName, nearest, shown
 from pipelab.fields import given, whole_number
 from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem
-from pipelab.solving import solve
 from pipelab.widgets.mix_answers import keep, kept
 from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
 from pipelab.widgets.script import Script, Term

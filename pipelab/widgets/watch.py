@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import ipywidgets as widgets
 
 from pipelab.display import REFUSED, counted, ended, proven_among, rate
+from pipelab.engine.answers import Result
 from pipelab.engine.background import solve_in_background
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
@@ -18,7 +19,6 @@ from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result
 from pipelab.widgets.background import pending, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.parts import Explorer, Words, shared

@@ -16,10 +16,10 @@ import numpy as np
 import pandas as pd
 
 import pipelab as pl
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import write_to
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import write_to
 
-RATES = pl.load_coefficients().coefficients
+RATES = pl.writeup.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)
 BANDWIDTH = (25.0, 50.0, 100.0, 200.0, 400.0)
 # as the write-up: in tokens/s these links would hardly ever bind
@@ -32,7 +32,7 @@ def types(number, rng):
     rates = {}
     for i in range(number):
         c = base[i % len(base)]
-        rates[f"type {i}"] = pl.Coefficients(
+        rates[f"type {i}"] = pl.writeup.Coefficients(
             c.per_token, c.per_sequence, c.per_layer, c.constant * float(rng.uniform(0.7, 1.3))
         )
     return rates, {name: float(rng.choice(MEMORY)) for name in rates}
@@ -50,7 +50,7 @@ def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
         cluster,
         model,
         pl.Workload(512, 32),
-        pl.LinearThroughput(rates, link_units=_UNITS),
+        pl.writeup.LinearThroughput(rates, link_units=_UNITS),
         per_stage,
         same_type_stages=False,
     )
@@ -74,7 +74,7 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
         cluster,
         model,
         pl.Workload(1024, 32),
-        pl.LinearThroughput(rates, link_units=_UNITS),
+        pl.writeup.LinearThroughput(rates, link_units=_UNITS),
         per_stage,
         same_type_stages=False,
     )
@@ -155,7 +155,7 @@ def side_by_side(quick):
                 rows = [
                     timed(problem, method, **options) for _ in range(1 if method == "joint" else 5)
                 ]
-            except pl.TooLarge as error:
+            except pl.errors.TooLarge as error:
                 print(case, k, form, error)
                 continue
             best = sorted(rows, key=lambda r: r["seconds"])[len(rows) // 2]

@@ -17,8 +17,8 @@ from aggregated import all_different, by_nodes, by_types
 import pipelab as pl
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.hardware.linear_rates import with_link_units
-from pipelab.io.whole_files import write_to
+from pipelab.files.whole_files import write_to
+from pipelab.writeup.linear_rates import with_link_units
 
 LIMIT = 60.0  # seconds for each question
 USD_PER_HOUR = (0.25, 0.4, 0.6, 0.9, 1.3, 1.8, 2.4, 3.1)

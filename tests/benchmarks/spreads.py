@@ -19,7 +19,7 @@ import oracle
 import pipelab as pl
 from pipelab.engine.methods.latency import solve_for_latency
 
-REFUSALS = (pl.InvalidValue, pl.NotApplicable, pl.TooLarge)
+REFUSALS = (pl.errors.InvalidValue, pl.errors.NotApplicable, pl.errors.TooLarge)
 CLOSE = 1e-9
 
 

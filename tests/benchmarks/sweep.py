@@ -48,7 +48,7 @@ def timed(points, jobs, file):
     from joblib.externals.loky import get_reusable_executor
 
     began, used = time.perf_counter(), processor_seconds()
-    sweep = pl.sweep(make, points, file=file, jobs=jobs, progress=False)
+    sweep = pl.sweep(make, points, path=file, jobs=jobs, progress=False)
     seconds = time.perf_counter() - began
     get_reusable_executor().shutdown(wait=True)  # what children used is known once they have ended
     on_points = sum(row["seconds"] for row in sweep.rows)

@@ -8,8 +8,8 @@ from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.ledger.claims import COLUMNS, FAILED, KINDS, VERDICTS, Claim, kind_of
-from pipelab.engine.interrupts import noted_interrupts
 from pipelab.errors import UnknownName, nearest
+from pipelab.interrupts import noted_interrupts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -317,7 +317,7 @@ def reproduce(documents: Iterable[str] | None = None, *, progress: bool = False)
     Examples
     --------
     >>> import pipelab as pl
-    >>> ledger = pl.reproduce(["pmetal"])
+    >>> ledger = pl.course.reproduce(["pmetal"])
     >>> len(ledger.changed), list(ledger.find("cover 0..num_layers").data["verdict"])
     (0, ['holds on what was tried'])
     """

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import pipelab as pl
 from pipelab.course import published_programs as published
 from pipelab.course.ledger.claims import (
     DIFFERENT,
@@ -29,7 +28,21 @@ from pipelab.course.ledger.claims import (
     tried,
 )
 from pipelab.course.ledger.writeup import once, tiny
+from pipelab.engine.schedules.rules import schedule
+from pipelab.engine.timeline.costs import StageCosts
+from pipelab.engine.timeline.timeline import simulate
+from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.placement import Placement
+from pipelab.splits import (
+    bottleneck,
+    split_bandwidth_aware,
+    split_by_flops,
+    split_even,
+    split_exhaustive,
+    split_minmax,
+    split_proportional,
+)
 
 if TYPE_CHECKING:
     from pipelab.engine.timeline import Timeline
@@ -161,7 +174,7 @@ def differ(answer: Any, right: Any) -> Shown:
 
 def run(order: "Schedule") -> "Timeline":
     """A schedule against the clock, F = I = W = 1."""
-    return pl.simulate(order, pl.StageCosts(1, 1, 1).cut_for(order))
+    return simulate(order, StageCosts(1, 1, 1).cut_for(order))
 
 
 # pmetal's layer_assignment.rs
@@ -201,7 +214,7 @@ def uneven(layers: int, memory: list[int]) -> Shown:
     Remark: The last node takes what rounding leaves over.
     """
     held = sizes(published.assign_layers_proportional(layers, memory))
-    right = sizes(pl.split_even(layers, len(memory)))
+    right = sizes(split_even(layers, len(memory)))
     return differ(held, right) if max(held) - min(held) > 1 else None
 
 
@@ -222,7 +235,7 @@ def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
     own = published.assign_layers_bandwidth_aware(layers, *megabytes)
-    best = pl.split_minmax([1] * layers, nodes, speeds=bandwidth)
+    best = split_minmax([1] * layers, nodes, speeds=bandwidth)
     found = [
         (held := sizes(split), max(n / b for n, b in zip(held, bandwidth, strict=True)))
         for split in (own, best)
@@ -238,10 +251,10 @@ def exhaustive(bandwidth: list[int]) -> Shown:
     Tested: every split is tried, and the best is right
     How: 30 layers, split_exhaustive and split_minmax
     """
-    rules = pl.split_exhaustive, pl.split_minmax
+    rules = split_exhaustive, split_minmax
     ones, nodes = [1] * 30, len(bandwidth)
     cuts = [given(rule(ones, nodes, speeds=bandwidth)) for rule in rules]
-    every, quick = (pl.bottleneck(cut, ones, bandwidth) for cut in cuts)
+    every, quick = (bottleneck(cut, ones, bandwidth) for cut in cuts)
     return differ(every, quick)
 
 
@@ -284,7 +297,7 @@ def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown
     """two or three nodes: available_ram is never used"""
     first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     wrong = (first - second) * (memory[0] - memory[1]) < 0
-    right = pl.split_bandwidth_aware(layers, memory, bandwidth)
+    right = split_bandwidth_aware(layers, memory, bandwidth)
     return differ([first, second], sizes(right)) if wrong else None
 
 
@@ -346,8 +359,8 @@ def layers_before_a_link() -> object:
     How: transfers/s over one link of tiny, behind one layer and behind three, by evaluate
     Remark: One activation tensor crosses, however many layers made it.
     """
-    cuts = [pl.Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
-    return tuple(once(pl.evaluate, tiny(), cut).links[0].throughput for cut in cuts)
+    cuts = [Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
+    return tuple(once(evaluate, tiny(), cut).links[0].throughput for cut in cuts)
 
 
 @pmetal(
@@ -410,7 +423,7 @@ def no_memory(layers: int, memory: list[int]) -> Shown:
 def sum_overflows(layers: int, memory: list[int]) -> Shown:
     """proportional: the sum of the memory overflows"""
     panic = panics(published.assign_layers_proportional, layers, memory)
-    return (panic, str(sizes(pl.split_proportional(layers, memory)))) if panic else None
+    return (panic, str(sizes(split_proportional(layers, memory)))) if panic else None
 
 
 @claim(CLAIMS, "pmetal", "mod tests", HOLDS)
@@ -507,7 +520,7 @@ def refusals() -> object:
     product(range(1, 3), range(1, 3), range(1, 3)),
     COMPLETE,
     at="pub enum PipelineSchedule",
-    known=lambda: (run(pl.schedule("Interleaved1F1B", P, M)).makespan,),
+    known=lambda: (run(schedule("Interleaved1F1B", P, M)).makespan,),
 )
 def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     """interleaved: the number of virtual stages is dropped
@@ -525,7 +538,7 @@ def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     [each for n in range(1, 4) for each in product(lists(n, (1, 2)), range(1, 4))],
     COMPLETE,
     at="pub fn partition_layers_by_flops",
-    known=lambda: tuple(pl.bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
+    known=lambda: tuple(bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
 )
 def indexes(flops: list[int], stages: int) -> Shown:
     """partition_layers_by_flops: an index out of bounds, though there are layers enough
@@ -537,12 +550,12 @@ def indexes(flops: list[int], stages: int) -> Shown:
     {}, where {} is possible.
     """
     panic = panics(published.seed_by_flops, flops, stages) if len(flops) >= stages else None
-    return (panic, str(sizes(pl.split_by_flops(flops, stages)))) if panic else None
+    return (panic, str(sizes(split_by_flops(flops, stages)))) if panic else None
 
 
 def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
     """Its cut into two stages, and the one with the least bottleneck."""
-    return published.seed_by_flops(flops, 2), given(pl.split_minmax(flops, 2))
+    return published.seed_by_flops(flops, 2), given(split_minmax(flops, 2))
 
 
 @scheduler([(f,) for n in (2, 3) for f in lists(n, range(1, 5))], SLOWER_TRUTH)
@@ -550,7 +563,7 @@ def not_least(flops: list[int]) -> Shown:
     """partition_layers_by_flops: not the least bottleneck"""
     if panics(published.seed_by_flops, flops, 2):
         return None
-    own, best = (pl.bottleneck(cut, flops) for cut in both_cuts(flops))
+    own, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
     return (f"a stage of {own:g}", f"no stage above {best:g}") if own > best else None
 
 
@@ -592,7 +605,7 @@ def formula(stages: int, microbatches: int) -> Shown:
     How: the formula, and 1F1B against the clock; up to 4 ranks and microbatches
     Remark: 1F1B saves memory, no time: its bubble is GPipe's. With one microbatch the formula is right ({}).
     """
-    clock = run(pl.schedule("1F1B", stages, microbatches)).bubble_fraction
+    clock = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
 
 
@@ -617,7 +630,7 @@ def memory_ratio(stages: int, microbatches: int) -> Shown:
     How: the formula, and the most microbatches in flight; up to 3 ranks and microbatches
     Remark: On one rank it exceeds 1.
     """
-    orders = (pl.schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
+    orders = (schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
     one, gpipe = (max(run(order).peak_in_flight) for order in orders)
     return differ(published.scheduler_memory_ratio(stages, microbatches), one / gpipe)
 
@@ -663,7 +676,7 @@ def gpipe_time(ranks: int, microbatches: int) -> Shown:
     Tested: GPipe's makespan
     How: its order and pipelab's against the clock; 2 to 6 ranks, up to 8 microbatches
     """
-    own, right = published.scheduler_gpipe, partial(pl.schedule, "GPipe")
+    own, right = published.scheduler_gpipe, partial(schedule, "GPipe")
     return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
 
 
@@ -676,7 +689,7 @@ def ahead(stages: int, microbatches: int) -> Shown:
     How: microbatches in flight by rank, its and 1F1B's; up to 3 ranks and microbatches
     Remark: One forward too many runs ahead.
     """
-    orders = published.scheduler_1f1b, partial(pl.schedule, "1F1B")
+    orders = published.scheduler_1f1b, partial(schedule, "1F1B")
     held = (run(order(stages, microbatches)).peak_in_flight for order in orders)
     return differ(*(f"{' '.join(map(str, ranks))} in flight" for ranks in held))
 
@@ -791,7 +804,7 @@ def unmarked(stages: int, microbatches: int) -> Shown:
     """
     order = published.clock_1f1b(stages, microbatches)
     listed = any("IDLE" in row(order, rank) for rank in range(stages))
-    idle = run(pl.schedule("1F1B", stages, microbatches)).bubble_fraction
+    idle = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return ("no Idle", f"{idle:.0%} of the time is Idle") if idle and not listed else None
 
 
@@ -828,7 +841,7 @@ def steady_state(stages: int, microbatches: int) -> Shown:
     Tested: pipelab's 1F1B
     How: its order and pl.schedule's; 1 to 6 stages, 1 to 8 micro-batches
     """
-    own, right = published.clock_1f1b, partial(pl.schedule, "1F1B")
+    own, right = published.clock_1f1b, partial(schedule, "1F1B")
     return differ(*(order(stages, microbatches).actions for order in (own, right)))
 
 
@@ -850,7 +863,7 @@ def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
     known=lambda: (
         *(P, M),
         *(run(published.clock_interleaved(P, M, v)).bubble_ratio for v in (4, 2)),
-        run(pl.schedule("Interleaved1F1B", P, M)).bubble_ratio,
+        run(schedule("Interleaved1F1B", P, M)).bubble_ratio,
     ),
 )
 def serial(stages: int, microbatches: int, chunks: int) -> Shown:
@@ -913,7 +926,7 @@ def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
         *(P, M),
         run(published.clock_zero_bubble(P, M)).makespan,
         run(published.clock_1f1b(P, M)).makespan,
-        run(pl.schedule("ZBH1", P, M)).makespan,
+        run(schedule("ZBH1", P, M)).makespan,
     ),
 )
 def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
@@ -956,7 +969,7 @@ def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
 @boostr(product(range(1, 4), range(1, 4)), RUN)
 def unfilled(stages: int, microbatches: int) -> Shown:
     """zero bubble: no weight gradient fills a bubble"""
-    orders = published.clock_zero_bubble, partial(pl.schedule, "ZBH1")
+    orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
     own, right = (run(order(stages, microbatches)).makespan for order in orders)
     return (f"ends at {own:g}", f"ends at {right:g}") if own > right else None
 

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-import pipelab as pl
-from pipelab import course
+from pipelab.cluster import GPU, Cluster
 from pipelab.course.ledger.claims import (
     ABOVE,
     ASSUMED,
@@ -34,19 +33,31 @@ from pipelab.course.ledger.claims import (
     claim,
     tried,
 )
-from pipelab.course.type_count import average_link
-from pipelab.engine.methods.joint import gigabytes
+from pipelab.course.n05 import leave_out
+from pipelab.engine.classes import gpu_classes
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.methods.joint import gigabytes, joint_lp_bound, joint_program, joint_size
+from pipelab.engine.methods.single_gpu import single_gpu_size
+from pipelab.engine.methods.type_count import average_link
+from pipelab.engine.solving import solve
+from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.hardware.linear_rates import with_link_units
-from pipelab.io.cases_csv import author_settings
+from pipelab.hardware.known_models import load_model
+from pipelab.hardware.roofline import Roofline
+from pipelab.placement import Placement
+from pipelab.problem import Model
+from pipelab.writeup.cases_csv import author_settings, cases, load_case
+from pipelab.writeup.linear_rates import with_link_units
 
 if TYPE_CHECKING:
     from pipelab.course.n05 import LeftOut
+    from pipelab.engine.answers import Result
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.evaluation import Evaluation, StageReport
     from pipelab.placement import Placement
     from pipelab.problem import Problem
-    from pipelab.solving import Result
 
 CLAIMS: list[Claim] = []
 NEEDED = 16  # random problems
@@ -64,7 +75,7 @@ def once(question: Callable, *arguments: Any, **options: Any) -> Any:
 
 def case(name: str, per_stage: int = 1, **rules: Any) -> "Problem":
     """A bundled case with this number of GPUs per stage."""
-    return once(pl.load_case, name, max_gpus_per_stage=per_stage, **rules)
+    return once(load_case, name, max_gpus_per_stage=per_stage, **rules)
 
 
 def tiny() -> "Problem":
@@ -79,12 +90,12 @@ def slow(problem: "Problem") -> "Problem":
 
 def with_model(problem: "Problem", **changes: Any) -> "Problem":
     """The same with another model."""
-    return replace(problem, model=replace(cast(pl.Model, problem.model), **changes))
+    return replace(problem, model=replace(cast(Model, problem.model), **changes))
 
 
 def best(name: str, per_stage: int = 1, **rules: Any) -> "Result":
     """The proven optimum of a case."""
-    return once(pl.solve, case(name, per_stage, **rules), "aggregated")
+    return once(solve, case(name, per_stage, **rules), "aggregated")
 
 
 def optimum(name: str, per_stage: int = 1, **rules: Any) -> float:
@@ -94,17 +105,17 @@ def optimum(name: str, per_stage: int = 1, **rules: Any) -> float:
 
 def best_of_all(problem: "Problem") -> float:
     """The best rate of all placements, each tried."""
-    return once(pl.solve, problem, "exhaustive").throughput
+    return once(solve, problem, "exhaustive").throughput
 
 
 def joint(problem: "Problem", **options: Any) -> "Result":
     """The joint ILP's answer."""
-    return once(pl.solve, problem, "joint", **options)
+    return once(solve, problem, "joint", **options)
 
 
 def heuristic(problem: "Problem", **options: Any) -> "Result":
     """The failed heuristic's answer."""
-    return once(pl.solve, problem, "type_count", **options)
+    return once(solve, problem, "type_count", **options)
 
 
 def predicted(problem: "Problem", **options: Any) -> float:
@@ -114,12 +125,12 @@ def predicted(problem: "Problem", **options: Any) -> float:
 
 def size(name: str, per_stage: int = 1, **rules: Any) -> dict[str, int]:
     """What the joint ILP of a case would consist of."""
-    return once(course.joint_size, case(name, per_stage, **rules))
+    return once(joint_size, case(name, per_stage, **rules))
 
 
 def original(segments: str = "as_run") -> dict[str, int]:
     """What the original MILP of medium consists of, as its author ran it or as the text has it."""
-    return once(course.single_gpu_size, case("medium"), segments)
+    return once(single_gpu_size, case("medium"), segments)
 
 
 def rate(name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
@@ -132,7 +143,7 @@ def rate(name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
 def limitless(per_stage: int) -> int:
     """GPU sets of at most this number of the demo's GPUs, memory aside."""
     roomy = with_model(case("demo", per_stage), layers=1, layer_weight_gb=0.001)
-    return once(course.count_candidates, roomy)["allocations"]
+    return once(count_candidates, roomy)["allocations"]
 
 
 def with_ms(big_m: str) -> float:
@@ -143,21 +154,21 @@ def with_ms(big_m: str) -> float:
 def efficiency(factor: float) -> float:
     """tiny's optimum with another factor in place of 0.85."""
     problem = replace(tiny(), costs=replace(tiny().costs, efficiency=factor))
-    return once(pl.solve, problem, "aggregated").throughput
+    return once(solve, problem, "aggregated").throughput
 
 
 def three_heterogeneous() -> "Problem":
     """Three heterogeneous GPUs that are all needed, on slow links."""
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     memory = {"A100": 60, "V100": 32, "T4": 32}
-    three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, memory, links)
+    three = Cluster.from_counts({"A100": 1, "V100": 1, "T4": 1}, memory, links)
     problem = with_model(tiny(), layer_weight_gb=25)
     return replace(problem, cluster=three, name="three heterogeneous GPUs")
 
 
 def left_out(*families: str) -> "LeftOut":
     """Those, by the joint ILP in cvxpy without some families of rows."""
-    return once(course.leave_out, three_heterogeneous(), *families)
+    return once(leave_out, three_heterogeneous(), *families)
 
 
 def sets_meant(problem: "Problem") -> int:
@@ -173,8 +184,8 @@ def random_problem(number: int) -> "Problem":
     # four layers on four GPUs take SCIP as long as all others
     layers = int(rng.integers(2, 4 if gpus == 4 else 5))
     memory = 2 + weight * rng.choice([1, 2, 3, 5], gpus)
-    pool = tuple(pl.GPU(str(rng.choice(TYPES)), float(gb)) for gb in memory)
-    cluster = pl.Cluster(pool, rng.uniform(10, 100, (gpus, gpus)))
+    pool = tuple(GPU(str(rng.choice(TYPES)), float(gb)) for gb in memory)
+    cluster = Cluster(pool, rng.uniform(10, 100, (gpus, gpus)))
     problem = with_model(tiny(), layers=layers, layer_weight_gb=weight)
     return replace(problem, cluster=cluster, name=f"random problem {number}")
 
@@ -183,13 +194,13 @@ def random_problems() -> list["Problem"]:
     """The first that have a placement, and whose best one has several stages."""
     found = []
     for problem in map(random_problem, range(9 * NEEDED)):
-        answer = once(pl.solve, problem, "exhaustive").placement
+        answer = once(solve, problem, "exhaustive").placement
         if answer is not None and len(answer) > 1:
             found.append(problem)
         if len(found) == NEEDED:
             return found
     wanted = f"expected {NEEDED} with several stages"
-    raise pl.InvalidValue("the ledger", [("random problems", len(found), wanted)])
+    raise InvalidValue("the ledger", [("random problems", len(found), wanted)])
 
 
 def same(one: float | None, other: float | None, within: float = 1e-9) -> bool:
@@ -200,8 +211,8 @@ def same(one: float | None, other: float | None, within: float = 1e-9) -> bool:
 def evaluator_accepts(problem: "Problem", placement: "Placement") -> bool:
     """Whether it is a placement."""
     try:
-        pl.evaluate(problem, placement)
-    except pl.InvalidPlacement:
+        evaluate(problem, placement)
+    except InvalidPlacement:
         return False
     return True
 
@@ -231,7 +242,7 @@ def scenario(*gpus: int) -> "Evaluation":
         (8, 4, 2), (tuple(range(10 * i, 10 * i + n)) for i, n in enumerate(gpus)), strict=True
     )
     problem = case("demo", 4, link_units="tokens")
-    return once(pl.evaluate, problem, pl.Placement.of(list(stages)))
+    return once(evaluate, problem, Placement.of(list(stages)))
 
 
 @motivation(HOLDS, ABOVE)
@@ -346,8 +357,8 @@ def growth_with_gpus() -> object:
     medium = case("medium")
     types, numbers = medium.cluster.kinds, medium.cluster.kind_count
     counts = {gpu.type: 2 * int(n) for gpu, n in zip(types, numbers, strict=True)}
-    cluster = pl.Cluster.from_counts(counts, {gpu.type: gpu.memory_gb for gpu in types}, 600)
-    twice = course.single_gpu_size(replace(medium, cluster=cluster))
+    cluster = Cluster.from_counts(counts, {gpu.type: gpu.memory_gb for gpu in types}, 600)
+    twice = single_gpu_size(replace(medium, cluster=cluster))
     return 2 * original("all")["variables"], twice["variables"]
 
 
@@ -392,7 +403,7 @@ def must_use_every_type() -> object:
     text does not give: with the recovered 2 GB the optimum has {} stage, with 5 GB {}.
     """
     heavy = (with_model(case("demo"), layer_weight_gb=gb) for gb in (2, 5))
-    return tuple(len(given(once(pl.solve, p, "aggregated").placement)) for p in heavy)
+    return tuple(len(given(once(solve, p, "aggregated").placement)) for p in heavy)
 
 
 @limitations(ASSUMED)
@@ -476,8 +487,8 @@ def scenario_is_optimal() -> object:
     How: tokens/s of that placement, and of the same cuts on an H100 each, by evaluate
     Remark: The optimum with up to four GPUs per stage is {}.
     """
-    three_h100 = pl.Placement.of([(8, (0,)), (4, (1,)), (2, (2,))])
-    faster = once(pl.evaluate, case("demo", 4, link_units="tokens"), three_h100)
+    three_h100 = Placement.of([(8, (0,)), (4, (1,)), (2, (2,))])
+    faster = once(evaluate, case("demo", 4, link_units="tokens"), three_h100)
     stages = given(best("demo", 4).evaluation).stages
     types = ", ".join(f"{len(s.stage.gpus)}×{s.gpu_types[0]}" for s in stages)
     return Found((scenario(1, 2, 4).throughput, faster.throughput), known=(types,))
@@ -525,8 +536,8 @@ def links_differ() -> object:
     How: small, links ÷ 8: A100 number 0 and V100 number 4, and the same with number 6
     """
     problem = slow(case("small"))
-    cuts = [pl.Placement.of([(6, (0,)), (6, (v100,))]) for v100 in (4, 6)]
-    return tuple(pl.evaluate(problem, placement).throughput for placement in cuts)
+    cuts = [Placement.of([(6, (0,)), (6, (v100,))]) for v100 in (4, 6)]
+    return tuple(evaluate(problem, placement).throughput for placement in cuts)
 
 
 @insight(TRIED)
@@ -539,9 +550,9 @@ def memory_of_each_gpu() -> object:
     pool = {gpu.type: gpu for gpu in tiny().cluster.kinds}
 
     def fits(types: tuple[str, str], layers: int, weight: int) -> bool:
-        cluster = pl.Cluster(tuple(pool[t] for t in types), np.full((2, 2), 400.0))
+        cluster = Cluster(tuple(pool[t] for t in types), np.full((2, 2), 400.0))
         problem = with_model(tiny(), layers=layers, layer_weight_gb=weight)
-        one_stage = pl.Placement.of([(layers, (0, 1))])
+        one_stage = Placement.of([(layers, (0, 1))])
         return evaluator_accepts(replace(problem, cluster=cluster), one_stage)
 
     found = []
@@ -560,7 +571,7 @@ def both_at_once() -> object:
     Tested: less otherwise
     How: optimum of small, and an even split placed afterwards
     """
-    return optimum("small"), once(pl.solve, case("small"), "even").throughput
+    return optimum("small"), once(solve, case("small"), "even").throughput
 
 
 # "Failed Attempt: Heuristic Hybrid Solver"
@@ -582,11 +593,11 @@ def which_three() -> object:
     def classes(gpu_type: str) -> int:
         """The most classes into which links divide the GPUs of a type, over cases with three or more of them."""
         found = []
-        for name in pl.cases():
+        for name in cases():
             cluster = case(name).cluster
             mine = [i for i, gpu in enumerate(cluster.gpus) if gpu.type == gpu_type]
             if name != "demo" and len(mine) >= 3:  # the demo's links were never published
-                found.append(len({int(c) for c in course.gpu_classes(cluster).of[mine]}))
+                found.append(len({int(c) for c in gpu_classes(cluster).of[mine]}))
         return max(found)
 
     return classes("H100"), classes("V100")
@@ -600,7 +611,7 @@ def meaningless_rows() -> object:
     How: two A100 that need two stages: its answer with the row, and with rows that count GPUs
     Remark: For GPU number 0 it lets each type hold one stage only: a meaning, and too strong a row.
     """
-    two = pl.Cluster.from_counts({"A100": 2}, 80, 400)
+    two = Cluster.from_counts({"A100": 2}, 80, 400)
     problem = replace(with_model(tiny(), layer_weight_gb=25), cluster=two, max_gpus_per_stage=1)
     rates = (predicted(problem, rows=rows) for rows in ("as_written", "counting"))
     return tuple("infeasible" if r is None else f"{r:.6g} tokens/s" for r in rates)
@@ -680,10 +691,10 @@ def fungible_gpus() -> object:
     """
     # two are needed; the fastest has slow links
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
-    three = pl.Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
+    three = Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
     problem = replace(with_model(tiny(), layer_weight_gb=25), cluster=three, max_gpus_per_stage=1)
     both = [
-        (predicted(each), once(pl.solve, each, "aggregated").throughput)
+        (predicted(each), once(solve, each, "aggregated").throughput)
         for each in (problem, with_link_units(problem, "tokens"))
     ]
     without = predicted(tiny(), factor=False), given(joint(tiny()).throughput)
@@ -748,10 +759,10 @@ def segment_9_14() -> object:
     How: Segment(1,8) and Segment(9,14) on its GPUs, by evaluate
     Remark: The second field is a size: Segment(9,14) ends at layer 22. Segment(9,6) is meant.
     """
-    stages = pl.Placement.of([(8, (0,)), (14, (10, 11))])
+    stages = Placement.of([(8, (0,)), (14, (10, 11))])
     try:
-        return f"{pl.evaluate(case('demo', 3), stages).throughput}"
-    except pl.InvalidPlacement as error:
+        return f"{evaluate(case('demo', 3), stages).throughput}"
+    except InvalidPlacement as error:
         return f"{error}"
 
 
@@ -774,12 +785,12 @@ def one_rate_each() -> object:
     Tested: one rate for each allocation
     How: rates listed for tiny, and its allocations
     """
-    return len(once(course.enumerate_candidates, tiny()).throughput), size("tiny", 2)["allocations"]
+    return len(once(enumerate_candidates, tiny()).throughput), size("tiny", 2)["allocations"]
 
 
 def row_allows(by_layers: bool) -> Trial:
     """Where the other demand is met: pairs of tiny's allocations that a row allows exactly if the evaluator does."""
-    candidates = once(course.enumerate_candidates, tiny())
+    candidates = once(enumerate_candidates, tiny())
     sets = [set(candidates.sets[s]) for s in candidates.set_of]
     spans = [range(*ends) for ends in zip(candidates.start, candidates.stop, strict=True)]
     found = []
@@ -834,7 +845,7 @@ def connection_rows() -> object:
     Tested: they leave the links of a placement, and no other
     How: placements of tiny with two stages: connections with both ends chosen, and the one link
     """
-    candidates = once(course.enumerate_candidates, tiny())
+    candidates = once(enumerate_candidates, tiny())
     tail, head, found = candidates.tail, candidates.head, []
     for a, b in pairs(candidates):
         if evaluator_accepts(tiny(), candidates.placement(np.array((a, b)))):
@@ -852,7 +863,7 @@ def linear_throughput() -> object:
     How: LP bound and optimum of tiny
     Remark: Linear, and redundant: τ and ρ can be put in where they are used, with the same LP bound.
     """
-    bound = once(course.joint_lp_bound, tiny(), "written", "as_written")
+    bound = once(joint_lp_bound, tiny(), "written", "as_written")
     return bound, given(joint(tiny()).throughput)
 
 
@@ -888,7 +899,7 @@ def slowest_type() -> object:
     problem, found = tiny(), []
 
     def together(layers: int, *types: str) -> float:
-        gpus = [pl.GPU(t, 80) for t in types]
+        gpus = [GPU(t, 80) for t in types]
         return problem.costs.stage(problem.model, problem.workload, gpus, layers, "even").throughput
 
     for one, other, layers in product(TYPES, TYPES, range(1, problem.model.layers + 1)):
@@ -920,7 +931,7 @@ def tensor_size() -> object:
 
 def cases_of_each_size() -> Iterator[tuple[str, dict[str, int], int]]:
     """Published cases with one to three GPUs per stage: in words, the joint ILP's size, and GPU sets."""
-    for name, most in product(pl.cases(), (1, 2, 3)):
+    for name, most in product(cases(), (1, 2, 3)):
         gpus = len(case(name).cluster)
         sets = sum(comb(gpus, k) for k in range(1, most + 1))
         yield f"{name} with {most} GPUs per stage", size(name, most), sets
@@ -966,9 +977,9 @@ def rows_of_layers_and_gpus() -> object:
     Remark: Every allocation has two rows of its own, also where nothing can follow.
     """
     flat = with_model(case("demo", 3), layers=1)
-    counts = course.count_candidates(flat)
+    counts = count_candidates(flat)
     parts = sum(counts[part] for part in ("layers", "gpus", "connections"))
-    return parts, course.joint_size(flat)["rows"]
+    return parts, joint_size(flat)["rows"]
 
 
 @problem_size(NONE)
@@ -1105,7 +1116,7 @@ def original_timeout() -> object:
     How: solve(tiny, 'single_gpu'), the program as its author ran it, proven
     Remark: The author's own solution file has solve_status 2, optimal, at that rate. Here SCIP ends {}.
     """
-    answer = once(pl.solve, case("tiny"), "single_gpu", segments="as_run")
+    answer = once(solve, case("tiny"), "single_gpu", segments="as_run")
     return Found(answer.throughput, known=(answer.status,))
 
 
@@ -1170,7 +1181,7 @@ def these_gpus_only() -> object:
 
     problem, least = tiny(), optimum("tiny", 2) * (1 - 1e-9)
     every = stages(problem.model.layers, tuple(range(len(problem.cluster))))
-    return sum(pl.evaluate(problem, pl.Placement.of(s)).throughput >= least for s in every), 1
+    return sum(evaluate(problem, Placement.of(s)).throughput >= least for s in every), 1
 
 
 @experiments(NONE)
@@ -1181,12 +1192,12 @@ def realistic_rate() -> object:
     A100 is {} times the heuristic's number and {} times the joint ILP's.
     """
     # by the physical model: tiny's layers, as wide as they are there, on two real A100
-    model = replace(pl.load_model("Llama-2-7B"), layers=tiny().model.layers)
-    gpus = [pl.GPU("A100-SXM-80", 80)] * 2
+    model = replace(load_model("Llama-2-7B"), layers=tiny().model.layers)
+    gpus = [GPU("A100-SXM-80", 80)] * 2
 
     def by_roofline(phase: Any) -> float:
         workload = replace(tiny().workload, phase=phase)
-        return pl.Roofline().stage(model, workload, gpus, range(model.layers), "even").throughput
+        return Roofline().stage(model, workload, gpus, range(model.layers), "even").throughput
 
     real = min(by_roofline("prefill"), by_roofline("decode"))
     return real / predicted(tiny()), real / only_stage().throughput
@@ -1285,7 +1296,7 @@ conclusion = partial(_lessons, "Conclusion")
 
 def classes(name: str) -> int:
     """Classes of interchangeable GPUs in a case."""
-    return len({int(c) for c in course.gpu_classes(case(name).cluster).of})
+    return len({int(c) for c in gpu_classes(case(name).cluster).of})
 
 
 @technical(HOLDS, EQUAL)
@@ -1371,7 +1382,7 @@ def linear_is_better() -> object:
     Remark: A linear program can be solved to a proven optimum. The author's configurations stop at gaps of
     {} to {}.
     """
-    settings = [once(author_settings, name) for name in pl.cases()]
+    settings = [once(author_settings, name) for name in cases()]
     gaps = [found["gap"] for found in settings if "gap" in found]
     return min(gaps), max(gaps)
 
@@ -1383,7 +1394,7 @@ def problem_scope() -> object:
     Tested: the joint ILP puts several GPUs on a stage, the original one
     How: GPUs of the widest stage of tiny, by the joint ILP and by the original program
     """
-    answers = joint(tiny()), once(pl.solve, case("tiny"), "single_gpu")
+    answers = joint(tiny()), once(solve, case("tiny"), "single_gpu")
     placements = [given(answer.placement) for answer in answers]
     return tuple(max(len(stage.gpus) for stage in p.stages) for p in placements)
 
@@ -1407,7 +1418,7 @@ def pure_milp() -> object:
     How: the rarer kind of variable in tiny's program, and none
     Remark: {} whole-number variables and {} continuous ones, and linear rows.
     """
-    integer = once(course.joint_program, tiny())[0].integer
+    integer = once(joint_program, tiny())[0].integer
     whole = int(sum(integer))
     both = whole, len(integer) - whole
     return Found((min(both), 0), known=both)
@@ -1453,7 +1464,7 @@ def average_bandwidth() -> object:
 def pairs_of_gpus(per_stage: int) -> Trial:
     """Connections of small's first layers, each as fast as the slowest pair of its GPUs."""
     problem = with_model(case("small", per_stage), layers=2)
-    candidates = once(course.enumerate_candidates, problem)
+    candidates = once(enumerate_candidates, problem)
     matrix = problem.cluster.bandwidth_matrix()
     tensor_gib = problem.tensor_gb() * 1e9 / 2**30  # as the write-up has it
     found = []
@@ -1517,7 +1528,7 @@ def exact_bottleneck() -> object:
     found = []
     for problem in random_problems():
         answer = joint(problem)
-        recomputed = pl.evaluate(problem, given(answer.placement)).throughput
+        recomputed = evaluate(problem, given(answer.placement)).throughput
         # SCIP's tolerance
         equal = same(answer.details["solver_objective"], recomputed, within=1e-5)
         found.append((problem.name, equal))
@@ -1532,7 +1543,7 @@ def original_optimality() -> object:
     How: medium by the author's program, and its optimum with one GPU per stage
     Remark: Segments that start off the grid of 4 are left out.
     """
-    by_program = once(pl.solve, case("medium"), "single_gpu", segments="as_run")
+    by_program = once(solve, case("medium"), "single_gpu", segments="as_run")
     return by_program.throughput, optimum("medium")
 
 
@@ -1659,6 +1670,6 @@ def remaining_challenge() -> object:
     demo = case("demo", 3)
     types = demo.cluster.kinds
     memory = {gpu.type: gpu.memory_gb for gpu in types}
-    half = pl.Cluster.from_counts({gpu.type: 5 for gpu in types}, memory, 400)
-    halved = course.joint_size(replace(demo, cluster=half))["variables"]
+    half = Cluster.from_counts({gpu.type: 5 for gpu in types}, memory, 400)
+    halved = joint_size(replace(demo, cluster=half))["variables"]
     return halved, size("demo", 3)["variables"], classes("demo")

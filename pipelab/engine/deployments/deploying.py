@@ -30,13 +30,13 @@ from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
+from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import solve
 
 _FAR = 0.2  # open: what is known is no good deployment yet
 _SECONDS_ALONE = 10.0  # for the best single pipeline

@@ -30,13 +30,13 @@ from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
-from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import possible
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
+from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.answers import Answer
 from pipelab.display import NO_FORMULAS, number, rate, table
+from pipelab.engine.answers import Answer
 from pipelab.engine.deadline import deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
@@ -153,10 +153,6 @@ class Deployment(Answer):
         return self.value, self.bound, bool(self.at_least)
 
     @property
-    def _title(self) -> str:
-        return self.problem.name
-
-    @property
     def evaluation(self) -> DeploymentEvaluation | None:
         """Every pipeline, recomputed from the raw data; None without a deployment."""
         return evaluate(self.problem, self) if self.pipelines else None
@@ -180,12 +176,11 @@ class Deployment(Answer):
     @property
     def doubt(self) -> str:
         """Why a pipeline's rate may be far off, where nothing measured is like it; else empty."""
-        ask = getattr(self.problem.costs, "expected_rate", None)
-        found = self.evaluation
-        if ask is None or found is None:
-            return ""
-        said = (ask(self.problem, pipeline).doubt for pipeline in found.pipelines)
-        return " ".join(filter(None, dict.fromkeys(said)))
+        from pipelab.hardware.measurements import expected_rate
+
+        pipelines = self.evaluation.pipelines if self.evaluation else ()
+        rates = (expected_rate(self.problem, pipeline) for pipeline in pipelines)
+        return " ".join(dict.fromkeys(rate.doubt for rate in rates if rate and rate.doubt))
 
     def to_frame(self) -> "DataFrame":
         """The pipelines as a table, one row for each sort.
@@ -297,7 +292,8 @@ class Deployment(Answer):
 
     def _repr_html_(self) -> str:
         doubt = f"<p class='{NO_FORMULAS}'>{escape(self.doubt)}</p>" if self.doubt else ""
-        return self._shown(doubt + (table(self.to_frame()) if self.pipelines else ""))
+        below = doubt + (table(self.to_frame()) if self.pipelines else "")
+        return self._shown(self.problem.name, below)
 
 
 def _marginal_gpus(

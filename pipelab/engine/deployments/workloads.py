@@ -16,15 +16,14 @@ from functools import partial
 import numpy as np
 
 from pipelab.cluster import Cluster
-from pipelab.costs import link_unit
 from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
-from pipelab.engine.stage_arrays import mixes_as_slowest
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
-from pipelab.problem import Problem
+from pipelab.problem import Problem, link_unit
+from pipelab.stage_arrays import mixes_as_slowest
 
 ALL_NUMBERS = Range(1, math.inf)
 _POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on

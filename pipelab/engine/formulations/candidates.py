@@ -16,11 +16,11 @@ import numpy as np
 
 from pipelab.candidates import stage_gpus
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import stage_tables
 from pipelab.engine.tolerances import SOLVER
+from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
+from pipelab.stage_arrays import stage_tables
 
 
 @dataclass(frozen=True, eq=False)

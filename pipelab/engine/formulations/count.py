@@ -16,11 +16,11 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.layer_runs import runs_of
-from pipelab.engine.stage_arrays import stage_tables
 from pipelab.errors import TooLarge
-from pipelab.hardware.linear_rates import LinearThroughput
+from pipelab.layer_runs import runs_of
 from pipelab.problem import Problem
+from pipelab.stage_arrays import stage_tables
+from pipelab.writeup.linear_rates import LinearThroughput
 
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
 _MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds

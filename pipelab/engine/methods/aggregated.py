@@ -6,6 +6,7 @@ Equals `pipelab.counting` on its domain; see tests/test_definitions_placement.py
 import threading
 from collections.abc import Callable, Mapping
 
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
@@ -15,7 +16,6 @@ from pipelab.engine.search import SETS, Search
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 
 def solve_aggregated(

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from pipelab.engine.answers import Result
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.solvers import choice
@@ -19,7 +20,6 @@ from pipelab.engine.tolerances import ATTAINED, LAST_BITS
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 _SEARCHED = ("auto", "aggregated")
 NOT_CHOSEN = (

@@ -5,11 +5,11 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+from pipelab.engine.answers import Result
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.errors import NotApplicable, TooLarge
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 
 def solve_auto(

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.objective import status_and_least
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import InvalidValue
 from pipelab.fields import given, is_list, whole_number
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 
 def best_batch(

@@ -34,18 +34,18 @@ import scipy.sparse as sp
 
 from pipelab.cluster import GPU
 from pipelab.display import listed, table
+from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of
-from pipelab.engine.layer_runs import Spans, runs_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
+from pipelab.layer_runs import Spans, runs_of
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 
+from pipelab.engine.answers import Result
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.methods.first_placements import best_of, evaluated, incumbents
@@ -15,7 +16,6 @@ from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
-from pipelab.solving import Result
 
 
 @checked_arguments

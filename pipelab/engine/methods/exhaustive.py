@@ -8,18 +8,18 @@ from math import comb
 import numpy as np
 
 from pipelab.display import rate
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
-from pipelab.engine.layer_runs import runs_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.objective import status_and_bound
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
+from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 
 def count_placements(problem: Problem) -> dict[int, int]:

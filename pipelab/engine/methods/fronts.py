@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from pipelab.engine.answers import Result
 from pipelab.engine.attainable import Least, Pairs
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.methods.aggregated import solve_aggregated
@@ -24,7 +25,6 @@ from pipelab.errors import TooLarge
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
@@ -31,7 +32,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 # Probing fixes one link variable after the other and learns nothing from it: on small it took
 # 39 of 44 s. The written form keeps SCIP's defaults, as the baseline that its author would run.
@@ -245,7 +245,7 @@ def solve_joint(
     stop: threading.Event | None = None,
     on_progress: Callable | None = None,
 ) -> Result:
-    """Solve the joint ILP with SCIP; see `pipelab.solving` for what all methods share.
+    """Solve the joint ILP with SCIP; see `pipelab.engine.solving` for what all methods share.
 
     Parameters
     ----------

@@ -2,7 +2,8 @@
 
 from dataclasses import replace
 
-from pipelab.costs import link_unit, refuse_transfers
+from pipelab.costs import refuse_transfers
+from pipelab.engine.answers import Result
 from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.methods.first_placements import best_of, incumbents
@@ -11,7 +12,7 @@ from pipelab.engine.solvers import choice
 from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments
 from pipelab.placement import Placement
-from pipelab.solving import Result
+from pipelab.problem import link_unit
 
 
 @checked_arguments

@@ -9,11 +9,11 @@ from collections.abc import Callable, Sequence
 from numbers import Integral
 from typing import Any
 
+from pipelab.engine.answers import Result
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-from pipelab.solving import Result
 from pipelab.splits import (
     split_bandwidth_aware,
     split_by_flops,

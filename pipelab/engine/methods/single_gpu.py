@@ -17,7 +17,7 @@ from functools import partial
 
 import numpy as np
 
-from pipelab.costs import MEMORY_SLACK
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.formulations.count import starts_and_ends
@@ -36,9 +36,8 @@ from pipelab.engine.methods.joint import (
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidPlacement, NotApplicable, UnknownName, nearest
 from pipelab.evaluation import evaluate
-from pipelab.hardware.linear_rates import LinearThroughput
-from pipelab.problem import Problem, require_identical_layers
-from pipelab.solving import Result
+from pipelab.problem import MEMORY_SLACK, Problem, require_identical_layers
+from pipelab.writeup.linear_rates import LinearThroughput
 
 _AS_RUN = "single_gpu, segments='as_run'"
 SEGMENTS = ("all", "as_run")

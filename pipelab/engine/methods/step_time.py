@@ -12,8 +12,10 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import BeforeValidator
 
-from pipelab.costs import link_unit, refuse_transfers
+from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.methods.attained import solve_for_attainable
+from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.objective import status_and_least
 from pipelab.engine.schedules.rules import name_of
 from pipelab.engine.solvers import choice
@@ -27,7 +29,7 @@ from pipelab.engine.training.stages import Stages, least_slowest, stages_in_trai
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import show_layers
-from pipelab.solving import solve
+from pipelab.problem import link_unit
 
 ANY = "best"
 _OVER = object()
@@ -259,7 +261,8 @@ def _why_none_fits(
         return "no placement's state and activations fit in memory"
     if nearest is None:
         load = replace(stages.problem.workload, phase="prefill")
-        forward = solve(replace(stages.problem, workload=load), time_limit=_SECONDS)
+        problem = replace(stages.problem, workload=load)
+        forward = solve_for_attainable(problem, "auto", solve_auto, {"time_limit": _SECONDS})
         return f"not even the forward alone fits: {forward.reason or forward.sentence}"
     within = Deadline(_SECONDS, deadline.stop, deadline.interrupted)
     remedy = _remedy(stages, rule, bytes_per_parameter, within)

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pipelab.costs import link_unit, refuse_transfers
+from pipelab.costs import refuse_transfers
 from pipelab.display import table
+from pipelab.engine.answers import Result
 from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.curve import deployments_against
@@ -21,8 +22,7 @@ from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import Evaluation
 from pipelab.fields import Flag, checked_arguments, described, given
 from pipelab.placement import Placement
-from pipelab.problem import Problem
-from pipelab.solving import Result
+from pipelab.problem import Problem, link_unit
 
 if TYPE_CHECKING:
     from pandas import DataFrame

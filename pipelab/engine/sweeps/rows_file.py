@@ -18,8 +18,8 @@ from typing import Any
 from pipelab.engine.sweeps.points import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.io.csv_cells import Row
-from pipelab.io.whole_files import is_special, path_of, refused, write_to
+from pipelab.files.csv_cells import Row
+from pipelab.files.whole_files import is_special, path_of, refused, write_to
 
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
@@ -45,7 +45,7 @@ class RowsFile:
     def __init__(
         self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]
     ) -> None:
-        self.path = _expanded(path_of("sweep", path, "file"))
+        self.path = _expanded(path_of("sweep", path))
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
@@ -55,7 +55,7 @@ class RowsFile:
         for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
             if found(self.path):
                 raise InvalidValue(
-                    "sweep", [("file", str(path), f"is {kind}; expected the name of a CSV file")]
+                    "sweep", [("path", str(path), f"is {kind}; expected the name of a CSV file")]
                 )
 
     def hold(self) -> None:
@@ -90,7 +90,7 @@ class RowsFile:
                     return
         self.close()
         expected = "another sweep is adding to it: wait for its end, or give another file"
-        raise InvalidValue("sweep", [("file", str(self.path), expected)])
+        raise InvalidValue("sweep", [("path", str(self.path), expected)])
 
     def read(self, requested: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], dict[str, Any]]:
         """Return the rows of the file by their point's key, the last one if there are several.
@@ -211,7 +211,7 @@ def _expanded(path: Path) -> Path:
         expected = (
             "starts with the folder of a user whom this computer does not know; give the whole path"
         )
-        raise InvalidValue("sweep", [("file", str(path), expected)]) from None
+        raise InvalidValue("sweep", [("path", str(path), expected)]) from None
 
 
 _ONE_AT_A_TIME = threading.Lock()

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import NO_FORMULAS, ended_row, table
-from pipelab.engine.interrupts import noted_interrupts
 from pipelab.engine.sweeps.points import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Task, answers
@@ -24,6 +23,7 @@ from pipelab.errors import (
     nearest,
 )
 from pipelab.fields import Flag, checked_arguments, described
+from pipelab.interrupts import noted_interrupts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -116,7 +116,7 @@ def sweep(
     points: Iterable[Mapping[str, Any]],
     method: str | Callable = "aggregated",
     *,
-    file: str | Path | None = None,
+    path: str | Path | None = None,
     jobs: Jobs = None,
     time_limit: float | None = None,
     progress: Flag = True,
@@ -135,7 +135,7 @@ def sweep(
         these. A point listed twice is solved once.
     method : str or function
         One of `solve`, or a function of a Problem and options that returns a Result.
-    file : str or Path, optional
+    path : str or Path, optional
         A CSV file. Each row is added to it as soon as it is computed; the same call later goes
         on where this one ended. It knows points, method and options, not what `make` does: take
         another file when that changes. Points may be added, and time_limit may change. One sweep at
@@ -187,7 +187,7 @@ def sweep(
     again = _statuses(again)
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
-    store = None if file is None else RowsFile(file, names, task.name, task.options)
+    store = None if path is None else RowsFile(path, names, task.name, task.options)
     done: dict[tuple[str, ...], dict[str, Any]] = {}
 
     def so_far() -> Sweep:
@@ -213,14 +213,14 @@ def sweep(
                     raise KeyboardInterrupt
                 done[key] = row
                 if len(done) == 1 and row["reason"].endswith(A_RESULT):  # nor will others be one
-                    _refuse_all_failed(so_far(), file)
+                    _refuse_all_failed(so_far(), path)
                 if store is not None:
                     _keep(store.add, row, so_far)
             if store is not None and there.keys() & waiting.keys():
                 _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
     except KeyboardInterrupt:
-        raise _interrupted(so_far(), file) from None
-    _refuse_all_failed(so_far(), file)
+        raise _interrupted(so_far(), path) from None
+    _refuse_all_failed(so_far(), path)
     return so_far()
 
 
@@ -249,12 +249,12 @@ def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
             bar.update()
 
 
-def _interrupted(partial: Sweep, file: Any) -> SweepInterrupted:
+def _interrupted(partial: Sweep, path: Any) -> SweepInterrupted:
     kept = (
-        f"they are kept in {file}, and the same call goes on from there"
-        if file
+        f"they are kept in {path}, and the same call goes on from there"
+        if path
         else (
-            "they are in this error's .sweep; with file=… a sweep keeps them and goes on where it stopped"
+            "they are in this error's .sweep; with path=… a sweep keeps them and goes on where it stopped"
         )
     )
     return SweepInterrupted(
@@ -272,12 +272,12 @@ def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) 
         raise SweepFailed(message, partial) from None
 
 
-def _refuse_all_failed(whole: Sweep, file: Any) -> None:
+def _refuse_all_failed(whole: Sweep, path: Any) -> None:
     ends = {(row["status"], row["reason"]) for row in whole.rows}
     (status, reason), *others = ends
     if whole.requested < 2 or others or status != "failed":
         return
-    call = 'the same call with again=("failed",)' if file else "the same call"
+    call = 'the same call with again=("failed",)' if path else "the same call"
     how = "points failed with the same error" if whole.complete else "points failed"
     number = f"all {whole.requested:,}" if whole.complete else f"the first of {whole.requested:,}"
     raise SweepFailed(f"{number} {how}: {reason}. Once repaired, make {call}", whole)

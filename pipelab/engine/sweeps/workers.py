@@ -18,10 +18,11 @@ import psutil
 from annotated_types import Predicate
 
 from pipelab.display import OUTCOMES, REFUSED, ending, outcome_of, proven_among
+from pipelab.engine.answers import Result
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
+from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
-from pipelab.solving import Result, method_of, solve
 
 _LONGEST_REASON, _END = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"

@@ -270,22 +270,22 @@ def _made(name: str, ranks: int, microbatches: int, chunks: int) -> Schedule | N
 
 
 def lower_bound(
-    ranks: int,
-    microbatches: int,
     costs: StageCosts,
+    microbatches: int,
+    ranks: int,
     *,
-    in_flight: int | Sequence[int] | None = None,
+    max_in_flight: int | Sequence[int] | None = None,
     split_backward: bool = True,
 ) -> float:
     """A makespan that no order of one stage per rank can beat, however messages are handed over.
 
     Parameters
     ----------
-    ranks, microbatches : int
-        At most 5 million ranks.
     costs : StageCosts
         Of one stage per rank; `comm` of the links between them.
-    in_flight : int or sequence of int, one per rank, optional
+    microbatches, ranks : int
+        At most 5 million ranks.
+    max_in_flight : int or sequence of int, one per rank, optional
         Most microbatches a rank may hold between forward and backward; without it, all of them.
     split_backward : bool
         False where the gradient is sent on only after I and W, as in GPipe and 1F1B: a higher bound
@@ -313,14 +313,14 @@ def lower_bound(
     Examples
     --------
     >>> import pipelab as pl
-    >>> pl.lower_bound(4, 8, pl.StageCosts(1, 1, 1), in_flight=4)  # ZB-H1 takes 27 and is therefore best
+    >>> pl.lower_bound(pl.StageCosts(1, 1, 1), 8, 4, max_in_flight=4)  # ZB-H1 takes 27 and is therefore best
     27.0
     """
     ranks = whole_number("lower_bound", "ranks", ranks, most=LARGEST_SIZE)
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = checked_value("lower_bound", "split_backward", split_backward, Flag)
-    held = held_at_most("lower_bound", "in_flight", in_flight, ranks, microbatches)
+    held = held_at_most("lower_bound", "max_in_flight", max_in_flight, ranks, microbatches)
     whole = bounds(costs, microbatches, held, split_backward)
     return float(max((whole.arrives + whole.busy).max(), whole.drained[0]))
 

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
 import numpy as np
 
-from pipelab.costs import TrainingCost, fits_in, refuse_transfers
+from pipelab.costs import TrainingCost, refuse_transfers
 from pipelab.display import NO_FORMULAS, counted, number, rate, table
+from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.rules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
@@ -20,9 +21,8 @@ from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, tally
 from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem
+from pipelab.problem import Problem, fits_in
 from pipelab.schedules import Schedule
-from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -4,13 +4,13 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pipelab.engine.answers import Result
 from pipelab.engine.objective import Objective
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import InvalidValue
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -104,7 +104,7 @@ class TrainingResult(Result):
         return frame
 
     def _repr_html_(self) -> str:
-        return self._shown(self.step._repr_html_() if self.step else "")
+        return self._shown(self._title, self.step._repr_html_() if self.step else "")
 
 
 def schedules_for(problem: Problem, placement: Placement | Result, **options: Any) -> "DataFrame":

@@ -15,16 +15,16 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.costs import TrainingCost, answered, fits_in
+from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
-from pipelab.engine.layer_runs import Spans
 from pipelab.engine.timeline.placed import in_training
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import stage_report
+from pipelab.layer_runs import Spans
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem
+from pipelab.problem import Problem, answered, fits_in
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each

@@ -12,6 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, overload
 
 from pipelab.display import counted
+from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.placed import TrainingTimeline
 from pipelab.engine.training import TrainingResult
@@ -23,7 +24,6 @@ from pipelab.io.engines.rules import check, engine_rules
 from pipelab.io.schedule_files import to_csv
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.solving import Result, placement_in
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -73,18 +73,18 @@ class EngineSettings:
 @overload
 def settings(
     problem: Problem,
-    plan: Placement | Result | TrainingTimeline,
+    placement: Placement | Result | TrainingTimeline,
     engine: str,
     *,
     hosts: Hosts = None,
 ) -> EngineSettings: ...
 @overload
 def settings(
-    problem: Problem, plan: Deployment, engine: str, *, hosts: Hosts = None
+    problem: Problem, placement: Deployment, engine: str, *, hosts: Hosts = None
 ) -> dict[str, EngineSettings]: ...
 def settings(
     problem: Problem,
-    plan: Placement | Result | TrainingTimeline | Deployment,
+    placement: Placement | Result | TrainingTimeline | Deployment,
     engine: str,
     *,
     hosts: Hosts = None,
@@ -95,7 +95,7 @@ def settings(
     ----------
     problem : Problem
         Its rules and rates count.
-    plan : Placement, Result, TrainingTimeline or Deployment
+    placement : Placement, Result, TrainingTimeline or Deployment
         Of a result, its placement; of a deployment, each of its pipelines; of a training step
         (`pl.timeline_of(…, training=True)`, or a result of `objective="step_time"`) its schedule,
         microbatches and recomputation, too, for Megatron and torchtitan.
@@ -119,7 +119,7 @@ def settings(
     InvalidValue
         There is no placement, no pipeline, or `hosts` does not fit.
     NotApplicable
-        The engine cannot run this plan: stages have different numbers of GPUs, or share a batch; or
+        The engine cannot run this placement: stages have different numbers of GPUs, or share a batch; or
         it does not take these GPUs, hosts, precisions or this schedule; names the reason.
     UnknownName
         The engine is unknown.
@@ -144,11 +144,11 @@ def settings(
     """
     if not isinstance(engine, str) or engine not in engine_rules():
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, engine_rules())}")
-    if isinstance(plan, Deployment):
-        return _of_pipelines(problem, plan, engine, hosts)
-    placement = placement_in(plan, "settings")
-    placed = EnginePlan.of(problem, placement, engine, hosts)
-    step = plan.step if isinstance(plan, TrainingResult) else plan
+    if isinstance(placement, Deployment):
+        return _of_pipelines(problem, placement, engine, hosts)
+    chosen = placement_in(placement, "settings")
+    placed = EnginePlan.of(problem, chosen, engine, hosts)
+    step = placement.step if isinstance(placement, TrainingResult) else placement
     if isinstance(step, TrainingTimeline):
         order = step.timeline.schedule
         placed = replace(placed, schedule=order, recomputed=step.recompute or ())
@@ -156,14 +156,14 @@ def settings(
 
 
 def _of_pipelines(
-    problem: Problem, plan: Deployment, engine: str, hosts: Hosts
+    problem: Problem, placement: Deployment, engine: str, hosts: Hosts
 ) -> dict[str, EngineSettings]:
     """Make one launch script for each pipeline, with its own workload."""
-    if not plan.pipelines:
-        expected = f"expected a deployment with a pipeline. {plan.sentence}"
-        raise InvalidValue("settings", [("plan", plan.status, expected)])
-    evaluate(problem, plan)  # no GPU is in two
-    pairs = [(replica, p.workload) for p in plan.pipelines for replica in p.replicas]
+    if not placement.pipelines:
+        expected = f"expected a deployment with a pipeline. {placement.sentence}"
+        raise InvalidValue("settings", [("placement", placement.status, expected)])
+    evaluate(problem, placement)  # no GPU is in two
+    pairs = [(replica, p.workload) for p in placement.pipelines for replica in p.replicas]
     digits = len(str(len(pairs)))
     found = {}
     for i, (replica, load) in enumerate(pairs, start=1):

@@ -6,9 +6,9 @@ from functools import cache
 
 from pipelab.display import counted
 from pipelab.fields import Count, checked
-from pipelab.io.csv_cells import read_by_name
+from pipelab.files.csv_cells import read_by_name
+from pipelab.files.paths import data_dir
 from pipelab.io.engines.plan import EnginePlan
-from pipelab.io.paths import data_dir
 from pipelab.placement import Placement
 from pipelab.schedules import Schedule
 

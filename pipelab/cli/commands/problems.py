@@ -2,12 +2,11 @@
 
 import json
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from pipelab.errors import InvalidValue, nearest
-from pipelab.io.commands.wanted import (
+from pipelab.cli.commands.wanted import (
     VARIED,
     Case,
     Json,
@@ -19,16 +18,17 @@ from pipelab.io.commands.wanted import (
     gpu_type,
     option,
 )
-from pipelab.io.terminal import print_evaluation, print_result, say, table_text
-from pipelab.io.whole_files import write_to
-from pipelab.solving import METHODS, OBJECTIVES
+from pipelab.cli.terminal import print_evaluation, print_result, say, table_text
+from pipelab.engine.methods import MethodName, ObjectiveName
+from pipelab.errors import InvalidValue, nearest
+from pipelab.files.whole_files import write_to
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+    from pipelab.engine.answers import Result
     from pipelab.placement import Placement
     from pipelab.problem import Problem
-    from pipelab.solving import Result
 
 _PLAN = ".json"
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
@@ -39,10 +39,12 @@ Table = Annotated[Text, option("Write the table to this CSV file, too.")]
 def solve(
     context: typer.Context,
     case: Case = None,
-    method: Annotated[str, option(f"One of {', '.join(METHODS)}.")] = "auto",
+    method: Annotated[str, option(f"One of {', '.join(get_args(MethodName))}.")] = "auto",
     objective: Annotated[
         Text,
-        option(f"One of {', '.join(OBJECTIVES)}; throughput by default, in training step_time."),
+        option(
+            f"One of {', '.join(get_args(ObjectiveName))}; throughput by default, in training step_time."
+        ),
     ] = None,
     at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
     schedule: Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")] = None,
@@ -62,8 +64,8 @@ def solve(
     Of a case: pipelab solve tiny. Of a model: pipelab solve --model Llama-3-70B --gpus a100=4,l4=8.
     Ctrl-C ends the search and prints the best so far.
     """
+    from pipelab.engine.solving import solve as run
     from pipelab.io.plans import json_path, save
-    from pipelab.solving import solve as run
 
     if output is not None:
         json_path("save", output)  # refused before the search, not after it
@@ -142,7 +144,7 @@ def _planned(
     given: str | None, wanted: Wanted, case: str | None
 ) -> tuple["Problem", "Placement | Result | None"]:
     """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed."""
-    from pipelab.solving import solve as run
+    from pipelab.engine.solving import solve as run
 
     if given is not None and given.endswith(_PLAN):
         return _read(given, wanted, case)
@@ -237,7 +239,7 @@ def sweep(
     # By this column a file is known to be that of another problem, and refused.
     asked = {} if output is None else {"problem": (wanted.said(case),)}
     found = run(
-        make, grid(**asked, **axes), method, file=output, jobs=jobs, progress=not as_json, **limit
+        make, grid(**asked, **axes), method, path=output, jobs=jobs, progress=not as_json, **limit
     )
     if not as_json:
         print(found.sentence)
@@ -275,6 +277,7 @@ def node(context: typer.Context, as_json: Json = False, output: Table = None) ->
     the node has at a time; for solve it counts those of one microbatch.
     """
     from pipelab.hardware.measurements import doubt_of
+    from pipelab.hardware.what_fits import node_mixes
 
     wanted: Wanted = context.obj
     problem = wanted.problem(None)
@@ -283,7 +286,7 @@ def node(context: typer.Context, as_json: Json = False, output: Table = None) ->
         expected = "expected one type of GPU, at least two of them, all on one node (--per-node)"
         raise InvalidValue("node", [("--gpus", wanted.gpus or wanted.cluster, expected)])
     gpu, count = problem.cluster.gpus[0], len(problem.cluster)
-    mixes = problem.costs.node_mixes(problem.model, problem.workload, gpu, count)
+    mixes = node_mixes(problem.costs, problem.model, problem.workload, gpu, count)
     _show(mixes, as_json, output, "node")
     if not as_json and (doubt := doubt_of(problem)):
         print(doubt)

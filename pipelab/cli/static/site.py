@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipelab.cli.static.one_page import page, title_of
+from pipelab.cli.static.run import executed
+from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js
-from pipelab.io.paths import notebook_files
-from pipelab.io.static.one_page import page, title_of
-from pipelab.io.static.run import executed
-from pipelab.io.student import is_solution, without_solutions
-from pipelab.io.whole_files import path_of, refused
+from pipelab.files.paths import notebook_files
+from pipelab.files.whole_files import path_of, refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

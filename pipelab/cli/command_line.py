@@ -10,11 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelab.cli.commands.problems import COMMANDS, write
+from pipelab.cli.commands.wanted import ProblemCommand
+from pipelab.cli.terminal import mute, print_ledger, say
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
-from pipelab.io.commands.problems import COMMANDS, write
-from pipelab.io.commands.wanted import ProblemCommand
-from pipelab.io.terminal import mute, print_ledger, say
-from pipelab.io.whole_files import refused
+from pipelab.files.whole_files import refused
 
 app = typer.Typer(
     add_completion=False,
@@ -83,7 +83,7 @@ def _warn(message: object, *_: Any, **__: Any) -> None:
 @app.callback(invoke_without_command=True)
 def _open(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
-        from pipelab.io.lab import open_lab
+        from pipelab.cli.lab import open_lab
 
         open_lab([])
 
@@ -95,7 +95,7 @@ for _command in COMMANDS:
 @app.command(context_settings=_PASS_ON, rich_help_panel=_COURSE)
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to JupyterLab."""
-    from pipelab.io.lab import open_lab
+    from pipelab.cli.lab import open_lab
 
     open_lab(context.args)
 
@@ -103,7 +103,7 @@ def lab(context: typer.Context) -> None:
 @app.command(rich_help_panel=_FACTS)
 def doctor() -> None:
     """Say what is installed and which solvers answer; each solves tiny. Exit status 1 if one does not."""
-    from pipelab.io.health import examine
+    from pipelab.cli.health import examine
 
     findings = examine()
     width = max(len(f.what) for f in findings)
@@ -116,8 +116,8 @@ def doctor() -> None:
 @app.command(rich_help_panel=_FACTS)
 def cases() -> None:
     """List the bundled cases."""
-    from pipelab.io.cases_csv import cases as names
-    from pipelab.io.cases_csv import load_case
+    from pipelab.writeup.cases_csv import cases as names
+    from pipelab.writeup.cases_csv import load_case
 
     for name in names():
         problem = load_case(name)
@@ -182,7 +182,7 @@ def copy(
     student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
 ) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
-    from pipelab.io.lab import copy_notebooks
+    from pipelab.cli.lab import copy_notebooks
 
     copied = copy_notebooks(folder, student=student)
     for path in copied:
@@ -202,7 +202,7 @@ def static(
     student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
 ) -> None:
     """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
-    from pipelab.io.static import static_copy
+    from pipelab.cli.static import static_copy
 
     pages = static_copy(folder, notebooks, student=student, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")
@@ -231,8 +231,8 @@ def grade(
 
     This is no sandbox: a notebook may do whatever you may. Run it in a container.
     """
-    from pipelab.io.grading import grade as graded
-    from pipelab.io.grading import grade_folder
+    from pipelab.cli.grading import grade as graded
+    from pipelab.cli.grading import grade_folder
 
     several = Path(copy).is_dir()
     if several and as_json:

@@ -4,10 +4,10 @@ import json
 import os
 from pathlib import Path
 
+from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue
-from pipelab.io.paths import in_clone, notebook_files, notebooks_dir
-from pipelab.io.student import is_solution, without_solutions
-from pipelab.io.whole_files import path_of, refused, write_to
+from pipelab.files.paths import in_clone, notebook_files, notebooks_dir
+from pipelab.files.whole_files import path_of, refused, write_to
 
 START = "00_start_here.ipynb"
 

@@ -15,9 +15,9 @@ from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import MissingPackage
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.io.cases_csv import load_case
-from pipelab.io.paths import data_dir, notebooks_dir
+from pipelab.files.paths import data_dir, notebooks_dir
 from pipelab.placement import Placement
+from pipelab.writeup.cases_csv import load_case
 
 
 class Finding(NamedTuple):
@@ -83,7 +83,7 @@ def _solver(name: str, run: Callable[[], tuple[float, Placement]]) -> Finding:
 
 
 def _with_scip() -> tuple[float, Placement]:
-    from pipelab.solving import solve
+    from pipelab.engine.solving import solve
 
     result = solve(load_case("tiny", max_gpus_per_stage=2), "joint")
     return result.details["solver_objective"], given(result.placement)

@@ -19,8 +19,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
-from pipelab.hardware.linear_rates import Coefficients, LinearThroughput, with_link_units
-from pipelab.io.case_files import (
+from pipelab.files.case_files import (
     PoolRow,
     check_names,
     number_of,
@@ -30,7 +29,7 @@ from pipelab.io.case_files import (
     read_layers,
     read_pool,
 )
-from pipelab.io.csv_cells import (
+from pipelab.files.csv_cells import (
     Row,
     csv_text,
     flag,
@@ -38,9 +37,10 @@ from pipelab.io.csv_cells import (
     plain,
     read_by_name,
 )
-from pipelab.io.paths import data_dir
-from pipelab.io.whole_files import path_of, refused, write_to
+from pipelab.files.paths import data_dir
+from pipelab.files.whole_files import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
+from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
 # The parameter of config.csv for each field.
@@ -247,7 +247,7 @@ def _find(case: str | Path) -> Path:
     )
 
 
-def save_case(problem: Problem, folder: str | Path) -> Path:
+def save_case(problem: Problem, path: str | Path) -> Path:
     """Write a problem in the write-up's CSV format, so that `load_case` gives it back.
 
     Every file is replaced whole. The coefficients are written beside the three files, so
@@ -257,8 +257,8 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     ----------
     problem : Problem
         With `LinearThroughput` and a `Model`.
-    folder : str or Path
-        Made where it is not there.
+    path : str or Path
+        Of a folder; made where it is not there.
 
     Returns
     -------
@@ -272,14 +272,14 @@ def save_case(problem: Problem, folder: str | Path) -> Path:
     InvalidData
         The folder cannot be written.
     InvalidValue
-        `folder` is not a path.
+        `path` is not a path.
 
     Notes
     -----
     The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`;
     `LinearThroughput` reads none of them, and `load_case` gives their defaults.
     """
-    folder = path_of("save_case", folder, "folder")
+    folder = path_of("save_case", path)
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
         expected = "expected LinearThroughput and a Model: the write-up's format knows no others; see pl.save"
         raise NotApplicable("save_case", [("costs", type(problem.costs).__name__, expected)])

@@ -1,7 +1,7 @@
 """Run a student's copy of a notebook in a kernel of its own, and check its answers here.
 
 This process runs no code of the student's. After every cell that calls `check`, the kernel is asked for the value;
-it says plain data, which is checked here as `pl.check` would. So a notebook gains nothing by redefining `check`,
+it says plain data, which is checked here as `pl.course.check` would. So a notebook gains nothing by redefining `check`,
 changing the package in memory, printing results or ending its process. It is no sandbox all the same: the kernel
 has the rights of whoever runs it.
 """
@@ -20,7 +20,7 @@ from pipelab.course.checks import EXERCISES
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.io.whole_files import refused
+from pipelab.files.whole_files import refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
@@ -219,7 +219,7 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
     """Run it; say why it stopped early, or nothing."""
     from nbclient.exceptions import CellTimeoutError, DeadKernelError
 
-    from pipelab.io.static.client import notebook_client
+    from pipelab.cli.static.client import notebook_client
 
     began: list[float] = []  # with the first cell: a kernel may take its time to start
 

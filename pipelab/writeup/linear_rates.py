@@ -11,10 +11,12 @@ from typing import Any, Literal
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import StageCost, pass_time, whole_sequences
+from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
-from pipelab.problem import ModelLike, Problem, Workload
+from pipelab.layer_runs import runs_of
+from pipelab.problem import ModelLike, Problem, StageCost, Workload
+from pipelab.stage_arrays import StageTables
 
 
 @checked
@@ -98,6 +100,8 @@ class LinearThroughput:
     efficiency: Share = 0.85
     activation_overhead: Positive = 1.15
     link_units: Literal["tokens", "transfers"] = "tokens"
+
+    nodes_matter_alone = True  # rates and memory depend on types
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -230,6 +234,21 @@ class LinearThroughput:
         tokens = problem.workload.tokens if self.link_units == "tokens" else 1.0
         return python_value(bandwidth_gb_per_s / tensor_gib * tokens)
 
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest stage of its size of one of its kinds.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split counts.
+
+        Returns
+        -------
+        bool
+            True if all GPUs get the same share.
+        """
+        return problem.batch_split == "even"
+
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.
 
@@ -296,6 +315,93 @@ class LinearThroughput:
         weights = model.weight_gb(layers)
         memory = tuple(weights + activation * (b / workload.batch_size) for b in batch)
         return StageCost(throughput, tuple(batch), memory, pass_seconds=float(passes))
+
+    def stage_tables(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """`stage` for many candidates at once; see `pipelab.stage_arrays.stage_tables`.
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            Whose layers these are.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate has.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            For each candidate and each kind of span of layers.
+        """
+        runs = runs_of(model)
+        work, weight = runs.work, runs.weight
+        size = composition.sum(axis=1)
+        present = (composition > 0)[:, :, None]
+        if batch_split == "even":
+            batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
+        else:
+            batch = self._balanced(workload, kinds, composition, work)
+        rate = np.stack(
+            [self.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)],
+            axis=1,
+        )
+        slowest = np.where(present, rate, np.inf).min(axis=1)
+        if batch_split == "even":
+            total = size[:, None] * slowest
+        else:
+            total = (rate * composition[:, :, None]).sum(axis=1)
+        throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, self.efficiency * total))
+        turns = np.stack(
+            [self._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
+        )
+        longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
+        activation = self.activation_gb(model, workload)
+        memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
+        passes = pass_time(workload.tokens / throughput, longest)
+        return StageTables(throughput, np.where(present, memory, 0.0), passes)
+
+    def _balanced(
+        self,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        layers: np.ndarray,
+    ) -> np.ndarray:
+        """Balanced batch per GPU, shape (C, K, U), by bisection on the common time."""
+        slope = np.array([self.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
+        base = np.stack(
+            [self._without_batch(self.coefficients[k.type], workload, layers) for k in kinds]
+        )[None]
+        count = composition[:, :, None]
+        steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
+        at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(
+            axis=1, keepdims=True
+        )
+        low = at_steepest / workload.batch_size
+        high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
+        # halves the bracket (of the logarithms) until neighbouring floats are left
+        for _ in range(200):
+            middle = np.sqrt(low * high)
+            too_much = (count * finished(middle, base, slope, steepest, count)).sum(
+                axis=1, keepdims=True
+            )
+            enough = too_much >= workload.batch_size
+            low, high = np.where(enough, middle, low), np.where(enough, high, middle)
+            if np.all(high <= low * (1 + 4e-16)):
+                break
+        batch = finished(low, base, slope, steepest, count)
+        return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))
 
     def _turn(self, gpu_type: str, workload: Workload, batch: Any, layers: Any) -> Any:
         """Seconds of one GPU alone with the whole sequences of its share."""

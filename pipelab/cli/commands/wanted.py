@@ -10,8 +10,8 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
+from pipelab.cli.terminal import say
 from pipelab.errors import InvalidValue, nearest
-from pipelab.io.terminal import say
 
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
@@ -104,7 +104,7 @@ class Wanted:
             raise _refused("--output-tokens", None, expected)
         if case is None:
             return self._of_model()
-        from pipelab.io.cases_csv import load_case
+        from pipelab.writeup.cases_csv import load_case
 
         return self.of_case(partial(load_case, case))
 
@@ -131,9 +131,9 @@ class Wanted:
 
     def _of_model(self) -> "Problem":
         from pipelab.hardware.known_models import load_model
-        from pipelab.hardware.linear_rates import with_link_units
         from pipelab.hardware.roofline import Roofline
         from pipelab.problem import Problem, Workload
+        from pipelab.writeup.linear_rates import with_link_units
 
         if not self.model:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")

@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from pipelab.course.ledger.book import Ledger
+    from pipelab.engine.answers import Result
     from pipelab.evaluation import Evaluation
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
     from pipelab.problem import Problem
-    from pipelab.solving import Result
 
 
 def print_result(result: "Result") -> None:

@@ -27,7 +27,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from pipelab.costs import LayerTimes, fits_in
+from pipelab.costs import LayerTimes
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.joint import FAMILIES, Incidence
@@ -35,10 +36,9 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import NotApplicable, UnknownName, nearest
-from pipelab.hardware.linear_rates import LinearThroughput
 from pipelab.placement import show_layers
-from pipelab.problem import Problem, require_identical_layers
-from pipelab.solving import Result
+from pipelab.problem import Problem, fits_in, require_identical_layers
+from pipelab.writeup.linear_rates import LinearThroughput
 
 EFFICIENCY = 0.85  # the author's, for stages of several GPUs
 ROWS = ("as_written", "counting")

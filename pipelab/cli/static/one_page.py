@@ -12,8 +12,8 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
+from pipelab.cli.static.formulas import typeset, typeset_html
 from pipelab.figures.live import figure_html
-from pipelab.io.static.formulas import typeset, typeset_html
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -1,32 +1,99 @@
-"""solve(problem): a placement, how good it is, and how far it may be from the best.
+"""Answers, and what all share: a placement, a deployment, a schedule, a training step.
 
-The front ends here: `METHODS` and `OBJECTIVES` name the engine's function behind each word, which
-is imported when first used.
+Each has a status, a value that was to be greatest or least, and a bound on the best; so how far it may be
+from the best, why it ended and how that is said are written here once. `Result` is that of a placement.
 """
 
-import inspect
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
-from importlib import import_module
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from html import escape
 from typing import TYPE_CHECKING, Any
 
-from pipelab.answers import Answer
-from pipelab.costs import link_unit
-from pipelab.display import NO_FORMULAS, number, rate
-from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.display import NO_FORMULAS, ended, ending, number, rate
+from pipelab.engine.objective import Objective
+from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
-from pipelab.problem import Problem
+from pipelab.problem import Problem, link_unit
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-    from pipelab.engine.objective import Objective
+    from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["METHODS", "OBJECTIVES", "Result", "method_of", "options_of", "placement_in", "solve"]
+__all__ = ["Answer", "Result", "placement_in"]
+
+
+class Answer(ABC):
+    """An answer with its proof, or with how far from the best it may be.
+
+    Attributes
+    ----------
+    status : str
+        "optimal", "feasible", "infeasible" or "unknown".
+    reason : str
+        Why there is none, or why its proof is missing.
+    stopped_by : str or None
+        What ended the search early.
+    """
+
+    status: str
+    reason: str
+    stopped_by: str | None
+
+    @property
+    @abstractmethod
+    def _goal(self) -> tuple[float | None, float | None, bool]:
+        """Its value, the bound on that of the best, and whether the least is sought."""
+
+    @property
+    @abstractmethod
+    def sentence(self) -> str:
+        """The answer in words."""
+
+    @property
+    def gap(self) -> float | None:
+        """How much better the best may be, as a share of this answer.
+
+        None without an answer or without a bound.
+        """
+        value, bound, least = self._goal
+        if value is None or bound is None:
+            return None
+        if least:
+            return max(0.0, 1 - bound / value) if value else 0.0
+        return max(0.0, bound / value - 1)
+
+    @property
+    def _why(self) -> str:
+        """Why it ended before its proof, in brackets."""
+        return f" ({ending(self.stopped_by)})" if self.stopped_by else ""
+
+    def _up_to(self, what: str, better: str) -> str:
+        """How far from the best it may be; empty if nothing is known."""
+        bound = self._goal[1]
+        if self.gap is None or bound is None:
+            return ""
+        return f"{what} may be up to {self.gap:.2%} {better} (bound {number(bound)})"
+
+    def _none_found(self, what: str, bound: str = "") -> str:
+        """The sentence of an answer without one."""
+        if self.status == "infeasible":
+            return f"No {what} exists: {self.reason}."
+        before = f" before the {self.stopped_by}" if self.stopped_by else ""
+        return f"No {what} was found{before}{bound}." + self._remark
+
+    @property
+    def _remark(self) -> str:
+        return f" {self.reason[0].upper()}{self.reason[1:]}." if self.reason else ""
+
+    def _shown(self, title: str, below: str) -> str:
+        """Return a title and the sentence as HTML, and what is shown below them."""
+        head = f"<b>{escape(title)}:</b> {ended(self, html=True)}: {escape(self.sentence)}"
+        return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +150,7 @@ class Result(Answer):
     reason: str = ""
     stopped_by: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
-    objective: "Objective | None" = None
+    objective: Objective | None = None
     memory_for: int | None = None
     batches: tuple[int, ...] = ()
 
@@ -221,18 +288,21 @@ class Result(Answer):
         return "" if self._expected is None else self._expected.doubt
 
     @property
-    def _expected(self) -> Any:
-        ask = getattr(self.problem.costs, "expected_rate", None)
-        return ask(self.problem, self.evaluation) if ask and self.evaluation else None
+    def _expected(self) -> "ExpectedRate | None":
+        from pipelab.hardware.measurements import expected_rate
+
+        return expected_rate(self.problem, self.evaluation) if self.evaluation else None
 
     def __str__(self) -> str:
-        head = f"{self.problem.name}, {self.method}: {self.sentence}"
+        head = f"{self._title}: {self.sentence}"
         return "\n".join(filter(None, (head, self.doubt, str(self.placement or ""))))
 
     def _repr_html_(self) -> str:
         expected = self._expected
         html = "" if expected is None else f"<p class='{NO_FORMULAS}'>{expected.html}</p>"
-        return self._shown(html + (self.evaluation._repr_html_() if self.evaluation else ""))
+        return self._shown(
+            self._title, html + (self.evaluation._repr_html_() if self.evaluation else "")
+        )
 
 
 def placement_in(given: Any, what: str) -> Placement:
@@ -256,179 +326,3 @@ def placement_in(given: Any, what: str) -> Placement:
             expected += "; of a deployment one of its pipelines: x.pipelines[0].placement"
         raise InvalidValue(what, [("placement", given, expected)])
     return given
-
-
-# The function behind each method, imported when first used.
-METHODS = {
-    "auto": "pipelab.engine.methods.auto:solve_auto",
-    "even": "pipelab.engine.methods.rules:solve_even",
-    "proportional": "pipelab.engine.methods.rules:solve_proportional",
-    "by_flops": "pipelab.engine.methods.rules:solve_by_flops",
-    "bandwidth_aware": "pipelab.engine.methods.rules:solve_bandwidth_aware",
-    "exhaustive": "pipelab.engine.methods.exhaustive:solve_exhaustive",
-    "single_gpu": "pipelab.engine.methods.single_gpu:solve_single_gpu",
-    "type_count": "pipelab.course.type_count:solve_type_count",
-    "joint": "pipelab.engine.methods.joint:solve_joint",
-    "aggregated": "pipelab.engine.methods.aggregated:solve_aggregated",
-}
-# The aggregated search can prove other things than the greatest throughput.
-OBJECTIVES = {
-    "throughput": "",
-    "rate": "",
-    "latency": "pipelab.engine.methods.latency:solve_for_latency",
-    "cost": "pipelab.engine.methods.cost:solve_for_cost",
-    "step_time": "pipelab.engine.methods.step_time:solve_for_step_time",
-}
-
-
-def solve(
-    problem: Problem,
-    method: str = "auto",
-    objective: str = "throughput",
-    *,
-    batches: Sequence[int] | None = None,
-    **options: Any,
-) -> Any:
-    """Find a placement.
-
-    Parameters
-    ----------
-    problem : Problem
-        What is to be placed on what.
-    method : str
-        "auto": "aggregated", or "joint" in its tight form where that is refused. "even",
-        "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per stage.
-        "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
-        heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
-        "aggregated": the same optimum from counts over classes of interchangeable GPUs.
-    objective : {"throughput", "rate", "latency", "cost", "step_time"}
-        What is proven best. "throughput": the attainable rate (`Evaluation.attainable`), over all
-        placements and all numbers in flight that memory holds, or for the workload's number; the
-        methods besides "auto" and "aggregated" maximise the rate and report what it attains.
-        "rate": that of a full pipeline, with memory for `Workload.in_flight` microbatches or 1.
-        "latency": the shortest time of one microbatch through all stages and links. "cost": the
-        lowest $ per million tokens. Both take `at_least`, a floor in tokens/s, attainable.
-        "step_time": the shortest time of a training step under `schedule`. The last three are
-        proven by a search of their own, whatever the method.
-    batches : sequence of int, optional
-        Batch sizes among which the best is chosen; by default the problem's own.
-    **options
-        Those below that the method takes, and its own; see its docstring.
-
-    Returns
-    -------
-    Result
-        `method` names the method that answered. An infeasible problem is an answer with a
-        reason, not an error. With "step_time" a `TrainingResult`.
-
-    Other Parameters
-    ----------------
-    time_limit : float, optional
-        Seconds. The best placement found by then is kept, with a proven bound.
-    gap : float, optional
-        Stop once the best is known to be at most this much faster, as a share.
-    stop : threading.Event, optional
-        Set it to end the search; the best placement is kept. Ctrl-C and the kernel's
-        interrupt do the same.
-    on_progress : function of Progress, optional
-        Called from the solver's thread on every new incumbent or bound.
-
-    Raises
-    ------
-    TooLarge
-        The model would not fit in memory; the message has its exact size.
-    NotApplicable
-        The method has no answer for this kind of problem.
-    UnknownName
-        No such method or option.
-    InvalidValue
-        `problem` is not a Problem, or an option's value does not fit.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2))
-    >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus, result.method
-    ('optimal', 301.784, (0, 1), 'aggregated')
-    """
-    if not isinstance(problem, Problem):
-        raise InvalidValue(
-            "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
-        )
-    began = time.perf_counter()
-    interrupts = import_module("pipelab.engine.interrupts")
-    with interrupts.noted_interrupts(passed_on=False):  # also while the method is imported
-        function = method_of(method, {**options, "objective": objective})
-        ask = partial(_answer, method, objective, function)
-        if batches is not None:
-            best_batch = import_module("pipelab.engine.methods.batches").best_batch
-            return best_batch(problem, batches, ask, options)
-        if options.get("time_limit") is not None:  # what importing the method took counts
-            options["time_limit"] = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-        return ask(problem, options)
-
-
-def _answer(
-    method: str,
-    objective: str,
-    function: Callable[..., Any],
-    problem: Problem,
-    options: Mapping[str, Any],
-    known: float = 0.0,
-) -> Any:
-    """One problem's answer; of placements that attain no more than `known` tokens/s nothing has to be proven."""
-    if objective != "step_time":
-        import_module("pipelab.engine.options").refuse_training(problem, "solve")
-    if OBJECTIVES[objective]:
-        return function(problem, **options)
-    if objective == "rate":
-        number = problem.workload.in_memory
-        found = function(problem.with_in_flight(number), **options)
-        return replace(found, problem=problem, memory_for=number)
-    attained = import_module("pipelab.engine.methods.attained")
-    return attained.solve_for_attainable(problem, method, function, options, known)
-
-
-def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function behind a method, once it is known to take these options.
-
-    The option "objective" chooses the function, and is not among those that it takes.
-
-    Raises
-    ------
-    UnknownName, InvalidValue
-    """
-    if not isinstance(method, str) or method not in METHODS:
-        raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
-    options = dict(options)
-    objective = options.pop("objective", "throughput")
-    if not isinstance(objective, str) or objective not in OBJECTIVES:
-        raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
-    if OBJECTIVES[objective] and method not in ("auto", "aggregated"):
-        expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
-        raise InvalidValue("solve", [("method", method, expected)])
-    module, name = (OBJECTIVES[objective] or METHODS[method]).split(":")
-    function = getattr(import_module(module), name)
-    known = options_of(function)
-    for option in options:
-        if option not in known:
-            who = f"objective {objective!r}" if OBJECTIVES[objective] else f"method {method!r}"
-            remedy = (
-                nearest(option, known) if OBJECTIVES[objective] else _who_has(option, method, known)
-            )
-            raise UnknownName(f"{who} has no option {option!r}; {remedy}")
-    import_module("pipelab.engine.options").check_options(options)
-    return function
-
-
-def options_of(function: Callable) -> list[str]:
-    """The names of the options that a method's function takes."""
-    return [p for p in inspect.signature(function).parameters if p != "problem"]
-
-
-def _who_has(option: str, method: str, known: list[str]) -> str:
-    """If "auto" does not know an option: the methods that do."""
-    others = [
-        name for name in METHODS if method == "auto" and option in options_of(method_of(name, {}))
-    ]
-    return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)

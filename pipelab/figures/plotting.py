@@ -1,45 +1,57 @@
 """plot(x): the figure of an object, by its type.
 
-`FIGURES` names the function behind each type; it is imported when first used.
+`FIGURES` holds the functions for each type.
 """
 
 import inspect
-from collections.abc import Mapping
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.figures.baselines import plot_comparison
+from pipelab.figures.classes import plot_classes
+from pipelab.figures.curves import plot_sweep, plot_trade_off
+from pipelab.figures.deployments import plot_deployment
+from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
+from pipelab.figures.in_flight import plot_in_flight
+from pipelab.figures.placed import placed_gantt
+from pipelab.figures.placements import plot_placement, plot_result
+from pipelab.figures.predictions import plot_against_measured
+from pipelab.figures.progress import plot_progress
+from pipelab.figures.training import training_gantt
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure
+    from plotly.graph_objects import Figure, FigureWidget
 
 __all__ = ["FIGURES", "plot"]
 
-# Type → kind → the function in `pipelab.figures`; the first kind is what is drawn by default.
-FIGURES = {
-    "Problem": {"placement": "placements:plot_placement"},
-    "Result": {
-        "placement": "placements:plot_result",
-        "progress": "progress:plot_progress",
-    },
-    "Deployment": {"pipelines": "deployments:plot_deployment"},
-    "Cluster": {"classes": "classes:plot_classes"},
-    "Comparison": {"bars": "baselines:plot_comparison"},
-    "TradeOff": {"curve": "curves:plot_trade_off"},
-    "Sweep": {"points": "curves:plot_sweep"},
-    "Timeline": {"gantt": "gantts:gantt", "live": "gantts:gantt_widget"},
-    "PlacedTimeline": {
-        "gantt": "placed:placed_gantt",
-        "in_flight": "in_flight:plot_in_flight",
-    },
-    "TrainingTimeline": {"gantt": "training:training_gantt"},
-    "DataFrame": {"against_measured": "predictions:plot_against_measured"},
-    "BestSchedule": {"gantt": "gantts:plot_best_schedule"},
-    "several Timeline": {"timelines": "gantts:plot_timelines"},
+# Name of a type → kind → function; the first kind is what is drawn by default.
+FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
+    "Problem": {"placement": plot_placement},
+    "Result": {"placement": plot_result, "progress": plot_progress},
+    "Deployment": {"pipelines": plot_deployment},
+    "Cluster": {"classes": plot_classes},
+    "Comparison": {"bars": plot_comparison},
+    "TradeOff": {"curve": plot_trade_off},
+    "Sweep": {"points": plot_sweep},
+    "Timeline": {"gantt": gantt, "live": gantt_widget},
+    "PlacedTimeline": {"gantt": placed_gantt, "in_flight": plot_in_flight},
+    "TrainingTimeline": {"gantt": training_gantt},
+    "DataFrame": {"against_measured": plot_against_measured},
+    "BestSchedule": {"gantt": plot_best_schedule},
+    "several Timeline": {"timelines": plot_timelines},
 }
 
 
-def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
+@overload
+def plot(x: Any, /, *others: Any, kind: Literal["live"], **options: Any) -> "FigureWidget": ...
+
+
+@overload
+def plot(x: Any, /, *others: Any, kind: str = ..., **options: Any) -> "Figure": ...
+
+
+def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Any:
     """Draw the figure of an object.
 
     Parameters
@@ -77,8 +89,7 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     kinds = _kinds(x)
     if kind and kind not in kinds:
         raise UnknownName(f"this object has no {kind!r} figure; {nearest(kind, kinds)}")
-    module, name = kinds[kind or next(iter(kinds))].split(":")
-    function = getattr(import_module(f"pipelab.figures.{module}"), name)
+    function = kinds[kind or next(iter(kinds))]
     signature = inspect.signature(function)
     known = list(signature.parameters)[1:]
     if "options" not in known:  # else the function hands them on, and says what does not fit
@@ -88,12 +99,12 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     try:
         signature.bind(x, *others, **options)
     except TypeError as error:
-        expected = f"expected what pipelab.figures.{module}.{name} takes: {error}"
+        expected = f"expected what {function.__module__}.{function.__name__} takes: {error}"
         raise InvalidValue("plot", [("others", others, expected)]) from None
     return function(x, *others, **options)
 
 
-def _kinds(x: Any) -> Mapping[str, str]:
+def _kinds(x: Any) -> Mapping[str, Callable[..., Any]]:
     several, shown = "", x
     if isinstance(x, Mapping | list | tuple) and len(x):
         several, shown = "several ", next(iter(x.values() if isinstance(x, Mapping) else x))

@@ -1,7 +1,7 @@
 """Many candidate stages at once: what `CostModel.stage` says of one, as arrays over all.
 
-A cost model may bring its own `stage_tables`, as the roofline does; here are those of the
-write-up's model, and of any other by asking `stage` once per entry. Tests hold each equal to `stage`.
+A cost model may bring its own `stage_tables`, as the roofline and the write-up's model do; of any other
+`stage` is asked once per entry. Tests hold each equal to `stage`.
 """
 
 from collections.abc import Sequence
@@ -10,11 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU
-from pipelab.costs import LayerTimes, answered, fits_in, pass_time
-from pipelab.engine.layer_runs import runs_of
 from pipelab.errors import InvalidValue
-from pipelab.hardware.linear_rates import LinearThroughput, finished
-from pipelab.problem import ModelLike, Problem, Workload
+from pipelab.layer_runs import runs_of
+from pipelab.problem import ModelLike, Problem, Workload, answered, fits_in
 
 
 class StageTables(NamedTuple):
@@ -52,8 +50,7 @@ def stage_tables(
     """
     if hasattr(costs, "stage_tables"):
         return costs.stage_tables(model, workload, kinds, composition, batch_split)
-    rule = _linear if isinstance(costs, LinearThroughput) else _one_by_one
-    return rule(costs, model, workload, kinds, composition, batch_split)
+    return _one_by_one(costs, model, workload, kinds, composition, batch_split)
 
 
 def mixes_as_slowest(problem: Problem) -> bool:
@@ -61,8 +58,6 @@ def mixes_as_slowest(problem: Problem) -> bool:
 
     And fits where all of those fit. Then mixtures need not be listed to know their rates.
     """
-    if isinstance(problem.costs, LinearThroughput):
-        return problem.batch_split == "even"
     return hasattr(problem.costs, "mixes_as_slowest") and problem.costs.mixes_as_slowest(problem)
 
 
@@ -72,8 +67,6 @@ def nodes_matter_alone(costs: Any) -> bool:
     Then identical nodes are interchangeable. A cost model of your own says so by an attribute
     `nodes_matter_alone` that is true; without it every node may be different.
     """
-    if isinstance(costs, LinearThroughput | LayerTimes):
-        return True  # rates and memory depend on types
     return bool(getattr(costs, "nodes_matter_alone", False))
 
 
@@ -145,70 +138,3 @@ def _refuse_positions(
             remedy = "where layers differ, give the model weight_factors or work_factors that do"
             problem = (f"range({start}, {stop})", shown, f"expected the same {like}; {remedy}")
             raise InvalidValue(f"{type(costs).__name__}.stage", [problem])
-
-
-def _linear(
-    costs: LinearThroughput,
-    model: ModelLike,
-    workload: Workload,
-    kinds: Sequence[GPU],
-    composition: np.ndarray,
-    batch_split: str,
-) -> StageTables:
-    runs = runs_of(model)
-    work, weight = runs.work, runs.weight
-    size = composition.sum(axis=1)
-    present = (composition > 0)[:, :, None]
-    if batch_split == "even":
-        batch = np.broadcast_to((workload.batch_size / size)[:, None, None], present.shape)
-    else:
-        batch = _balanced(costs, workload, kinds, composition, work)
-    rate = np.stack(
-        [costs.gpu_throughput(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)],
-        axis=1,
-    )
-    slowest = np.where(present, rate, np.inf).min(axis=1)
-    if batch_split == "even":
-        total = size[:, None] * slowest
-    else:
-        total = (rate * composition[:, :, None]).sum(axis=1)
-    throughput = np.where(size[:, None] == 1, slowest, np.maximum(1.0, costs.efficiency * total))
-    turns = np.stack(
-        [costs._turn(k.type, workload, batch[:, i], work) for i, k in enumerate(kinds)], axis=1
-    )
-    longest = np.where(present, turns, 0.0).max(axis=1) * total / throughput
-    activation = costs.activation_gb(model, workload)
-    memory = weight * model.layer_weight_gb + activation * (batch / workload.batch_size)
-    passes = pass_time(workload.tokens / throughput, longest)
-    return StageTables(throughput, np.where(present, memory, 0.0), passes)
-
-
-def _balanced(
-    costs: LinearThroughput,
-    workload: Workload,
-    kinds: Sequence[GPU],
-    composition: np.ndarray,
-    layers: np.ndarray,
-) -> np.ndarray:
-    """Balanced batch per GPU, shape (C, K, U), by bisection on the common time."""
-    slope = np.array([costs.coefficients[k.type].per_sequence for k in kinds])[None, :, None]
-    base = np.stack(
-        [costs._without_batch(costs.coefficients[k.type], workload, layers) for k in kinds]
-    )[None]
-    count = composition[:, :, None]
-    steepest = np.where(composition > 0, slope[:, :, 0], -np.inf).max(axis=1)[:, None, None]
-    at_steepest = np.where((count > 0) & (slope == steepest), base, 0.0).max(axis=1, keepdims=True)
-    low = at_steepest / workload.batch_size
-    high = (count * np.maximum(base, 1.0)).sum(axis=1, keepdims=True) / workload.batch_size
-    # halves the bracket (of the logarithms) until neighbouring floats are left
-    for _ in range(200):
-        middle = np.sqrt(low * high)
-        too_much = (count * finished(middle, base, slope, steepest, count)).sum(
-            axis=1, keepdims=True
-        )
-        enough = too_much >= workload.batch_size
-        low, high = np.where(enough, middle, low), np.where(enough, high, middle)
-        if np.all(high <= low * (1 + 4e-16)):
-            break
-    batch = finished(low, base, slope, steepest, count)
-    return batch * (workload.batch_size / (count * batch).sum(axis=1, keepdims=True))

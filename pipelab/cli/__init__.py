@@ -1,0 +1,1 @@
+"""The command line, and what only its commands need: grading, static pages, JupyterLab."""

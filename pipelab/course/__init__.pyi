@@ -1,0 +1,49 @@
+# The public names of `pl.course`; see `pipelab/lazy_names.py`.
+# ruff: noqa: I001
+
+# In every notebook
+from .exercises import guess as guess
+from .checks import check as check
+from .ledger.book import reproduce as reproduce
+from .reading_tables import show_table as show_table
+
+# Problems of the notebooks
+from .n00 import three_sites as three_sites
+from .n02 import five_gpus as five_gpus
+from .n05 import leave_out as leave_out, seven_gpus as seven_gpus
+from .n06 import one_network as one_network
+from .n10 import helix_cluster as helix_cluster
+
+# Figures and tables of one notebook
+from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving
+from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
+from .n02 import plot_rates as plot_rates
+from .n03 import plot_answer as plot_answer, plot_staircase as plot_staircase
+from .n04 import outcome_of_prediction as outcome_of_prediction
+from .n04 import plot_against_prediction as plot_against_prediction, plot_fixes as plot_fixes
+from .n04 import plot_predictions as plot_predictions, plot_speedup as plot_speedup
+from .n05 import plot_choice as plot_choice, plot_closing as plot_closing, plot_tree as plot_tree
+from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
+from .n06 import plot_prices as plot_prices
+from .n08 import published_bubbles as published_bubbles
+from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
+from .n10 import plot_stage_groups as plot_stage_groups
+from .n12 import plot_training_memory as plot_training_memory
+from .n12 import training_conclusions as training_conclusions, training_errors as training_errors
+from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
+from .n14 import plot_faults as plot_faults
+from .pictures import plot_lines as plot_lines
+
+# What the notebooks use of the engine and of its figures
+from pipelab.display import duration as duration
+from pipelab.engine.formulations.count import count_candidates as count_candidates
+from pipelab.engine.formulations.joint import joint_formulation as joint_formulation
+from pipelab.engine.methods.exhaustive import count_placements as count_placements
+from pipelab.engine.methods.joint import joint_capacity as joint_capacity, joint_size as joint_size
+from pipelab.engine.methods.single_gpu import single_gpu_size as single_gpu_size
+from pipelab.engine.training.result import schedules_for as schedules_for
+from pipelab.figures.growth import plot_growth as plot_growth, plot_run_times as plot_run_times
+from pipelab.figures.growth import plot_search_growth as plot_search_growth
+from pipelab.figures.layers import plot_layer_times as plot_layer_times
+from pipelab.figures.makespans import plot_makespans as plot_makespans
+from pipelab.files.csv_cells import saved_run as saved_run

@@ -1,0 +1,77 @@
+"""The notebooks of the course: what their heads say of them, and which way through them is whose."""
+
+import json
+import re
+from dataclasses import dataclass
+from functools import cache
+
+from pipelab.errors import InvalidData
+from pipelab.files.paths import notebooks_dir
+
+__all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course"]
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """A notebook of the course, as its first cell describes it."""
+
+    file: str
+    title: str
+    minutes: int
+
+    @property
+    def number(self) -> str:
+        """The first two characters of its name."""
+        return self.file[:2]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What a reader wants, and the numbers of the notebooks to read, whole or in part."""
+
+    wants: str
+    whole: tuple[str, ...]
+    part: tuple[str, ...] = ()
+
+
+# Notebook 00 says in words which parts are meant.
+WAYS = {
+    "learner": Way(
+        "to see how the problem evolved, idea by idea",
+        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14"),
+    ),
+    "researcher": Way(
+        "the write-up's numbers, and its mistakes",
+        ("00", "03", "04", "06", "08", "13", "14"),
+        ("05", "09"),
+    ),
+    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10", "11", "12"), ("06",)),
+}
+
+
+@cache
+def notebooks_of_the_course() -> tuple[Notebook, ...]:
+    """The bundled notebooks in their order.
+
+    Raises
+    ------
+    InvalidData
+        A notebook's first cell has no title, or no line with its minutes.
+
+    Examples
+    --------
+    >>> [book.number for book in notebooks_of_the_course()][-1]
+    '14'
+    """
+    books = []
+    for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):
+        head = "".join(json.loads(path.read_text(encoding="utf-8"))["cells"][0]["source"])
+        found = re.match(
+            r"# (?P<title>[^\n:?]+).*^\*(?P<minutes>\d+) minutes", head, flags=re.S | re.M
+        )
+        if not found:
+            raise InvalidData(
+                f"{path}: the first cell: expected a title and a line such as '*20 minutes · next: …*'"
+            )
+        books.append(Notebook(path.name, found["title"], int(found["minutes"])))
+    return tuple(books)

@@ -1,0 +1,215 @@
+"""solve(problem): a placement, how good it is, and how far it may be from the best.
+
+`METHODS` and `OBJECTIVES` hold the function behind each word.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, overload
+
+from pipelab.engine.answers import Result
+from pipelab.engine.methods.aggregated import solve_aggregated
+from pipelab.engine.methods.attained import solve_for_attainable
+from pipelab.engine.methods.auto import solve_auto
+from pipelab.engine.methods.batches import best_batch
+from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.exhaustive import solve_exhaustive
+from pipelab.engine.methods.joint import solve_joint
+from pipelab.engine.methods.latency import solve_for_latency
+from pipelab.engine.methods.rules import (
+    solve_bandwidth_aware,
+    solve_by_flops,
+    solve_even,
+    solve_proportional,
+)
+from pipelab.engine.methods.single_gpu import solve_single_gpu
+from pipelab.engine.methods.step_time import solve_for_step_time
+from pipelab.engine.methods.type_count import solve_type_count
+from pipelab.engine.options import check_options, refuse_training
+from pipelab.engine.training import TrainingResult
+from pipelab.errors import InvalidValue, UnknownName, nearest
+from pipelab.interrupts import noted_interrupts
+from pipelab.problem import Problem
+
+METHODS: dict[str, Callable[..., Result]] = {
+    "auto": solve_auto,
+    "even": solve_even,
+    "proportional": solve_proportional,
+    "by_flops": solve_by_flops,
+    "bandwidth_aware": solve_bandwidth_aware,
+    "exhaustive": solve_exhaustive,
+    "single_gpu": solve_single_gpu,
+    "type_count": solve_type_count,
+    "joint": solve_joint,
+    "aggregated": solve_aggregated,
+}
+# None: the method answers. The others have a search of their own.
+OBJECTIVES: dict[str, Callable[..., Any] | None] = {
+    "throughput": None,
+    "rate": None,
+    "latency": solve_for_latency,
+    "cost": solve_for_cost,
+    "step_time": solve_for_step_time,
+}
+
+
+@overload
+def solve(
+    problem: Problem, method: str = ..., *, objective: Literal["step_time"], **options: Any
+) -> TrainingResult: ...
+
+
+@overload
+def solve(
+    problem: Problem,
+    method: str = ...,
+    objective: str = ...,
+    *,
+    batches: Sequence[int] | None = ...,
+    **options: Any,
+) -> Result: ...
+
+
+def solve(
+    problem: Problem,
+    method: str = "auto",
+    objective: str = "throughput",
+    *,
+    batches: Sequence[int] | None = None,
+    **options: Any,
+) -> Any:
+    """Find a placement.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be placed on what.
+    method : str
+        "auto": "aggregated", or "joint" in its tight form where that is refused. "even",
+        "proportional", "by_flops", "bandwidth_aware": rules of thumb, one GPU per stage.
+        "exhaustive": every placement. "single_gpu": the original MILP. "type_count": the
+        heuristic that failed. "joint": the write-up's joint ILP, solved with SCIP.
+        "aggregated": the same optimum from counts over classes of interchangeable GPUs.
+    objective : {"throughput", "rate", "latency", "cost", "step_time"}
+        What is proven best. "throughput": the attainable rate (`Evaluation.attainable`), over all
+        placements and all numbers in flight that memory holds, or for the workload's number; the
+        methods besides "auto" and "aggregated" maximise the rate and report what it attains.
+        "rate": that of a full pipeline, with memory for `Workload.in_flight` microbatches or 1.
+        "latency": the shortest time of one microbatch through all stages and links. "cost": the
+        lowest $ per million tokens. Both take `at_least`, a floor in tokens/s, attainable.
+        "step_time": the shortest time of a training step under `schedule`. The last three are
+        proven by a search of their own, whatever the method.
+    batches : sequence of int, optional
+        Batch sizes among which the best is chosen; by default the problem's own.
+    **options
+        Those below that the method takes, and its own; see its docstring.
+
+    Returns
+    -------
+    Result
+        `method` names the method that answered. An infeasible problem is an answer with a
+        reason, not an error. With "step_time" a `TrainingResult`.
+
+    Other Parameters
+    ----------------
+    time_limit : float, optional
+        Seconds. The best placement found by then is kept, with a proven bound.
+    gap : float, optional
+        Stop once the best is known to be at most this much faster, as a share.
+    stop : threading.Event, optional
+        Set it to end the search; the best placement is kept. Ctrl-C and the kernel's
+        interrupt do the same.
+    on_progress : function of Progress, optional
+        Called from the solver's thread on every new incumbent or bound.
+
+    Raises
+    ------
+    TooLarge
+        The model would not fit in memory; the message has its exact size.
+    NotApplicable
+        The method has no answer for this kind of problem.
+    UnknownName
+        No such method or option.
+    InvalidValue
+        `problem` is not a Problem, or an option's value does not fit.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2))
+    >>> result.status, round(result.throughput, 3), result.placement.stages[0].gpus, result.method
+    ('optimal', 301.784, (0, 1), 'aggregated')
+    """
+    if not isinstance(problem, Problem):
+        raise InvalidValue(
+            "solve", [("problem", problem, "expected a Problem, such as load_case('tiny')")]
+        )
+    with noted_interrupts(passed_on=False):  # also before and after the method
+        function = method_of(method, {**options, "objective": objective})
+        ask = partial(_answer, method, objective, function)
+        if batches is not None:
+            return best_batch(problem, batches, ask, options)
+        return ask(problem, options)
+
+
+def _answer(
+    method: str,
+    objective: str,
+    function: Callable[..., Any],
+    problem: Problem,
+    options: Mapping[str, Any],
+    known: float = 0.0,
+) -> Any:
+    """One problem's answer; of placements that attain no more than `known` tokens/s nothing has to be proven."""
+    if objective != "step_time":
+        refuse_training(problem, "solve")
+    if OBJECTIVES[objective]:
+        return function(problem, **options)
+    if objective == "rate":
+        number = problem.workload.in_memory
+        found = function(problem.with_in_flight(number), **options)
+        return replace(found, problem=problem, memory_for=number)
+    return solve_for_attainable(problem, method, function, options, known)
+
+
+def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
+    """The function behind a method, once it is known to take these options.
+
+    The option "objective" chooses the function, and is not among those that it takes.
+
+    Raises
+    ------
+    UnknownName, InvalidValue
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        raise UnknownName(f"there is no method {method!r}; {nearest(method, METHODS)}")
+    options = dict(options)
+    objective = options.pop("objective", "throughput")
+    if not isinstance(objective, str) or objective not in OBJECTIVES:
+        raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
+    own = OBJECTIVES[objective]
+    if own and method not in ("auto", "aggregated"):
+        expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
+        raise InvalidValue("solve", [("method", method, expected)])
+    function = own or METHODS[method]
+    known = options_of(function)
+    for option in options:
+        if option not in known:
+            who = f"objective {objective!r}" if own else f"method {method!r}"
+            remedy = nearest(option, known) if own else _who_has(option, method, known)
+            raise UnknownName(f"{who} has no option {option!r}; {remedy}")
+    check_options(options)
+    return function
+
+
+def options_of(function: Callable) -> list[str]:
+    """The names of the options that a method's function takes."""
+    return [p for p in inspect.signature(function).parameters if p != "problem"]
+
+
+def _who_has(option: str, method: str, known: list[str]) -> str:
+    """If "auto" does not know an option: the methods that do."""
+    others = [name for name in METHODS if method == "auto" and option in options_of(METHODS[name])]
+    return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)

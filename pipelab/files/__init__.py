@@ -1,0 +1,1 @@
+"""Files of any kind: where they lie, CSV cells, and writing a file whole."""

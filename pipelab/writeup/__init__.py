@@ -1,0 +1,9 @@
+"""The write-up's cost model and its case files."""
+
+from pipelab.lazy_names import public_names
+
+__all__, __getattr__ = public_names(__name__, __file__)
+
+
+def __dir__() -> list[str]:
+    return __all__
