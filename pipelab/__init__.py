@@ -29,6 +29,7 @@ def __getattr__(name: str) -> object:
             found = _import(name)
         if interrupted():  # once more, when what was asked for has begun, and can answer
             threading.Timer(_A_MOMENT, signal.raise_signal, (signal.SIGINT,)).start()
+        globals()[name] = found  # not asked for again
         return found
     except ModuleNotFoundError as error:
         if error.name and error.name.partition(".")[0] == "pipelab":

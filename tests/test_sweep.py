@@ -465,7 +465,7 @@ def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
     quiet(make, POINTS, path=file)
     stood = file.read_bytes()
     with pytest.raises(pl.errors.InvalidData, match=f"belongs to another sweep: {told}"):
-        quiet(make, **{"points": POINTS, "file": file, **change})
+        quiet(make, **{"points": POINTS, "path": file, **change})
     assert file.read_bytes() == stood
     quiet(make, POINTS, path=file, time_limit=60)  # but more time may be given
 

@@ -914,9 +914,9 @@ NO_WHOLE = (0, -1, 2.5, True, "a", None, math.nan, math.inf, 10**30)
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        *((lambda v=v: pl.lower_bound(ONE, 2, 2, max_in_flight=v), "lower_bound: in_flight = ")
+        *((lambda v=v: pl.lower_bound(ONE, 2, 2, max_in_flight=v), "lower_bound: max_in_flight = ")
           for v in (*NO_WHOLE[:5], *NO_WHOLE[6:], [], [1, 2, 3], [1], {1: 2})),
-        (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1, 2.5]), r"in_flight\[1\] = 2.5: expected a whole number"),
+        (lambda: pl.lower_bound(ONE, 2, 2, max_in_flight=[1, 2.5]), r"max_in_flight\[1\] = 2.5: expected a whole number"),
         *((lambda v=v: pl.lower_bound(ONE, 2, v), "lower_bound: ranks = ") for v in (*NO_WHOLE, 10**8)),
         *((lambda v=v: pl.lower_bound(ONE, v, 2), "lower_bound: microbatches = ") for v in NO_WHOLE),
         *((lambda v=v: ONE.split(v), "StageCosts.split: chunks = ") for v in NO_WHOLE),
