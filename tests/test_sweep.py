@@ -637,7 +637,7 @@ def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_poin
             pl.errors.InvalidData,
             match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
         ):
-            quiet(pytest.fail, **{"points": POINTS, "file": file, **more})
+            quiet(pytest.fail, **{"points": POINTS, "path": file, **more})
     with pytest.raises(pl.errors.InvalidValue, match="a user whom this computer does not know"):
         quiet(pytest.fail, POINTS, path="~nobody-of-this-name/sweep.csv")
 
