@@ -18,7 +18,7 @@ microbatches in flight as each pipeline needs for its rate.
 
 This is a definition to read. `pl.deploy` runs `engine/deployments/column_generation.py` instead, which
 prices all rates at once, takes any cluster, and lists what could close the gap to the bound;
-`tests/test_deployments.py` holds it between this module's deployment and bound.
+`tests/engine/test_deployments.py` holds it between this module's deployment and bound.
 """
 
 from collections.abc import Sequence

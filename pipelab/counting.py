@@ -18,7 +18,7 @@ finds the placement just as fast, it is optimal; where links slow it down, there
 never do where each is at least as fast as the answer.
 
 This is a definition to read. `pl.solve(problem, "aggregated")` runs `engine/methods/aggregated.py`
-instead, which takes any links; `tests/test_definitions_placement.py` holds both equal.
+instead, which takes any links; `tests/equal/test_definitions_placement.py` holds both equal.
 """
 
 from collections.abc import Sequence

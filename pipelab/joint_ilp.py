@@ -13,7 +13,7 @@ link, so the true optimum is a listed rate, and no listed rate but those up to t
 can be it: the largest of these is the bound.
 
 This is a definition to read. `pl.solve(problem, "joint")` runs `engine/methods/joint.py` instead;
-`tests/test_definitions_placement.py` holds both equal, the families row by row.
+`tests/equal/test_definitions_placement.py` holds both equal, the families row by row.
 
 Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6.
 """

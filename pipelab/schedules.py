@@ -8,7 +8,7 @@ what each rank does as *actions*: a pass, a pair of passes at the same time, or 
 In each *turn* of the rules below, a rank does a forward, a backward, or one of each.
 
 The rules are definitions to read: `pl.schedule` runs `engine/schedules/rules.py` instead (for ZB-V
-`zb_v` itself), and `tests/test_definitions_schedules.py` holds both equal.
+`zb_v` itself), and `tests/equal/test_definitions_schedules.py` holds both equal.
 """
 
 import re

@@ -7,7 +7,7 @@ gradient for its input gradient. What another rank has made arrives a while afte
 sender goes on at once meanwhile: transfers are *buffered*. Messages never queue on a link.
 
 This is a definition to read. `pl.simulate` runs `engine/timeline/timeline.py` instead: the same
-times (`tests/test_definitions_schedules.py`), for a schedule that it has seen before 3 times faster
+times (`tests/equal/test_definitions_schedules.py`), for a schedule that it has seen before 3 times faster
 with 128 actions and 100 times with 65,536. It knows one more kind of transfer.
 """
 

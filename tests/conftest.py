@@ -9,27 +9,35 @@ import pytest
 import pipelab as pl
 from lab_server import lab_server
 from lab_session import one_page
-from slow_tests import FIXTURES, RANDOM_PROBLEMS, SLOW
 
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-def _mark_slow(items):
-    """Give the marker `slow` to the tests that slow_tests.py describes."""
+# Numbered cases are random problems: the first few are in the fast subset, some more in every run,
+# and all of them in the one at night. `@pytest.mark.quick(n)` and `@pytest.mark.daily(n)` at a test say other numbers.
+QUICK, DAILY = 10, 20
+WAITS = {"installed", "ledger"}  # fixtures: a wheel, built and unpacked; every claim, computed
+
+
+def _mark_by_case(items):
+    """Give `slow` to the cases that the fast subset leaves out, and `nightly` to those left for the night."""
     cases = Counter()
     for item in items:
         name, _, case = item.nodeid.partition("[")
-        file, _, test = name.partition("::")
         cases[name] += 1
-        all_quick = RANDOM_PROBLEMS if case.rstrip("]").isdecimal() else cases[name]
-        quick = SLOW.get(file, {}).get(test, all_quick)
-        waits = item.get_closest_marker("browser") or FIXTURES & set(
-            getattr(item, "fixturenames", ())
+        numbered = case.rstrip("]").isdecimal()
+        quick, daily = (
+            mark.args[0] if (mark := item.get_closest_marker(which)) else few if numbered else None
+            for which, few in (("quick", QUICK), ("daily", DAILY))
         )
-        if waits or cases[name] > quick:
+        nightly = daily is not None and cases[name] > daily
+        waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
+        if waits or nightly or (quick is not None and cases[name] > quick):
             item.add_marker(pytest.mark.slow)
+        if nightly:
+            item.add_marker(pytest.mark.nightly)
 
 
 def pytest_collection_modifyitems(items):
@@ -39,7 +47,7 @@ def pytest_collection_modifyitems(items):
     end. So two browsers share the cores only at the end, if at all, and what a file sets up once is
     set up once.
     """
-    _mark_slow(items)
+    _mark_by_case(items)
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 

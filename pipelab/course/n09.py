@@ -1,5 +1,6 @@
 """Notebook 09, Real GPUs: the roofline as a picture, what a layer waits for, and a calibration."""
 
+import pytest
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -160,6 +161,7 @@ def plot_roofline(
 # A plan where GPUs are faster or slower than predicted
 
 
+@pytest.mark.slow
 def plot_sensitivity(found: "Sensitivity") -> "Figure":
     """A row per scenario: the plan's rate, the proven best, and what lies between.
 

@@ -1,5 +1,6 @@
 """Notebook 13, Reproducing the write-up: verdicts in one picture, a claim to refute, digits, and a weight to find."""
 
+import pytest
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -42,6 +43,7 @@ _TYPE, _GPUS, _LINK_GB_PER_S = "A100-SXM-80", 8, 300.0
 _LENGTH, _LAYERS, _D_MODEL, _D_FF, _HEADS, _VOCAB = 4096, 32, 8192, 22016, 64, 32000
 
 
+@pytest.mark.slow
 def author_results() -> "DataFrame":
     """The results table of the author's repository, and what pipelab's roofline says of it.
 

@@ -6,6 +6,7 @@ evaluated with the new times. What matters is not whether another plan is then b
 much.
 """
 
+import pytest
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
@@ -122,6 +123,7 @@ class Sensitivity:
         return f"<p>{escape(self.sentence)}</p>{table(self.to_frame())}"
 
 
+@pytest.mark.slow
 def sensitivity(
     problem: Problem,
     placement: Placement | Result | None = None,

@@ -5,7 +5,7 @@ Its *connection* is a pair of allocations that can be neighbours: the second sta
 the first ends, and they share no GPU. Everything is an array; only boundaries between
 layers are looped over.
 
-Equals `pipelab.candidates` on its domain; see tests/test_definitions_placement.py.
+Equals `pipelab.candidates` on its domain; see tests/equal/test_definitions_placement.py.
 """
 
 from collections.abc import Iterator, Sequence

@@ -20,7 +20,7 @@ notebook shows its sentence, formula and row count; the solver gets its rows.
 `ONE_GPU`
     The original MILP, where a stage is one GPU: four more families then hold for every placement.
 
-Equals `pipelab.joint_ilp` on its domain; see tests/test_definitions_placement.py.
+Equals `pipelab.joint_ilp` on its domain; see tests/equal/test_definitions_placement.py.
 
 Source: the joint-ILP write-up, "Mathematical Formulation (Correct)", constraints 1 to 6, and
 "Original Solver Analysis".

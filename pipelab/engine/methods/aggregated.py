@@ -1,6 +1,6 @@
 """The aggregated form from problem to result: search for the best rate, one small program after the other.
 
-Equals `pipelab.counting` on its domain; see tests/test_definitions_placement.py.
+Equals `pipelab.counting` on its domain; see tests/equal/test_definitions_placement.py.
 """
 
 import threading

@@ -1,0 +1,462 @@
+"""The command line on a model and GPUs of one's own, in this process: each answer beside the package's."""
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pipelab as pl
+from pipelab.cli import command_line
+from pipelab.cli.commands import wanted
+from pipelab.display import number, rate
+
+DATA = Path(__file__).parents[1] / "data"
+OWN = ("--model", "Llama-3-8B", "--gpus", "a100-sxm-40=2,l4=3", "--batch", "4", "--length", "512")
+
+
+@pytest.fixture
+def run(monkeypatch, capsys):
+    def run(*arguments):
+        """Exit status, standard output, standard error."""
+        wanted._say_once.cache_clear()
+        monkeypatch.setattr(sys, "argv", ["pipelab", *map(str, arguments)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            status = command_line._run()
+        return (status or 0, *capsys.readouterr())
+
+    return run
+
+
+def _problem(**more):
+    """What OWN says, made by hand: one node of two A100, one of three L4, 100 Gbit/s between them."""
+    pairs = [pl.GPU("A100-SXM-40", 42.950, 1.29, "A100-SXM-40×8 no. 1", 300)] * 2
+    threes = [pl.GPU("L4", 24.153, 0.98, "L4×8 no. 2", 31.5)] * 3
+    of = np.array([0, 0, 1, 1, 1])
+    links = np.array([[300, 12.5], [12.5, 31.5]])
+    load = more.pop("load", pl.Workload(512, 4, "decode"))
+    cluster = pl.Cluster((*pairs, *threes), links, of)
+    return pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline(), **more)
+
+
+def test_a_model_on_gpus_is_the_problem_made_by_hand(run):
+    found = wanted.Wanted(model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512)
+    by_hand = _problem(name="Llama-3-8B on 2 × A100-SXM-40, 3 × L4")
+    assert found.problem(None) == by_hand  # the rules that nobody gave, too: they stand in Problem
+    assert (by_hand.max_gpus_per_stage, by_hand.same_type_stages) == (3, True)  # of the L4 node
+    status, out, err = run("solve", *OWN, "--json")
+    answer = pl.solve(by_hand)
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert told["throughput_tokens_per_s"] == pytest.approx(answer.throughput, rel=1e-12)
+    assert told["placement"] == answer.placement.to_dict()
+
+
+def test_every_option_reaches_its_field():
+    options = wanted.Wanted(
+        model="Llama-3-8B", gpus="a100-sxm-40=5", precision="int4", kv_precision="fp8", per_node=2,
+        network_gbit=40, rates="llama.cpp", batch=3, length=100, phase="mixed", output_tokens=7,
+        in_flight=5, max_gpus=4, same_type=False, batch_split="balanced", link_units="tokens",
+    )  # fmt: skip
+    found = options.problem(None)
+    assert (found.model.precision, found.model.kv_precision) == ("int4", "fp8")
+    assert found.workload == pl.Workload(100, 3, "mixed", output_tokens=7, in_flight=5)
+    assert found.costs.engine == "llama.cpp"
+    rules = (found.max_gpus_per_stage, found.same_type_stages, found.batch_split)
+    assert rules == (4, False, "balanced")
+    nodes = [gpu.node for gpu in found.cluster.gpus]
+    assert [nodes.count(node) for node in dict.fromkeys(nodes)] == [2, 2, 1]
+    assert [found.cluster.bandwidth_between(0, i) for i in (1, 2, 4)] == [300, 5, 5]
+    tiny = wanted.Wanted(batch=8, length=100, max_gpus=2, same_type=True, link_units="tokens")
+    found = tiny.problem("tiny")
+    assert (found.workload.batch_size, found.workload.sequence_length) == (8, 100)
+    assert (found.max_gpus_per_stage, found.same_type_stages, found.costs.link_units) == (
+        2,
+        True,
+        "tokens",
+    )
+    plain = wanted.Wanted(model="Llama-3-8B", gpus="l4=1").problem(None)
+    assert plain.workload == pl.Workload(2048, 8, "decode")
+    assert plain.max_gpus_per_stage == 1
+
+
+def test_the_mixed_phase_needs_its_output_and_a_batch_says_of_what(run):
+    status, out, err = run("solve", "--model", "Llama-3-8B", "--gpus", "l4=1", "--phase", "mixed")
+    assert (status, out) == (2, "")
+    assert "--output-tokens = None: expected how many tokens are written per sequence" in err
+    own = ("--model", "Llama-3-8B", "--gpus", "l4=1", "--phase", "mixed", "--output-tokens", "100")
+    assert run("solve", *own)[0] == 0
+    answers = "output-tokens=50,100", "--jobs", "1", "--json"
+    assert run("sweep", *own[:6], "--vary", *answers)[0] == 0
+    assert "of one microbatch" in run("node", "--help")[1]
+
+
+def test_a_configuration_and_hosts_are_read_from_files(run, tmp_path):
+    configs = json.loads((DATA / "model_configs.json").read_text(encoding="utf-8"))
+    fields = configs["Mistral-7B-v0.1"]["config.json"]
+    (tmp_path / "config.json").write_text(json.dumps(fields), encoding="utf-8")
+    files = ("--model", tmp_path / "config.json", "--cluster", DATA / "hosts" / "h100-mesh")
+    status, out, err = run("solve", *files, "--output", tmp_path / "plan.json")
+    assert (status, err) == (0, "")
+    assert "H100-SXM" in out
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    assert plan["layers"] == 32
+    status, out, err = run("evaluate", tmp_path / "plan.json", *files)
+    rates = [stage["throughput_tokens_per_s"] for stage in plan["stages"]]
+    slowest = f"stage {1 + rates.index(min(rates))}"
+    told = f"{rate(plan['attainable_tokens_per_s'])} with {plan['in_flight']} in flight"
+    assert out.startswith(f"{told}; slowest: {slowest}")
+
+
+def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
+    plan = pl.Placement.of([(20, (0, 1)), (5, (2,)), (7, (3, 4))])
+    problem = _problem()
+    expected = pl.evaluate(problem, plan)
+    mine = tmp_path / "mine.json"
+    mine.write_text(json.dumps({"stages": plan.to_dict()["stages"]}))
+    saved = tmp_path / "plan.json"
+    status, out, err = run("evaluate", mine, *OWN, "--json", "--output", saved)
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert told == json.loads(saved.read_text("utf-8"))
+    rates = [stage["throughput_tokens_per_s"] for stage in told["stages"]]
+    assert rates == pytest.approx([stage.throughput for stage in expected.stages], rel=1e-12)
+    assert told["rate_tokens_per_s"] == pytest.approx(expected.rate, rel=1e-12)
+    assert told["attainable_tokens_per_s"] == pytest.approx(expected.attainable, rel=1e-12)
+    assert told["in_flight"] == expected.in_flight
+    assert len(told["links"]) == 2
+    held = pl.hardware.capacity(problem, plan)
+    out = run("evaluate", saved, *OWN)[1]
+    assert f"It holds {4 * expected.in_flight} sequences of {held.context:,} tokens, " in out
+    assert f" or {held.sequences:,} sequences of 512" in out
+    # another batch, or other GPUs, and the plan's rates no longer hold
+    for changed in (("--batch", "5"), ("--gpus", "a100-sxm-40=2,t4=3")):
+        status, out, err = run("evaluate", saved, *OWN, *changed)
+        assert (status, out) == (2, "")
+        assert str(saved) in err
+    stages = [{"first_layer": 1, "last_layer": 20, "gpus": [0, 1]}]
+    stages.append({"first_layer": 22, "last_layer": 32, "gpus": [2]})
+    (tmp_path / "bad.json").write_text(json.dumps({"stages": stages}))
+    status, out, err = run("evaluate", tmp_path / "bad.json", *OWN)
+    assert status == 2
+    assert "this placement is not valid" in err
+
+
+def test_a_plan_that_names_its_case_needs_nothing_else(run, tmp_path):
+    assert run("solve", "tiny", "--max-gpus", "2", "--output", tmp_path / "plan.json")[0] == 0
+    status, out, _ = run("evaluate", tmp_path / "plan.json")
+    assert status == 0
+    assert out.startswith("301.8 tokens/s with 1 in flight; slowest: stage 1\n")
+    assert "any number of" not in out
+    # the options count for a plan of a case, too, or are refused
+    mine = tmp_path / "mine.json"
+    stage = {"first_layer": 1, "last_layer": 4, "gpus": [0]}
+    mine.write_text(json.dumps({"problem": "tiny", "stages": [stage]}))
+    tiny = pl.load_case("tiny")
+    other = dataclasses.replace(
+        tiny, workload=dataclasses.replace(tiny.workload, batch_size=3, sequence_length=100)
+    )
+    expected = pl.evaluate(other, pl.load_placement(mine)).rate
+    assert expected != pl.evaluate(tiny, pl.load_placement(mine)).rate
+    out = run("evaluate", mine, "--batch", "3", "--length", "100")[1]
+    assert out.startswith(f"{expected:.7g} tokens/s")
+    status, _, err = run("evaluate", tmp_path / "plan.json", "--batch", "3")
+    assert (status, "made with batch_size = 16; the problem has batch_size = 3" in err) == (2, True)
+    status, _, err = run("evaluate", mine, "--precision", "fp8")
+    assert (status, "--precision = 'fp8': expected it without a case" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_objectives_are_those_of_the_package(run):
+    for objective in ("latency", "cost"):
+        expected = pl.solve(_problem(), objective=objective, at_least=300.0)
+        more = ("--objective", objective, "--at-least", 300, "--json")
+        status, out, _ = run("solve", *OWN, *more)
+        assert status == 0
+        assert json.loads(out)["objective"] == pytest.approx(expected.objective.to_dict(), rel=1e-6)
+    for objective in ("throughput", "rate"):
+        expected = pl.solve(_problem(), objective=objective)
+        told = json.loads(run("solve", *OWN, "--objective", objective, "--json")[1])
+        assert told["throughput_tokens_per_s"] == pytest.approx(expected.throughput)
+        assert told["in_flight"] == expected.in_flight
+        assert told["status"] == "optimal"
+        said = run("solve", *OWN, "--objective", objective)[1]
+        assert said.startswith(expected.sentence.split(", proven")[0])
+
+
+def test_what_a_cluster_attains_is_what_memory_holds(run, tmp_path):
+    """4 L40S as four stages fill with 4 batches in flight, and hold 2: the rate is not the answer."""
+    big = ("--model", "Llama-3-70B", "--gpus", "l40s=4", "--batch", "16", "--max-gpus", "1")
+    full = json.loads(run("solve", *big, "--objective", "rate", "--json")[1])
+    status, out, _ = run("solve", *big, "--json", "--output", tmp_path / "plan.json")
+    told = json.loads(out)
+    assert (status, told["status"]) == (0, "optimal")
+    assert told["throughput_tokens_per_s"] < 0.9 * full["throughput_tokens_per_s"]
+    given = run("solve", *big, "--in-flight", told["in_flight"], "--json")[1]
+    assert json.loads(given)["throughput_tokens_per_s"] == pytest.approx(
+        told["throughput_tokens_per_s"]
+    )
+    plan = json.loads((tmp_path / "plan.json").read_text("utf-8"))
+    out = run("evaluate", tmp_path / "plan.json", *big)[1]
+    head = (
+        f"{rate(plan['attainable_tokens_per_s'])} with {told['in_flight']} in flight, of a rate of "
+    )
+    assert out.startswith(f"{head}{number(plan['rate_tokens_per_s'])} that ")
+
+
+TRAINED = ("--model", "Llama-3-8B", "--gpus", "h100=2,a100=2", "--batch", "1", "--length", "4096")
+TRAINED += ("--phase", "training", "--microbatches", "8")
+
+
+def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
+    choices = ("--schedule", "ZBH1", "--recompute", "auto")
+    status, out, _ = run("solve", *TRAINED, *choices, "--json", "--output", tmp_path / "plan.json")
+    problem = wanted.Wanted(
+        model="Llama-3-8B", gpus="h100=2,a100=2", batch=1, length=4096, phase="training",
+        microbatches=8,
+    ).problem(None)  # fmt: skip
+    assert problem.workload == pl.Workload(4096, 1, "training", microbatches=8)
+    answer = pl.solve(problem, objective="step_time", schedule="ZBH1", recompute="auto")
+    assert status == 0
+    assert json.loads(out)["objective"]["seconds_per_step"] == answer.objective.value
+    assert pl.load_placement(tmp_path / "plan.json", problem) == answer.placement
+    status, out, _ = run("solve", *TRAINED, "--recompute", "auto")
+    assert (status, "s per step" in out, "activations_gb" in out) == (0, True, True)
+    one_host = ("--gpus", "h100=4", "--max-gpus", "1")
+    status, out, _ = run("settings", "--engine", "torchtitan", *TRAINED, *one_host)
+    assert (status, "torchrun" in out) == (0, True)
+
+
+def test_methods_are_compared(run, tmp_path):
+    expected = pl.compare(_problem(max_gpus_per_stage=1), ["even", "aggregated"]).to_frame()
+    more = ("--max-gpus", "1", "--methods", "even, aggregated", "--output", tmp_path / "table.csv")
+    status, out, _ = run("compare", *OWN, *more, "--json")
+    assert status == 0
+    told = pd.DataFrame(json.loads(out))
+    for column in ("method", "outcome", "stages"):
+        assert list(told[column]) == list(expected[column])
+    rates = list(expected["throughput_tokens_per_s"])
+    assert list(told["throughput_tokens_per_s"]) == pytest.approx(rates)
+    written = pd.read_csv(tmp_path / "table.csv")["throughput_tokens_per_s"]
+    assert list(written) == pytest.approx(rates)
+    assert run("compare", "tiny")[1].count("proven") >= 3
+
+
+@pytest.mark.slow
+def test_a_sweep_varies_options_and_counts(run, tmp_path):
+    file = tmp_path / "rows.csv"
+    more = ("--vary", "l4=0,3", "--vary", "batch=4,8", "--jobs", "1", "--output", file)
+    status, out, _ = run("sweep", *OWN, *more, "--json")
+    assert status == 0
+    rows = {(row["L4"], row["batch"]): row["throughput_tokens_per_s"] for row in json.loads(out)}
+    assert list(rows) == [(0, 4), (0, 8), (3, 4), (3, 8)]
+    for (_, batch), reached in list(rows.items())[2:]:
+        alike = _problem(load=pl.Workload(512, batch, "decode"))
+        assert reached == pytest.approx(pl.solve(alike).throughput)
+    assert rows[0, 4] < rows[3, 4]
+    # the same call goes on with the file; another model is refused
+    assert len(pd.read_csv(file)) == 4
+    run("sweep", *OWN, *more, "--json")
+    assert len(pd.read_csv(file)) == 4
+    status, _, err = run("sweep", "--model", "Llama-2-7B", *OWN[2:], *more)
+    assert status == 2
+    assert "belongs to another sweep" in err
+    status, out, _ = run("sweep", "tiny", "--vary", "max-gpus=1,2,4", "--jobs", "1")
+    assert out.startswith("3 points in ")
+    assert all(rate in out for rate in ("217.52", "301.784", "345.4944"))
+    status, out, _ = run(
+        "sweep", "--model", "Llama-3-70B", "--gpus", "l4=1", "--vary", "l4=1,2", "--jobs", "1"
+    )
+    assert (status, out.startswith("2 points")) == (1, True)
+
+
+def test_mixes_of_a_node(run):
+    gpu = pl.GPU("H100-SXM", 85.521, node="a", node_gb_per_s=450)
+    model, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 8, "decode")
+    expected = pl.hardware.node_mixes(pl.Roofline(), model, load, gpu, 4)
+    status, out, _ = run("node", "--model", "Llama-3-70B", "--gpus", "h100-sxm=4", "--json")
+    assert status == 0
+    pd.testing.assert_frame_equal(pd.DataFrame(json.loads(out)), expected, check_dtype=False)
+    few = ("--model", "Llama-3-70B", "--gpus", "l4=2")
+    assert run("node", *few)[0] == 1  # nothing fits
+    for pool in ("l4=1", "l4=2,t4=2", "l4=16"):
+        status, _, err = run("node", "--model", "Llama-3-8B", "--gpus", pool)
+        assert status == 2
+        assert "all on one node" in err
+
+
+def test_settings_of_a_model_and_of_its_plan(run, tmp_path):
+    plan = tmp_path / "plan.json"
+    one = (*OWN, "--max-gpus", "1")
+    direct = run("settings", *one, "--engine", "vLLM", "--hosts", "10.0.0.1")
+    assert direct[0] == 0
+    assert run("solve", *one, "--output", plan)[0] == 0
+    assert run("settings", plan, *one, "--engine", "vLLM", "--hosts", "10.0.0.1")[1] == direct[1]
+    layers = [
+        s["last_layer"] - s["first_layer"] + 1 for s in json.loads(plan.read_text())["stages"]
+    ]
+    assert f"VLLM_PP_LAYER_PARTITION={','.join(map(str, layers))}\n" in direct[1]
+
+
+NAMES = {
+    "h100": ("H100-SXM", "h100 is taken for H100-SXM, of H100-SXM, H100-PCIe"),
+    "A100": ("A100-SXM-80", "of A100-SXM-40, A100-SXM-80, A100-PCIe-80"),
+    "v100": ("V100-SXM-32", "of V100-SXM-16, V100-SXM-32"),
+    "h200": ("H200-SXM", ""),
+    "L4": ("L4", ""),
+    "rtx4090": ("RTX4090", ""),
+    "a100-pcie-80": ("A100-PCIe-80", ""),
+    "NVIDIA GeForce RTX 3090": ("RTX3090", ""),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_gpu_is_known_by_several_names(name, capsys):
+    wanted._say_once.cache_clear()
+    kind, said = NAMES[name]
+    assert wanted.counts_of(f"{name}=3") == {kind: 3}
+    assert said in capsys.readouterr().err
+
+
+MODEL = ("--model", "Llama-3-8B")
+REFUSED = {
+    "nothing": (("solve",), "case = None: expected a case (see pipelab cases), or --model and"),
+    "both": (("solve", "tiny", *MODEL), "--model = 'Llama-3-8B': expected it without a case"),
+    "precision of a case": (("solve", "tiny", "--precision", "fp8"), "--precision = 'fp8'"),
+    "no gpus": (("solve", *MODEL), "expected --gpus or --cluster beside --model"),
+    "no model": (("solve", "--gpus", "l4=1"), "--model = None: expected a model"),
+    "gpus and cluster": (
+        ("solve", *MODEL, "--gpus", "l4=1", "--cluster", "helix-single24"), "and not both",
+    ),
+    "a count": (("solve", *MODEL, "--gpus", "l4=many"), "'l4=many': expected TYPE=COUNT"),
+    "too many": (("solve", *MODEL, "--gpus", "l4=1000000"), "counts up to 999999"),
+    "an axis twice": (
+        ("sweep", "tiny", "--vary", "batch=8", "--vary", "batch=9"), "'batch=9': expected each name once",
+    ),
+    "a node in training": (
+        ("node", *MODEL, "--gpus", "l4=2", "--phase", "training", "--microbatches", "4"),
+        "workload.phase = 'training': expected prefill, decode or mixed",
+    ),
+    "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
+    "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
+    "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
+    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: H200"),
+    "an empty type": (("solve", *MODEL, "--gpus", "=1"), "'': expected a known GPU"),
+    "a model": (("solve", "--model", "Lama-3-8B", "--gpus", "l4=1"), "did you mean 'Llama-3-8B'"),
+    "an engine": (("solve", *MODEL, "--gpus", "l4=1", "--rates", "vlm"), "did you mean 'vLLM'"),
+    "a batch": (("solve", *MODEL, "--gpus", "l4=1", "--batch", "0"), "batch_size = 0"),
+    "a network": (("solve", *MODEL, "--gpus", "l4=9", "--network-gbit", "0"), "network_gbit_per_s = 0"),
+    "nodes of a cluster": (
+        ("solve", *MODEL, "--cluster", "helix-single24", "--per-node", "2"), "--per-node = 2",
+    ),
+    "an objective": (("solve", "tiny", "--objective", "speed"), "there is no objective 'speed'"),
+    "a floor": (("solve", "tiny", "--at-least", "3"), "has no option 'at_least'"),
+    "a method": (("compare", "tiny", "--methods", "evn"), "did you mean 'even'"),
+    "an axis": (("sweep", "tiny", "--vary", "btch=3"), "did you mean 'batch'"),
+    "a value": (("sweep", "tiny", "--vary", "batch=x"), "expected NAME=NUMBER"),
+    "a type of a case": (("sweep", "tiny", "--vary", "l4=1,2"), "'l4': expected one of these"),
+    "no plan": (("evaluate", "gone.json"), "gone.json: there is no such file"),
+    "a case beside a model": (
+        ("evaluate", "gone.json", *MODEL, "--gpus", "l4=1", "--case", "tiny"), "--case = 'tiny'",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_one_sentence(name, run):
+    arguments, message = REFUSED[name]
+    status, out, err = run(*arguments)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.startswith("pipelab: ")
+    assert err.count("\n") == 1
+
+
+def test_no_placement_is_exit_status_1(run):
+    none = ("--model", "Llama-3-70B", "--gpus", "l4=1")
+    status, out, _ = run("solve", *none)
+    assert status == 1
+    assert out.startswith("No placement exists: ")
+    assert run("compare", *none, "--methods", "even,aggregated")[0] == 1
+    assert run("settings", *none, "--engine", "vLLM")[0] == 1
+
+
+def test_the_help_names_every_command_and_every_option(run, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    status, out, _ = run("--help")
+    assert status == 0
+    commands = "solve evaluate settings compare sweep node count cases models gpus doctor lab reproduce copy static"
+    for command in commands.split():
+        assert f"│ {command} " in out
+    text = run("solve", "--help")[1]
+    for field in wanted.Wanted.__dataclass_fields__:
+        assert f"--{field.replace('_', '-')}" in text
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
+    text = (DATA.parents[1] / "docs" / "using.md").read_text(encoding="utf-8")
+    block = text.split("## The command line")[1].split("```")[1]
+    lines = [line.partition("  #")[0].split() for line in block.splitlines()[1:]]
+    monkeypatch.chdir(tmp_path)
+    pl.writeup.save_case(pl.load_case("tiny"), "path/to/my_case")
+    shutil.copytree(DATA / "hosts" / "h100-mesh", "my_hosts")
+    configs = json.loads((DATA / "model_configs.json").read_text(encoding="utf-8"))
+    Path("path/to/config.json").write_text(json.dumps(configs["Llama-3-8B"]["config.json"]))
+    slow = ("reproduce", "static")  # with tests of their own
+    tried = [arguments for _, *arguments in lines if arguments[0] not in slow]
+    assert {a[0] for a in tried} >= {"solve", "evaluate", "compare", "sweep", "node", "settings"}
+    for arguments in tried:
+        more = ["--jobs", "1"] if arguments[0] == "sweep" else []
+        assert run(*arguments, *more)[0] == 0, arguments
+
+
+def test_models_and_gpus_are_listed(run):
+    out = run("models")[1]
+    assert len(out.splitlines()) == len(pl.hardware.models())
+    assert "Llama-3-70B" in out
+    assert "70.55e9 parameters" in out
+    out = run("gpus")[1]
+    assert [line.split()[0] for line in out.splitlines()] == list(pl.hardware.gpus().index)
+
+
+def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
+    own = ("--model", "DeepSeek-V3", "--gpus", "h200=8", "--precision", "fp8")
+    said = "none is of prompts read by a mixture of experts"
+    assert said in run("node", *own, "--phase", "prefill")[1]
+    assert said not in run("node", *own)[1]
+    told = run("node", *own, "--phase", "prefill", "--json")[1]
+    assert said not in told
+    assert json.loads(told)
+
+
+_PRESSED = """
+import importlib.abc, signal, sys
+
+class Pressed(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, *_):
+        if name == "typer":
+            signal.raise_signal(signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Pressed())
+sys.argv = ["pipelab", "cases"]
+from pipelab.cli.entry import main
+
+main()
+"""
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_answered():
+    ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
+    assert (ended.returncode, ended.stdout) == (130, "")
+    assert ended.stderr == "pipelab: interrupted before it began\n"
+    command = [sys.executable, "-m", "pipelab.cli.entry", "cases"]
+    assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,430 @@
+"""The notebooks as one course: one template through all of them, a glossary whose links lead somewhere."""
+
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+
+import make_glossary_links
+import make_solutions
+import nbformat
+import pytest
+
+import pipelab as pl
+from pipelab import course
+from pipelab.course import outline
+from pipelab.course.checks import EXERCISES
+from pipelab.course.ledger import DOCUMENTS
+from pipelab.course.n00 import plot_course
+from pipelab.course.outline import WAYS, notebooks_of_the_course
+from pipelab.files.paths import notebooks_dir
+
+COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
+LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
+
+# Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
+HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
+
+
+def _cells(path, kind):
+    return [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == kind]
+
+
+def _text(path):
+    return "\n\n".join(c.source for c in _cells(path, "markdown"))
+
+
+def _headings(path):
+    return re.findall(r"^#{1,3} (.*)$", _text(path), flags=re.M)
+
+
+def _cell_of(path, heading):
+    """The id of the cell in which a heading stands."""
+    return next(
+        c.id
+        for c in _cells(path, "markdown")
+        if re.search(rf"^#{{1,3}} {re.escape(heading)}$", c.source, re.M)
+    )
+
+
+def _name(path):
+    return path.stem
+
+
+def test_these_numbers_exist():
+    assert [path.name[:2] for path in COURSE] == [f"{number:02}" for number in range(15)]
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_opens_with_its_aim_its_minutes_and_its_neighbours(path):
+    head, aims, *_ = (cell.source for cell in _cells(path, "markdown"))
+    assert re.match(r"# .+\n\n.+", head)
+    line = re.search(r"^\*(\d+) minutes( · .*)\*$", head, flags=re.M)
+    assert line, head
+    place = COURSE.index(path)
+    wanted = {"glossary": "glossary.ipynb"}
+    for word, other in (("previous", place - 1), ("next", place + 1)):
+        assert (f" · {word}: " in line[2]) == (0 <= other < len(COURSE))
+        if 0 <= other < len(COURSE):
+            target = COURSE[other]
+            assert f"{word}: [{target.name[:2]} " in line[2]
+            title = _text(target).split("\n")[0][2:].split(":")[0]
+            wanted[f"{target.name[:2]} {title}"] = target.name
+    assert dict(LINK.findall(line[2])) == wanted
+    assert aims.startswith("**In this notebook you will**\n\n1. ")
+    assert len(re.findall(r"^\d\. ", aims, flags=re.M)) >= 3
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_asks_shows_changes_fails_and_closes(path):
+    code = [cell.source for cell in _cells(path, "code")]
+    found = [heading for heading in _headings(path) if heading in HEADINGS]
+    assert found == HEADINGS
+    assert any("course.guess(" in source for source in code), "nothing to predict"
+    assert any(re.search(r"pl\.(plot|gantt)\(|course\.plot_", source) for source in code), (
+        "nothing to see"
+    )
+    cells = nbformat.read(path, as_version=4).cells
+    begin = next(i for i, c in enumerate(cells) if c.source.startswith("## Change it"))
+    widget = r"interact\b|interactive_output|pl\.(explore|watch)_"
+    assert any(re.search(widget, c.source) for c in cells[begin : begin + 4]), "nothing to change"
+    last = [source for source in code if "Markdown(f" in source]
+    assert len(last) == 1
+    assert len(re.findall(r"^- .*\{", last[0], flags=re.M)) >= 3, (
+        "takeaways without a computed number"
+    )
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_every_figure_has_a_sentence_under_it(path):
+    cells = nbformat.read(path, as_version=4).cells
+    drawn = [
+        (cell.source, below)
+        for cell, below in itertools.pairwise(cells)
+        if cell.cell_type == "code" and re.search(r"pl\.(plot|gantt)\(|course\.plot_", cell.source)
+        if not re.search(r"\b(def|import) ", cell.source)
+    ]
+    assert drawn
+    for source, below in drawn:
+        assert below.cell_type == "markdown", source
+        assert not below.source.startswith("#"), source
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_has_exercises_with_a_check_and_a_folded_solution(path):
+    cells = nbformat.read(path, as_version=4).cells
+    begin = next(i for i, c in enumerate(cells) if "## Exercises" in c.source)
+    after = "\n".join(c.source for c in cells[begin:])
+    checks = re.findall(r'course\.check\("(\d\d)\.(\d)", (\w+)\)', after)
+    assert [(book, number) for book, number, _ in checks] == [
+        (path.name[:2], str(n + 1)) for n in range(len(checks))
+    ]
+    assert len(checks) >= 2
+    assert after.count("<details><summary>Solution</summary>") == len(checks)
+    for _, number, variable in checks:
+        assert f"**{number}.** " in after
+        # Run All says "not attempted yet", and goes on; `...` where None is an answer that readers
+        # arrive at.
+        assert (
+            f"{variable} = {'...' if EXERCISES[f'{path.name[:2]}.{number}'].none else 'None'}\n"
+            in f"{after}\n"
+        )
+        solution = (notebooks_dir() / "solutions" / path.name).read_text(encoding="utf-8")
+        assert f'course.check(\\"{path.name[:2]}.{number}\\", {variable})' in solution
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_function_that_answers_an_exercise_is_written_once(path):
+    """Otherwise: python tests/make_solutions.py."""
+    wanted = make_solutions.folded_functions(path)
+    assert wanted
+    assert set(wanted) <= make_solutions.defined(make_solutions.solutions_of(path))
+    assert [text for _, _, text in make_solutions.differing(path)] == []
+
+
+@pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
+def test_what_a_reader_should_open_first_is_folded(path):
+    for cell in _cells(path, "code"):
+        assert ("course.guess(" in cell.source) == bool(
+            cell.metadata.get("jupyter", {}).get("source_hidden")
+        ), cell.source
+
+
+WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
+FIGURE = re.compile(r"pl\.plot\(|course\.plot_")
+EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
+
+
+def _minutes(path):
+    """Of a newcomer who reads, looks at and tries everything but what is optional.
+
+    200 words a minute, 18 lines of code without imports, half a minute for a figure, a formula or a
+    prediction, one for a widget, four for an exercise.
+    """
+    minutes, optional, spare = 0.0, False, False  # spare: of an exercise, optional
+    for cell in nbformat.read(path, as_version=4).cells:
+        text = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.S)
+        if cell.cell_type == "markdown":
+            for part in re.split(r"(?m)^(?=## )", text):
+                if part.startswith("## "):
+                    optional = bool(re.match(r"## (Optional|Sources)|## .*\n\n\*Optional", part))
+                    spare = False
+                if exercise := EXERCISE.search(part):
+                    spare = bool(exercise[1])
+                formulas = part.count("$$") // 2
+                words = len(re.sub(r"\$\$.*?\$\$", "", part, flags=re.S).split())
+                minutes += (not optional and not spare) * (words / 200 + formulas / 2)
+        elif not optional and not spare:
+            exercise, guess = "course.check(" in text, "course.guess(" in text
+            seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
+            lines = re.findall(r"^(?!from |import ).*\S", text, re.M)
+            minutes += 4 * exercise + guess / 2 + seen
+            minutes += 0 if exercise or guess else len(lines) / 18
+    return minutes
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_takes_the_minutes_that_it_says_and_no_more_than_35(path):
+    """The head may say a little more, for exercises are not all done in four minutes."""
+    said = int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1])
+    assert said - 10 < _minutes(path) <= said <= 35
+
+
+# the glossary
+
+GLOSSARY = notebooks_dir() / "glossary.ipynb"
+ENTRY = re.compile(r"### (.+)\n\n(.+)\n\n\*First met in \[(.+)\]\((.+)\)\.\*")
+ENTRIES = [
+    ENTRY.fullmatch(c.source) for c in _cells(GLOSSARY, "markdown") if c.source.startswith("###")
+]
+
+
+def test_the_glossary_has_what_the_field_uses():
+    terms = {entry[1] for entry in ENTRIES}
+    assert None not in ENTRIES
+    assert len(terms) == len(ENTRIES) > 45
+    wanted = [
+        "GPipe",
+        "1F1B",
+        "flush",
+        "interleaving",
+        "ZB-H1",
+        "ZB-H2",
+        "ZB-V",
+        "all-reduce",
+        "Little's law",
+        "optimizer state",
+        "arithmetic intensity",
+        "MFU",
+        "stage",
+        "microbatch",
+        "rank",
+        "makespan",
+        "incumbent",
+        "big-M",
+        "relaxation",
+        "bubble",
+        "bottleneck",
+        "placement",
+        "class",
+        "span",
+    ]
+    assert {*wanted, "dual bound", "in flight", "KV cache"} <= terms
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry[1])
+def test_a_term_is_explained(entry):
+    assert len(entry[2].split()) >= 7
+
+
+def test_terms_are_listed_and_lead_to_where_they_are_first_met():
+    now = GLOSSARY.read_text(encoding="utf-8")
+    assert make_glossary_links.made(now) == now, "python tests/make_glossary_links.py"
+    terms = [entry[1] for entry in ENTRIES]
+    (listed,) = (c.source for c in _cells(GLOSSARY, "markdown") if "**All terms**" in c.source)
+    assert [name for name, _ in LINK.findall(listed)] == sorted(terms, key=str.casefold)
+    assert "[00 Start here: which GPUs should hold which layers?](00_start_here.ipynb)" in now
+    book, _, cell = make_glossary_links.first_met("makespan").partition("](")[2].partition("#")
+    assert book == "07_pipeline_schedules.ipynb"
+    assert cell == f"cell-id={_cell_of(COURSE[7], 'Two measures')})"
+    with pytest.raises(ValueError, match="no notebook has the term 'flux capacitor'"):
+        make_glossary_links.first_met("flux capacitor")
+
+
+def _formulas(path):
+    """Of every paragraph, without words; two prices in one paragraph do not make a formula."""
+    found = []
+    for paragraph in _text(path).split("\n\n"):
+        plain = re.sub(r"\\(text|binom)(\{[^}]*\})+", "", paragraph)
+        found += re.findall(r"\$+([^$]+)\$+", plain)
+    return " ".join(f for f in found if not re.search(r"(?<![\\a-z])[a-z]{4,}", f))
+
+
+_GREEK = "tau|phi|pi|eta|beta|kappa|lambda|ell|delta|theta|nu|omega"
+
+
+def _letters(formulas):
+    """Latin and Greek letters, without indices and commands."""
+    without = re.sub(r"_(\{[^}]*\}|\\[a-z]+|[A-Za-z0-9])", "", formulas)
+    without = re.sub(rf"\\(?!({_GREEK})\b)[A-Za-z]+", " ", without)
+    return set(re.findall(r"\\[a-z]+|[A-Za-z]", without))
+
+
+def _symbols():
+    """Rows of both tables: (symbols, links)."""
+    table = next(
+        c.source for c in _cells(GLOSSARY, "markdown") if c.source.startswith("## Symbols")
+    )
+    for part in table.split("| from 07 on |"):
+        rows = [row.split("|") for row in part.split("\n") if row.startswith("| $")]
+        yield [
+            (re.findall(r"\$([^$]+)\$", row[1]), [to for _, to in LINK.findall(row[4])])
+            for row in rows
+        ]
+
+
+@pytest.mark.slow
+def test_every_symbol_is_met_where_the_tables_say():
+    general, from_07 = _symbols()
+    assert len(general) > 20
+    assert len(from_07) > 20
+    formulas = {path.name: _formulas(path) for path in COURSE}
+    for symbols, books in general + from_07:
+        for symbol in symbols:
+            alone = re.compile(rf"(?<![A-Za-z\\]){re.escape(symbol)}(?![A-Za-z])")
+            where = [name for name, text in formulas.items() if alone.search(text)]
+            assert {*books} <= {*where}, symbol
+            if (symbols, books) in general:
+                assert books == where[:1], symbol
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_every_letter_of_a_formula_is_in_the_tables(path):
+    """Of 00 to 06 in the first, wherever it is met first; from 07 on under this very notebook."""
+    general, from_07 = _symbols()
+    early = int(path.name[:2]) < 7
+    rows = general if early else [row for row in from_07 if path.name in row[1]]
+    known = _letters(" ".join(symbol for symbols, _ in rows for symbol in symbols))
+    assert _letters(_formulas(path)) <= known
+
+
+# Where a notebook rests on one of the four sources, it links to it: what its text names, and the
+# document.
+NAMED = {
+    "pmetal": r"layer_assignment\.rs",
+    "scheduler": r"PipelineScheduler|partition_layers_(evenly|by_flops)",
+    "boostr": r"PipelineClock",
+    "write-up": r"[Tt]he write-up",
+}
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_a_notebook_links_the_sources_that_it_names(path):
+    linked = {target for _, target in LINK.findall(_text(path))}
+    for document, name in NAMED.items():
+        if re.search(name, _text(path)):
+            assert DOCUMENTS[document].address in linked, (
+                f"{path.name} names {document} and does not link it"
+            )
+
+
+def test_links_inside_the_glossary_lead_to_its_own_headings():
+    anchors = {heading.replace(" ", "-") for heading in _headings(GLOSSARY)}
+    inside = [target for _, target in LINK.findall(_text(GLOSSARY)) if target.startswith("#")]
+    assert len(inside) > 8
+    assert {target[1:] for target in inside} <= anchors
+
+
+@pytest.mark.parametrize(
+    "path", [*COURSE, GLOSSARY, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name
+)
+def test_links_into_another_notebook_name_a_cell_with_a_heading(path):
+    """JupyterLab scrolls to a heading only once it is drawn, which at the first click it is not; to a cell at once."""
+    for _, target in LINK.findall(_text(path)):
+        book, hash_, anchor = target.partition("#")
+        if hash_ and book:
+            cells = {f"cell-id={c.id}": c.source for c in _cells(path.parent / book, "markdown")}
+            assert re.search(r"^#{1,3} ", cells[anchor], flags=re.M), target
+
+
+# the map
+
+
+@pytest.mark.slow
+def test_the_map_counts_the_minutes_that_the_notebooks_say():
+    books = notebooks_of_the_course()
+    said = [int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1]) for path in COURSE]
+    assert [book.minutes for book in books] == said
+    assert [book.file for book in books] == [path.name for path in COURSE]
+    read, in_part = plot_course().data
+    assert list(read.y) == [lane for lane, way in WAYS.items() for _ in way.whole]
+    assert sum(read.x[: len(COURSE)]) == sum(said)
+    begins = dict(zip(read.text, read.base, strict=True))
+    assert begins["00"] == 0
+    assert begins["14"] == sum(said) - said[-1]
+    assert sorted(in_part.text) == ["05", "06", "09"]
+    minutes = {path.name[:2]: of for path, of in zip(COURSE, said, strict=True)}
+    engineer = sum(minutes[n] for n in WAYS["engineer"].whole) / 60
+    assert (
+        f"{len(COURSE)} notebooks: {sum(said) / 60:.1f} hours for the learner"
+        in plot_course().layout.title.text
+    )
+    assert f"{engineer:.1f} hours for the engineer" in plot_course().layout.title.text
+
+
+def test_the_map_and_the_table_below_it_name_the_same_notebooks():
+    table = next(
+        c.source for c in _cells(COURSE[0], "markdown") if c.source.startswith("| you are")
+    )
+    for lane, way in WAYS.items():
+        (row,) = (line for line in table.split("\n") if lane in line)
+        assert way.wants in row
+        named = {target[:2] for _, target in LINK.findall(row)}
+        assert named == {*way.whole, *way.part} - {"00"}
+
+
+def test_a_head_without_minutes_is_refused(tmp_path, monkeypatch):
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_markdown_cell("# A title\n\nno minutes")]
+    )
+    nbformat.write(notebook, tmp_path / "00_a.ipynb")
+    monkeypatch.setattr(outline, "notebooks_dir", lambda: tmp_path)
+    with pytest.raises(
+        pl.errors.InvalidData,
+        match=r"00_a\.ipynb: the first cell: expected a title and a line such as",
+    ):
+        notebooks_of_the_course.__wrapped__()
+
+
+def test_the_problem_of_the_course_carries_its_story():
+    """It needs a pipeline, its rules of thumb fall far short, and the order of its GPUs matters."""
+    problem = course.three_sites()
+    weights = problem.model.weight_gb(range(problem.model.layers))
+    memory = {}
+    for gpu in problem.cluster.gpus:
+        memory[gpu.type] = memory.get(gpu.type, 0) + gpu.memory_gb - problem.costs.reserved_gb
+    assert max(memory.values()) < weights < sum(memory.values())
+    best = pl.solve(problem)
+    assert best.status == "optimal"
+    for rule in ("even", "proportional", "by_flops", "bandwidth_aware"):
+        assert (pl.solve(problem, rule).throughput or 0) < best.throughput / 2
+    # pairs bring nothing, but with two more T4s they do
+    assert pl.solve(course.three_sites(2)).throughput == best.throughput
+    more = problem.cluster.with_counts({"A100-SXM-40": 3, "L4": 4, "T4": 6})
+    alone, pairs = (
+        pl.solve(dataclasses.replace(problem, cluster=more, max_gpus_per_stage=k)) for k in (1, 2)
+    )
+    assert pairs.throughput > alone.throughput * 1.05
+    as_listed = [len(stage.layers) for stage in best.placement.stages]
+    in_order = pl.Placement.of(
+        [(n, (g,)) for g, n in enumerate(sorted(as_listed, reverse=True))]  # A100s, L4s, T4s
+    )
+    assert pl.evaluate(problem, in_order).throughput < best.throughput / 2
+
+
+@pytest.mark.parametrize("path", sorted(notebooks_dir().glob("[0-9]*.ipynb")), ids=lambda p: p.name)
+def test_notebooks_import_the_front_and_the_course_alone(path):
+    code = [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+    found = set(re.findall(r"(?:from|import) (pipelab[.\w]*)", "\n".join(code)))
+    front = {"pipelab", *(f"pipelab.{p.stem}" for p in Path(pl.__file__).parent.glob("*.py"))}
+    assert {name for name in found if not name.startswith("pipelab.course")} <= front

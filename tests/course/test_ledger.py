@@ -1,0 +1,648 @@
+"""The ledger: every verdict as recorded, every value computed, and a row that pretends is found out."""
+
+import ast
+import csv
+import io
+import re
+import signal
+from collections import Counter
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import pipelab as pl
+from pipelab import course
+from pipelab.cli.command_line import app
+from pipelab.course import published_programs
+from pipelab.course.ledger import DOCUMENTS, KINDS, VERDICTS, Claim, claims, programs, writeup
+from pipelab.course.ledger.claims import FAILED, Trial, shown
+from pipelab.course.n13 import plot_verdicts
+from pipelab.engine.methods.joint import joint_size
+from pipelab.engine.solvers import scip
+from pipelab.writeup.linear_rates import LinearThroughput
+
+honest_solve = cache(pl.solve)
+
+
+@pytest.fixture(scope="module")
+def ledger():
+    return pl.course.reproduce()
+
+
+@pytest.fixture(scope="module")
+def found(ledger):
+    """What every row computes, as `Found`, by document and words."""
+    return [(claim, claim.found()) for claim in claims()]
+
+
+def _value(found, says):
+    return next(each.value for claim, each in found if says in claim.says)
+
+
+def test_every_verdict_is_as_recorded(ledger):
+    assert ledger.changed.data.to_dict("records") == []
+    assert Counter(ledger.data["document"]) == {
+        "pmetal": 11,
+        "scheduler": 11,
+        "boostr": 11,
+        "write-up": 110,
+    }
+    assert set(ledger.data["verdict"]) == set(VERDICTS)
+    last = ledger.data.groupby("document", sort=False)["row"].last()
+    assert dict(last) == Counter(ledger.data["document"])
+
+
+def test_numbers_statements_and_readings_are_counted_apart(ledger):
+    assert sum(map(len, KINDS.values())) == len(VERDICTS)  # no verdict belongs to two kinds
+    counts = ledger.verdict_counts()
+    assert list(counts.columns) == ["kind", "verdict", *DOCUMENTS, "all"]
+    assert list(counts["verdict"]) == list(VERDICTS)
+    for kind, verdicts in KINDS.items():
+        of_kind = ledger.only(kind=kind)
+        assert len(of_kind) == counts.loc[counts["kind"] == kind, "all"].sum() > 20
+        assert set(of_kind.data["verdict"]) == set(verdicts)
+    assert counts["all"].sum() == len(ledger)
+    readings = ledger.only(kind="reading").data
+    assert set(readings["computed"] + readings["compared"] + readings["how"]) == {"–"}
+
+
+def test_a_general_statement_is_tried_on_a_range(ledger, found):
+    """More than a handful, except where all inputs that a test speaks of were tried."""
+    for (claim, each), verdict in zip(found, ledger.data["verdict"], strict=True):
+        if verdict == "holds on what was tried":
+            assert each.value.of >= 6, claim.says
+            assert each.value.held == each.value.of
+        elif isinstance(each.value, Trial):
+            assert each.value.whole or each.value.counterexample, claim.says
+    assert _value(found, "Not guaranteed | Global").of >= 16
+
+
+def test_what_was_decided_wrongly_once(ledger, found):
+    """Verdicts that rested on one case, on an opinion, or on a claim that the document does not make."""
+    verdicts = {
+        "Not guaranteed | Global": "holds on what was tried",
+        "working solver that finds provably optimal": "does not hold",
+        "Linear is Better": "no verdict",
+        "GPUs are fungible resources": "holds",
+        "which 3? gpu_0,1,2": "no verdict",
+        "Must assign each segment": "no verdict",
+        "Critical Factor": "no verdict",
+        "ILP without heuristics": "no verdict",
+        "Single GPU/segment | Timeout": "wrong",
+        "W passes are scheduled into pipeline bubbles": "holds on what was tried",
+        "For 3+ nodes": "does not hold",
+        "For 2 nodes": "holds on what was tried",
+    }
+    decided = {says: ledger.find(says).data["verdict"].iloc[0] for says in verdicts}
+    assert decided == verdicts
+    assert shown(_value(found, "working solver")) == "220, 301.784"
+    assert "get 20 and 10 of 30 layers" in ledger.find("For 2 nodes").data["remark"].iloc[0]
+    words = list(ledger.data["it says"])
+    invented = (
+        "misleads",
+        "the truth on every case",
+        "and the optimum stays",
+        "as others do it",
+        "more chunks",
+    )
+    assert [w for w in words for text in invented if text in w] == []
+    assert not ledger.data.duplicated(["document", "it says", "printed or tested"]).any()
+
+
+def test_every_table_row_and_test_of_the_documents_has_its_row(ledger):
+    """What the first edition left out."""
+    for says in (
+        "Problem Scope", "GPU Assignment", "Network Modeling | Exact GPU pairs", "Exact bottleneck", "Pure MILP",
+        "Load Imbalance", "synchronization overhead", "1. Layer Coverage", "2. GPU Exclusivity",
+        "4. Network Connection Logic", "batch_size=100", "Hierarchical Decomposition", "Real System Integration",
+        "Formulation First", "Validate Incrementally", 'Question "Solutions"', "sched_first.is_first_stage",
+        "MicroBatch::new", "e.to_string()",
+    ):  # fmt: skip
+        ledger.find(says)
+
+
+def test_the_numbers_that_matter_are_there(found):
+    """A few rows by their words, with what is known to come out: rows cannot silently change their subject."""
+    wanted = {
+        "Correct Joint ILP: 301.78": (301.784, 301.784),
+        "Heuristic Hybrid: 452.68": 452.676,
+        "Variables: ~690K": (9_887_608_011, 9_887_608_011),
+        "1.7M constraints": 1_568_029,
+        "Allocations: 345,465": 345_465,
+        "H100 processes 100 samples → 810": 810.424,
+        "Network connections": 312_210,
+    }
+    assert {says: _value(found, says) for says in wanted} == {
+        says: pytest.approx(value, rel=1e-6) for says, value in wanted.items()
+    }
+
+
+def test_a_table_leaves_out_columns_without_text(ledger):
+    """A reading's answer stands under its heading, and nothing empty beside it."""
+
+    def columns(shown):
+        return re.findall(r"<th scope='col'[^>]*>([^<]*)</th>", shown._repr_html_())
+
+    assert columns(ledger.only(kind="reading")) == ["row", "place", "it says", "verdict", "remark"]
+    assert len(columns(ledger)) == 8
+    one = ledger.find("Variables: ~690K")
+    assert len(one) == 1
+    assert "<input" not in one._repr_html_()
+    assert "are forgotten" in one._repr_html_()
+
+
+# Perturbations of what lies under the rows. Each must leave the honest rows computable, and none
+# knows a row.
+
+
+def _another_solver(monkeypatch):
+    """One that answers half as much again, more of everything, and with other GPUs; it repeats honest answers so."""
+
+    def solve(*arguments, **options):
+        result = honest_solve(*arguments, **options)
+        details = {k: v * 1.5 if isinstance(v, float) else v for k, v in result.details.items()}
+        details["solver_status"] = f"not {result.status}"
+        details["stages"] = tuple(
+            replace(s, number=s.number + 1) for s in result.details.get("stages", ())
+        )
+        more = {
+            n: None if getattr(result, n) is None else 1.5 * getattr(result, n)
+            for n in ("throughput", "bound", "seconds")
+        }
+        if result.placement:
+            last = len(result.problem.cluster) - 1
+            more["placement"] = pl.Placement.of(
+                [(result.problem.model.layers - 1, (last,)), (1, (last - 1,))]
+            )
+        return replace(
+            result, **more, details=details, size={k: v + 1 for k, v in result.size.items()}
+        )
+
+    monkeypatch.setattr(pl, "solve", solve)
+
+
+def _other_cases(monkeypatch, change):
+    honest = pl.load_case
+    monkeypatch.setattr(pl, "load_case", lambda name, **options: change(honest(name, **options)))
+
+
+def _one_layer_more(monkeypatch):
+    _other_cases(
+        monkeypatch, lambda p: replace(p, model=replace(p.model, layers=p.model.layers + 1))
+    )
+
+
+def _faster_gpus(monkeypatch):
+    honest = LinearThroughput.gpu_throughput
+    monkeypatch.setattr(
+        LinearThroughput, "gpu_throughput", lambda *a, **k: 1.25 * honest(*a, **k) + 3
+    )
+
+
+def _other_batch_and_factor(monkeypatch):
+    def change(p):
+        return replace(
+            p, workload=replace(p.workload, batch_size=3), costs=replace(p.costs, efficiency=0.5)
+        )
+
+    _other_cases(monkeypatch, change)
+
+
+def _reversed_pool(monkeypatch):
+    def change(p):
+        gpus = (*p.cluster.gpus[::-1], p.cluster.gpus[0])
+        return replace(p, cluster=pl.Cluster(gpus, np.full((len(gpus),) * 2, 250.0)))
+
+    _other_cases(monkeypatch, change)
+
+
+def _different_links(monkeypatch):
+    def change(p):
+        i, j = np.indices((len(p.cluster),) * 2)
+        return replace(p, cluster=pl.Cluster(p.cluster.gpus, 30 + (i == 0) * j + 1.0))
+
+    _other_cases(monkeypatch, change)
+
+
+def _heavy_layers(monkeypatch):
+    _other_cases(monkeypatch, lambda p: replace(p, model=replace(p.model, layer_weight_gb=1000)))
+
+
+def _other_settings(monkeypatch):
+    monkeypatch.setattr(writeup, "author_settings", lambda name: {"gap": 0.5, "seconds": 1.0})
+
+
+def _slow_forwards(monkeypatch):
+    honest = pl.simulate
+
+    def slowed(schedule, costs, **options):
+        twice = np.atleast_1d(costs.forward) * 2
+        return honest(
+            schedule,
+            replace(costs, forward=tuple(twice) if len(twice) > 1 else float(twice[0])),
+            **options,
+        )
+
+    monkeypatch.setattr(pl, "simulate", slowed)
+
+
+PROGRAM = (
+    "partition_",
+    "PipelineConfig",
+    "PipelineBubbleStats",
+    "PipelineClock",
+    "MicroBatch",
+    "StageRankOutOfRange",
+)
+
+
+def _other_seeds(which, prefixes=("assign_", "seed_", "scheduler_", "clock_")):
+    """Every published function gets one argument changed, a number more or a list without its end."""
+
+    def sabotage(monkeypatch):
+        def changed(function):
+            def call(*arguments, **options):
+                given = list(arguments)
+                usable = [i for i, a in enumerate(given) if isinstance(a, int | list)]
+                if usable:
+                    i = usable[min(which, len(usable) - 1)]
+                    given[i] = given[i][:-1] if isinstance(given[i], list) else given[i] + 1
+                return function(*given, **options)
+
+            return call
+
+        for name in list(vars(published_programs)):
+            if name.startswith(prefixes):
+                honest = getattr(published_programs, name)
+                monkeypatch.setattr(published_programs, name, changed(honest))
+
+    return sabotage
+
+
+def _other_schedules(monkeypatch):
+    honest = pl.schedule
+    monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
+
+
+def _other_cuts(monkeypatch):
+    monkeypatch.setattr(
+        pl,
+        "split_minmax",
+        lambda costs, stages, **options: pl.splits.split_even(len(costs), stages),
+    )
+
+
+def _other_types(monkeypatch):
+    other = {"V100": "H100", "H100": "V100", "T4": "A10"}
+
+    def change(p):
+        gpus = [replace(gpu, type=other.get(gpu.type, gpu.type)) for gpu in p.cluster.gpus]
+        return replace(p, cluster=pl.Cluster(tuple(gpus), p.cluster.bandwidth_matrix()))
+
+    _other_cases(monkeypatch, change)
+
+
+def _a_joint_ilp_that_is_wrong(monkeypatch):
+    """It alone: what is compared with it stays as it is."""
+
+    def solve(problem, method="joint", **options):
+        result = honest_solve(problem, method, **options)
+        if method != "joint" or not result.placement:
+            return result
+        details = result.details | {"solver_objective": 1.5 * result.details["solver_objective"]}
+        return replace(result, throughput=1.5 * result.throughput, details=details)
+
+    monkeypatch.setattr(pl, "solve", solve)
+
+
+def _other_sizes(monkeypatch):
+    honest = joint_size
+    monkeypatch.setattr(
+        course, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
+    )
+
+
+def _backwards(order):
+    rows = [[str(action) for action in reversed(row)] for row in order.actions]
+    return pl.Schedule.of(order.name, rows, microbatches=order.microbatches)
+
+
+def _orders_backwards(monkeypatch):
+    for name in ("clock_interleaved", "clock_zero_bubble"):
+        honest = getattr(published_programs, name)
+        monkeypatch.setattr(
+            published_programs, name, lambda *a, honest=honest: _backwards(honest(*a))
+        )
+
+
+def _orders_swapped(monkeypatch):
+    one, other = published_programs.clock_1f1b, published_programs.clock_zero_bubble
+    monkeypatch.setattr(published_programs, "clock_1f1b", other)
+    monkeypatch.setattr(published_programs, "clock_zero_bubble", one)
+
+
+SABOTAGES = [
+    _a_joint_ilp_that_is_wrong,
+    _another_solver,
+    _other_sizes,
+    _orders_backwards,
+    _orders_swapped,
+    *(_other_seeds(which) for which in range(4)),
+    *(_other_seeds(which, PROGRAM) for which in range(3)),
+    _one_layer_more,
+    _faster_gpus,
+    _other_batch_and_factor,
+    _reversed_pool,
+    _different_links,
+    _heavy_layers,
+    _other_settings,
+    _slow_forwards,
+    _other_schedules,
+    _other_cuts,
+    _other_types,
+]
+
+
+def _parts(found):
+    """A row's computations as text: its value, and those in its remark."""
+    return {"value": shown(found.value), "known": shown(found.known)}
+
+
+def _changed(claim, honest):
+    """The computations of a row that come out differently; none if the row is an error."""
+    try:
+        now = _parts(claim.found())
+    except Exception:
+        return set()
+    return {part for part in honest if now[part] != honest[part]}
+
+
+def _rows_that_never_react(found, monkeypatch):
+    """Rows whose value, or whose values in the remark, stay the same whatever is perturbed."""
+    honest = [(claim, _parts(each)) for claim, each in found]
+    left = {
+        (n, part)
+        for n, (_, parts) in enumerate(honest)
+        for part, text in parts.items()
+        if text not in ("None", "")
+    }
+    for sabotage in SABOTAGES:
+        with monkeypatch.context() as patched:
+            sabotage(patched)
+            writeup.once.cache_clear()
+            for n in {n for n, _ in left}:
+                left -= {(n, part) for part in _changed(*honest[n])}
+    writeup.once.cache_clear()
+    return [honest[n][0].says for n, _ in sorted(left)]
+
+
+def _row(compute, expected, remark=""):
+    return Claim("none", "", expected, compute, says=compute.__doc__, stated="7", remark=remark)
+
+
+def _typed_in():
+    """a number typed in"""
+    return 7
+
+
+def _ignores():
+    """asks, and ignores the answer"""
+    return writeup.size("tiny", 2) and 7
+
+
+def _corrects():
+    """asks, and corrects the answer"""
+    return writeup.case("tiny").model.layers * 0 + 4
+
+
+def _answers():
+    """an answer with a number typed in"""
+    return (7,)
+
+
+PRETENDERS = [
+    *(_row(compute, "exact") for compute in (_typed_in, _ignores, _corrects)),
+    _row(_answers, "no verdict", "it is {}"),
+]
+
+
+def test_every_value_follows_from_what_is_computed(found, monkeypatch):
+    pretenders = [(claim, claim.found()) for claim in PRETENDERS]
+    still = _rows_that_never_react([*found, *pretenders], monkeypatch)
+    assert still == [claim.says for claim in PRETENDERS]  # they are found out, and nothing else
+
+
+def _digits(constant):
+    """Significant digits of a number, or of the longest one in a text."""
+    if isinstance(constant, str):
+        return max(
+            (len(d.replace(".", "").strip("0")) for d in re.findall(r"\d[\d.]*", constant)),
+            default=0,
+        )
+    if isinstance(constant, int | float) and not isinstance(constant, bool):
+        return len(re.sub(r"e.*|[-.]", "", repr(constant)).strip("0"))
+    return 0
+
+
+def _constants(tree):
+    """Numbers anywhere in a module, and texts in its functions and lambdas but for docstrings."""
+    texts = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.Lambda):
+            body = node.body if isinstance(node.body, list) else [node.body]
+            documented = isinstance(node, ast.FunctionDef) and ast.get_docstring(node)
+            own = body[1:] if documented else body
+            texts |= {n for part in own for n in ast.walk(part) if isinstance(n, ast.Constant)}
+    return [
+        n.value
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Constant) and (n in texts or not isinstance(n.value, str))
+    ]
+
+
+ALLOWED_IN_NOTES = {"1,000", "1024"}  # an input, and a unit in the text
+
+
+def test_no_computation_holds_a_long_number():
+    """Inputs have up to three digits; what is claimed is text of its row, which no computation gets to see.
+
+    And what a note says of a computed number, it takes from `known`.
+    """
+    checked = 0
+    for path in Path(programs.__file__).parent.glob("*.py"):
+        found = _constants(ast.parse(path.read_text(encoding="utf-8")))
+        assert [c for c in found if _digits(c) > 3] == [], path
+        checked += len(found)
+    assert checked > 500
+    for claim in claims():
+        note = re.sub(r"Assuming [^.]*\.", "", claim.remark)
+        typed = re.findall(r"\d[\d.,]*\d", note)
+        assert [
+            n for n in typed if _digits(n) > 2 and n.strip(".,") not in ALLOWED_IN_NOTES
+        ] == [], claim.remark
+    assert [_digits(x) for x in (301.784, 9_887_608_011, "317950", 60_000, 1e-9, 0.85)] == [
+        6,
+        10,
+        5,
+        1,
+        1,
+        2,
+    ]
+
+
+def test_readings_and_assumptions_give_their_reasons(ledger, found):
+    for (claim, each), row in zip(found, ledger.data.to_dict("records"), strict=True):
+        if row["verdict"] in ("no verdict", "only under an unstated assumption"):
+            assert len(row["remark"].split()) >= 6, claim.says
+        assert (each.literally is not None) == claim.remark.startswith("Assuming "), claim.says
+        assert claim.remark.count("{}") == len(each.known), claim.says
+        assert claim.recorded in VERDICTS
+        assert claim.says
+        assert claim.place
+        assert bool(claim.how and claim.stated) == (claim.kind != "reading"), claim.says
+        assert claim.remark or claim.kind != "reading", claim.says
+
+
+def test_a_row_that_cannot_be_computed_is_not_as_recorded():
+    def broken():
+        """it can be computed"""
+        raise pl.errors.InvalidValue("here", [("x", 1, "expected 2")])
+
+    row = _row(broken, "exact").row()
+    assert (row["verdict"], row["recorded"], row["computed"]) == (FAILED, "exact", "–")
+    assert "expected 2" in row["remark"]
+
+
+def test_filters(ledger):
+    fails = ledger.only("does not hold", "boostr")
+    pairs = zip(fails.data["verdict"], fails.data["document"], strict=True)
+    assert set(pairs) == {("does not hold", "boostr")}
+    assert (
+        0
+        < len(fails)
+        < len(ledger.only("does not hold"))
+        < len(ledger.only(kind="statement"))
+        < len(ledger)
+    )
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'number'"):
+        ledger.only(kind="numbers")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'wrong'"):
+        ledger.only("wrng")
+    with pytest.raises(pl.errors.UnknownName, match="no entry says"):
+        ledger.find("nothing of the kind")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'boostr'"):
+        claims(["bostr"])
+
+
+def test_csv_and_html_hold_every_row(ledger):
+    rows = list(csv.DictReader(io.StringIO(ledger.csv())))
+    assert [row["it says"] for row in rows] == [f"“{claim.says}”" for claim in claims()]
+    assert [row["kind"] for row in rows] == [claim.kind for claim in claims()]
+    page = ledger.html()
+    assert page.count("<tr class=") == len(ledger)
+    assert "{num_stages}" in page
+    assert "<script" not in page
+    markup = replace(ledger, data=ledger.data.head(1).assign(place="a <b> & c"))
+    assert "a &lt;b&gt; &amp; c" in markup.html()
+    counts = Counter(ledger.data["verdict"])
+    filters = re.findall(r"<label for='[^']*'>([^<(]*) \((\d+)\)</label>", page)
+    assert ("wrong", str(counts["wrong"])) in filters
+    assert ("does not hold", str(counts["does not hold"])) in filters
+    ids = re.findall(r" id='([^']*)'", page)
+    assert len(ids) == len(set(ids))
+
+
+def test_every_section_has_its_bar(ledger):
+    figure = plot_verdicts(ledger)
+    sections = list(dict.fromkeys(claim.section for claim in claims()))
+    assert list(dict.fromkeys(claim.document for claim in claims())) == list(DOCUMENTS)
+    assert all(list(trace.y) == sections for trace in figure.data)
+    for section in ("pmetal", "write-up: results"):
+        rows = ledger.data[ledger.data["section"] == section]
+        drawn = sum(trace.x[sections.index(section)] for trace in figure.data if section in trace.y)
+        assert drawn == len(rows) > 10
+    assert set(ledger.find("Balanced pipeline").data["section"]) == {"write-up: problem"}
+    assert sum(sum(trace.x) for trace in figure.data) == len(ledger)
+    kinds, verdicts = Counter(ledger.data["kind"]), Counter(ledger.data["verdict"])
+    wrong, fails = verdicts["wrong"], verdicts["does not hold"]
+    assert figure.layout.title.text.startswith(
+        f"{wrong} of {kinds['number']} numbers are wrong, {fails} of {kinds['statement']} statements do not hold"
+    )
+    for kind, axis in zip(KINDS, ("x", "x2", "x3"), strict=True):
+        assert sum(sum(trace.x) for trace in figure.data if trace.xaxis == axis) == kinds[kind]
+
+
+def test_a_row_that_could_not_be_computed_is_in_the_figure(ledger):
+    broken = replace(ledger, data=ledger.only("wrong").data.assign(verdict=FAILED))
+    (bar,) = plot_verdicts(broken).data
+    assert (bar.name, sum(bar.x)) == (FAILED, len(broken))
+
+
+def _cli(*arguments):
+    return CliRunner().invoke(app, ["reproduce", *arguments])
+
+
+@pytest.mark.slow
+def test_the_command_ends_in_1_when_a_verdict_changes(monkeypatch):
+    assert _cli("boostr").exit_code == 0
+    at = next(n for n, claim in enumerate(programs.CLAIMS) if claim.document == "boostr")
+    changed = replace(programs.CLAIMS[at], recorded="holds")
+    rows = [*programs.CLAIMS[:at], changed, *programs.CLAIMS[at + 1 :]]
+    monkeypatch.setattr(programs, "CLAIMS", rows)
+    done = _cli("boostr")
+    assert done.exit_code == 1
+    assert "CHANGED boostr 1" in done.stdout
+    assert "recorded holds, now does not hold" in done.stdout
+    assert f"1 of {len(claims(['boostr']))} verdicts not as recorded" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_command_writes_files_and_standard_output(tmp_path):
+    done = _cli("boostr", "--csv", "-", "--html", str(tmp_path / "page.html"))
+    assert done.exit_code == 0
+    assert len(list(csv.DictReader(io.StringIO(done.stdout)))) == len(claims(["boostr"]))
+    assert "every verdict is as recorded" in done.stderr
+    assert "100%" in done.stderr  # the progress bar
+    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
+    assert _cli("boostr", "--html", "-").stdout.startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("bostr",), "did you mean 'boostr'"),
+        (("boostr", "--csv", "-", "--html", "-"), "at most one on standard output"),
+        (("boostr", "--csv", "."), "expected the path of a file"),
+    ],
+)
+def test_what_the_command_refuses(arguments, message):
+    done = _cli(*arguments)
+    # main() makes one sentence and status 2 of it
+    assert isinstance(done.exception, pl.PipelabError)
+    assert message in str(done.exception)
+
+
+def test_an_interrupt_in_a_solve_ends_the_ledger(monkeypatch):
+    """The solve itself ends calmly; its row must not be called changed, nor the next one begun."""
+    real, row, begun, pressed_in = scip.run, Claim.row, [], []
+
+    def pressed(*args, **options):
+        pressed_in.append(begun[-1])
+        signal.raise_signal(signal.SIGINT)
+        return real(*args, **options)
+
+    def noted(claim):
+        begun.append(claim)
+        return row(claim)
+
+    monkeypatch.setattr(scip, "run", pressed)
+    monkeypatch.setattr(Claim, "row", noted)
+    with pytest.raises(KeyboardInterrupt):
+        pl.course.reproduce(["write-up"])
+    assert pressed_in
+    assert {pressed_in[0]} == {*pressed_in, begun[-1]}

@@ -1,0 +1,123 @@
+"""A deployment as settings of engines, one set for each pipeline, and its files."""
+
+import dataclasses
+import re
+from functools import cache
+from itertools import combinations
+
+import pytest
+from test_deployments import heterogeneous
+
+import pipelab as pl
+from pipelab.io.engines.rules import engine_rules
+
+
+@cache
+def several():
+    """Six pipelines of one GPU per stage, on four hosts; two of three stages with several batches."""
+    problem = heterogeneous(phase="decode")
+    found = pl.deploy(problem, batches=[8, 16])
+    assert found.count == 6
+    return problem, found
+
+
+def replicas(found):
+    return [(r, p.workload) for p in found.pipelines for r in p.replicas]
+
+
+def ports(text):
+    """Every port that a script gives: of the server, of what coordinates, of what serves a GPU."""
+    return {
+        *map(int, re.findall(r"(?:--(?:master-|ray-client-server-)?port|-p)[ =](\d+)", text)),
+        *map(int, re.findall(r'\]}:(\d+)"', text)),
+        *(int(port) for group in re.findall(r'--rpc "([^"]+)"', text)
+          for port in re.findall(r":(\d+)", group)),
+    }  # fmt: skip
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("engine", engine_rules())
+def test_every_pipeline_has_its_own_gpus_and_ports(engine):
+    """All on one host, where nothing keeps them apart but these."""
+    problem, found = several()
+    scripts = pl.settings(problem, found, engine, hosts="10.0.0.1")
+    assert list(scripts) == [f"pipeline-{i}" for i in range(1, 7)]
+    for own, (replica, load) in zip(scripts.values(), replicas(found), strict=True):
+        assert own.layers == tuple(len(stage.layers) for stage in replica.stages)
+        assert [gpu for host in own.hosts for gpu in host.gpus] == list(replica.gpus)
+        alone = pl.settings(
+            dataclasses.replace(problem, workload=load), replica, engine, hosts="10.0.0.1"
+        )
+        assert own.environment == alone.environment
+        assert own.arguments[: len(alone.arguments)] == alone.arguments
+    if engine not in (
+        "Megatron",
+        "torchtitan",
+        "transformers",
+    ):  # these serve nobody on a port of their own
+        assert all(ports(own.script) for own in scripts.values())
+    for a, b in combinations(scripts.values(), 2):
+        assert not set(a.hosts[0].gpus) & set(b.hosts[0].gpus)
+        assert not ports(a.script) & ports(b.script)
+
+
+@pytest.mark.parametrize("engine", ["vLLM", "SGLang", "Megatron", "llama.cpp"])
+def test_pipelines_over_the_same_hosts_have_their_own_ports(engine):
+    """Two pipelines of four stages on hosts 1, 1, 2, 2."""
+    counts = pl.Cluster.from_counts({"L4": 8}, 24, 12.5)
+    problem = dataclasses.replace(heterogeneous(phase="decode"), cluster=counts)
+    plans = [pl.Placement.of([(8, (g,)) for g in gpus]) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    rate = pl.evaluate(problem, plans[0]).throughput
+    two = dataclasses.replace(
+        several()[1], pipelines=(type(several()[1].pipelines[0])(tuple(plans), problem.workload, rate),)
+    )  # fmt: skip
+    hosts = ["10.0.0.1"] * 4 + ["10.0.0.2"] * 4
+    one, other = pl.settings(problem, two, engine, hosts=hosts).values()
+    assert [host.gpus for host in one.hosts] == [(0, 1), (0, 1)]
+    assert [host.gpus for host in other.hosts] == [(2, 3), (2, 3)]
+    assert ports(one.script)
+    assert not ports(one.script) & ports(other.script)
+    if engine == "vLLM":  # Ray hands out ports to its workers, and "auto" finds any Ray there is
+        ranges = [
+            range(*(int(re.search(rf"--{end}-worker-port (\d+)", own.script)[1]) for end in ("min", "max")))
+            for own in (one, other)
+        ]  # fmt: skip
+        assert not set(ranges[0]) & set(ranges[1])
+        address = [
+            re.search(r'RAY_ADDRESS="\$\{host\[1\]\}:(\d+)"', s.script)[1] for s in (one, other)
+        ]
+        assert len(set(address)) == 2
+
+
+def test_a_plan_of_one_pipeline_keeps_the_usual_ports():
+    problem, found = several()
+    first = found.pipelines[0]
+    own = dataclasses.replace(problem, workload=first.workload)
+    script = pl.settings(own, first.placement, "vLLM", hosts="10.0.0.1").script
+    assert not ports(script)
+    assert "pipeline" not in script.splitlines()[1]
+
+
+def test_settings_need_a_pipeline_and_gpus_of_its_own():
+    problem, found = several()
+    none = dataclasses.replace(found, pipelines=(), status="infeasible", reason="no layer fits")
+    with pytest.raises(pl.errors.InvalidValue, match=r"with a pipeline\. No deployment"):
+        pl.settings(problem, none, "vLLM")
+    first = found.pipelines[0]
+    twice = dataclasses.replace(first, replicas=first.replicas[:1] * 2)
+    with pytest.raises(pl.errors.InvalidPlacement, match="is used by 2 pipelines"):
+        pl.settings(problem, dataclasses.replace(found, pipelines=(twice,)), "vLLM")
+
+
+def test_a_saved_deployment_is_no_placement_and_its_parts_are(tmp_path):
+    problem, found = several()
+    path = pl.save(found, tmp_path / "plan.json")
+    for of in (None, problem):
+        with pytest.raises(
+            pl.errors.InvalidData, match="this is a deployment; load one of its replicas"
+        ):
+            pl.load_placement(path, of)
+    own = dataclasses.replace(problem, workload=found.pipelines[0].workload)
+    alone = tmp_path / "one.json"
+    pl.save(pl.solve(own), alone)
+    assert pl.load_placement(alone, own)

@@ -1,0 +1,134 @@
+"""Deployments against GPUs and dollars, and what one more GPU brings, against every division of small clusters."""
+
+import dataclasses
+import threading
+from collections import Counter
+
+import pytest
+from test_deployments import check_valid, dollars, every_division, heterogeneous
+from test_objectives import priced, small
+
+import pipelab as pl
+from pipelab.engine.deployments import curve
+
+
+def best_compromises(problem, against):
+    """(cost, rate) of every set of GPUs that no other beats in both, the fastest first."""
+    total = every_division(problem)
+    cost = [m.bit_count() if against == "gpus" else dollars(problem, m) for m in range(len(total))]
+    points, least = [], float("inf")
+    for rate, spent in sorted(zip(total, cost, strict=True), key=lambda p: (-p[0], p[1])):
+        equal = points and rate >= points[-1][1] * (1 - 1e-9)
+        if rate and spent < least - 1e-9:
+            points[len(points) - bool(equal) :] = [(spent, rate)]
+            least = spent
+    return points
+
+
+@pytest.mark.quick(14)
+@pytest.mark.parametrize("against", ["gpus", "usd_per_hour"])
+@pytest.mark.parametrize("seed", range(12))
+def test_the_curve_equals_every_division(seed, against):
+    problem, seen = priced(small(seed), seed), []
+    found = pl.trade_off(problem, against, deployments=True, on_point=seen.append)
+    truth = best_compromises(problem, against)
+    assert found.complete
+    assert tuple(seen) == found.points
+    assert [p.throughput for p in found.points] == pytest.approx([r for _, r in truth], rel=1e-9)
+    if truth:
+        assert found.to_frame()[against].tolist() == pytest.approx([c for c, _ in truth], abs=1e-6)
+        assert found.to_frame()["proven"].all()
+    for point in found.points:
+        check_valid(problem, point)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
+    """What is done where there are too many mixes for the whole curve."""
+    monkeypatch.setattr(curve, "_MOST_MIXES", 0)
+    problem = priced(small(seed), seed)
+    found, total = pl.trade_off(problem, "usd_per_hour", deployments=True), every_division(problem)
+    assert not found.complete
+    assert bool(found.points) == bool(total[-1])
+    for point in found.points:
+        enough = [dollars(problem, m) for m, t in enumerate(total) if t >= point.at_least]
+        assert point.status == "optimal"
+        assert point.usd_per_hour == pytest.approx(min(enough), rel=1e-9)
+    costs = [point.usd_per_hour for point in found.points]
+    assert costs == sorted(set(costs), reverse=True)
+
+
+def test_too_many_mixes_against_gpus_are_refused_and_an_early_end_says_so():
+    problem, stop = heterogeneous((40, 40, 40)), threading.Event()
+    with pytest.raises(pl.errors.TooLarge, match=r"68,921 mixes.*against='usd_per_hour'"):
+        pl.trade_off(problem, deployments=True)
+    stop.set()
+    for limit in ({"stop": stop}, {"time_limit": 0.0}):
+        found = pl.trade_off(problem, "usd_per_hour", deployments=True, **limit)
+        assert not found.complete
+        assert all(point.status == "feasible" for point in found.points)
+
+
+def test_what_deployments_are_not_compared_by_is_refused():
+    with pytest.raises(pl.errors.InvalidValue, match="'gpus' or 'usd_per_hour' where points are"):
+        pl.trade_off(heterogeneous(), "usd_per_million_tokens", deployments=True)
+
+
+def test_the_curve_is_drawn_with_its_pipelines():
+    found = pl.trade_off(heterogeneous(phase="decode"), "usd_per_hour", deployments=True)
+    figure = pl.plot(found)
+    assert len(figure.data[-1].x) == len(found.points)
+    assert "every point proven" in figure.layout.title.text
+    assert found.points[0].count > 1
+    assert "4 × (layers" in found.to_frame()["placement"][0]
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(6))
+def test_one_more_gpu_brings_what_every_division_says(seed):
+    """The throughput with it; and with one pipeline's worth of room, the dual price is no less than nothing."""
+    problem = priced(small(seed, gpus=3), seed)
+    found = pl.deploy(problem)
+    counts = Counter(gpu.type for gpu in problem.cluster.gpus)
+    frame = found.one_more().set_index("type")
+    assert list(frame.index) == list(counts)
+    for kind, number in counts.items():
+        cluster = problem.cluster.with_counts(counts | {kind: number + 1})
+        truth = every_division(dataclasses.replace(problem, cluster=cluster))[-1]
+        row = frame.loc[kind]
+        assert (row["throughput_after_tokens_per_s"] or 0.0) == pytest.approx(truth, rel=1e-9)
+        assert row["gain_tokens_per_s"] == pytest.approx(
+            truth - (found.throughput or 0.0), abs=1e-6
+        )
+        per_dollar = row["gain_tokens_per_s"] / row["usd_per_hour"]
+        assert row["gain_per_usd_per_hour"] == pytest.approx(per_dollar)
+        assert row["proven"]
+
+
+def test_dual_prices_add_up_to_a_bound():
+    """Where links and nodes do not matter, the price of all GPUs bounds the throughput."""
+    problem = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode")
+    found = pl.deploy(problem)
+    counts = Counter(gpu.type for gpu in problem.cluster.gpus)
+    total = sum(counts[kind] * price for kind, price in found.details["dual_prices"].items())
+    assert found.throughput <= total * (1 + 1e-9)
+    assert total <= 2 * found.throughput
+
+
+@pytest.mark.slow
+def test_one_more_gpu_with_a_load_saves_dollars_and_keeps_the_batches():
+    problem = heterogeneous((1, 0, 2), phase="decode")
+    found = pl.deploy(problem, 500.0, batches=[4, 16])
+    frame = found.one_more().set_index("type")
+    cheaper = problem.cluster.with_counts({"A100-SXM-40": 1, "T4": 3})
+    after = pl.deploy(dataclasses.replace(problem, cluster=cheaper), 500.0, batches=[4, 16])
+    assert frame.loc["T4", "usd_per_hour_after"] == pytest.approx(after.usd_per_hour)
+    saved = found.usd_per_hour - after.usd_per_hour
+    assert frame.loc["T4", "saves_usd_per_hour"] == pytest.approx(saved)
+    assert saved > 0
+    by_hand = dataclasses.replace(found, again=None)
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"expected a deployment that `pl\.deploy` returned"
+    ):
+        by_hand.one_more()

@@ -1,0 +1,914 @@
+"""Sweeps: the rows of a plain loop in every order of work, and nothing lost when something goes wrong."""
+
+import contextlib
+import csv
+import dataclasses
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import joblib
+import pytest
+from limits import full_disk
+
+import pipelab as pl
+from pipelab.engine.sweeps import rows_file
+from pipelab.engine.sweeps.points import cell, value_of
+
+TINY = pl.load_case("tiny", link_units="tokens")
+PRICES = {"A100": 2.0, "V100": 0.5}
+POINTS = pl.mixes({"A100": 2, "V100": 3})
+
+
+def make(A100, V100, batch=32):
+    """tiny with other numbers of GPUs."""
+    cluster = pl.Cluster.from_counts(
+        {"A100": A100, "V100": V100}, {"A100": 80, "V100": 32}, 100.0, PRICES
+    )
+    workload = dataclasses.replace(TINY.workload, batch_size=batch)
+    # one layer on a V100, three on an A100
+    model = dataclasses.replace(TINY.model, layer_weight_gb=20)
+    return dataclasses.replace(
+        TINY, cluster=cluster, workload=workload, model=model, max_gpus_per_stage=2
+    )
+
+
+def rows(sweep):
+    """What must not depend on who computed it, when."""
+    return [{name: value for name, value in row.items() if name != "seconds"} for row in sweep.rows]
+
+
+def quiet(*args, **options):
+    return pl.sweep(*args, **{"progress": False, "jobs": 1, **options})
+
+
+@cache
+def undisturbed():
+    """The rows of an undisturbed sweep of all points."""
+    return rows(quiet(make, POINTS))
+
+
+@pytest.mark.slow
+def test_a_sweep_says_what_a_plain_loop_says():
+    sweep = quiet(make, POINTS)
+    assert sweep.complete
+    assert [{name: row[name] for name in sweep.names} for row in sweep.rows] == POINTS
+    statuses = set()
+    for row, point in zip(sweep.rows, POINTS, strict=True):
+        result = pl.solve(make(**point), "aggregated")
+        statuses.add(result.status)
+        assert (row["status"], row["throughput_tokens_per_s"]) == (result.status, result.throughput)
+        assert (row["bound_tokens_per_s"], row["reason"]) == (result.bound, result.reason)
+        if result.placement is None:
+            assert row["placement"] == ""
+            assert row["gpus_used"] is None
+            continue
+        types = [result.problem.cluster.gpus[g].type for g in result.placement.gpus]
+        hourly = sum(PRICES[t] for t in types)
+        assert (row["gpus_used"], row["stages"]) == (len(types), len(result.placement))
+        assert row["usd_per_hour"] == pytest.approx(hourly)
+        per_million = hourly / 3600 / result.throughput * 1_000_000
+        assert row["usd_per_million_tokens"] == pytest.approx(per_million, rel=1e-12)
+        assert row["placement"] == str(result.placement)
+        assert row["bottleneck"] in ", ".join(result.evaluation.bottlenecks)
+    assert statuses == {"optimal", "infeasible"}
+    assert all("can hold at most" in r["reason"] for r in sweep.rows if r["status"] == "infeasible")
+
+
+@pytest.mark.slow
+def test_two_processes_and_threads_say_the_same_in_the_same_order():
+    one = quiet(make, POINTS)
+    assert rows(quiet(make, POINTS, jobs=2)) == rows(one)
+    with joblib.parallel_config("threading", n_jobs=2):
+        assert rows(quiet(make, POINTS, jobs=None)) == rows(one)
+    assert rows(quiet(make, POINTS[::-1])) == rows(one)[::-1]
+
+
+def test_by_default_all_cores_work_and_joblibs_switch_is_heeded(monkeypatch):
+    asked = []
+    plain = joblib.Parallel
+
+    def parallel(n_jobs=None, **options):
+        asked.append(plain(n_jobs=n_jobs, **options)._effective_n_jobs())
+        return plain(n_jobs=1, **options)
+
+    monkeypatch.setattr(joblib, "Parallel", parallel)
+    quiet(make, POINTS[:1], jobs=None)
+    quiet(make, POINTS[:1], jobs=3)
+    with joblib.parallel_config("threading", n_jobs=5):
+        quiet(make, POINTS[:1], jobs=None)
+        quiet(make, POINTS[:1], jobs=2)
+    assert asked == [joblib.cpu_count(), 3, 5, 2]
+
+
+def test_points_are_every_combination_and_mixes_have_a_gpu():
+    assert pl.grid(a=(1, 2), b=["x"]) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
+    assert len(pl.grid(pl.mixes({"H100": 4, "L4": 8}), batch=range(3))) == 3 * (5 * 9 - 1)
+    assert pl.grid(a=()) == []
+    every = pl.grid(A=range(4), B=range(5), C=(0, 8))
+    price = {"A": 3.0, "B": 0.7, "C": 0.1}
+    found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, gpus=9, usd_per_hour=price, budget=7.1)
+    cost = [sum(price[name] * n for name, n in point.items()) for point in every]
+    assert found == [
+        p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9
+    ]
+    assert 3 * 0.1 > 0.3  # a budget is met to the cent, whatever rounding says
+    assert pl.mixes({"A": 4}, usd_per_hour={"A": 0.1}, budget=0.3)[-1] == {"A": 3}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (lambda: pl.grid(batch=8), r"batch = 8: expected several values, such as \(8,\)"),
+        (lambda: pl.grid(batch="ab"), "expected several values"),
+        (lambda: pl.grid([1], batch=(8,)), "expected points"),
+        (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': is in two parts"),
+        (lambda: pl.mixes({}), "expected numbers by type"),
+        (lambda: pl.mixes({"A100": -1}), "expected a whole number"),
+        (lambda: pl.mixes({"A100": 1.5}), "expected a whole number"),
+        (lambda: pl.mixes({"A100": 1}, budget=3), "a budget needs a price for every type"),
+        (lambda: pl.mixes({"A100": 1}, usd_per_hour={"A100": 1}, budget=-3), "budget = -3: expected a finite number"),
+        (lambda: pl.mixes({"A100": 1}, gpus="many"), "gpus = 'many'"),
+        (lambda: quiet(make, []), "expected at least one; an iterator that was used up is empty"),
+        (lambda: quiet(make, {"A100": 1}), "points = .*: expected a list of points"),
+        (lambda: quiet(make, [3]), r"points\[0\] = 3: expected names and values"),
+        (lambda: quiet(make, [{"A100": 1}, {"V100": 1}]), r"points\[1\] = .*expected the names of the first .*: A100"),
+        (lambda: quiet(make, [{"case": TINY}]), r"points\[0\]\['case'\] = 'Problem': .*make\(\) builds every"),
+        (lambda: quiet(make, [{"a": [1, float("nan")]}]), r"points\[0\]\['a'\]\[1\] = nan: expected a finite number"),
+        (lambda: quiet(make, [{"stages": 3}]), "name = 'stages': is a column of the answer"),
+        (lambda: quiet(make, [{"status": 3}]), "name = 'status': is a column of the answer, as are"),
+        (lambda: quiet(make, POINTS, pl.deploy), "method = 'deploy': gives Deployment, expected a Result"),
+        (lambda: quiet("make", POINTS), "make = 'make': expected a function"),
+        (lambda: quiet(make, POINTS, "agregated"), "did you mean 'aggregated'"),
+        (lambda: quiet(make, POINTS, gpa=0.1), "no option 'gpa'; did you mean 'gap'"),
+        (lambda: quiet(make, POINTS, "even", time_limit=3), "method 'even' has no option 'time_limit'"),
+        (lambda: quiet(make, POINTS, time_limit=-3), "time_limit = -3: expected a number"),
+        (lambda: quiet(make, POINTS, stop=print), r"options\['stop'\] = .*: expected text, a number"),
+        (lambda: quiet(make, POINTS, stop=None), "stop = None: is not for a sweep"),
+        (lambda: quiet(make, POINTS, again="broken"), "there is no status 'broken'"),
+        (lambda: quiet(make, POINTS, progress="no"), "progress = 'no'"),
+        *((lambda jobs=jobs: quiet(make, POINTS, jobs=jobs), "expected a whole number from 1 on") for jobs in
+          (0, 1.5, "two", True)),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_at_once(call, told):
+    with pytest.raises(pl.PipelabError, match=told) as caught:
+        call()
+    # before the first point, not after the last
+    assert not isinstance(caught.value, pl.errors.SweepFailed)
+
+
+def test_too_many_points_are_refused():
+    with pytest.raises(pl.errors.TooLarge, match="more than 1,000,000 points"):
+        pl.grid(a=range(2000), b=range(2000))
+    with pytest.raises(pl.errors.TooLarge, match="more than 1,000,000 points"):
+        pl.mixes(dict.fromkeys("ABCDEFG", 9))
+
+
+@pytest.mark.slow
+def test_a_failed_point_is_a_row_with_its_reason():
+    def fragile(batch):
+        if batch == 8:
+            raise KeyError("no such batch")
+        if batch == 16:
+            sys.exit("enough")
+        return make(1, 1, batch) if batch else "nothing"
+
+    sweep = quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)))
+    assert [row["status"] for row in sweep.rows] == [
+        "failed",
+        "failed",
+        "optimal",
+        "failed",
+        "failed",
+    ]
+    reasons = [row["reason"] for row in sweep.rows]
+    assert reasons[0].startswith("KeyError: 'no such batch' (in fragile, line ")
+    assert reasons[1].startswith("SystemExit: enough (in fragile")
+    assert "InvalidValue: solve: problem = 'nothing': expected a Problem" in reasons[3]
+    assert reasons[4] == "InvalidValue: Workload: batch_size = -1: expected at least 1"
+    assert sweep.complete
+    assert "5 points in" in sweep.sentence
+    assert "1 optimal, 4 failed." in sweep.sentence
+    assert rows(quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)), jobs=2)) == rows(sweep)
+
+
+def test_a_method_of_ones_own_and_options_by_point():
+    def within(problem, budget):
+        """The fastest placement that costs at most so much per hour."""
+        return next(
+            p
+            for p in pl.trade_off(problem, "usd_per_hour").points
+            if p.throughput and cost(p) <= budget
+        )
+
+    def cost(result):
+        return sum(result.problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus)
+
+    sweep = quiet(
+        lambda budget: (make(2, 3), {"budget": budget}), pl.grid(budget=(0.4, 2.5, 4.5)), within
+    )
+    assert [row["status"] for row in sweep.rows] == ["failed", "optimal", "optimal"]
+    assert sweep.rows[1]["usd_per_hour"] <= 2.5 < sweep.rows[2]["usd_per_hour"] <= 4.5
+    assert sweep.rows[1]["throughput_tokens_per_s"] < sweep.rows[2]["throughput_tokens_per_s"]
+    wrong = quiet(lambda n: make(1, 1), [{"n": 1}], lambda problem: 3)
+    assert "gave int, expected a Result" in wrong.rows[0]["reason"]
+
+
+def test_what_gives_no_result_is_not_asked_again_after_the_first_point():
+    asked = []
+
+    def counted(**point):
+        asked.append(point)
+        return make(**point)
+
+    with pytest.raises(
+        pl.errors.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"
+    ):
+        quiet(counted, POINTS, lambda problem: pl.deploy(problem))
+    assert len(asked) == 1
+
+
+@pytest.mark.slow
+def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
+    file = tmp_path / "sweep.csv"
+    with pytest.raises(
+        pl.errors.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)"
+    ) as caught:
+        quiet(lambda A100: None, POINTS, path=file)
+    assert {row["status"] for row in caught.value.sweep.rows} == {"failed"}
+    with pytest.raises(pl.errors.SweepFailed):  # the rows stand, until they are asked for again
+        quiet(make, POINTS, path=file)
+    assert rows(quiet(make, POINTS, path=file, again=("failed",))) == undisturbed()
+    assert len(file.read_text().splitlines()) == 1 + len(POINTS)
+    # alone, it may well be the point
+    assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"
+
+
+@pytest.mark.slow
+def test_the_file_gives_back_the_same_rows(tmp_path):
+    file, calls = tmp_path / "new folder" / "sweep.csv", []
+
+    def counted(**point):
+        calls.append(point)
+        return make(**point)
+
+    fresh = quiet(counted, POINTS, path=file)
+    assert len(calls) == len(POINTS)
+    again = quiet(counted, POINTS, path=file)
+    assert len(calls) == len(POINTS)
+    assert again.rows == fresh.rows  # seconds too: nothing was computed
+    more = [*POINTS, {"A100": 0, "V100": 9}]
+    assert rows(quiet(counted, more, path=file)) == rows(quiet(make, more))
+    assert calls[len(POINTS) :] == [{"A100": 0, "V100": 9}]
+    quiet(counted, more, path=file, again="infeasible")
+    infeasible = [
+        point
+        for point, row in zip(POINTS, fresh.rows, strict=True)
+        if row["status"] == "infeasible"
+    ]
+    assert calls[len(POINTS) + 1 :] == infeasible
+    with file.open(newline="") as lines:
+        table = list(csv.reader(lines))
+    assert len(table) == 1 + len(more)
+    assert table[0][-2:] == ["method", "options"]
+    assert table[1][-2:] == ["aggregated", "{}"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
+    file, fuse = tmp_path / "sweep.csv", tmp_path / "fuse"
+    fuse.touch()
+
+    def interrupted(A100, V100):
+        if fuse.exists() and (A100, V100) == (2, 2):
+            raise KeyboardInterrupt
+        if fuse.exists() and A100 == 2 and jobs == 2:
+            time.sleep(0.3)  # the rows before have time to arrive
+        return make(A100, V100)
+
+    with pytest.raises(KeyboardInterrupt, match="the same call goes on from there") as caught:
+        quiet(interrupted, POINTS, path=file, jobs=jobs)
+    partial = caught.value.sweep
+    assert not partial.complete
+    assert 0 < len(partial.rows) < len(POINTS)
+    assert "not reached" in partial.sentence
+    stood = file.read_text()
+    assert stood.count("\n") == 1 + len(partial.rows)
+    fuse.unlink()
+    whole = quiet(interrupted, POINTS, path=file, jobs=jobs)
+    assert file.read_text().startswith(stood)
+    assert rows(whole) == undisturbed()
+    fuse.touch()
+    with pytest.raises(
+        pl.errors.SweepInterrupted, match=r"they are in this error's \.sweep"
+    ) as caught:
+        quiet(interrupted, POINTS, jobs=1)
+    assert rows(caught.value.sweep) == rows(whole)[:9]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypatch, jobs):
+    file, written, sync = tmp_path / "sweep.csv", [], os.fsync
+
+    def interrupted(handle):
+        sync(handle)
+        written.append(handle)
+        if len(written) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 3 of 11 rows"):
+        quiet(make, POINTS, path=file, jobs=jobs)
+    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
+
+
+def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
+    """A solve ends calmly on Ctrl-C; the sweep must not go on with the next point."""
+
+    def calm(problem):
+        return dataclasses.replace(
+            pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt"
+        )
+
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 0 of 11 rows"):
+        quiet(make, POINTS, calm)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_so_does_one_that_leaves_no_trace():
+    """After the optimum is proven, an interrupt only ends the choice among equally fast placements."""
+    before, calls = signal.getsignal(signal.SIGINT), []
+
+    def deaf(problem):
+        calls.append(problem)
+        if len(calls) == 3:
+            with contextlib.suppress(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(5)
+        return pl.solve(problem, "aggregated")
+
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 2 of 11 rows"):
+        quiet(make, POINTS, deaf)
+    assert len(calls) == 3
+    assert signal.getsignal(signal.SIGINT) is before
+    with ThreadPoolExecutor(1) as pool:  # where there are no signals, it works all the same
+        assert pool.submit(quiet, make, POINTS).result().complete
+
+
+SCRIPT = """
+    import sys, time
+    import pipelab as pl
+    sys.path.insert(0, {tests!r})
+    from test_sweep import POINTS, make
+    def slow(**point):
+        time.sleep(0.4)
+        return make(**point)
+    if __name__ == "__main__":
+        pl.sweep(slow, POINTS, path={file!r}, jobs={jobs}, progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
+def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number, jobs):
+    file, script = tmp_path / "sweep.csv", tmp_path / "run.py"
+    script.write_text(
+        textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), file=str(file), jobs=jobs))
+    )
+    options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
+    with subprocess.Popen([sys.executable, str(script)], **options) as process:
+        deadline = time.monotonic() + 60
+        while not (file.exists() and file.read_text().count("\n") >= 3):
+            assert time.monotonic() < deadline
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.02)
+        os.killpg(process.pid, number)  # as a terminal does: to the sweep and all its workers
+        _, told = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert "SweepInterrupted: stopped with" in told
+    stood = file.read_text()
+    done = stood.count("\n") - 1
+    assert 2 <= done < len(POINTS)
+    calls = []
+
+    def slow(**point):
+        calls.append(point)
+        return make(**point)
+
+    assert rows(quiet(slow, POINTS, path=file)) == undisturbed()
+    assert len(calls) == len(POINTS) - done
+    assert file.read_text().startswith(stood)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_a_point_that_kills_its_worker_is_a_failed_row(tmp_path):
+    def deadly(A100, V100):
+        if (A100, V100) == (1, 2):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return make(A100, V100)
+
+    sweep = quiet(deadly, POINTS, jobs=2, path=tmp_path / "sweep.csv")
+    wanted = undisturbed()
+    died = POINTS.index({"A100": 1, "V100": 2})
+    assert sweep.rows[died]["status"] == "failed"
+    assert "the process that worked on it died" in sweep.rows[died]["reason"]
+    assert [row for i, row in enumerate(rows(sweep)) if i != died] == [
+        r for i, r in enumerate(wanted) if i != died
+    ]
+
+
+def test_what_cannot_be_sent_to_workers_is_named():
+    lock = threading.Lock()
+
+    def stuck(**point):
+        return lock
+
+    with pytest.raises(
+        pl.PipelabError, match=r"the workers cannot run 'stuck' \(.*jobs=1 stays in this one"
+    ):
+        quiet(stuck, POINTS, jobs=2)
+
+
+@pytest.mark.slow
+def test_a_torn_last_line_is_computed_again(tmp_path):
+    file = tmp_path / "sweep.csv"
+    whole = quiet(make, POINTS, path=file)
+    text = file.read_bytes()
+    last = text.rstrip(b"\n").rfind(b"\n") + 1
+    for end in (last + 1, (last + len(text)) // 2, len(text) - 1):
+        file.write_bytes(text[:end])
+        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
+        assert file.read_bytes()[:last] == text[:last]
+        assert rows(quiet(pytest.fail, POINTS, path=file)) == rows(whole)  # nothing is left to do
+    for torn in (b"", text[:30]):  # before the first row was there
+        file.write_bytes(torn)
+        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
+        ({"gap": 0.25}, "row 2 says options .*, this sweep has .*0.25"),
+        (
+            {"points": POINTS[:5]},
+            "6 of its points are not among these, such as A100 = 1, V100 = 2",
+        ),
+        ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
+    ],
+)
+def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
+    file = tmp_path / "sweep.csv"
+    quiet(make, POINTS, path=file)
+    stood = file.read_bytes()
+    with pytest.raises(pl.errors.InvalidData, match=f"belongs to another sweep: {told}"):
+        quiet(make, **{"points": POINTS, "path": file, **change})
+    assert file.read_bytes() == stood
+    quiet(make, POINTS, path=file, time_limit=60)  # but more time may be given
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("no table at all", "belongs to another sweep"),
+        ("a,b\n1,2\n", "belongs to another sweep"),
+        ("\xff\xfe\n", "belongs to another sweep"),
+        ("{header}\n1,2\n", "row 2: 2 cells, expected 17"),
+        (
+            "{header}\n0,1,done,,,,,,,,,,,,,aggregated,{{}}\n",
+            "column 'status': 'done': expected one of optimal",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,fast,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'fast'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,NaN,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'NaN'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,true,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': 'true'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,-12.5,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '-12.5'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,0,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '0'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1e400,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': '1e400'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1,1,-1,,,,,,,,aggregated,{{}}\n",
+            "column 'gpus_used': '-1'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,1,-inf,,,,,,,,,aggregated,{{}}\n",
+            "column 'bound_tokens_per_s': '-inf'",
+        ),
+        (
+            "{header}\n0,1,optimal,proven,,,,,,,,,,,,aggregated,{{}}\n",
+            "column 'throughput_tokens_per_s': empty",
+        ),
+        (
+            "{header}\n0,1,optimal,done,,1,,,,,,,,,,aggregated,{{}}\n",
+            "column 'outcome': 'done': expected one of proven",
+        ),
+    ],
+)
+def test_a_broken_file_is_refused_by_row_and_column(tmp_path, text, told):
+    file = tmp_path / "sweep.csv"
+    quiet(make, POINTS[:1], path=file)
+    header = file.read_text().splitlines()[0]
+    file.write_bytes(text.format(header=header).encode("latin-1"))
+    with pytest.raises(pl.errors.InvalidData, match=told):
+        quiet(make, POINTS, path=file)
+    with pytest.raises(pl.errors.InvalidValue, match="is a folder"):
+        quiet(make, POINTS, path=tmp_path)
+
+
+@pytest.mark.slow
+def test_a_header_that_a_kill_tore_off_is_written_again(tmp_path):
+    file = tmp_path / "sweep.csv"
+    whole = quiet(make, POINTS, path=file)
+    file.write_text(file.read_text()[:30])
+    assert rows(quiet(make, POINTS, path=file)) == rows(whole)
+
+
+def test_what_was_stopped_early_is_so_when_it_is_read(tmp_path):
+    limits = {"A100": 2, "V100": 1}
+    for call in (make, pytest.fail):
+        (row,) = quiet(call, [limits], path=tmp_path / "sweep.csv", time_limit=0).rows
+        assert row["outcome"] == "stopped early"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(tmp_path, jobs):
+    file = tmp_path / "sweep.csv"
+    with (
+        full_disk(1200),
+        pytest.raises(
+            pl.errors.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)"
+        ) as caught,
+    ):
+        quiet(make, POINTS, path=file, jobs=jobs)
+    kept = caught.value.sweep.rows
+    assert 0 < len(kept) < len(POINTS)
+    wanted = {(row["A100"], row["V100"]): row for row in undisturbed()}
+    assert rows(caught.value.sweep) == [wanted[row["A100"], row["V100"]] for row in kept]
+    # and the line that broke off is whole
+    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
+def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatch):
+    """Rows that were computed anew are added, and at the end the file is replaced by one without the old ones."""
+    file, plain = tmp_path / "sweep.csv", rows_file.write_to
+    quiet(make, POINTS, path=file)
+
+    def on_a_full_disk(*what):
+        with full_disk(500):
+            plain(*what)
+
+    monkeypatch.setattr(rows_file, "write_to", on_a_full_disk)
+    with pytest.raises(
+        pl.errors.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in"
+    ) as caught:
+        quiet(make, POINTS, path=file, again=("infeasible",))
+    assert rows(caught.value.sweep) == undisturbed()
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        (
+            "a\0b.csv",
+            r"'.*a\\x00b\.csv': cannot be (read|written): expected a path without such characters",
+        ),
+        ("x" * 5000, "expected a shorter path"),
+        ("file/below.csv", "a part of this path is a file"),
+        ("pipe.csv", "is a device or a pipe; expected the name of a CSV file"),
+        ("loop.csv", "symbolic links lead in a circle"),
+    ],
+)
+@pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
+def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, name, told):
+    (tmp_path / "file").write_text("")
+    os.mkfifo(tmp_path / "pipe.csv")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    with pytest.raises(pl.PipelabError, match=told):
+        quiet(pytest.fail, POINTS, path=f"{tmp_path}/{name}")
+
+
+def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(
+    tmp_path, monkeypatch
+):
+    file = tmp_path / "sweep.csv"
+    whole = quiet(make, POINTS, path=file)
+
+    def denied(*_, **__):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", denied)
+        with pytest.raises(
+            pl.errors.InvalidData,
+            match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read",
+        ):
+            quiet(pytest.fail, POINTS, path=file)
+    plain = Path.open
+    monkeypatch.setattr(
+        Path,
+        "open",
+        lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how),
+    )
+    assert quiet(pytest.fail, POINTS, path=file).rows == whole.rows  # nothing is to be added
+    for more in ({"points": [*POINTS, {"A100": 3, "V100": 3}]}, {"again": ("infeasible",)}):
+        with pytest.raises(
+            pl.errors.InvalidData,
+            match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
+        ):
+            quiet(pytest.fail, **{"points": POINTS, "path": file, **more})
+    with pytest.raises(pl.errors.InvalidValue, match="a user whom this computer does not know"):
+        quiet(pytest.fail, POINTS, path="~nobody-of-this-name/sweep.csv")
+
+
+def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
+    file, limit = tmp_path / "sweep.csv", csv.field_size_limit()
+
+    def wordy(text, length):
+        if length:
+            raise ValueError(text[:10] * length)
+        return make(1, 1)
+
+    points = pl.grid(text=("word, ", "y" * 200_000), length=(0, 100_000))
+    first = quiet(wordy, points, path=file)
+    reason = first.rows[1]["reason"]
+    assert len(reason) < 11_000
+    assert reason.startswith("ValueError: word, word, ")
+    assert re.search(r" … \[[\d,]+ characters left out\] … .*line \d+\)$", reason)
+    again = quiet(pytest.fail, points, path=file)
+    assert again.rows == first.rows
+    assert csv.field_size_limit() == limit
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 0.0])
+def test_a_method_of_ones_own_that_answers_nonsense_is_a_failed_row(tmp_path, odd):
+    def nonsense(problem):
+        return dataclasses.replace(pl.solve(problem, "aggregated"), throughput=odd, bound=None)
+
+    file = tmp_path / "sweep.csv"
+    one = [{"A100": 1, "V100": 2}]
+    sweep = quiet(make, one, nonsense, path=file)
+    assert sweep.rows[0]["status"] == "failed"
+    assert "throughput_tokens_per_s = " in sweep.rows[0]["reason"]
+    assert quiet(pytest.fail, one, nonsense, path=file).rows == sweep.rows
+
+
+ORPHANS = """
+    import os, sys, time
+    import pipelab as pl
+    def slow(i):
+        with open({pids!r}, "a") as file:
+            file.write(str(os.getpid()) + "\\n")
+        time.sleep(120)
+    if __name__ == "__main__":
+        pl.sweep(slow, pl.grid(i=(1, 2)), jobs=3, progress=False)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
+def test_workers_end_with_the_process_that_started_them(tmp_path):
+    """Those at work and the one that waits for work; joblib would let them wait for five minutes."""
+    import psutil
+
+    pids, script = tmp_path / "pids", tmp_path / "run.py"
+    pids.touch()
+    script.write_text(textwrap.dedent(ORPHANS.format(pids=str(pids))))
+    with subprocess.Popen([sys.executable, str(script)], stderr=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 60
+        while len(pids.read_text().split()) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.05)
+        children = psutil.Process(process.pid).children(recursive=True)
+        assert {int(pid) for pid in pids.read_text().split()} <= {child.pid for child in children}
+        process.kill()  # this one only: nobody tells the others
+    _, alive = psutil.wait_procs(children, timeout=20)
+    for child in alive:
+        child.kill()
+    assert not alive
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_two_sweeps_do_not_write_to_one_file(tmp_path):
+    file = tmp_path / "sweep.csv"
+
+    def meanwhile(**point):
+        with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS, path=file)
+        return make(**point)
+
+    assert quiet(meanwhile, POINTS[:2], path=file).sentence.count("failed") == 0
+    assert quiet(make, POINTS[:2], path=file).complete  # and afterwards it is free again
+    with pytest.raises(pl.errors.InvalidData):
+        quiet(make, POINTS[:1], path=file)
+    assert quiet(make, POINTS[:2], path=file).complete
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_no_sweep_adds_rows_while_another_replaces_the_file(tmp_path, monkeypatch):
+    file, replace = tmp_path / "sweep.csv", rows_file.RowsFile.replace
+    quiet(make, POINTS[:2], path=file)
+
+    def meanwhile(store, rows):
+        with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
+            quiet(make, POINTS[:3], path=file)
+        replace(store, rows)
+
+    monkeypatch.setattr(rows_file.RowsFile, "replace", meanwhile)
+    quiet(make, POINTS[:2], path=file, again=("infeasible",))
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such locks")
+def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one(
+    tmp_path, monkeypatch
+):
+    import fcntl
+
+    file, new, lock = tmp_path / "sweep.csv", tmp_path / "new.csv", fcntl.flock
+    quiet(make, POINTS[:1], path=file)
+    new.write_bytes(file.read_bytes())
+
+    def late(*arguments):
+        if new.exists():
+            os.replace(new, file)
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    quiet(make, POINTS[:2], path=file)
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
+
+
+def test_a_point_that_stands_there_twice_is_solved_once(tmp_path):
+    calls = []
+
+    def counted(**point):
+        calls.append(point)
+        return make(**point)
+
+    sweep = quiet(counted, [POINTS[3], POINTS[4], POINTS[3]], path=tmp_path / "sweep.csv")
+    assert calls == [POINTS[3], POINTS[4]]
+    assert sweep.complete
+    assert len(sweep.rows) == 3
+    assert sweep.rows[0] == sweep.rows[2] != sweep.rows[1]
+
+
+@pytest.mark.slow
+def test_every_plain_value_survives_the_file(tmp_path):
+    values = [1, 1.0, "1", True, "true", None, "null", "", "a,b", 'say "a"', "two\nlines", " x", "π", 1e-300, [1, "a"],
+              {"H100": 2}, "{}", "NaN", "\u2028", -0.1, 10**20]  # fmt: skip
+    assert [value_of(cell(value)) for value in values] == values
+    assert [type(value_of(cell(value))) for value in values] == [type(value) for value in values]
+    assert len({cell(value) for value in values}) == len(values)
+    seen, file = [], tmp_path / "sweep.csv"
+
+    def noted(value):
+        seen.append(value)
+        return make(1, 1)
+
+    first = quiet(noted, pl.grid(value=values), path=file)
+    assert seen == values
+    assert quiet(noted, pl.grid(value=values), path=file).rows == first.rows
+    assert seen == values  # all were found in the file
+
+
+def test_numbers_of_numpy_become_pythons(tmp_path):
+    import numpy as np
+
+    points = pl.grid(A100=np.arange(1, 3), V100=np.array([0, 2]))
+    sweep = quiet(make, points, path=tmp_path / "sweep.csv")
+    assert {type(row["A100"]) for row in sweep.rows} == {int}
+
+
+@pytest.mark.slow
+def test_tables_and_pictures(tmp_path):
+    sweep = quiet(make, POINTS)
+    frame = sweep.to_frame()
+    assert list(frame["A100"]) == [point["A100"] for point in POINTS]
+    assert "usd_per_million_tokens" in frame
+    assert "11 points in" in sweep._repr_html_()
+    assert "4 infeasible" in str(sweep)
+    free = quiet(
+        lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2))
+    )
+    assert "usd_per_hour" not in free.to_frame()
+    assert pl.plot(free).layout.xaxis.title.text == "GPUs in use"
+    with pytest.raises(
+        pl.errors.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"
+    ):
+        pl.plot(free, "usd_per_hour")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'stages'"):
+        pl.plot(free, "stagess")
+    with pytest.raises(
+        pl.errors.InvalidValue, match="column = 'status': expected one that holds numbers"
+    ):
+        pl.plot(free, "status")
+
+
+@pytest.mark.slow
+def test_the_picture_joins_what_none_beats():
+    sweep = quiet(make, POINTS)
+    answered = [row for row in sweep.rows if row["throughput_tokens_per_s"]]
+    everything, front = pl.plot(sweep).data
+    assert len(everything.x) == len(answered)
+    pairs = {(row["usd_per_hour"], row["throughput_tokens_per_s"]) for row in answered}
+    unbeaten = {
+        (x, y)
+        for x, y in pairs
+        if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)
+    }
+    assert set(zip(front.x, front.y, strict=True)) == unbeaten
+    top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
+    title = pl.plot(sweep).layout.title.text
+    assert title.startswith(
+        f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2"
+    )
+    assert (
+        f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4"
+        in title
+    )
+    beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), requested=13)
+    assert pl.plot(with_beaten).data[1].x == front.x
+    assert "; 1 not reached" in pl.plot(with_beaten).layout.title.text
+    cheap = pl.plot(sweep, "A100", "usd_per_million_tokens")
+    least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
+             if any(r["A100"] == x for r in answered)}  # fmt: skip
+    assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
+    assert cheap.layout.title.text.startswith(
+        f"{min(least.values()):,.4g} $ per million tokens at least"
+    )
+    none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
+    assert "None of 1 points has a placement" in pl.plot(none).layout.title.text
+
+
+def test_the_progress_bar_is_there_when_asked_for(capsys):
+    quiet(make, POINTS[:2])
+    assert capsys.readouterr() == ("", "")
+    pl.sweep(make, [*POINTS[:2], {"A100": -1, "V100": 0}], jobs=1)
+    told = capsys.readouterr().err
+    assert "3/3" in told
+    assert "failed=1" in told
+
+
+@pytest.mark.slow
+def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
+    distributed = pytest.importorskip(
+        "distributed", reason="distributed is not installed (the extra 'dask')"
+    )
+    local = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+
+    def where(**point):
+        return make(**point), {}
+
+    def notes_its_process(problem):
+        return dataclasses.replace(pl.solve(problem, "aggregated"), reason=str(os.getpid()))
+
+    with (
+        distributed.LocalCluster(**local, local_directory=str(tmp_path)) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        workers = set(client.run(os.getpid).values())
+        with joblib.parallel_config("dask"):
+            sweep = quiet(where, POINTS, jobs=None, path=tmp_path / "sweep.csv")
+            told = quiet(where, POINTS, notes_its_process, jobs=None)
+    assert rows(sweep) == undisturbed()
+    assert len(workers) == 2
+    assert {int(row["reason"]) for row in told.rows} <= workers
+    assert os.getpid() not in workers

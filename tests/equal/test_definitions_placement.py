@@ -1,0 +1,356 @@
+"""The front's definitions of placement against the engine and against trying everything."""
+
+import dataclasses
+from itertools import combinations, pairwise
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+import roofline_oracle
+from pipelab import candidates, counting, joint_ilp, splits
+from pipelab.engine.formulations import joint
+from pipelab.engine.formulations.candidates import enumerate_candidates
+from pipelab.engine.formulations.count import count_candidates
+
+
+def _every_split(layers, stages):
+    """Every split, as the numbers of the layers in each stage."""
+    for cuts in combinations(range(1, layers), stages - 1):
+        yield [list(range(a, b)) for a, b in pairwise([0, *cuts, layers])]
+
+
+def _slowest(split, costs, speeds):
+    return max(
+        sum(costs[i] for i in part) / speed for part, speed in zip(split, speeds, strict=True)
+    )
+
+
+def _inputs(seed):
+    """Layers, stages, costs and speeds: whole numbers, so that there are ties, and others."""
+    rng = np.random.default_rng(seed)
+    layers = int(rng.integers(1, 9))
+    stages = int(rng.integers(1, layers + 1))
+    if rng.random() < 0.5:
+        return rng, layers, stages, rng.integers(0, 6, layers), rng.integers(1, 4, stages)
+    return rng, layers, stages, rng.uniform(0, 9, layers), rng.uniform(0.1, 8, stages)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("first", range(0, 2000, 500))
+def test_the_exact_splits_are_the_best_of_all(first):
+    for seed in range(first, first + 500):
+        rng, layers, stages, costs, speeds = _inputs(seed)
+        every = list(_every_split(layers, stages))
+        assert splits.count_splits(layers, stages) == len(every)
+        values = [_slowest(split, costs, speeds) for split in every]
+        tried = splits.split_exhaustive(costs, stages, speeds=speeds)
+        assert [list(part) for part in tried] in every
+        assert splits.bottleneck(tried, costs, speeds) == pytest.approx(min(values), rel=1e-9)
+        found = splits.split_minmax(costs, stages, speeds=speeds)
+        assert [list(part) for part in found] in every
+        assert splits.bottleneck(found, costs, speeds) == pytest.approx(min(values), rel=1e-9)
+        memory, limits = rng.integers(0, 4, layers), rng.integers(0, 10, stages)
+        kept = [
+            value
+            for split, value in zip(every, values, strict=True)
+            if all(sum(memory[part]) <= top for part, top in zip(split, limits, strict=True))
+        ]
+        found = splits.split_minmax(costs, stages, speeds=speeds, memory=memory, limits=limits)
+        if not kept:
+            assert found is None
+            continue
+        assert splits.bottleneck(found, costs, speeds) == pytest.approx(min(kept), rel=1e-9)
+        assert all(sum(memory[list(p)]) <= top for p, top in zip(found, limits, strict=True))
+
+
+@pytest.mark.slow
+def test_the_rules_of_thumb_keep_to_what_they_say():
+    """Even: the least spread. Proportional: nearest to the shares. By FLOPs: as read aloud. Bandwidth: the best."""
+    for seed in range(2000):
+        rng, layers, stages, costs, weights = _inputs(seed)
+        even = [len(part) for part in splits.split_even(layers, stages)]
+        assert sorted(even, reverse=True) == even
+        assert sum(even) == layers
+        assert max(even) - min(even) <= 1
+        every = [[len(part) for part in split] for split in _every_split(layers, stages)]
+        shared = [len(part) for part in splits.split_proportional(layers, weights)]
+        off = ((np.array(every) - layers * weights / sum(weights)) ** 2).sum(axis=1)
+        assert off[every.index(shared)] == pytest.approx(off.min(), abs=1e-9)
+        assert _by_flops(costs, stages) == [
+            len(part) for part in splits.split_by_flops(costs, stages)
+        ]
+        most = rng.integers(1, 5, stages)
+        if sum(most) >= layers:
+            kept = [s for s in every if all(n <= top for n, top in zip(s, most, strict=True))]
+            aware = splits.split_bandwidth_aware(layers, most, weights, layer_memory=1)
+            aware = [len(part) for part in aware]
+            assert aware in kept
+            largest = [max(n / w for n, w in zip(s, weights, strict=True)) for s in kept]
+            assert max(n / w for n, w in zip(aware, weights, strict=True)) <= min(largest) * (
+                1 + 1e-12
+            )
+
+
+def _by_flops(flops, stages):
+    """One stage after the other, each as short as the rule allows."""
+    sizes, start, total = [], 0, sum(flops)
+    for later in range(stages - 1, 0, -1):
+        stop = start + 1
+        while stop < len(flops) - later and sum(flops[start:stop]) * (1 + 1e-9) < total / stages:
+            stop += 1
+        sizes.append(stop - start)
+        start = stop
+    return [*sizes, len(flops) - start]
+
+
+def _as_listed(problem):
+    """The engine's candidates in the form of the definition, and the definition's own."""
+    engine = enumerate_candidates(problem)
+    stages = [
+        (range(a, b), engine.sets[s])
+        for a, b, s in zip(engine.start, engine.stop, engine.set_of, strict=True)
+    ]
+    allocations = candidates.list_allocations(problem)
+    return engine, stages, allocations, candidates.list_connections(problem, allocations)
+
+
+def _problem(seed):
+    """By the write-up's costs, from a table without a formula, or a roofline in turn."""
+    if seed % 4 == 3:
+        return roofline_oracle.random_problem(seed, layers=4, gpus=3)
+    problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=seed % 3 == 0)
+    if seed % 4 == 1:
+        problem = dataclasses.replace(
+            problem, costs=oracle.TableCosts(seed, False, link_units=problem.costs.link_units)
+        )
+    return problem
+
+
+@pytest.mark.slow
+def test_candidates_are_the_engines():
+    """Allocations and connections in the same order with the same rates, and as many as are counted."""
+    for seed in range(500):
+        problem = _problem(seed)
+        engine, stages, allocations, connections = _as_listed(problem)
+        assert [(a.layers, a.gpus) for a in allocations] == stages
+        assert [a.rate for a in allocations] == pytest.approx(engine.throughput, rel=1e-9)
+        links = sorted(zip(engine.tail, engine.head, engine.link_throughput, strict=True))
+        assert [c[:2] for c in connections] == [link[:2] for link in links]
+        assert [c.rate for c in connections] == pytest.approx([x[2] for x in links], rel=1e-9)
+        counts = count_candidates(problem)
+        assert (counts["allocations"], counts["connections"]) == (len(stages), len(connections))
+        assert counts["with_successor"] == len({c.sender for c in connections})
+        assert counts["with_predecessor"] == len({c.receiver for c in connections})
+
+
+def test_lists_that_are_too_long_are_refused_with_their_length():
+    with pytest.raises(
+        pl.errors.TooLarge, match="large has up to 90,720 allocations, more than 20,000"
+    ):
+        candidates.list_allocations(pl.load_case("large"))
+    small = pl.load_case("small", max_gpus_per_stage=2)
+    allocations = candidates.list_allocations(small)
+    with pytest.raises(pl.errors.TooLarge, match=r"small has up to [\d,]+ connections"):
+        candidates.list_connections(small, allocations * 3)
+
+
+def _agrees(value, truth):
+    return (value is None) == (truth is None) and (value is None or value == pytest.approx(truth))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 160, 40))
+def test_the_joint_ilp_proves_what_trying_everything_finds(first):
+    for seed in range(first, first + 40):
+        problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=seed % 3 == 0)
+        found, truth = joint_ilp.solve_by_joint_ilp(problem), oracle.best(problem)
+        assert _agrees(found.throughput, truth), seed
+        assert found.bound == found.throughput
+        if truth is not None:
+            evaluated = pl.evaluate(problem, found.placement).throughput
+            assert evaluated == pytest.approx(truth, rel=1e-9)
+
+
+def test_the_joint_ilp_refuses_what_takes_hours(monkeypatch):
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    connections = count_candidates(tiny)["connections"]
+    monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections)
+    assert joint_ilp.solve_by_joint_ilp(tiny).throughput == pytest.approx(301.784)
+    monkeypatch.setattr(joint_ilp, "MOST_CONNECTIONS", connections - 1)
+    with pytest.raises(
+        pl.errors.TooLarge, match=r"tiny has 420 connections, more than 419; pl\.solve"
+    ) as no:
+        joint_ilp.solve_by_joint_ilp(tiny)
+    assert no.value.size == {"connections": connections}
+
+
+@pytest.mark.quick(7)
+@pytest.mark.parametrize("seed", range(20))
+def test_the_joint_ilp_proves_what_method_joint_proves(seed):
+    problem = oracle.random_problem(1000 + seed)
+    found, engine = joint_ilp.solve_by_joint_ilp(problem), pl.solve(problem, "joint")
+    assert _agrees(found.throughput, engine.throughput)
+    assert _agrees(found.bound, engine.bound)
+
+
+def test_the_joint_ilp_has_the_engines_families():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    allocations = candidates.list_allocations(tiny)
+    connections = candidates.list_connections(tiny, allocations)
+    families, variables = joint_ilp.state_families(tiny, allocations, connections)
+    assert list(families) == [family.name for family in joint.FORMS["written"].families]
+    counts = count_candidates(tiny)
+    rows = {family.name: family.count(counts) for family in joint.FORMS["written"].families}
+    assert {name: max(1, constraint.size) for name, constraint in families.items()} == rows
+    assert (
+        sum(variable.size for variable in variables.values())
+        == joint.FORMS["written"].size(counts)["variables"]
+    )
+
+
+def test_every_family_says_the_same_as_the_engines_at_random_points():
+    """Most families follow from the others, so that answers alone would not show a wrong one."""
+    rng = np.random.default_rng(0)
+    for problem in (pl.load_case("tiny", max_gpus_per_stage=k) for k in (1, 3, 4)):
+        allocations = candidates.list_allocations(problem)
+        connections = candidates.list_connections(problem, allocations)
+        families, mine = joint_ilp.state_families(problem, allocations, connections)
+        engine = enumerate_candidates(problem)
+        order = np.lexsort((engine.head, engine.tail))  # the engine goes boundary by boundary
+        names = ("tail", "head", "link_throughput")
+        engine = dataclasses.replace(engine, **{n: getattr(engine, n)[order] for n in names})
+        program = joint.build(engine, joint.FORMS["written"])
+        for _ in range(10):
+            x = rng.uniform(0, 200, program.columns.total)
+            for name, where in program.columns.slices.items():
+                if name in "ze":
+                    x[where] = x[where] > rng.choice([150, 195])
+                mine[name].value = x[where] if name != "t" else x[where][0]
+            for name, family in families.items():
+                if name == "stage_bottleneck":  # the engine keeps the M of the write-up's author
+                    continue
+                block = program.blocks[name]
+                beyond = np.maximum(block.lower - block.matrix @ x, block.matrix @ x - block.upper)
+                assert np.ravel(family.violation()) == pytest.approx(np.maximum(beyond, 0)), name
+
+
+def _without(problem, *left_out):
+    """The optimum of the joint ILP without some of its families."""
+    allocations = candidates.list_allocations(problem)
+    connections = candidates.list_connections(problem, allocations)
+    families, variables = joint_ilp.state_families(problem, allocations, connections)
+    kept = [family for name, family in families.items() if name not in left_out]
+    program = cp.Problem(cp.Maximize(variables["t"]), kept)
+    program.solve(solver=cp.HIGHS, highs_options=joint_ilp.EXACTLY)
+    return None if program.status == cp.INFEASIBLE else program.value
+
+
+def _three_gpus(memory, between_first_two, to_third):
+    """tiny with layers of 25 GB on three different GPUs."""
+    tiny, kinds = pl.load_case("tiny"), ("A100", "V100", "T4")
+    links = dict.fromkeys([("A100", "T4"), ("V100", "T4")], to_third)
+    links["A100", "V100"] = between_first_two
+    cluster = pl.Cluster.from_counts(
+        dict.fromkeys(kinds, 1), dict(zip(kinds, memory, strict=True)), links
+    )
+    model = dataclasses.replace(tiny.model, layer_weight_gb=25)
+    return dataclasses.replace(tiny, cluster=cluster, model=model)
+
+
+@pytest.mark.slow
+def test_which_families_follow_from_others():
+    """As the notes of `state_families` say."""
+    hard = _three_gpus((60, 32, 32), 100, 12)
+    apart = _three_gpus((60, 60, 60), 3, 100)
+    tiny = pl.load_case("tiny")
+    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    nothing_fits = oracle.random_problem(0, layers=4, gpus=3, unlike=True)
+    problems = [hard, apart, heavy, nothing_fits]
+    whole = [_without(problem) for problem in problems]
+    assert whole == [pytest.approx(48), pytest.approx(65.36), pytest.approx(213.52), None]
+    ends = ("pipeline_start", "pipeline_end")
+    for rest in (("successor", "link_needs_receiver"), ("predecessor", "link_needs_sender")):
+        for problem, value in zip(problems, whole, strict=True):
+            assert _agrees(_without(problem, *ends, *rest), value)
+    for problem, value, left_out in (
+        (hard, 133.116, ["gpu_exclusivity"]),
+        (hard, 64.56, ["link_rate"]),
+        (hard, 64.56, ["link_bottleneck"]),
+        (hard, 64.56, ["successor", "predecessor"]),
+        (hard, 64.56, ["successor", "link_needs_sender"]),
+        (apart, 134.616, ["link_needs_sender", "link_needs_receiver"]),
+        (heavy, 215.52, ["stage_rate"]),
+        (heavy, 215.52, ["stage_bottleneck"]),
+        (nothing_fits, 177.4147, ["layer_coverage"]),
+    ):
+        assert _without(problem, *left_out) == pytest.approx(value, rel=1e-6), left_out
+
+
+def _counts(problem):
+    """What counting says: the engine's answer, or a refusal for one of the two reasons there are."""
+    engine = pl.solve(problem, "aggregated")
+    try:
+        found = counting.solve_by_counting(problem)
+    except pl.errors.NotApplicable as error:
+        reason = str(error)
+        if not problem.model.uniform:
+            assert "expected identical layers" in reason
+            return "unlike"
+        assert "expected links that do not bind" in reason
+        slowest = problem.link_throughput(problem.cluster.bandwidth_matrix()).min()
+        fast = problem.cluster.scaled_bandwidth(1e6)
+        free = pl.solve(dataclasses.replace(problem, cluster=fast), "aggregated")
+        assert slowest < free.throughput
+        return "links"
+    assert problem.model.uniform
+    assert _agrees(found.throughput, engine.throughput)
+    if found.placement is None:
+        return "nothing fits"
+    evaluated = pl.evaluate(problem, found.placement).throughput
+    assert evaluated == found.throughput
+    mixed = any(
+        len({problem.cluster.kind_of[g] for g in s.gpus}) > 1 for s in found.placement.stages
+    )
+    return "mixed" if mixed else "several" if len(found.placement) > 1 else "one"
+
+
+@pytest.mark.slow
+def test_counting_is_the_aggregated_optimum_or_a_refusal():
+    """Every outcome occurs, so every part of the domain and every refusal was seen."""
+    seen = {}
+    for seed in range(240):
+        problem = oracle.random_problem(
+            seed, layers=6, gpus=5, unlike=seed % 8 == 0, twins=seed % 2 == 0
+        )
+        if seed % 4 == 1:
+            problem = dataclasses.replace(
+                problem, costs=oracle.TableCosts(seed, False, link_units=problem.costs.link_units)
+            )
+        if seed % 3:
+            problem = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e4))
+        outcome = _counts(problem)
+        seen[outcome] = seen.get(outcome, 0) + 1
+    assert min(seen.get(o, 0) for o in ("unlike", "links", "nothing fits", "mixed", "several")) > 5
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("name", ["tiny", "small", "medium_small", "large", "demo"])
+@pytest.mark.parametrize("k", [1, 3])
+def test_counting_solves_the_bundled_cases(name, k):
+    assert _counts(pl.load_case(name, max_gpus_per_stage=k)) in ("mixed", "several", "one")
+
+
+def test_counting_refuses_medium_whose_links_bind():
+    problem = pl.load_case("medium", max_gpus_per_stage=3)
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"the stages reach 375\.877 tokens/s, the links"
+    ):
+        counting.solve_by_counting(problem)
+
+
+def test_counting_refuses_what_has_too_many_mixes():
+    with pytest.raises(pl.errors.TooLarge, match="medium has up to 137,200 rates of stages"):
+        counting.solve_by_counting(pl.load_case("medium", max_gpus_per_stage=6))

@@ -1,0 +1,497 @@
+"""Whatever a file holds: it is read whole, or refused with one error of pipelab's own that names the file.
+
+`PIPELAB_FUZZ=5000 python -m pytest -n 0 tests/files/test_fuzzing.py` looks deeper, and elsewhere each
+time; without it the same few inputs are tried in every run.
+"""
+
+import csv
+import io
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from newest_folders import PRICES, write_folder
+
+import pipelab as pl
+from pipelab.engine.schedules import validate
+from pipelab.engine.sweeps.rows_file import RowsFile, key_of
+from pipelab.files.paths import data_dir
+from pipelab.hardware.measurement_files import Stated, measurements_of
+from pipelab.io.plans import save_placement
+from pipelab.io.schedule_files import to_csv
+
+DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
+LOOK = settings(
+    max_examples=DEEP or 60,
+    derandomize=not DEEP,
+    database=None,
+    deadline=timedelta(seconds=60),  # far more than any of these files takes; a hang is a failure
+    suppress_health_check=list(HealthCheck),
+)
+ODD = (
+    "", " ", "0", "-0", "-1", "1", "2.5", "1e3", "1e-400", "1e400", "1e308", "1000000000", "999999", "1_000", "0x10",
+    "٣", "½", "nan", "inf", "-inf", "∞", "None", "true", "TRUE", "1,5", "1;2", "=1+1", "'", '"', '""', "a\nb", "\x00",
+    "\ufeff", "9" * 400, "9" * 5000, "x" * 140_000, "é", "\u202e", "gpu_0", "A100", "0F0", "(0F0;0B0)OVERLAP_F_B",
+    "99999999999F0", "[]", "{}", "[[[[",
+)  # fmt: skip
+CHANGES = (
+    "odd",
+    "odd",
+    "odd",
+    "digit",
+    "swap",
+    "drop",
+    "double",
+    "rows",
+    "out",
+    "again",
+    "columns",
+    "add",
+)
+BYTES = (
+    b"\x00",
+    b"\xff",
+    b"\xfe\xff",
+    b"\xef\xbb\xbf",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    b'"',
+    b",",
+    b"\xc3",
+    b"\x1a",
+)
+ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "utf-8-sig", "cp1252")
+
+
+class Door(NamedTuple):
+    """A way in: the files that are there, what reads them, and how many things it must have read from each."""
+
+    files: dict[str, str]
+    load: Callable[[Path], Any]
+    count: Callable[[Any], dict[str, int]]
+
+
+def _table(text: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text)))
+
+
+def _written(table: list[list[str]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(table)
+    return text.getvalue()
+
+
+def _few(name: str, rows: int) -> str:
+    """The header and the first rows of a bundled table."""
+    return _written(_table((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1])
+
+
+@st.composite
+def spoilt(draw, text: str) -> bytes:
+    """A valid file with a few things done to it, or something that never was one."""
+    whole = draw(st.integers(0, 11))
+    if whole == 0:
+        return draw(st.binary(max_size=200))
+    if whole == 1:
+        return draw(st.text(st.characters(codec="utf-8"), max_size=200)).encode()
+    table = _table(text)
+    for _ in range(draw(st.integers(1, 3))):
+        _spoil(draw, table)
+    data = _written(table).encode("utf-8", "surrogatepass")
+    if whole == 2:
+        at = draw(st.integers(0, len(data)))
+        data = data[:at] + draw(st.sampled_from(BYTES)) + data[at:]
+    if whole == 3:
+        data = data[: draw(st.integers(0, len(data)))]
+    if whole == 4:
+        data = _written(table).encode(draw(st.sampled_from(ENCODINGS)), "replace")
+    return data
+
+
+def _spoil(draw, table: list[list[str]]) -> None:
+    """Change a table in one place."""
+    if not table:
+        return
+    i, j = (draw(st.integers(0, len(table) - 1)) for _ in range(2))
+    row = table[i]
+    c = draw(st.integers(0, max(len(row) - 1, 0)))
+    match draw(
+        st.sampled_from(
+            [
+                "odd",
+                "odd",
+                "odd",
+                "digit",
+                "swap",
+                "drop",
+                "double",
+                "rows",
+                "out",
+                "again",
+                "columns",
+                "add",
+            ]
+        )
+    ):
+        case "odd" if row:
+            row[c] = draw(st.sampled_from(ODD))
+        case "digit" if row:  # a number that is nearly the same
+            row[c] = (
+                draw(st.sampled_from(["-", "", "1", "0", " ", "e5", "."]))
+                + row[c]
+                + draw(st.sampled_from(["", "0", "e3", "%"]))
+            )
+        case "swap" if row and table[j]:
+            d = min(c, len(table[j]) - 1)
+            row[c], table[j][d] = table[j][d], row[c]
+        case "drop" if row:
+            del row[c]
+        case "double" if row:
+            row.insert(c, row[c])
+        case "rows":
+            table[i], table[j] = table[j], table[i]
+        case "out":
+            del table[i]
+        case "again":
+            table.insert(j, list(row))
+        case "columns":  # every row alike, header included
+            for line in table:
+                if c < len(line):
+                    del line[c]
+        case "add":
+            for line in table:
+                line.append("1")
+
+
+def _plain_rows(path: Path) -> int:
+    """Lines below the header that hold anything."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        return sum(any(cell.strip() for cell in row) for row in csv.reader(file)) - 1
+
+
+def _case_files() -> dict[str, str]:
+    folder = pl.writeup.save_case(
+        pl.load_case("tiny", max_gpus_per_stage=2), Path(tempfile.mkdtemp()) / "tiny"
+    )
+    files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+    return files | {"layers.csv": "layer,weight_factor,work_factor\n1,1,1\n2,2,1\n3,1,3\n4,1,1\n"}
+
+
+def _newest_files() -> dict[str, str]:
+    folder = write_folder("tiny", Path(tempfile.mkdtemp()) / "tiny")
+    files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+    return files | {"cloud_instances_specs.csv": PRICES}
+
+
+def _quietly(load: Callable[[], Any]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return load()
+
+
+POINTS = [{"A100": a, "precision": p} for a in (1, 2, 3) for p in ("bf16", "fp8")]
+ANSWERED = {
+    "status": "optimal", "outcome": "proven", "proven_among": "", "throughput_tokens_per_s": 12.5,
+    "bound_tokens_per_s": 12.5, "gpus_used": 2, "usd_per_hour": None, "usd_per_million_tokens": None, "stages": 1,
+    "bottleneck": "stage 1", "placement": "layers 1–4 on [0]", "seconds": 0.1, "reason": "",
+}  # fmt: skip
+
+
+def _rows_file(folder: Path) -> RowsFile:
+    return RowsFile(folder / "sweep.csv", list(POINTS[0]), "aggregated", {"gap": 0.25})
+
+
+def _sweep_text() -> str:
+    folder = Path(tempfile.mkdtemp())
+    store = _rows_file(folder)
+    for point in POINTS:
+        store.add({**point, **ANSWERED})
+    store.close()
+    return (folder / "sweep.csv").read_text(encoding="utf-8")
+
+
+BALANCED = pl.load_case("tiny", max_gpus_per_stage=2, batch_split="balanced")
+PLANNED = pl.Placement.of([(2, (0, 2)), (2, (1,))])
+
+
+def _planned_text() -> str:
+    path = save_placement(BALANCED, PLANNED, Path(tempfile.mkdtemp()) / "plan.json")
+    return path.read_text(encoding="utf-8")
+
+
+TIMES = "gpu_type,layers,batch,milliseconds\nL4,1,1,2\nL4,1,8,5\nL4,4,1,7\nL4,4,8,17\nT4,1,1,3\n"
+MEASURED = Path(__file__).parents[1] / "data" / "measured"
+PAIR = "index, name, memory.total [MiB]\n0, NVIDIA A40, 46068 MiB\n1, NVIDIA A40, 46068 MiB\n"
+PAIR_TOPOLOGY = "GPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n"
+ONE_L4 = "index, name, memory.total [MiB]\n0, NVIDIA L4, 23034 MiB\n"
+LINKS = "host,other,gbit_per_s,latency_ms\na,b,9.4,0.2\nb,a,9.1,0.2\na,a,160,\n"
+FEW_MODELS, FEW_GPUS, FEW_CLUSTERS = (
+    _few("models.csv", 3),
+    _few("gpus.csv", 3),
+    _few("clusters.csv", 6),
+)
+
+DOORS = {
+    "load_case": Door(
+        _case_files(),
+        lambda folder: pl.load_case(folder),
+        lambda problem: {
+            "network_bandwidth.csv": len(problem.cluster),
+            "throughput_coefficients.csv": len(problem.costs.coefficients),
+        },
+    ),
+    "load_case, newest form": Door(
+        _newest_files(),
+        lambda folder: _quietly(lambda: pl.load_case(folder)),
+        lambda problem: {},  # links are generated where the matrix does not fit the pool
+    ),
+    "load_coefficients": Door(
+        {"rates.csv": _few("linear_throughput.csv", 3)},
+        lambda folder: pl.writeup.load_coefficients(folder / "rates.csv"),
+        lambda costs: {"rates.csv": len(costs.coefficients)},
+    ),
+    "load_gpus": Door(
+        {"gpus.csv": FEW_GPUS},
+        lambda folder: (
+            pl.hardware.gpus(folder / "gpus.csv"),
+            pl.hardware.load_gpus(folder / "gpus.csv"),
+        )[0],
+        lambda table: {"gpus.csv": len(table)},
+    ),
+    "load_model": Door(
+        {"models.csv": FEW_MODELS},
+        lambda folder: (
+            pl.hardware.models(folder / "models.csv"),
+            pl.load_model("Llama-2-7B", path=folder / "models.csv"),
+        )[0],
+        lambda table: {"models.csv": len(table)},
+    ),
+    "load_cluster": Door(
+        {"clusters.csv": FEW_CLUSTERS},
+        lambda folder: (
+            pl.hardware.clusters(folder / "clusters.csv"),
+            pl.load_cluster("helix-single24", path=folder / "clusters.csv"),
+        )[0],
+        lambda table: {"clusters.csv": len(table)},
+    ),
+    "load_cluster, of hosts": Door(
+        {"a.gpus.csv": PAIR, "a.topo.txt": PAIR_TOPOLOGY, "b.gpus.csv": ONE_L4, "links.csv": LINKS},
+        lambda folder: pl.load_cluster(folder),
+        lambda cluster: {"b.gpus.csv": sum(gpu.type == "L4" for gpu in cluster.gpus)},
+    ),
+    "load_measured, Vidur": Door(
+        {"mlp.csv": (MEASURED / "a100/mlp.csv").read_text(encoding="utf-8")},
+        lambda folder: (
+            pl.hardware.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
+            measurements_of(
+                folder / "mlp.csv", "vidur", Stated(gpu_type="L4", model="Llama-3-8B"), pl.hardware.load_gpus()
+            ),
+        ),
+        lambda found: {},  # rows of two GPUs are passed over
+    ),
+    "load_measured, Helix": Door(
+        {"decode_bs2time.csv": (MEASURED / "l4/decode_bs2time.csv").read_text(encoding="utf-8")},
+        lambda folder: pl.hardware.load_measured(folder / "decode_bs2time.csv", pl.Roofline(), gpu_type="L4"),
+        lambda costs: {},  # pairs of zeros are passed over
+    ),
+    "load_measured": Door(
+        {"times.csv": TIMES},
+        lambda folder: pl.hardware.load_measured(folder / "times.csv", pl.Roofline()),
+        lambda costs: {"times.csv": sum(map(len, costs.milliseconds.values()))},
+    ),
+    "against_measured": Door(
+        {"measured.csv": _few("measured_times.csv", 3)},
+        lambda folder: pl.hardware.against_measured(path=folder / "measured.csv"),
+        lambda table: {"measured.csv": len(table)},
+    ),
+    "sweep": Door(
+        {"sweep.csv": _sweep_text()},
+        lambda folder: _rows_file(folder).read([key_of(point) for point in POINTS]),
+        lambda rows: {},  # a line that a kill tore off is cut away, and the last of two rows counts
+    ),
+}  # fmt: skip
+
+
+def _outcome(load: Callable[[], Any], name: str) -> Any:
+    """What was read, or None where it was refused in pipelab's own way."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a parameter that nobody reads is said, and no fault
+        try:
+            return load()
+        except pl.PipelabError as error:
+            message = str(error)
+            assert len(message) < 3000, (
+                f"{len(message)} characters are no sentence: {message[:200]} …"
+            )
+            if isinstance(error, pl.errors.InvalidData):
+                assert name in message, message
+            return None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("door", "name"), [(door, name) for door in DOORS for name in DOORS[door].files]
+)
+def test_a_spoilt_file_is_read_whole_or_refused(door, name):
+    files, load, count = DOORS[door]
+
+    @LOOK
+    @given(spoilt(files[name]))
+    def look(data: bytes) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            for other, text in files.items():
+                (folder / other).write_text(text, encoding="utf-8")
+            (folder / name).write_bytes(data)
+            found = _outcome(lambda: load(folder), ".csv" if door.startswith("load_case") else name)
+            if found is not None:
+                for counted, number in count(found).items():
+                    assert number == _plain_rows(folder / counted), counted
+
+    look()
+
+
+def test_the_files_are_read_as_they_are():
+    """What is spoilt above is in order before."""
+    for files, load, count in DOORS.values():
+        with tempfile.TemporaryDirectory() as place:
+            for name, text in files.items():
+                (Path(place) / name).write_text(text, encoding="utf-8")
+            found = load(Path(place))
+            assert found is not None
+            assert all(
+                number == _plain_rows(Path(place) / name) for name, number in count(found).items()
+            )
+
+
+SCHEDULES = {
+    name: to_csv(pl.schedule(name, ranks=2, microbatches=4))
+    for name in ("1F1B", "ZBH1", "DualPipeV", "Interleaved1F1B")
+}
+
+
+@pytest.mark.slow
+@LOOK
+@given(st.data())
+def test_a_spoilt_schedule_is_run_or_refused(data):
+    text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode(
+        "utf-8", "replace"
+    )
+    cells = [[cell.strip() for cell in row] for row in csv.reader(io.StringIO(text))]
+    actions = [[cell for cell in row if cell not in ("", "IDLE", "\ufeff")] for row in cells]
+    try:
+        found = validate(pl.Schedule.of("spoilt", actions))
+    except (pl.errors.InvalidValue, pl.errors.InvalidSchedule, pl.errors.TooLarge):
+        return
+    assert len(found) == sum(map(len, actions))  # a pair is one action
+    costs = pl.StageCosts(1, 1, 1)
+    assert pl.simulate(found, costs).makespan > 0
+
+
+STAGES = [
+    {"first_layer": 1, "last_layer": 2, "gpus": [0, 1]},
+    {"first_layer": 3, "last_layer": 4, "gpus": [2]},
+]
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@pytest.mark.slow
+@LOOK
+@given(st.data())
+def test_a_spoilt_placement_in_json_is_read_whole_or_refused(data):
+    document = {"stages": json.loads(json.dumps(STAGES))}
+    where = data.draw(st.integers(0, 4))
+    if where == 0:
+        document = data.draw(ANYTHING)
+    elif where == 1:
+        document["stages"] = data.draw(ANYTHING)
+    elif where == 2:
+        document["stages"][data.draw(st.integers(0, 1))] = data.draw(ANYTHING)
+    else:
+        stage = document["stages"][data.draw(st.integers(0, 1))]
+        stage[data.draw(st.sampled_from(["first_layer", "last_layer", "gpus"]))] = data.draw(
+            ANYTHING
+        )
+    text = json.dumps(document)
+    if where == 4:
+        at = data.draw(st.integers(0, len(text)))
+        text = data.draw(
+            st.sampled_from([text[:at], text[:at] + "[" * 100_000, text[:at] + "\x00" + text[at:]])
+        )
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "plan.json"
+        path.write_text(text, encoding="utf-8")
+        found = _outcome(lambda: pl.load_placement(path), "plan.json")
+        if found is not None:
+            assert len(found) == len(json.loads(text)["stages"])
+
+
+@pytest.mark.slow
+@LOOK
+@given(st.data())
+def test_a_spoilt_plan_in_json_is_for_its_problem_or_refused(data):
+    document = json.loads(_planned_text())
+    where = data.draw(st.integers(0, 4))
+    if where == 0:
+        document["conditions"] = data.draw(ANYTHING)
+    elif where == 1:
+        document["conditions"][data.draw(st.sampled_from(sorted(document["conditions"])))] = (
+            data.draw(ANYTHING)
+        )
+    elif where == 2:
+        stage = document["stages"][data.draw(st.integers(0, 1))]
+        stage[data.draw(st.sampled_from(sorted(stage)))] = data.draw(ANYTHING)
+    elif where == 3:
+        document["rate_tokens_per_s"] = data.draw(ANYTHING)
+    else:
+        document[data.draw(st.sampled_from(sorted(document)))] = data.draw(ANYTHING)
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "plan.json"
+        path.write_text(json.dumps(document), encoding="utf-8")
+        found = _outcome(lambda: pl.load_placement(path, BALANCED), "plan.json")
+        if found is not None:
+            assert found == PLANNED
+            assert (
+                pl.evaluate(BALANCED, found).throughput == pl.evaluate(BALANCED, PLANNED).throughput
+            )
+
+
+def test_what_was_found_so_far_stays_refused(tmp_path):
+    """A billion GPUs, brackets in brackets without end, whole numbers beyond all floats, pages of one cell."""
+    path = tmp_path / "clusters.csv"
+    for gpus in (1_000_000_000, 100_000):
+        path.write_text(
+            f"cluster,gpu_type,gpus,gpus_per_node,network_gbit_per_s\nx,L4,{gpus},1,10\n"
+        )
+        with pytest.raises(
+            pl.errors.InvalidData, match=f"{gpus:,} GPUs, 1 per node: expected at most"
+        ):
+            pl.load_cluster("x", path=path)
+    (tmp_path / "plan.json").write_text("[" * 100_000)
+    with pytest.raises(pl.errors.InvalidData, match="cannot be read as JSON"):
+        pl.load_placement(tmp_path / "plan.json")
+    (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("150.755", "x" * 100_000))
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
+    ):
+        pl.hardware.load_gpus(tmp_path / "gpus.csv")
+    text = _sweep_text()
+    for cell in ("9" * 400, "[" * 100_000):
+        (tmp_path / "sweep.csv").write_text(text.replace("12.5", cell, 1))
+        with pytest.raises(pl.errors.InvalidData, match="row 2, column 'throughput_tokens_per_s'"):
+            _rows_file(tmp_path).read([key_of(point) for point in POINTS])

@@ -1,0 +1,318 @@
+"""What is given checks itself once, and says what is wrong."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.placement import Stage
+from pipelab.problem import link_unit
+from pipelab.writeup.linear_rates import with_link_units
+
+
+def test_from_counts_builds_links_by_type():
+    links = {("A100", "A100"): 400, ("A100", "V100"): 200, ("V100", "V100"): 300}
+    cluster = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, links)
+    assert np.array_equal(
+        cluster.bandwidth_matrix(), pl.load_case("tiny").cluster.bandwidth_matrix()
+    )
+    assert cluster.gpus == pl.load_case("tiny").cluster.gpus
+    assert cluster.bandwidth_gb_per_s.shape == (2, 2)  # one row per type, not per GPU
+
+
+def test_from_counts_leaves_out_types_without_gpus():
+    cluster = pl.Cluster.from_counts({"A100": 1, "T4": 0}, {"A100": 80, "T4": 16}, {})
+    assert len(cluster) == 1
+
+
+def test_a_link_may_differ_by_direction():
+    cluster = pl.Cluster.from_counts({"A": 1, "B": 1}, 16, {("A", "B"): 10, ("B", "A"): 30})
+    assert (cluster.bandwidth_between(0, 1), cluster.bandwidth_between(1, 0)) == (10, 30)
+
+
+def test_latencies_go_with_their_links():
+    kinds = pl.Cluster.from_counts(
+        {"A": 2, "B": 1}, 16, 10, latency_ms={("A", "A"): 0.1, ("A", "B"): 5, ("B", "A"): 7}
+    )
+    assert kinds.latency_matrix().tolist() == [[0.1, 0.1, 5], [0.1, 0.1, 5], [7, 7, 0]]
+    assert (kinds.latency_between(0, 2), kinds.latency_between(2, 1)) == (5, 7)
+    more = kinds.with_counts({"A": 1, "B": 2}).scaled_bandwidth(2)
+    assert more.latency_between(0, 2) == 5
+    one = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms=3)
+    assert (one.latency_between(0, 1), one.latency_between(2, 0)) == (3, 3)
+    plain, zero = (
+        pl.Cluster.from_counts({"A": 2}, 16, 10, **extra) for extra in ({}, {"latency_ms": 0})
+    )
+    assert plain == zero != pl.Cluster.from_counts({"A": 2}, 16, 10, latency_ms=1)
+    assert hash(plain) == hash(zero)
+
+
+def test_a_case_cannot_hold_latencies_or_training(tiny, tmp_path):
+    late = dataclasses.replace(tiny, cluster=dataclasses.replace(tiny.cluster, latency_ms=2))
+    with pytest.raises(pl.errors.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
+        pl.writeup.save_case(late, tmp_path / "late")
+    step = dataclasses.replace(tiny.workload, phase="training", microbatches=4)
+    with pytest.raises(pl.errors.NotApplicable, match=r"workload\.phase = 'training'"):
+        pl.writeup.save_case(dataclasses.replace(tiny, workload=step), tmp_path / "step")
+
+
+def test_scaled_bandwidth_scales_every_link(tiny):
+    slower = tiny.cluster.scaled_bandwidth(1 / 8)
+    assert np.allclose(slower.bandwidth_matrix() * 8, tiny.cluster.bandwidth_matrix())
+
+
+def test_replace_keeps_everything_else_and_checks_again(tiny):
+    assert dataclasses.replace(tiny, max_gpus_per_stage=3).cluster == tiny.cluster
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"max_gpus_per_stage = 0: expected at least 1"
+    ):
+        dataclasses.replace(tiny, max_gpus_per_stage=0)
+
+
+def test_problems_with_the_same_content_are_equal(tiny):
+    again = pl.load_case("tiny", max_gpus_per_stage=2)
+    assert again == tiny
+    assert again.cluster == tiny.cluster
+    assert dataclasses.replace(again, cluster=tiny.cluster.scaled_bandwidth(2)) != tiny
+
+
+def test_tensor_and_tokens(tiny):
+    assert tiny.tensor_gb() == 2**28 / 1e9
+    transfers = tiny.link_throughput(1.0)
+    assert with_link_units(tiny, "tokens").link_throughput(1.0) == transfers * 16 * 2048
+
+
+BAD = {
+    "memory of zero": (lambda: pl.GPU("A100", 0), "GPU: memory_gb = 0: expected more than 0"),
+    "memory not a number": (
+        lambda: pl.GPU("A100", "much"),
+        "memory_gb = 'much': expected a number",
+    ),
+    "memory NaN": (lambda: pl.GPU("A100", float("nan")), "expected a finite number"),
+    "no type": (lambda: pl.GPU(" ", 80), "expected text that is not empty"),
+    "no GPU": (lambda: pl.Cluster((), np.zeros((0, 0))), "expected at least one GPU"),
+    "matrix not square": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), np.ones((1, 2))),
+        "expected a square matrix",
+    ),
+    "matrix too small": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((1, 1))),
+        "a row for each of the 2 GPUs",
+    ),
+    "bandwidth 0": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, [[0, 0], [5, 0]]),
+        r"bandwidth_gb_per_s\[0, 1\] = 0.0: expected a finite number above 0",
+    ),
+    "bandwidth negative inside a group": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, -1),
+        "above 0",
+    ),
+    "latency negative": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [[0, 1], [-1, 0]]),
+        r"latency_ms\[1, 0\] = -1.0: expected a number from 0 to 1e\+09",
+    ),
+    "latency not finite": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, 1, latency_ms=float("inf")),
+        "expected a num",
+    ),
+    "latencies of another shape": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((2, 2)), None, [1, 2]),
+        r"latency_ms = 'shape \(2,\)': expected one number, or an array of shape \(2, 2\)",
+    ),
+    "latency in words": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), [[1]], None, "near"),
+        "expected an array of numbers",
+    ),
+    "latency of a pair misspelt": (
+        lambda: pl.Cluster.from_counts(
+            {"A100": 2}, 80, 1, latency_ms={("A100", "A100"): 1, ("A100", "A10"): 2}
+        ),
+        "latency_ms = 'A10': names no type",
+    ),
+    "count negative": (
+        lambda: pl.Cluster.from_counts({"A": -2}, 80, 1),
+        "A = -2: expected at least 0",
+    ),
+    "no link given": (
+        lambda: pl.Cluster.from_counts({"A": 1, "B": 1}, 80, {}),
+        r"nothing is given for \('A', 'B'\)",
+    ),
+    "matrix too large": (
+        lambda: pl.Cluster((pl.GPU("A", 1),) * 2, np.ones((3, 3))),
+        "a row for each of the 2 GPUs",
+    ),
+    "matrix of words": (
+        lambda: pl.Cluster((pl.GPU("A", 1),), [["fast"]]),
+        "expected an array of numbers",
+    ),
+    "count in words": (
+        lambda: pl.Cluster.from_counts({"A": "two"}, 80, 1),
+        "A = 'two': expected a whole number",
+    ),
+    "pair misspelt": (
+        lambda: pl.Cluster.from_counts({"A100": 2}, 80, {("A100", "A100"): 1, ("A100", "A10"): 2}),
+        "bandwidth_gb_per_s = 'A10': names no type; did you mean 'A100'",
+    ),
+    "more GPUs than there are": (
+        lambda: pl.Cluster.from_counts({"A": 2**70}, 80, 1),
+        "A = 1180591620717411303424: expected at most 1,000,000",
+    ),
+    "other counts beyond memory": (
+        lambda: pl.load_case("tiny").cluster.with_counts({"A100": 2**70}),
+        "with_counts: A100 = 1180591620717411303424: expected at most 1,000,000",
+    ),
+    "counts in a list": (
+        lambda: pl.Cluster.from_counts([("A", 2)], 80, 1),
+        "expected a mapping, such as",
+    ),
+    "bandwidth in a list": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, []),
+        r"bandwidth_gb_per_s = \[\]: expected one number, or a mapping of numbers",
+    ),
+    "bandwidth of a pair in a list": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, {("A", "A"): [1, 2]}),
+        r"bandwidth_gb_per_s = \[1, 2\]: expected one number",
+    ),
+    "no pair of types": (
+        lambda: pl.Cluster.from_counts({"A": 2}, 80, {3: 1.0}),
+        "bandwidth_gb_per_s = 3: names no type",
+    ),
+    "endless layers": (
+        lambda: pl.Placement.of([(float("inf"), (0,))]),
+        r"part = \(inf, \(0,\)\): expected \(number of layers, GPU ids\)",
+    ),
+    "half a layer of a stage": (
+        lambda: pl.Placement.of([(2.5, (0,))]),
+        r"part = \(2.5, \(0,\)\): expected",
+    ),
+    "layers beyond counting": (
+        lambda: pl.Placement.of([(2**70, (0,))]),
+        "expected .number of layers, GPU ids",
+    ),
+    "a stage beyond counting": (
+        lambda: Stage(range(2**70), (0,)),
+        "Stage: layers = .* expected consecutive layers",
+    ),
+    "layers as a flag": (
+        lambda: pl.Model("m", True, 8, 8, 1),
+        "layers = True: expected a whole number",
+    ),
+    "factor in words": (lambda: pl.load_case("tiny").cluster.scaled_bandwidth("2"), "factor = '2'"),
+    "no costs": (
+        lambda: dataclasses.replace(pl.load_case("tiny"), costs=None),
+        "expected a cost model",
+    ),
+    "rates beyond reason": (
+        lambda: dataclasses.replace(
+            pl.load_case("tiny"),
+            costs=pl.writeup.LinearThroughput(
+                {t: pl.writeup.Coefficients(0, 0, 0, 1e20) for t in ("A100", "V100")}
+            ),
+        ),
+        "expected rates below 1e15",
+    ),
+    "a stage that is no pair": (
+        lambda: pl.Placement.of([(4, 0)]),
+        r"expected \(number of layers, GPU ids\)",
+    ),
+    "no memory given": (
+        lambda: pl.Cluster.from_counts({"A": 1}, {}, {}),
+        "nothing is given for 'A'",
+    ),
+    "half a layer": (lambda: pl.Model("m", 1.5, 8, 8, 1), "layers = 1.5: expected a whole number"),
+    "field misspelt": (
+        lambda: pl.Workload(sequence_lenght=1, batch_size=1),
+        "sequence_lenght = 1: is not a field",
+    ),
+    "efficiency above 1": (
+        lambda: pl.writeup.LinearThroughput({}, efficiency=1.2),
+        "efficiency = 1.2: expected at most 1",
+    ),
+    "no layers in a stage": (
+        lambda: Stage(range(4, 4), (0,)),
+        "expected consecutive layers, at least one",
+    ),
+    "layers with gaps": (lambda: Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_value_names_field_value_and_expectation(name):
+    make, message = BAD[name]
+    with pytest.raises(pl.errors.InvalidValue, match=message):
+        make()
+
+
+def test_unknown_gpu_type_names_the_nearest(tiny):
+    cluster = pl.Cluster.from_counts({"A1000": 1}, 80, {})
+    with pytest.raises(pl.errors.InvalidValue, match=r"gpu_type = 'A1000'.*did you mean 'A100'"):
+        dataclasses.replace(tiny, cluster=cluster)
+
+
+def test_rules_refuse_values_that_do_not_exist(tiny):
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"batch_split = 'balancd': expected 'even' or 'balanced'"
+    ):
+        dataclasses.replace(tiny, batch_split="balancd")
+    with pytest.raises(pl.errors.InvalidValue, match=r"link_units = 'bytes'"):
+        with_link_units(tiny, "bytes")
+
+
+def test_tables_have_units_in_their_columns(tiny):
+    assert list(tiny.cluster.to_frame().columns) == ["type", "count", "memory_gb", "gpu_ids"]
+    assert "2 × A100 (80 GB), 2 × V100 (32 GB)" in tiny._repr_html_()
+
+
+def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_path):
+    fields = (tiny.cluster, tiny.model, tiny.workload, pl.writeup.load_coefficients())
+    assert link_unit(pl.Problem(*fields).costs) == "tokens"
+    for case in pl.writeup.cases():
+        assert pl.load_case(case).costs.link_units == "transfers"
+    own = pl.load_case(pl.writeup.save_case(tiny, tmp_path / "own"))
+    assert own.costs.link_units == "transfers"  # what was saved
+    config = tmp_path / "own" / "config.csv"
+    config.write_text(
+        "".join(line for line in config.read_text().splitlines(True) if "link_units" not in line)
+    )
+    assert pl.load_case(tmp_path / "own").costs.link_units == "tokens"
+
+
+@pytest.mark.slow
+def test_a_result_says_when_links_count_transfers(tiny):
+    remark = "Links count transfers/s here, as in the write-up."
+    real = with_link_units(tiny, "tokens")
+    for method in ("aggregated", "joint", "proportional"):
+        result = pl.solve(tiny, method)
+        assert result.sentence.endswith(remark)
+        assert remark in str(result)
+        assert remark in result._repr_html_()
+        assert result.to_dict()["link_units"] == "transfers"
+        assert remark not in pl.solve(real, method).sentence
+
+
+def test_the_mixed_phase_needs_the_length_of_an_answer():
+    expected = r"Workload: output_tokens = None: expected how many tokens are written per sequence"
+    with pytest.raises(pl.errors.InvalidValue, match=expected):
+        pl.Workload(2048, 8, "mixed")
+    prompts = pl.Workload(2048, 8)
+    assert prompts.output_tokens is None
+    with pytest.raises(pl.errors.InvalidValue, match=expected):
+        dataclasses.replace(prompts, phase="mixed")
+    assert pl.Workload(2048, 8, "mixed", 256).written == 256
+    assert pl.Workload(2048, 8, "decode", 256).written == 0
+
+
+def test_stages_have_as_many_gpus_as_the_largest_node_and_of_one_type():
+    """What nobody said: of GPUs in nodes, of GPUs in none, and of the write-up's cases, which mix types."""
+    load, costs = pl.Workload(2048, 8, "decode"), pl.Roofline()
+
+    def rules(cluster):
+        found = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, costs)
+        return found.max_gpus_per_stage, found.same_type_stages
+
+    nodes = [pl.GPU("L4", 24, None, name, 30.0) for name in ("a", "b", "b", "b", "c", "c")]
+    assert rules(pl.Cluster(tuple(nodes), np.ones((6, 6)))) == (3, True)
+    assert rules(pl.Cluster.from_counts({"L4": 4}, 24, 10.0)) == (1, True)
+    for case in pl.writeup.cases():
+        assert not pl.load_case(case).same_type_stages

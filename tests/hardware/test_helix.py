@@ -1,0 +1,94 @@
+"""Helix's instances: the files are what its programs say, and one pipeline is a deployment, too."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_matrix
+from scipy.sparse.csgraph import maximum_flow
+
+import pipelab as pl
+from pipelab import course
+from pipelab.engine.deployments import column_generation, listing
+
+NAMES = ["single24", "geo24", "hetero42"]
+
+
+def _as_problem(of):
+    ms = {m: {(k, 1): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
+    costs = pl.hardware.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
+    cluster = pl.Cluster([pl.GPU(m, 100) for m in of.machines], of.links * 8192 * 2 / 1e9)
+    model = pl.Model("Llama-2-70B", of.layers, 8192, 28672, 1)
+    return pl.Problem(cluster, model, pl.Workload(1, 1, "decode"), costs, name=of.name)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_helix_ships_yields_what_it_reports(name):
+    """By scipy's maximum flow in whole thousandths of a token/s; notebook 11 has a linear program."""
+    of = course.helix_cluster(name)
+    n, most = len(of.machines), 2**31 - 1
+    into, out, source, sink = range(n), range(n, 2 * n), 2 * n, 2 * n + 1
+    capacity = np.zeros((2 * n + 2, 2 * n + 2))
+    for v, (machine, (first, last)) in enumerate(zip(of.machines, of.shipped, strict=True)):
+        capacity[into[v], out[v]] = 1000 * of.rates[machine][last - first + 1]
+        capacity[source, into[v]] = most * (first == 1)
+        capacity[out[v], sink] = most * (last == of.layers)
+    for v, w in itertools.permutations(range(n), 2):
+        if of.shipped[v][1] + 1 == of.shipped[w][0]:
+            capacity[out[v], into[w]] = min(1000 * of.links[v, w], most)
+    whole = csr_matrix(np.floor(capacity).astype(np.int32))
+    flow = maximum_flow(whole, source, sink).flow_value / 1000
+    assert flow == pytest.approx(of.reported, abs=0.1)
+    assert flow <= of.reported_bound
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_node_with_more_layers_is_slower_and_links_go_both_ways(name):
+    of = course.helix_cluster(name)
+    assert set(of.machines) == set(of.rates)
+    for rates in of.rates.values():
+        assert list(rates) == list(range(1, len(rates) + 1))
+        assert all(a > b for a, b in itertools.pairwise(rates.values()))
+    assert (of.links == of.links.T).all()
+    slow = of.links < 2000
+    apart = np.array([[a != b for b in of.sites] for a in of.sites])
+    assert (slow == apart).all()
+
+
+def test_another_name_is_refused_with_the_nearest():
+    with pytest.raises(pl.errors.UnknownName, match=r"Helix ships no 'geo42'; .*'geo24'"):
+        course.helix_cluster("geo42")
+
+
+@pytest.mark.slow
+def test_a_deployment_is_at_least_as_good_as_one_pipeline():
+    """All 24 nodes are of different classes, so not every division is listed; one pipeline is known, still."""
+    problem = _as_problem(course.helix_cluster("geo24"))
+    one, several = pl.solve(problem), pl.deploy(problem)
+    assert one.status == "optimal"
+    assert several.throughput >= one.throughput
+    assert several.throughput == pytest.approx(pl.evaluate(problem, several).throughput)
+    assert several.throughput <= several.bound
+
+
+@pytest.mark.slow
+def test_when_listing_is_ended_the_best_of_the_list_is_used_and_no_more(monkeypatch):
+    """A linear program over 100,000 columns took a minute, where three seconds were the limit."""
+    stop, solved = threading.Event(), []
+
+    def pipelines(self):
+        found = pipelines_there(self)
+        stop.set()
+        return found
+
+    def relaxed(demand, columns):
+        solved.append(len(columns))
+        return relaxed_there(demand, columns)
+
+    pipelines_there, relaxed_there = listing.Listing.pipelines, column_generation.relaxed
+    monkeypatch.setattr(listing.Listing, "pipelines", pipelines)
+    monkeypatch.setattr(column_generation, "relaxed", relaxed)
+    found = pl.deploy(_as_problem(course.helix_cluster("hetero42")), stop=stop)
+    assert max(solved) < 5_000
+    assert (found.status, found.stopped_by) == ("feasible", "stop")

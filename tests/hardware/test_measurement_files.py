@@ -1,0 +1,292 @@
+"""Files of llama-bench, vLLM, Vidur and Helix, as `load_measured` and `Roofline.calibrated` read them."""
+
+import json
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import pipelab as pl
+from pipelab.hardware.measurement_files import Stated, measurements_of
+
+FILES = Path(__file__).parents[1] / "data" / "measured"
+BENCH, SERVE, LATENCY = (
+    FILES / name for name in ("llama_bench.json", "vllm_serve.jsonl", "vllm_latency.json")
+)
+VIDUR, PROMPT, DECODE = (
+    FILES / name for name in ("a100/mlp.csv", "l4/prompt_bs2time.csv", "l4/decode_bs2time.csv")
+)
+ROOF = pl.Roofline()
+
+
+def _rows(path, kind="json", **stated):
+    return measurements_of(path, kind, Stated(**stated), ROOF.gpus)
+
+
+def _table(path, **stated):
+    costs = pl.hardware.load_measured(path, ROOF, **stated)
+    assert costs.per_layer
+    return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
+
+
+def test_llama_bench_says_gpu_model_and_precision():
+    prompt, answer = _rows(BENCH)
+    assert (prompt.model, prompt.gpu_type, prompt.engine, prompt.precision) == (
+        "Llama-3-8B", "RTX4090", "llama.cpp", "fp16",
+    )  # fmt: skip
+    assert (prompt.phase, prompt.batch, prompt.tokens) == ("prefill", 1, 1024)
+    assert prompt.milliseconds == pytest.approx(1000 * 1024 / 9056.26, rel=1e-6)
+    assert (answer.phase, answer.batch, answer.tokens) == (
+        "decode",
+        1,
+        512,
+    )  # half of what it makes
+    assert answer.milliseconds == pytest.approx(1000 / 54.34, rel=1e-6)
+
+
+def test_llama_bench_calibrates_and_loads():
+    found = pl.hardware.calibrate(ROOF, BENCH)
+    assert found.table["after"].abs().max() < found.table["before"].abs().max()
+    assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
+    table = _table(BENCH, phase="decode")
+    assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
+    with pytest.raises(pl.errors.InvalidData, match=r"llama_bench\.json: .*say which with phase="):
+        pl.hardware.load_measured(BENCH, ROOF)
+
+
+def test_lines_of_objects_are_a_list(tmp_path):
+    path = tmp_path / "bench.jsonl"
+    path.write_text("\n".join(json.dumps(one) for one in json.loads(BENCH.read_text())))
+    assert [r.milliseconds for r in _rows(path)] == [r.milliseconds for r in _rows(BENCH)]
+
+
+@pytest.mark.slow
+def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits():
+    rows = _rows(SERVE, gpu_type="H100-SXM")
+    assert [(r.phase, r.batch, r.tokens, r.measured) for r in rows] == [
+        ("prefill", 1, 1024, 41.0), ("decode", 1, 1088, 7.2), ("decode", 8, 1088, 8.1), ("decode", 32, 1088, 11.4),
+    ]  # fmt: skip
+    assert {(r.model, r.engine, r.precision) for r in rows} == {("Llama-3-8B", "vLLM", "bf16")}
+    table = _table(SERVE, gpu_type="H100-SXM", phase="decode")
+    assert table == {"H100-SXM": {(1, b): ms / 32 for b, ms in ((1, 7.2), (8, 8.1), (32, 11.4))}}
+    assert len(pl.hardware.calibrate(ROOF, SERVE, gpu_type="H100-SXM").table) == 4
+    with pytest.raises(pl.errors.InvalidData, match="on which GPU it ran; give gpu_type=…"):
+        pl.hardware.calibrate(ROOF, SERVE)
+
+
+def test_vllm_latency_says_nothing_but_the_time():
+    said = {"model": "Llama-3-8B", "gpu_type": "A100-SXM-80", "batch": 8, "tokens": 32}
+    (row,) = _rows(LATENCY, **said, output_tokens=128)
+    assert (row.phase, row.batch, row.tokens) == ("decode", 8, 96)
+    assert row.measured == pytest.approx(1020 / 128)
+    (row,) = _rows(LATENCY, **said, output_tokens=1)
+    assert (row.phase, row.tokens, row.measured) == ("prefill", 32, 1020)
+    with pytest.raises(pl.errors.InvalidData, match="cannot be told apart"):
+        _rows(LATENCY, **said, output_tokens=100)
+    for name in said:
+        left = {k: v for k, v in said.items() if k != name}
+        with pytest.raises(
+            pl.errors.InvalidData, match=rf"vllm_latency\.json, result 1: .*give {name}=…"
+        ):
+            pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
+
+
+def test_vidur_is_the_sum_of_a_layers_kernels():
+    """By hand from the row of one token: norms, projections, rope, activation, and two adds."""
+    one = 0.005 + 0.033 + 0.004 + 0.025 + 0.005 + 0.142 + 0.011 + 0.076 + 2 * 0.002
+    rows = _rows(VIDUR, "vidur", gpu_type="A100-SXM-80")
+    assert [(r.phase, r.batch, r.tokens, r.layers) for r in rows] == [
+        ("decode", 1, 1, 1), ("decode", 4, 1, 1), ("decode", 16, 1, 1), ("prefill", 32768, 1, 1),
+    ]  # fmt: skip
+    assert rows[0].measured == pytest.approx(one)
+    assert rows[3].measured == pytest.approx((68.013 + 68.9325) / 2, rel=1e-4)  # listed twice
+    assert {r.model for r in rows} == {"Llama-3-8B"}
+    table = _table(VIDUR, gpu_type="A100-SXM-80")["A100-SXM-80"]
+    assert sorted(b for _, b in table) == [1, 4, 16, 24, 32768]
+    assert list(_table(VIDUR, gpu_type="A100-SXM-80", tokens=8192)["A100-SXM-80"]) == [(1, 4)]
+    assert len(pl.hardware.calibrate(ROOF, VIDUR, gpu_type="A100-SXM-80").table) == 4
+
+
+@pytest.mark.slow
+def test_helix_tables_have_no_header():
+    assert _table(DECODE, gpu_type="L4")["L4"][1, 16] == 7.2
+    assert _table(PROMPT, gpu_type="L4", tokens=1000)["L4"] == {
+        (1, 1): 38, (1, 2): 72, (1, 3): 105, (1, 4): 139, (1, 5): 171,
+    }  # fmt: skip
+    said = {"gpu_type": "L4", "model": "Llama-2-70B"}
+    found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
+    assert len(found.table) == 5
+    assert found.table["after"].abs().median() < 0.1
+    with pytest.raises(pl.errors.InvalidData, match=r"prompt_bs2time\.csv: .*give tokens=…"):
+        pl.hardware.calibrate(ROOF, PROMPT, **said)
+    with pytest.raises(pl.errors.InvalidData, match="how long the context was; give tokens=…"):
+        pl.hardware.calibrate(ROOF, DECODE, **said)
+    with pytest.raises(pl.errors.InvalidData, match="which model this is; give model=…"):
+        pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
+
+
+def test_a_loaded_profile_is_a_cost_model():
+    """Helix's own case: what it measured for a stage is what the stage takes."""
+    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
+    load = pl.Workload(512, 16, "decode")
+    stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
+    assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
+
+
+def _changed(path, tmp_path, **fields):
+    one = json.loads(path.read_text().splitlines()[0] if path == SERVE else path.read_text())
+    one = one[0] if isinstance(one, list) else one
+    new = tmp_path / path.name
+    kept = {k: v for k, v in (one | fields).items() if v != "gone"}
+    new.write_text(json.dumps(kept))
+    return new
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
+        (BENCH, {"gpu_info": "NVIDIA L4, NVIDIA L4"}, "expected one GPU"),
+        (BENCH, {"gpu_info": "gone"}, "field 'gpu_info': None: expected text"),
+        (BENCH, {"model_n_params": 7615616512}, "no model has so many parameters; give model="),
+        (BENCH, {"n_gen": 128}, "leave out -pg"),
+        (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
+        (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
+        (BENCH, {"n_cpu_moe": 10}, "field 'n_cpu_moe': 10: expected a model that is all on the GPU"),
+        (BENCH, {"no_kv_offload": True}, "field 'no_kv_offload': True"),
+        (BENCH, {"tensor_buft_overrides": "exps=CPU"}, "'exps=CPU': expected a model that is all on the GPU"),
+        (BENCH, {"type_v": "q8_0"}, "field 'type_v': 'q8_0': expected .* values in 16 bits"),
+        (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
+        (BENCH, {"avg_ns": 0}, "field 'avg_ns': 0: expected a number above 0"),
+        (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
+        (BENCH, {"avg_ns": float("nan")}, "field 'avg_ns'"),
+        (SERVE, {"max_concurrency": None}, "give batch="),
+        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected inf: .*give batch="),
+        (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
+        (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
+        (SERVE, {"completed": 0}, "field 'completed': 0"),
+        (SERVE, {"median_tpot_ms": None}, "field 'median_tpot_ms': None"),
+    ],
+)  # fmt: skip
+def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
+    new = _changed(path, tmp_path, **fields)
+    said = {} if path == BENCH else {"gpu_type": "L4"}
+    with pytest.raises(pl.errors.InvalidData, match=message) as error:
+        pl.hardware.calibrate(ROOF, new, **said)
+    assert path.name in str(error.value)
+
+
+def test_no_more_run_at_once_than_there_are(tmp_path):
+    new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
+    assert "decode of 37 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4").table["what"][0]
+    new = _changed(SERVE, tmp_path, request_rate=2.0)
+    assert (
+        "decode of 3 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4", batch=3).table["what"][0]
+    )
+
+
+def test_what_is_stated_counts(tmp_path):
+    new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4080", model_type="odd")
+    (row,) = _rows(new, gpu_type="RTX3090", precision="int8", engine="kernels")
+    assert (row.gpu_type, row.precision, row.engine) == ("RTX3090", "int8", "kernels")
+    with pytest.raises(pl.errors.InvalidData, match="Llama-2-7B has 6,738,415,616"):
+        _rows(new, gpu_type="L4", precision="fp16", model="Llama-2-7B")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'Llama-3-8B'"):
+        pl.hardware.calibrate(ROOF, BENCH, model="Llama-3-8b")
+    with pytest.raises(pl.errors.InvalidValue, match=r"calibrate: batch = 0: expected at least 1"):
+        pl.hardware.calibrate(ROOF, SERVE, batch=0)
+    with pytest.raises(pl.errors.InvalidValue, match=r"calibrate: gpu = 'L4'"):
+        pl.hardware.calibrate(ROOF, SERVE, gpu="L4")
+
+
+def test_a_table_of_ones_own_says_everything_itself(tmp_path):
+    path = tmp_path / "times.csv"
+    path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2\n")
+    with pytest.raises(
+        pl.errors.InvalidValue, match=r"load_measured: gpu_type = 'L4': expected none"
+    ):
+        pl.hardware.load_measured(path, ROOF, gpu_type="L4")
+    with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
+        pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
+
+
+def test_two_times_of_one_batch_are_not_mixed(tmp_path):
+    one, two = json.loads(BENCH.read_text())
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"result 2: batch 1 occurs twice: .*say which with tokens="
+    ):
+        pl.hardware.load_measured(path, ROOF, phase="prefill")
+    assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
+    with pytest.raises(pl.errors.InvalidData, match="no time with tokens=100; it has 512, 1024"):
+        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100)
+
+
+STATED = {
+    "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
+}  # fmt: skip
+LOOK = settings(
+    max_examples=60, derandomize=True, database=None, deadline=timedelta(seconds=60),
+    suppress_health_check=list(HealthCheck),
+)  # fmt: skip
+ODD = st.sampled_from(
+    [None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x00", [], {}, [1], {"a": 1}, "9" * 5000]
+)  # fmt: skip
+
+
+def _refused_or_read(path, stated):
+    for load in (
+        lambda: pl.hardware.load_measured(path, ROOF, **stated),
+        lambda: _rows(path, **stated),
+    ):
+        try:
+            assert load() is not None
+        except pl.PipelabError as error:
+            message = str(error)
+            assert len(message) < 3000
+            named = path.name in message or not isinstance(error, pl.errors.InvalidData)
+            assert named, message
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", [BENCH, SERVE, LATENCY], ids=lambda path: path.name)
+def test_odd_json_is_read_or_refused(path):
+    text = path.read_text()
+    objects = (
+        [json.loads(line) for line in text.splitlines()] if path == SERVE else json.loads(text)
+    )
+
+    @LOOK
+    @given(st.data())
+    def look(data):
+        new = json.loads(json.dumps(objects))
+        one = data.draw(st.sampled_from(new)) if isinstance(new, list) else new
+        field = data.draw(st.sampled_from(sorted(one)))
+        one[field] = data.draw(ODD)
+        if data.draw(st.booleans()):
+            del one[data.draw(st.sampled_from(sorted(one)))]
+        written = json.dumps(new)
+        if data.draw(st.integers(0, 3)) == 0:
+            at = data.draw(st.integers(0, len(written)))
+            written = written[:at] + data.draw(
+                st.sampled_from(["", "[" * 100_000, "\x00", "\ufffe"])
+            )
+        stated = {k: v for k, v in STATED.items() if data.draw(st.booleans())}
+        with tempfile.TemporaryDirectory() as place:
+            spoilt = Path(place) / path.name
+            spoilt.write_text(written, encoding="utf-8", errors="replace")
+            _refused_or_read(spoilt, stated)
+
+    look()
+
+
+def test_the_rows_of_a_profile_are_what_the_roofline_expects():
+    """A layer of Llama-3-8B on an A100 for one token reads its weights once: 0.436 GB at 2 TB/s."""
+    rows = _rows(VIDUR, "vidur", gpu_type="A100-SXM-80")
+    ratio = np.array([row.predicted(ROOF) / row.milliseconds for row in rows])
+    assert np.all((ratio > 0.7) & (ratio < 1.4))

@@ -1,0 +1,173 @@
+"""What a plan holds is what the evaluator lets pass; the mixes of a node are placements of its GPUs."""
+
+import dataclasses
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+import roofline_oracle
+from pipelab.hardware.what_fits import capacity
+
+
+def _fits(problem, plan, **changes):
+    """By the evaluator."""
+    workload = dataclasses.replace(problem.workload, **changes)
+    try:
+        pl.evaluate(dataclasses.replace(problem, workload=workload), plan)
+    except pl.errors.InvalidPlacement:
+        return False
+    return True
+
+
+def _random_plan(problem, rng):
+    """Layers and GPUs cut at random."""
+    layers, gpus = problem.model.layers, len(problem.cluster)
+    stages = int(rng.integers(1, min(layers, gpus) + 1))
+    cuts = [0, *sorted(int(c) for c in rng.choice(range(1, layers), stages - 1, False)), layers]
+    order = [int(g) for g in rng.permutation(gpus)]
+    parts = np.array_split(order[: int(rng.integers(stages, gpus + 1))], stages)
+    spans = [b - a for a, b in pairwise(cuts)]
+    return pl.Placement.of([(n, tuple(map(int, p))) for n, p in zip(spans, parts, strict=True)])
+
+
+def _compare_with_the_evaluator(problem, plan, held, most=10**6):
+    """Both numbers, and which stage limits them; at the limit, below it, and one beyond."""
+    problem = problem.with_in_flight(held.workload.in_flight)
+    batch = held.sequences and held.sequences // problem.workload.in_flight
+    for field, last in (("sequence_length", held.context), ("batch_size", batch)):
+        if last is None:
+            assert _fits(problem, plan, **{field: most})
+            continue
+        below = {n for n in (last, last - 1, last // 2, last // 3, 1) if 1 <= n <= last}
+        assert all(_fits(problem, plan, **{field: n}) for n in below)
+        assert not _fits(problem, plan, **{field: last + 1})
+    frame = held.to_frame()
+    for name, column in (("context", "longest_context_tokens"), ("sequences", "most_sequences")):
+        least = frame[column].min()
+        assert least == (float("inf") if getattr(held, name) is None else getattr(held, name))
+        limits = frame["limits"].str.contains(name)
+        assert (limits == ((frame[column] == least) & np.isfinite(frame[column]))).all()
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(40))
+def test_what_is_held_is_what_the_evaluator_lets_pass(seed):
+    problem = roofline_oracle.random_problem(seed, max_gpus_per_stage=4, same_type_stages=False)
+    plan = _random_plan(problem, np.random.default_rng(seed))
+    held = pl.hardware.capacity(problem, plan)
+    assert _fits(problem, plan) == all(
+        value is None or value >= mine
+        for value, mine in (
+            (held.context, problem.workload.sequence_length),
+            (held.sequences, problem.workload.batch_size * held.workload.in_flight),
+        )
+    )
+    _compare_with_the_evaluator(problem, plan, held)
+
+
+def test_other_cost_models_are_asked_too():
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    plan = pl.solve(tiny, "aggregated").placement
+    _compare_with_the_evaluator(tiny, plan, capacity(tiny, plan))
+
+
+def test_the_stage_with_the_least_room_is_named():
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 1, "L4": 1}, {"A100-SXM-80": 80, "L4": 24}, 10)
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-8B"), pl.Workload(8192, 1, "decode", in_flight=4), pl.Roofline(),
+    )  # fmt: skip
+    held = pl.hardware.capacity(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    assert list(held.to_frame()["limits"]) == ["", "context, sequences"]
+    # By hand: what the L4 may use, less weights and one token of activations; 2048 numbers of two bytes per layer
+    weights = problem.model.weight_gb(range(16, 32))
+    free = 0.9 * 24e9 - 1e9 * weights - 4 * (4096 + 14336)
+    assert held.context == int(free / (4 * 16 * 4096))
+    assert held.sequences == 4 * int(
+        (0.9 * 24e9 - 1e9 * weights) / (4 * 8192 * 16 * 4096 + 4 * 18432)
+    )
+    # A window keeps the context from mattering.
+    model = dataclasses.replace(problem.model, window=1024)
+    windowed = dataclasses.replace(problem, model=model)
+    held = pl.hardware.capacity(windowed, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    assert held.context is None
+    assert list(held.to_frame()["limits"]) == ["", "sequences"]
+
+
+def test_nothing_is_held_where_weights_alone_are_too_large():
+    cluster = pl.Cluster.from_counts({"L4": 1}, 24, 10)
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline()
+    )  # fmt: skip
+    plan = pl.Placement.of([(80, (0,))])
+    held = pl.hardware.capacity(problem, plan)
+    assert (held.context, held.sequences) == (0, 0)
+    with pytest.raises(pl.errors.InvalidPlacement, match="left out"):
+        pl.hardware.capacity(problem, pl.Placement.of([(79, (0,))]))
+    with pytest.raises(pl.errors.InvalidValue, match="placement = 3: expected a Placement"):
+        pl.hardware.capacity(problem, 3)
+
+
+@pytest.mark.parametrize("phase", ["decode", "prefill", "mixed"])
+@pytest.mark.parametrize(("name", "precision"), [("Llama-3-8B", "bf16"), ("DeepSeek-V3", "fp8")])
+def test_the_mixes_of_a_node_are_placements(phase, name, precision):
+    """Each mix that the evaluator would run the same way has its rate, time and memory."""
+    gpu = pl.GPU("H200-SXM", 141, node="node", node_gb_per_s=450)
+    model = dataclasses.replace(pl.load_model(name, precision=precision), layers=8)
+    load, costs = pl.Workload(2048, 24, phase, 256), pl.Roofline()
+    table = pl.hardware.node_mixes(costs, model, load, gpu, 8)
+    mixes = table[["tensor_parallel", "stages", "replicas"]]
+    assert (mixes.prod(axis=1) == 8).all()
+    assert len(mixes.drop_duplicates()) == len(table) == 10
+    compared = 0
+    for row in table.itertuples():
+        number = row.tensor_parallel * row.stages
+        batch = -(-24 // (row.replicas * row.stages))
+        assert row.sequences == batch * row.stages * row.replicas >= 24
+        problem = pl.Problem(
+            pl.Cluster((gpu,) * number, np.full((number, number), 450.0)), model,
+            pl.Workload(2048, batch, phase, 256, in_flight=row.stages), costs, max_gpus_per_stage=8,
+        )  # fmt: skip
+        times = [
+            costs.pass_seconds(model, problem.workload, gpu, range(i, i + 1), row.tensor_parallel)
+            for i in range(8)
+        ]
+        split = pl.splits.split_minmax(times, row.stages)
+        t = row.tensor_parallel
+        plan = pl.Placement.of(
+            [(len(s), tuple(range(t * i, t * i + t))) for i, s in enumerate(split)]
+        )
+        try:
+            report = pl.evaluate(problem, plan)
+        except pl.errors.InvalidPlacement:
+            assert not row.fits
+            continue
+        if any(stage.degree != t for stage in report.stages):
+            continue
+        compared += 1
+        assert row.fits
+        needed = max(gb for stage in report.stages for gb in stage.memory_gb)
+        assert row.memory_needed_gb == pytest.approx(needed, rel=1e-9)
+        turn = max(
+            report.seconds_per_pass, row.stages * problem.workload.tokens / report.throughput
+        )
+        assert row.seconds_per_turn == pytest.approx(turn, rel=1e-9)
+        tokens = row.replicas * row.stages * problem.workload.tokens
+        assert row.tokens_per_s == pytest.approx(tokens / turn, rel=1e-9)
+    assert compared >= 4
+
+
+def test_a_node_that_cannot_be_shared_is_refused():
+    gpu = pl.GPU("H200-SXM", 141, node="node", node_gb_per_s=450)
+    llama, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 8, "decode")
+    with pytest.raises(pl.errors.InvalidValue, match="expected a GPU with a node"):
+        pl.hardware.node_mixes(pl.Roofline(), llama, load, pl.GPU("L4", 24), 8)
+    with pytest.raises(pl.errors.InvalidValue, match=r"gpu\.type"):
+        pl.hardware.node_mixes(
+            pl.Roofline(), llama, load, dataclasses.replace(gpu, type="H3000"), 8
+        )
+    # Seven GPUs cut no layer of 32 heads, but may be seven stages or replicas.
+    found = pl.hardware.node_mixes(pl.Roofline(), llama, load, gpu, 7)
+    assert sorted(found["stages"]) == [1, 7]
+    assert set(found["tensor_parallel"]) == {1}

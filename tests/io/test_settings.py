@@ -1,0 +1,646 @@
+"""A plan as the settings of engines, read back by each engine's own rule, and scripts that run."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.io.engines import rules
+from pipelab.io.engines.plan import EnginePlan
+from pipelab.writeup.linear_rates import with_link_units
+
+ENGINES = (
+    "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
+)  # fmt: skip
+
+
+def _vllms_rule(text, layers, ranks):
+    """`get_pp_indices` of vLLM and SGLang: start and end of every rank."""
+    parts = [int(part) for part in text.split(",")]
+    assert len(parts) == ranks
+    assert sum(parts) == layers
+    return [(sum(parts[:r]), sum(parts[:r]) + parts[r]) for r in range(ranks)]
+
+
+def _llama_cpps_rule(text, layers, gpu_layers, ranks):
+    """`load_tensors` of llama.cpp, in 32-bit floats: the device of every layer, the output layer last."""
+    splits = np.cumsum(np.array([float(part) for part in text.split(",")], np.float32))
+    splits = splits / splits[-1]
+    assert len(splits) == ranks
+    first = max(layers + 1 - gpu_layers, 0)
+    on_gpu = min(gpu_layers, layers + 1)
+    assert (first, on_gpu) == (0, layers + 1)  # all of them
+    return [
+        int(np.searchsorted(splits, np.float32(il - first) / np.float32(on_gpu), side="right"))
+        for il in range(layers + 1)
+    ]
+
+
+def _megatrons_rule(text):
+    """`parse_str_to_list` of Megatron-LM: the letters of every stage."""
+    text = text.replace(",", "")
+    for pattern in (r"\(([^)]+)\)\*(\d+)", r"(.)\*(\d+)"):
+        text = re.sub(pattern, lambda found: found[1] * int(found[2]), text)
+    return text.split("|")
+
+
+def _torchtitans_rule(arguments, layers):
+    """`list_str_rule`, then `_split_module` of torchtitan: what every stage keeps of the model's children."""
+    start = arguments.index("--parallelism.module_fqns_per_model_part") + 1
+    end = next((i for i in range(start, len(arguments)) if arguments[i][:2] == "--"), None)
+    stages = []
+    for kept in (set(text.split(",")) for text in arguments[start:end]):
+        wanted = {name.split(".", 1)[1] for name in kept if name.startswith("layers.")}
+        simple = [name for name in ("tok_embeddings", "norm", "lm_head") if name in kept]
+        stages.append((simple, [i for i in range(layers) if str(i) in wanted]))
+    return stages
+
+
+def _transformers_rules(placed, names):
+    """`expand_device_map`, and the one expression of `convert_and_load_state_dict_in_model` since version 5."""
+    old = {
+        p: device
+        for module, device in placed.items()
+        for p in names
+        if p == module or p.startswith(f"{module}.")
+    }
+    keys = sorted(placed, key=lambda k: (k.count("."), len(k)), reverse=True)
+    each = re.compile("|".join(f"({key})" for key in keys))
+    assert old == {p: placed[each.match(p)[0]] for p in names}
+    return old
+
+
+def _device_of(placed, name):
+    """The same by the dots of a name, from the right."""
+    while name not in placed:
+        name = name.rpartition(".")[0]
+    return placed[name]
+
+
+def _after(arguments, name):
+    return arguments[arguments.index(name) + 1]
+
+
+def _free(layers, gpus, nodes=None):
+    """A problem in which every cut fits, its GPUs on these nodes."""
+    names = nodes or ["n"] * gpus
+    cluster = pl.Cluster(
+        tuple(pl.GPU("A100", 1e4, node=name, node_gb_per_s=100) for name in names),
+        np.full((gpus, gpus), 10.0),
+    )
+    model = pl.Model("m", layers, 64, 64, 0.001)
+    return pl.Problem(cluster, model, pl.Workload(10, 2), pl.writeup.load_coefficients())
+
+
+def _cut(rng, most=16):
+    layers = int(rng.integers(1, 200))
+    stages = int(rng.integers(1, min(most, layers) + 1))
+    ends = [
+        0,
+        *sorted(rng.choice(np.arange(1, layers), stages - 1, replace=False).tolist()),
+        layers,
+    ]
+    sizes = np.diff(ends).tolist()
+    return layers, sizes, rng.permutation(stages).tolist()
+
+
+@pytest.mark.slow
+def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
+    rng, scripts = np.random.default_rng(0), []
+    for _ in range(1000):
+        layers, sizes, gpus = _cut(rng)
+        problem = _free(layers, len(sizes))
+        plan = pl.Placement.of([(n, (g,)) for n, g in zip(sizes, gpus, strict=True)])
+        cuts = [(s.layers.start, s.layers.stop) for s in plan.stages]
+        found = {engine: pl.settings(problem, plan, engine) for engine in ENGINES}
+        assert all(one.hosts[0].gpus == tuple(gpus) for one in found.values())
+        for engine, name in (("vLLM", "VLLM"), ("SGLang", "SGLANG")):
+            text = found[engine].environment[f"{name}_PP_LAYER_PARTITION"]
+            assert _vllms_rule(text, layers, len(sizes)) == cuts
+        arguments = found["llama.cpp"].arguments
+        devices = _llama_cpps_rule(
+            _after(arguments, "-ts"), layers, int(_after(arguments, "-ngl")), len(sizes)
+        )
+        owner = [s for s, (start, stop) in enumerate(cuts) for _ in range(start, stop)]
+        assert devices == [*owner, len(sizes) - 1]
+        stages = _megatrons_rule(
+            _after(found["Megatron"].arguments, "--pipeline-model-parallel-layout")
+        )
+        assert (stages[0][0], stages[-1][-1]) == ("E", "L")
+        assert [stage.strip("EL") for stage in stages] == ["t" * n for n in sizes]
+        arguments = found["torchtitan"].arguments
+        kept = _torchtitans_rule(arguments, layers)
+        assert [held for _, held in kept] == [list(range(*cut)) for cut in cuts]
+        ends = [simple for simple, _ in kept]
+        assert ends[0][0] == "tok_embeddings"
+        assert [name for simple in ends for name in simple] == ["tok_embeddings", "norm", "lm_head"]
+        assert ends[-1][-2:] == ["norm", "lm_head"]
+        assert int(_after(arguments, "--parallelism.pipeline_parallel_degree")) == len(sizes)
+        (text,) = re.findall(r"^pp_partition: \[(.*)\]$", found["TensorRT-LLM"].script, re.M)
+        assert _vllms_rule(text, layers, len(sizes)) == cuts
+        names = [
+            "model.embed_tokens.weight",
+            *(f"model.layers.{i}.mlp.up_proj.weight" for i in range(layers)),
+        ]
+        placed = json.loads(_after(found["transformers"].arguments, "device_map"))
+        names += ["model.norm.weight", "lm_head.weight"]
+        devices = {name: _device_of(placed, name) for name in names}
+        assert list(devices.values()) == [0, *owner, len(sizes) - 1, len(sizes) - 1]
+        if layers < 20:  # both rules look at every pair of an entry and a name
+            assert _transformers_rules(placed, names) == devices
+        scripts += [one.script for one in found.values()]
+    # all of them are bash; an exec ends nothing where nothing is run
+    every = "\n".join(scripts[:: len(scripts) // 300])
+    bash = shutil.which("bash")
+    if bash:
+        done = subprocess.run([bash, "-n"], input=every, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "rpc-server")
+STUB = """#!{bash}
+[ "${{1:-}}" = -c ] && [ $# -eq 2 ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
+[ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
+{{
+  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
+  printf '  %s\\n' "$@"
+  for each; do case "$each" in *.yaml | *.json | *.csv) cat "$each" ;; esac; done
+}} > "$(mktemp -p "$LOG")"
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Run a script with stubs in the place of the engines; what they were called with, in order."""
+    bash = shutil.which("bash")
+    if bash is None or sys.platform == "win32":
+        pytest.skip("needs bash")
+    for name in PROGRAMS:
+        (tmp_path / name).write_text(STUB.format(bash=bash), encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+
+    def run(found, *arguments, **variables):
+        log = Path(tempfile.mkdtemp(dir=tmp_path))
+        (tmp_path / "run.sh").write_text(found.script, encoding="utf-8")
+        given = {"MODEL": "my model", "MEGATRON": "/m", "CONFIG": "llama3.llama3_8b"}
+        given |= {"LOG": str(log), "TMPDIR": str(tmp_path)}
+        environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
+        command = [bash, str(tmp_path / "run.sh"), *arguments]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        calls = []
+        for each in sorted(log.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+            name, *lines = each.read_text("utf-8").splitlines()
+            calls.append((name, [line.removeprefix("  ") for line in lines]))
+        return done, calls
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def three():
+    """Three hosts: a T4 alone, two L40S, four A10G; a plan over all of them in this order."""
+    links = np.full((7, 7), 10.0)
+    kinds = [("T4", 16, "")] + [("L40S", 48, "mid $(x)")] * 2 + [("A10G", 24, "big")] * 4
+    gpus = tuple(pl.GPU(t, m, node=n, node_gb_per_s=30 if n else None) for t, m, n in kinds)
+    model = pl.load_model("Llama-3-8B")
+    load = pl.Workload(1000, 4, "decode", in_flight=3)
+    problem = pl.Problem(pl.Cluster(gpus, links), model, load, pl.Roofline())
+    parts = [(3, (0,)), (9, (1,)), (8, (2,)), (3, (3,)), (3, (5,)), (3, (4,)), (3, (6,))]
+    return problem, pl.Placement.of(parts)
+
+
+def test_vllm_on_one_host(run, three):
+    problem, plan = three
+    done, calls = run(pl.settings(problem, plan, "vLLM", hosts="h"), "--port", "80")
+    assert done.returncode == 0, done.stderr
+    ((name, arguments),) = calls
+    assert name == "vllm 0,1,2,3,5,4,6"
+    assert arguments == [
+        "serve", "my model", "--pipeline-parallel-size", "7", "--tensor-parallel-size", "1",
+        "--distributed-executor-backend", "mp", "--dtype", "half", "--max-model-len", "1001",
+        "--max-num-seqs", "12", "--gpu-memory-utilization", "0.9", "--port", "80",
+    ]  # fmt: skip
+
+
+def _rays_order(workers, driver):
+    """`sort_by_driver_then_worker_ip` of vLLM; inside a host GPUs ascend."""
+    count = {ip: sum(other == ip for other, _ in workers) for ip, _ in workers}
+    return sorted(workers, key=lambda w: (w[0] != driver, count[w[0]], w[0], w[1]))
+
+
+def test_vllm_over_ray_numbers_hosts_as_the_plan_does(run, three):
+    problem, plan = three
+    found = pl.settings(problem, plan, "vLLM")
+    hosts = ["10.0.0.9", "10.0.0.30", "10.0.0.2"]  # their order is that of their numbers of GPUs
+    started = []
+    for number in (3, 2, 1):
+        done, calls = run(found, str(number), HOSTS=" ".join(hosts))
+        assert done.returncode == 0, done.stderr
+        gpus = calls[0][0].split()[1]
+        started += [(hosts[number - 1], int(gpu)) for gpu in gpus.split(",")]
+        ray = calls[0][1]
+        assert f"--node-ip-address={hosts[number - 1]}" in ray
+        assert ("--head" in ray) == (number == 1)
+        assert ("--address=10.0.0.9:6379" in ray) == (number > 1)
+    assert calls[1][0] == "vllm 0"
+    assert "ray" in calls[1][1]
+    nodes = [hosts[i] for i in (0, 1, 1, 2, 2, 2, 2)]
+    order = _rays_order(started, "10.0.0.9")
+    assert [host for host, _ in order] == nodes
+    # The four A10G are equal, so that the plan's 3, 5, 4, 6 may ascend.
+    assert [gpu for _, gpu in order] == [0, 0, 1, 0, 1, 2, 3]
+    assert found.hosts[2].gpus == (0, 1, 2, 3)
+    assert "stage 5: layers 24–26 on 1 × A10G: GPU 1 of host 3 = big" in found.script
+    assert found.environment["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == "0"
+
+
+def test_vllm_over_ray_refuses_orders_that_ray_does_not_keep(run, three):
+    problem, _ = three
+    twin = _free(4, 4, ["a", "b", "c", "d"])
+    found = pl.settings(twin, pl.Placement.of([(1, (g,)) for g in range(4)]), "vLLM")
+    done, calls = run(found, "1", HOSTS="h9 h10 h2 h3")
+    assert done.returncode == 0, done.stderr
+    assert calls
+    done, calls = run(found, "1", HOSTS="h9 h2 h10 h3")
+    assert (done.returncode, calls) == (2, [])
+    assert "addresses that ascend as text" in done.stderr
+    falling = pl.Placement.of([(3, (0,)), (3, (3,)), (3, (4,)), (3, (5,)), (3, (6,)), (17, (1,))])
+    with pytest.raises(pl.errors.NotApplicable, match=r"\(1, 4, 1\).*fewer GPUs first"):
+        pl.settings(problem, falling, "vLLM")
+    assert pl.settings(problem, falling, "Megatron").hosts[1].gpus == (0, 1, 2, 3)
+    mixed = ["a", "a", "b"]
+    gpus = (pl.GPU("T4", 16), pl.GPU("L40S", 48), pl.GPU("L40S", 48))
+    cluster = pl.Cluster(gpus, np.full((3, 3), 10.0))
+    back = pl.Placement.of([(16, (1,)), (4, (0,)), (12, (2,))])
+    with pytest.raises(pl.errors.NotApplicable, match="in the order of its GPUs, which differ"):
+        pl.settings(replace(problem, cluster=cluster), back, "vLLM", hosts=mixed)
+
+
+def test_a_script_wants_its_hosts(run, three):
+    found = pl.settings(*three, "vLLM")
+    for arguments, hosts, message in (
+        (["1"], "a b", "expected 3 addresses"),
+        (["4"], "a b c", "expected a number from 1 to 3"),
+        (["x"], "a b c", "expected a number from 1 to 3"),
+        ([], "a b c", "say which host this is"),
+        (["1"], "", "set HOSTS to the addresses"),
+    ):
+        done, calls = run(found, *arguments, HOSTS=hosts)
+        assert (done.returncode != 0, calls) == (True, [])
+        assert message in done.stderr
+    known = pl.settings(*three, "vLLM", hosts=["a", "b", "b", "c", "c", "c", "c"])
+    assert run(known, "2")[1][0] == (
+        "ray 0,1", ["start", "--address=a:6379", "--node-ip-address=b", "--block"],
+    )  # fmt: skip
+    assert "mid $(x)" in found.script  # in a comment
+
+
+def test_sglang_takes_equal_hosts(run, three):
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"\(1, 2, 4\): SGLang: expected as many GPUs"
+    ):
+        pl.settings(*three, "SGLang")
+    problem, stages = _free(8, 4, ["a", "a", "b", "b"]), [(3, 1), (1, 0), (2, 2), (2, 3)]
+    found = pl.settings(problem, pl.Placement.of([(n, (g,)) for n, g in stages]), "SGLang")
+    ranks = {}
+    for node in (0, 1):
+        done, ((name, arguments),) = run(found, str(node + 1), HOSTS="x y")
+        assert done.returncode == 0, done.stderr
+        assert _after(arguments, "--dist-init-addr") == "x:20000"
+        assert _after(arguments, "--pp-max-micro-batch-size") == "2"
+        pp, nodes = int(_after(arguments, "--pp-size")), int(_after(arguments, "--nnodes"))
+        assert int(_after(arguments, "--node-rank")) == node
+        for rank in range(pp // nodes * node, pp // nodes * (node + 1)):  # _calculate_rank_ranges
+            ranks[rank] = (node, int(name.split()[1].split(",")[rank % (pp // nodes)]))
+    assert [ranks[r] for r in range(4)] == [(0, 1), (0, 0), (1, 0), (1, 1)]
+
+
+def test_megatron_starts_as_many_ranks_as_a_host_has_gpus(run, three):
+    found = pl.settings(*three, "Megatron")
+    for number, count in ((1, "1"), (2, "2"), (3, "4")):
+        _, ((name, arguments),) = run(found, str(number), "--seq-length", "8", HOSTS="x y z")
+        assert name.startswith("torchrun ")
+        assert _after(arguments, "--nproc-per-node") == count
+        assert _after(arguments, "--node-rank") == str(number - 1)
+        assert _after(arguments, "--pipeline-model-parallel-layout") == (
+            "Et*3|t*9|t*8|t*3|t*3|t*3|t*3L"
+        )
+        assert arguments[-2:] == ["--seq-length", "8"]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """Two stages on two hosts, to be trained with two sequences a microbatch."""
+    problem = with_link_units(_free(5, 2, ["a", "b"]), "tokens")
+    return problem, pl.Placement.of([(2, (0,)), (3, (1,))])
+
+
+def _microbatches(arguments):
+    """`_build_pipeline_schedule` of torchtitan."""
+    size = int(_after(arguments, "--parallelism.pipeline_parallel_microbatch_size"))
+    return divmod(int(_after(arguments, "--training.local_batch_size")), size)
+
+
+@pytest.mark.parametrize("name", ["1F1B", "GPipe", "ZBH1", "ZBH2", "best"])
+def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
+    problem, plan = pair
+    rule = "ZBH1" if name == "best" else name
+    step = pl.timeline_of(problem, plan, training=True, schedule=rule, microbatches=6)
+    if name == "best":  # of a reader's own, whose name no engine knows
+        order = replace(step.timeline.schedule, name="best")
+        step = replace(step, timeline=pl.simulate(order, step.timeline.costs))
+    found = pl.settings(problem, step, "torchtitan")
+    for number in ("1", "2"):
+        done, ((program, arguments),) = run(found, number, "--training.steps", "9", HOSTS="x y")
+        assert done.returncode == 0, done.stderr
+        assert program.startswith("torchrun ")
+        assert _after(arguments, "--node-rank") == str(int(number) - 1)
+        assert arguments[arguments.index("-m") + 1 :][:5] == [
+            "torchtitan.train", "--module", "llama3", "--config", "llama3_8b",
+        ]  # fmt: skip
+        assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
+        assert _microbatches(arguments) == (6, 0)
+        assert _after(arguments, "--training.seq_len") == "10"
+        chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
+        table = "--parallelism.pipeline_parallel_schedule_csv"
+        if name in ("1F1B", "GPipe"):
+            assert (chosen, table in arguments) == (name, False)
+            continue
+        assert chosen == "PipelineScheduleMulti"
+        file = arguments.index("--training.steps") + 2  # the stub shows what is in it
+        rows = [line.split(",") for line in arguments[file:]]
+        assert arguments[arguments.index(table) + 1].endswith(".csv")
+        assert pl.Schedule.of("again", rows).actions == step.timeline.schedule.actions
+
+
+def test_training_steps_go_to_engines_that_train(pair):
+    problem, plan = pair
+    step = pl.timeline_of(problem, plan, training=True, microbatches=6)
+    arguments = pl.settings(problem, step, "Megatron").arguments
+    assert _after(arguments, "--micro-batch-size") == "2"
+    assert _after(arguments, "--global-batch-size") == "12"
+    assert "--recompute-granularity" not in arguments
+    for kind, granularity in (("full", "full"), ("selective", "selective")):
+        again = replace(step, recompute=(kind, kind))
+        arguments = pl.settings(problem, again, "Megatron").arguments
+        assert _after(arguments, "--recompute-granularity") == granularity
+        (note, *_) = pl.settings(problem, again, "torchtitan").notes
+        assert ("FullAC" in note) == (kind == "full")
+    for engine in ("Megatron", "torchtitan"):
+        with pytest.raises(
+            pl.errors.NotApplicable, match=f"{engine}: expected the same on every stage"
+        ):
+            pl.settings(problem, replace(step, recompute=("none", "full")), engine)
+    free = pl.settings(problem, plan, "torchtitan")
+    assert _microbatches(free.arguments) == (8, 0)
+    assert any("no schedule was given: 1F1B with 8 microbatches" in note for note in free.notes)
+    assert not any("no schedule" in note for note in pl.settings(problem, step, "torchtitan").notes)
+    with pytest.raises(
+        pl.errors.NotApplicable, match="'1F1B': vLLM: expected Megatron or torchtitan"
+    ):
+        pl.settings(problem, step, "vLLM")
+    zero = pl.timeline_of(problem, plan, training=True, schedule="ZBH1")
+    with pytest.raises(pl.errors.NotApplicable, match="'ZBH1': Megatron: expected '1F1B'"):
+        pl.settings(problem, zero, "Megatron")
+    for name in ("Interleaved1F1B", "ZBVZeroBubble"):
+        chunked = pl.timeline_of(problem, plan, training=True, schedule=name)
+        with pytest.raises(pl.errors.NotApplicable, match="one stage per rank and 2 ranks"):
+            pl.settings(problem, chunked, "torchtitan")
+
+
+def test_the_best_training_step_is_launched_as_it_was_planned():
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 3}, {"A100-SXM-80": 80}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=5)
+    problem = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    best = pl.solve(problem, objective="step_time", schedule="ZBH1")
+    arguments = pl.settings(problem, best, "torchtitan").arguments
+    cuts = [list(stage.layers) for stage in best.placement.stages]
+    assert [held for _, held in _torchtitans_rule(arguments, 32)] == cuts
+    assert _microbatches(arguments) == (5, 0)
+    with pytest.raises(pl.errors.NotApplicable, match="expected Megatron or torchtitan"):
+        pl.settings(problem, best, "SGLang")
+    planned = pl.settings(problem, best.placement, "torchtitan").arguments
+    assert _microbatches(planned) == (5, 0)
+
+
+@pytest.mark.slow
+def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
+    found = pl.settings(*three, "llama.cpp")
+    served = {}
+    for number, host in ((1, "x"), (2, "y"), (3, "z")):
+        done, calls = run(found, str(number), HOSTS="x y z")
+        assert done.returncode == 0, done.stderr
+        for name, arguments in calls:
+            program, gpus = name.split()
+            if program == "rpc-server":
+                served[f"{_after(arguments, '-H')}:{_after(arguments, '-p')}"] = (host, int(gpus))
+    program, gpus = calls[-1][0].split()
+    assert program == "llama-server"
+    order = [served[address] for address in _after(calls[-1][1], "--rpc").split(",")]
+    order += [("z", int(gpu)) for gpu in gpus.split(",")]
+    assert order == [
+        ("x", 0), ("y", 0), ("y", 1), ("z", 0), ("z", 2), ("z", 1), ("z", 3),
+    ]  # fmt: skip
+    assert _after(calls[-1][1], "-c") == str(12 * 1001)
+    # A plan that comes back to the last host serves the first of its GPUs there, too.
+    problem = _free(3, 3, ["a", "a", "b"])
+    again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
+    _, calls = run(again, "1", HOSTS="x y")
+    assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
+    assert sorted(name for name, _ in calls) == ["llama-server 1", "rpc-server 0"]
+    for engine in ("vLLM", "SGLang", "Megatron", "torchtitan"):
+        with pytest.raises(pl.errors.NotApplicable, match="stage 3 is on 'a' again"):
+            pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), engine)
+
+
+def test_tensorrt_llm_reads_its_options_from_a_file(run, three):
+    problem, plan = three
+    found = pl.settings(problem, plan, "TensorRT-LLM", hosts="h")
+    done, ((name, arguments),) = run(found)
+    assert done.returncode == 0, done.stderr
+    assert name == "trtllm-serve 0,1,2,3,5,4,6"
+    assert arguments[-2:] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
+    assert _after(arguments, "--max_batch_size") == "12"
+    with pytest.raises(
+        pl.errors.NotApplicable, match="hosts = 3: TensorRT-LLM: expected stages on one"
+    ):
+        pl.settings(problem, plan, "TensorRT-LLM")
+
+
+def test_transformers_takes_its_map_from_a_file(run, three):
+    problem, plan = three
+    with pytest.raises(
+        pl.errors.NotApplicable, match="hosts = 3: transformers: expected stages on one host"
+    ):
+        pl.settings(problem, plan, "transformers")
+    found = pl.settings(problem, plan, "transformers", hosts="h")
+    done, ((name, arguments),) = run(found, "Who are you?", "And I?")
+    assert done.returncode == 0, done.stderr
+    assert name == "python3 0,1,2,3,5,4,6"
+    assert [found.arguments[1], "my model"] == [arguments[-1], arguments[-5]]
+    assert arguments[-3:-1] == ["Who are you?", "And I?"]
+    program = "\n".join(arguments[1:-5])
+    compile(program, "program", "exec")
+    assert 'torch_dtype="float16"' in program  # a T4 among them
+    pair = _free(4, 2)
+    cut = replace(pair, max_gpus_per_stage=2)
+    with pytest.raises(pl.errors.NotApplicable, match="hold 2 copies"):
+        pl.settings(cut, pl.Placement.of([(4, (0, 1))]), "transformers")
+
+
+def test_data_types_follow_the_oldest_gpu_and_the_model(three):
+    problem, _ = three
+    whole = {"L40S": pl.Placement.of([(16, (1,)), (16, (2,))])}
+    for precision, old, new in (
+        ("bf16", "half", "bfloat16"), ("fp16", "half", "half"), ("fp8", "half", "auto"),
+    ):  # fmt: skip
+        one = replace(problem, model=pl.load_model("Llama-3-8B", precision=precision))
+        with_t4 = pl.Placement.of([(4, (0,)), (14, (1,)), (14, (2,))])
+        assert _after(pl.settings(one, with_t4, "vLLM", hosts="h").arguments, "--dtype") == old
+        found = pl.settings(one, whole["L40S"], "vLLM", hosts="h")
+        assert _after(found.arguments, "--dtype") == new
+        assert any("checkpoint" in note for note in found.notes) == (precision == "fp8")
+    fp8 = replace(problem, model=replace(problem.model, kv_precision="fp8"))
+    found = pl.settings(fp8, whole["L40S"], "vLLM", hosts="h")
+    assert _after(found.arguments, "--kv-cache-dtype") == "fp8"
+    with pytest.raises(pl.errors.NotApplicable, match=r"kv_precision = 'fp8': llama\.cpp"):
+        pl.settings(fp8, whole["L40S"], "llama.cpp")
+
+
+def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
+    problem, plan = three
+    (note,) = (n for n in pl.settings(problem, plan, "vLLM").notes if "in flight" in n)
+    needed = pl.timeline_of(problem, plan).in_flight_needed
+    assert note.startswith(
+        f"3 microbatches in flight yield {pl.evaluate(problem, plan).attainable:,.7g}"
+    )
+    assert f"needs {needed}: leave out Workload.in_flight" in note
+    for enough in (problem.with_in_flight(needed), problem.with_in_flight(None)):
+        assert not any("in flight" in n for n in pl.settings(enough, plan, "vLLM").notes)
+        found = pl.settings(enough, plan, "llama.cpp")
+        assert _after(found.arguments, "-np") == str(4 * needed)
+    longer = replace(problem, workload=pl.Workload(60_000, 4, "decode"))
+    short = pl.evaluate(longer, plan)
+    assert short.attainable < short.rate
+    (note,) = (n for n in pl.settings(longer, plan, "vLLM").notes if "in flight" in n)
+    assert note.endswith("no more fit without slowing it")
+    frugal = replace(problem, costs=pl.Roofline(memory_share=0.8))
+    found = pl.settings(frugal, plan, "SGLang", hosts="h")
+    assert _after(found.arguments, "--mem-fraction-static") == "0.8"
+    free, whole = _free(4, 1), pl.Placement.of([(4, (0,))])
+    (need,) = pl.evaluate(free, whole).stages[0].memory_gb
+    for share, told in ((0.5, "0.9"), (0.941, "0.95"), (0.967, "0.97")):
+        gpus = tuple(replace(gpu, memory_gb=need / share) for gpu in free.cluster.gpus)
+        full = replace(free, cluster=replace(free.cluster, gpus=gpus))
+        found = pl.settings(full, whole, "vLLM")
+        assert _after(found.arguments, "--gpu-memory-utilization") == told
+        assert any("fills 97% of a GPU" in n for n in found.notes) == (told == "0.97")
+
+
+def test_a_result_in_flight_brings_its_own_number(three):
+    problem, _ = three
+    result = pl.solve(problem.with_in_flight(None))
+    found = pl.settings(result.problem, result, "llama.cpp")
+    assert _after(found.arguments, "-np") == str(4 * result.in_flight)
+
+
+def test_what_no_engine_does_is_refused_with_the_reason(tiny):
+    uneven = pl.Placement.of([(1, (0,)), (2, (1, 2)), (1, (3,))])
+    for engine in ENGINES:
+        with pytest.raises(
+            pl.errors.NotApplicable,
+            match=f"{re.escape(engine)}: .*in stage 2, 2 GPUs hold 2 copies",
+        ):
+            pl.settings(tiny, uneven, engine)
+        with pytest.raises(
+            pl.errors.InvalidPlacement, match="layer 4 is not assigned to any stage"
+        ):
+            pl.settings(tiny, pl.Placement.of([(3, (0,))]), engine)
+    balanced = replace(tiny, batch_split="balanced")
+    with pytest.raises(
+        pl.errors.NotApplicable, match=r"take unequal shares of the batch \(data par"
+    ):
+        pl.settings(balanced, pl.Placement.of([(4, (0, 2))]), "vLLM")
+    nodes = pl.Problem(
+        pl.load_cluster("tandemn-measured"), pl.load_model("Llama-3-8B"), pl.Workload(100, 8, "decode"),
+        pl.Roofline(), max_gpus_per_stage=4, same_type_stages=False,
+    )  # fmt: skip
+    mixed = pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])
+    with pytest.raises(pl.errors.NotApplicable, match="stage 2 has 2 where 1 of 2 stages have 4"):
+        pl.settings(nodes, mixed, "vLLM")
+    even = pl.Placement.of([(16, (0, 1)), (16, (4, 5))])
+    with pytest.raises(pl.errors.NotApplicable, match="one GPU in every stage"):
+        pl.settings(nodes, even, "llama.cpp")
+    assert pl.settings(nodes, even, "SGLang").tensor_parallel_size == 2
+    many = _free(20, 17)
+    with pytest.raises(pl.errors.NotApplicable, match=r"stages = 17: .*at most 16"):
+        pl.settings(
+            many, pl.Placement.of([(1, (g,)) for g in range(16)] + [(4, (16,))]), "llama.cpp"
+        )
+
+
+def test_a_rule_that_an_engine_does_not_have_is_not_asked(three, monkeypatch):
+    """Each yes or no of the table alone decides: the plans that the rule refuses pass without it."""
+    problem, plan = three
+    cluster = pl.load_cluster("tandemn-measured")
+    nodes = replace(problem, cluster=cluster, max_gpus_per_stage=4, same_type_stages=False)
+    makers = pl.Cluster((pl.GPU("MI300X", 24), pl.GPU("RTX4090", 24)), np.full((2, 2), 5.0))
+    halves = pl.Placement.of([(16, (0,)), (16, (1,))])
+    pairs = pl.Placement.of([(16, (0, 1)), (16, (4, 5))])
+    back = pl.Placement.of([(8, (0,)), (8, (4,)), (8, (1,)), (8, (5,))])
+    for rule, engine, one, placement in (
+        ("equal_stages", "vLLM", nodes, pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])),
+        ("one_maker", "vLLM", replace(problem, cluster=makers), halves),
+        ("one_gpu_stages", "llama.cpp", nodes, pairs),
+        ("one_host", "TensorRT-LLM", problem, plan),
+        ("hosts_in_order", "Megatron", nodes, back),
+        ("equal_hosts", "SGLang", problem, plan),
+    ):
+        made = EnginePlan.of(one, placement, engine, None)
+        with pytest.raises(pl.errors.NotApplicable):
+            rules.check(made)
+        own = rules.engine_rules()[engine]
+        free = {engine: replace(own, **{rule: False})}
+        with monkeypatch.context() as patched:
+            patched.setattr(rules, "engine_rules", lambda free=free: free)
+            rules.check(made)
+    assert all(one.source for one in rules.engine_rules().values())
+
+
+def test_other_makers_gpus(three):
+    problem, _ = three
+    links = np.full((2, 2), 5.0)
+    for types, refused in (
+        (("M3-Max-40c", "RTX4090"), set(ENGINES) - {"llama.cpp"}),
+        (("MI300X", "RTX4090"), set(ENGINES) - {"llama.cpp"}),
+        (("MI300X", "MI300X"), {"TensorRT-LLM"}),
+    ):
+        cluster = pl.Cluster(tuple(pl.GPU(t, 24) for t in types), links)
+        one, plan = replace(problem, cluster=cluster), pl.Placement.of([(16, (0,)), (16, (1,))])
+        for engine in ENGINES:
+            if engine in refused:
+                with pytest.raises(pl.errors.NotApplicable, match=engine):
+                    pl.settings(one, plan, engine, hosts="h")
+            else:
+                assert pl.settings(one, plan, engine, hosts="h").layers == (16, 16)
+
+
+def test_settings_show_as_a_script(tiny):
+    plan = pl.Placement.of([(4, (0,))])
+    found = pl.settings(tiny, plan, "vLLM")
+    assert str(found) == found.script
+    assert found._repr_html_().startswith("<pre>#!/usr/bin/env bash\n# vLLM: ")
+    for hosts in ("a b", "", ["a"], ["a"] * 5, ["a", "b", "c", "$(x)"], 3):
+        with pytest.raises(pl.errors.InvalidValue, match="one for each of the 4 GPUs"):
+            pl.settings(tiny, plan, "vLLM", hosts=hosts)
+    with pytest.raises(pl.errors.UnknownName, match=r"did you mean 'llama\.cpp'"):
+        pl.settings(tiny, plan, "llama-cpp")

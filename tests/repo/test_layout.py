@@ -1,0 +1,84 @@
+"""Folders are layers, and imports go one way; heavy libraries have one home, and are not imported with pipelab."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from pipelab.files.paths import in_clone
+
+PACKAGE = Path(__file__).parents[2] / "pipelab"
+
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
+
+# Below all: the modules directly in pipelab/. Each folder may import what stands before it.
+LAYERS = ["files", "hardware", "writeup", "engine", "io", "figures", "widgets", "course", "cli"]
+HOMES = {
+    "plotly": ("figures", "widgets", "course"),
+    "pyscipopt": ("engine.solvers.scip", "course.n03"),  # 03 runs rows that its reader wrote
+    "joblib": ("engine.sweeps.workers",),
+    "cvxpy": ("joint_ilp", "course.n05"),
+}
+NOT_WITH_PIPELAB = (*HOMES, "numpy", "pydantic", "scipy", "pandas", "tqdm", "ipywidgets")
+
+
+def _name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+
+
+def _imports(module: str) -> Iterator[str]:
+    """What a module imports at its top, inside its functions, or for type checkers alone."""
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.ImportFrom):
+            full = [f"{node.module}.{alias.name}" for alias in node.names]
+            yield from (one if one in TREES else str(node.module) for one in full)
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+EDGES = {module: set(_imports(module)) for module in TREES}
+
+
+def _layer(module: str) -> int:
+    """0 for the modules directly in pipelab/; a new folder has to be given its place."""
+    _, *parts = module.split(".")
+    return 1 + LAYERS.index(parts[0]) if parts and (PACKAGE / parts[0]).is_dir() else 0
+
+
+def test_nothing_imports_upwards():
+    upwards = {(m, o) for m in TREES for o in EDGES[m] & set(TREES) if _layer(o) > _layer(m)}
+    assert sorted(upwards) == []
+
+
+@pytest.mark.slow
+def test_no_imports_go_in_a_circle():
+    TopologicalSorter({m: EDGES[m] & set(TREES) for m in TREES}).prepare()
+
+
+def test_names_are_imported_from_where_they_lie():
+    """Not through a package's list of public names."""
+    doors = {_name(stub) for stub in PACKAGE.rglob("__init__.pyi")}
+    assert [module for module in TREES if EDGES[module] & doors] == []
+
+
+def test_heavy_libraries_have_one_home():
+    for module in TREES:
+        imported = {name.partition(".")[0] for name in EDGES[module]} & set(HOMES)
+        for library in imported:
+            assert module.removeprefix("pipelab.").startswith(HOMES[library]), (module, library)
+
+
+def test_importing_pipelab_loads_no_heavy_library():
+    code = f"import sys, pipelab, pipelab.course; print([m for m in {NOT_WITH_PIPELAB} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py

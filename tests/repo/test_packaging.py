@@ -1,0 +1,406 @@
+"""The package: one list of dependencies, two commands, no addresses, notebooks stored clean, style kept."""
+
+import ast
+import io
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib import import_module, metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from pipelab.files.paths import in_clone
+from pipelab.writeup.cases_csv import cases as pl_cases
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
+
+
+def _tracked():
+    """Files under version control; where there is none, every file but what tools leave behind."""
+    done = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode == 0 and done.stdout:
+        return [ROOT / name for name in done.stdout.split("\0") if name]
+    left = {".git", ".venv", "__pycache__", "dist", "build"}
+    return [p for p in ROOT.rglob("*") if p.is_file() and not left & set(p.relative_to(ROOT).parts)]
+
+
+def test_the_conda_environment_is_the_twin_of_pyproject():
+    """And within the bounds of `schedules`, too, so that pip replaces nothing that conda installed."""
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    *from_conda, from_pip = environment["dependencies"]
+    listed = {Requirement(line).name: Requirement(line).specifier for line in from_conda}
+    extras = PROJECT["optional-dependencies"]
+    wanted = {"python": SpecifierSet(PROJECT["requires-python"]), "pip": SpecifierSet()}
+    for line in [*PROJECT["dependencies"], *extras["lab"]]:
+        wanted[Requirement(line).name] = Requirement(line).specifier
+    for line in map(Requirement, extras["schedules"]):
+        if line.name in wanted:
+            wanted[line.name] &= line.specifier
+    assert listed == wanted
+    assert from_pip == {"pip": ["-e .[schedules]"]}
+
+
+def test_no_tracked_file_records_a_registrys_address():
+    locks = [p for p in _tracked() if "lock" in p.name or p.name.startswith("requirements")]
+    assert [p for p in locks if "://" in p.read_text(encoding="utf-8")] == []
+    assert [p for p in _tracked() if p.name in ("uv.lock", "pylock.toml", "poetry.lock")] == []
+
+
+def test_ci_runs_the_readmes_own_test_command():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^(python3 -m venv .*)$", readme, flags=re.M)
+    assert len(commands) == 2
+    pattern = re.search(
+        r"s/\^\\\((.*?)\\\)\$/", (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    ).group(1)
+    assert [c for c in commands if re.fullmatch(pattern, c)] == [commands[1]]
+    assert commands[1].endswith("-m pytest")
+
+
+@pytest.mark.slow
+def test_notebooks_are_stored_without_outputs(monkeypatch):
+    """Otherwise: nbstripout --keep-id notebooks/*.ipynb notebooks/solutions/*.ipynb."""
+    notebooks = [str(p) for p in _tracked() if p.suffix == ".ipynb"]
+    assert len(notebooks) >= 4
+    # In this process, which knows nbformat already; it closes what it writes to.
+    monkeypatch.setattr(sys, "argv", ["nbstripout", "--keep-id", "--verify", *notebooks])
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
+    status = 0
+    try:
+        runpy.run_module("nbstripout", run_name="__main__")
+    except SystemExit as ended:
+        status = ended.code
+    assert not status
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("command", [["check"], ["format", "--check"]])
+def test_style_is_kept(command):
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, str(ROOT)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout
+
+
+DOORS = ("pipelab", "pipelab.course", "pipelab.hardware", "pipelab.writeup")
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_a_stub_lists_the_public_names_once(package):
+    """For Python (`pipelab.lazy_names`) and for type checkers alike."""
+    listed = import_module(package).__all__
+    stub = ROOT / package.replace(".", "/") / "__init__.pyi"
+    tree = ast.parse(stub.read_text(encoding="utf-8"))
+    named = [alias for n in tree.body for alias in getattr(n, "names", [])]
+    assert all(alias.name == alias.asname for alias in named)  # else checkers take it for private
+    assert [alias.name for alias in named] == listed
+    assert len(set(listed)) == len(listed)
+    assert package != "pipelab" or len(listed) <= 50
+
+
+@pytest.mark.parametrize("package", DOORS)
+def test_every_public_name_exists_and_is_explained(package):
+    module = import_module(package)
+    for name in module.__all__:
+        assert getattr(module, name).__doc__, name
+    assert dir(module) == sorted(module.__all__)
+    with pytest.raises(AttributeError, match="has no attribute 'slove'"):
+        getattr(module, "slove")  # noqa: B009
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """A folder away from the clone into which the wheel was installed, with the libraries that are there anyway."""
+    place = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = place.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        # All that installing a wheel of plain Python does, but for its scripts; the environment may
+        # have no pip.
+        archive.extractall(place / "site")
+        (scripts,) = [archive.read(n).decode() for n in names if n.endswith("entry_points.txt")]
+    assert "pipelab = pipelab.cli.entry:main" in scripts
+    assert "pipelab/_bundled/notebooks/00_start_here.ipynb" in names
+    assert "pipelab/_bundled/data/cases/tiny/config.csv" in names
+    assert "pipelab/py.typed" in names  # says that the hints may be believed
+    assert not [
+        n
+        for n in names
+        if "checkpoint" in n or n.startswith(("tests", "notebooks", "data", "requirements"))
+    ]
+    return place / "site"
+
+
+def _away(installed, folder, *command):
+    """Run something with the installed pipelab, from a folder of the user's own."""
+    done = subprocess.run(
+        [sys.executable, *command], cwd=folder, env=dict(os.environ, PYTHONPATH=str(installed)), capture_output=True,
+        text=True, encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+def test_a_wheel_stands_alone(installed, tmp_path):
+    """Installed elsewhere and run from there, it finds its data and solves."""
+    code = "import pipelab as pl; print(pl.__file__); print(round(pl.solve(pl.load_case('tiny')).throughput, 2))"
+    said = _away(installed, tmp_path, "-c", f"import sys; {code}{_COMMAND}", "cases")
+    place, throughput, *listed = said.splitlines()
+    assert place.startswith(str(installed))
+    assert throughput == "217.52"
+    assert [line.split()[0] for line in listed] == list(pl_cases())
+
+
+_WITHOUT_EXTRAS = '''
+import sys
+
+
+class Rest:
+    """Finds all modules but those that are said to be absent."""
+
+    def __init__(self, finder):
+        self.finder = finder
+
+    def __getattr__(self, name):
+        return getattr(self.finder, name)
+
+    def find_spec(self, name, path=None, target=None):
+        absent = name.partition(".")[0] in set(NAMES)
+        return None if absent else self.finder.find_spec(name, path, target)
+
+
+sys.meta_path[:] = map(Rest, sys.meta_path)
+'''
+_TOUR = """
+import pipelab as pl
+
+problem = pl.load_case("tiny", max_gpus_per_stage=2)
+for method in ("aggregated", "joint"):
+    result = pl.solve(problem, method)
+    assert result.status == "optimal"
+assert pl.plot(problem, result.placement).data
+assert "No stage is faster" in str(pl.certificate(result))
+assert result.evaluation._repr_html_()
+order = pl.simulate(pl.schedule("1F1B", 2, 4), pl.StageCosts(1, 1, 1))
+for what, call in {
+    "pl.explore_mix": lambda: pl.explore_mix,
+    'kind="live"': lambda: pl.plot(order, kind="live"),
+    "pipelab.joint_ilp": lambda: __import__("pipelab.joint_ilp").joint_ilp.solve_by_joint_ilp(problem),
+}.items():
+    try:
+        call()
+    except pl.PipelabError as error:
+        assert str(error).startswith(what + " needs ") and 'pip install "pipelab[lab]"' in str(error), error
+    else:
+        raise AssertionError(f"{what} does without the extra")
+"""
+_LAB = """
+from pipelab.cli.command_line import main
+
+given, sys.argv = sys.argv, ["pipelab", "lab"]
+try:
+    main()
+except SystemExit as ended:
+    assert ended.code == 2, ended.code
+else:
+    raise AssertionError("pipelab lab does without the extra")
+sys.argv = given
+"""
+_COMMAND = """
+sys.argv = ["pipelab", *sys.argv[1:]]
+from pipelab.cli.command_line import main
+
+main()
+"""
+
+
+def _required_by(names):
+    """These packages, and what they require, as far as it is installed here."""
+    found, ahead = set(), [canonicalize_name(Requirement(name).name) for name in names]
+    while ahead:
+        name = ahead.pop()
+        if name in found:
+            continue
+        try:
+            lines = metadata.requires(name) or []
+        except metadata.PackageNotFoundError:
+            continue
+        found.add(name)
+        wanted = [r for r in map(Requirement, lines) if not r.marker or r.marker.evaluate()]
+        ahead += [canonicalize_name(r.name) for r in wanted]
+    return found
+
+
+def test_solving_plotting_and_the_command_line_do_without_the_extras(installed, tmp_path):
+    """Everything but the dependencies and theirs is absent, and an error names the extra."""
+    needed = _required_by(PROJECT["dependencies"])
+    absent = [
+        module
+        for module, owners in metadata.packages_distributions().items()
+        if not {canonicalize_name(owner) for owner in owners} & needed and module != "pipelab"
+    ]
+    assert {"jupyterlab", "IPython", "ipywidgets", "cvxpy", "nbconvert", "traitlets"} <= {*absent}
+    alone = _WITHOUT_EXTRAS.replace("NAMES", repr(absent))
+    code = alone + _TOUR + _LAB + _COMMAND
+    done = subprocess.run(
+        [sys.executable, "-c", code, "solve", "tiny", "--max-gpus", "2"], cwd=tmp_path, capture_output=True, text=True,
+        env=dict(os.environ, PYTHONPATH=str(installed)), encoding="utf-8",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("301.8 tokens/s with 1 in flight, proven optimal")
+    assert 'jupyterlab, which is not installed; pip install "pipelab[lab]"' in done.stderr
+
+
+@pytest.mark.slow
+def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(installed, tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "solutions").mkdir(parents=True)
+    (mine / "00_start_here.ipynb").write_text("my own work")
+    (mine / "notes.txt").write_text("mine, too")
+    before = {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in mine.rglob("*")
+        if path.is_file()
+    }
+    told = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine").split()
+    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
+    theirs = {
+        path.relative_to(ROOT / "notebooks")
+        for path in _tracked()
+        if path.suffix in (".ipynb", ".md") and "notebooks" in path.parts
+    }
+    copied = {path.relative_to(mine) for path in mine.rglob("*.[im]*")}
+    assert copied == theirs
+    assert len(told) == len(theirs) - 1
+    for name in copied - {Path("00_start_here.ipynb")}:
+        assert (mine / name).read_bytes() == (ROOT / "notebooks" / name).read_bytes()
+    again = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
+    assert "nothing was changed" in again
+    # that is where `pipelab` itself would have put them
+    assert not list(tmp_path.glob("pipelab-notebooks"))
+
+
+def _python_of(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"```python\n(.*?)```", text, flags=re.S)
+
+
+def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monkeypatch):
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 600
+    (ten_lines,) = _python_of("README.md")
+    assert len(ten_lines.strip().splitlines()) - 1 == 10  # and an empty one
+    monkeypatch.chdir(tmp_path)  # a plan is written
+    space: dict = {}
+    exec(ten_lines, space)
+    stated = re.search(r"# ([\d,.]+ tokens/s with \d+ in flight, proven optimal)", ten_lines)[1]
+    assert space["result"].sentence.startswith(stated)
+    assert (tmp_path / "plan.json").exists()
+
+
+def test_an_optimum_is_found_as_its_page_says(capsys):
+    page, space = (ROOT / "docs" / "how_an_optimum_is_found.md").read_text("utf-8"), {}
+    for block in _python_of("docs/how_an_optimum_is_found.md"):
+        exec(block, space)
+    result, rates = space["result"], space["result"].details["instance"]
+    assert (result.status, result.throughput, result.bound) == ("optimal", 40_000, 40_000)
+    listed = ", ".join(f"{rate:,.0f}" for rate in rates.thresholds).replace(
+        "40,000", "40,000 (the slow links)"
+    )
+    assert listed in " ".join(page.split())
+    for gpus, row in zip(rates.composition, rates.rate, strict=True):
+        cells = " | ".join(f"{rate:,.0f}" for rate in row)
+        assert f"| one {rates.types[gpus.argmax()].type} GPU | {cells} |" in page
+    assert [(s.rate, s.answer) for s in result.details["subproblems"]] == [
+        (50_000, "yes"),
+        (50_000, "no"),
+        (40_000, "yes"),
+    ]
+    said = capsys.readouterr().out
+    for floor, seconds in ((0, 0.05), (30_000, 0.051), (40_000, 0.086)):
+        assert f"{seconds:g} seconds per pass" in said
+        assert f"{1000 * seconds:.0f} ms" in page, floor
+    chosen = space["pl"].solve(space["problem"])
+    assert (chosen.in_flight, chosen.throughput) == (4, 40_000)
+    assert "so 4 in flight" in page
+    for path in re.findall(r"`(engine/[\w/]+(?:\.py)?)/?`", page):
+        assert (ROOT / "pipelab" / path).exists(), path
+
+
+@pytest.mark.slow
+def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch):
+    blocks = _python_of("docs/using.md")
+    _, tour, *_ = blocks
+    monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
+    space: dict = {}
+    for block in blocks:
+        exec(block, space)
+    pl = space["pl"]
+    assert (
+        space["plan"]
+        == pl.solve(pl.load_case("my_cluster", max_gpus_per_stage=2), "aggregated").placement
+    )
+    assert pl.solve(space["real"], "aggregated").status == "optimal"
+    assert space["sweep"].complete
+    result = space["result"]
+    assert (result.status, round(result.throughput, 3), round(result.bound, 3)) == (
+        "optimal",
+        301.784,
+        301.784,
+    )
+    assert result.placement.stages[0].gpus == (0, 1)
+    for told in ('("optimal", 301.784, 301.784)', "(0, 1)"):
+        assert told in tour
+    assert "(27.0, 0.111…)" in "".join(blocks)
+    assert (space["timeline"].makespan, round(space["timeline"].bubble_fraction, 3)) == (
+        27.0,
+        0.111,
+    )
+
+
+def _names(code):
+    """Names and attributes that the code uses, and what it imports from somewhere."""
+    found = set()
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Name):
+            found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+        elif isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", DOORS)
+def test_every_public_name_has_a_reader(package):
+    """Used in a notebook, on a page, or by another module; a name that nobody reads is not needed."""
+    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.[im][pd]*"))
+    shown = "\n".join(path.read_text(encoding="utf-8") for path in pages)
+    used: dict[str, set[str]] = {}
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        if path.name != "__init__.py":
+            module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
+            used[module] = _names(path.read_text(encoding="utf-8"))
+    module = import_module(package)
+    prefix = package.removeprefix("pipelab").removeprefix(".")
+    for name in module.__all__:
+        home = getattr(getattr(module, name), "__module__", "")
+        read = re.search(rf"\b{prefix or 'pl'}\.{name}\b", shown)
+        assert read or any(name in names for m, names in used.items() if m != home), name

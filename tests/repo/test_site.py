@@ -1,0 +1,230 @@
+"""The site: a small one is built, every link in it leads somewhere, and nothing in it comes from elsewhere."""
+
+import doctest
+import importlib.util
+import inspect
+import io
+import json
+import re
+import shutil
+import warnings
+from html import unescape
+from pathlib import Path
+from posixpath import normpath
+from urllib.parse import unquote
+
+import nbformat
+import pytest
+from nbformat.v4 import new_output
+
+import pipelab as pl
+from pipelab.course.checks import EXERCISES
+from pipelab.course.outline import notebooks_of_the_course
+from pipelab.files.paths import in_clone
+
+ROOT = Path(__file__).parents[2]
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
+
+
+def _module(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_for_instructors_says_what_the_notebooks_say():
+    """Otherwise: python docs/make_instructors.py."""
+    made = _module("make_instructors").page()
+    assert made == (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"\b\d\d\.\d(?= \()", made))
+    assert named == set(EXERCISES)
+    lectures = made.partition("## Three lectures")[2].partition("## Grading")[0]
+    assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
+    numbers = {book.number for book in notebooks_of_the_course()}
+    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90"} == numbers
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('"Is it better to leave them idle?"', '"Is it blue?"', "00: 0 questions of the notebook"),
+        ('[00."00.2"]', '[00."00.3"]', "00: expected 00.1, 00.2, prediction and words"),
+    ],
+)
+def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, new, said):
+    module, text = _module("make_instructors"), (ROOT / "docs" / "rubrics.toml").read_text("utf-8")
+    assert text.count(old) == 1
+    (tmp_path / "rubrics.toml").write_text(text.replace(old, new), encoding="utf-8")
+    monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
+    with pytest.raises(SystemExit, match=re.escape(said)):
+        module.page()
+
+
+def test_a_placement_is_computed_as_its_page_says():
+    page = (ROOT / "docs" / "how_a_placement_is_computed.md").read_text(encoding="utf-8")
+    code = "\n\n".join(re.findall(r"```pycon\n(.*?)```", page, flags=re.S))
+    examples = doctest.DocTestParser().get_doctest(code, {}, "the page", None, 0)
+    results = doctest.DocTestRunner().run(examples)
+    assert (results.failed, results.attempted) == (0, 29)
+    for path, names in re.findall(r"`(pipelab/[\w/]+\.py)`: ([`\w, ]+) \|", page):
+        text = (ROOT / path).read_text(encoding="utf-8")
+        for name in re.findall(r"\w+", names):
+            assert re.search(rf"(def|class) {name}\b|\b{name}:", text), (path, name)
+
+
+def test_the_files_of_every_notebook_are_there():
+    page = (ROOT / "docs" / "course_files.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| \[(\d\d) (.*?)\]\((.*?)\) \| (.*?) to (.*?) \| `(.*?)` \| \[.*?\]\((.*?)\)",
+        page,
+        re.M,
+    )
+    books = notebooks_of_the_course()
+    assert [(number, title) for number, title, *_ in rows] == [(b.number, b.title) for b in books]
+    for number, _, notebook, first, last, module, solution in rows:
+        names = [name for name in EXERCISES if name.startswith(number)]
+        assert (first, last) == (names[0], names[-1])
+        assert (ROOT / "docs" / notebook).is_file()
+        assert (ROOT / "docs" / solution).is_file()
+        assert f'"{first}"' in (ROOT / module).read_text(encoding="utf-8")
+
+
+def test_the_pages_name_files_that_there_are():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    folders, named = "pipelab|tests|docs|data|notebooks|requirements", 0
+    for page in pages:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(rf"`(?:python )?((?:{folders})/[\w/.-]+)`", text):
+            named += 1
+            assert (ROOT / path).exists() or "nNN" in path, (page.name, path)
+    assert named > 50
+
+
+def _drawn_in_the_first_cell(notebook, name=""):
+    """A notebook that is not run: a figure below its first code stands for all its outputs."""
+    figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
+    drawn = {"application/vnd.plotly.v1+json": json.loads(figure.to_json())}
+    for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][:1]:
+        cell.outputs = [new_output("display_data", nbformat.from_dict(drawn))]
+    return notebook
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The whole site, but no notebook is run, one picture is taken, and one document's claims are computed."""
+    from sphinx.application import Sphinx
+
+    place = tmp_path_factory.mktemp("site")
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Sphinx's, about what its extensions call
+        patch.syspath_prepend(ROOT / "docs")
+        pages = importlib.import_module("pages")
+        patch.setattr(pages, "executed", _drawn_in_the_first_cell)
+        patch.setattr(pages, "notebooks_of_the_course", lambda: notebooks_of_the_course()[:1])
+        claims = pl.course.reproduce(["boostr"])
+        patch.setattr(pl, "reproduce", lambda: claims)
+        complaints = io.StringIO()
+        app = Sphinx(
+            ROOT,
+            ROOT / "docs",
+            place / "site",
+            place / "trees",
+            "html",
+            status=None,
+            warning=complaints,
+        )
+        app.build()
+    assert complaints.getvalue() == ""  # `-W`: a link that leads nowhere is one
+    return place / "site"
+
+
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM, reason="no Chromium on this machine: apt install chromium"
+)
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_every_link_of_the_site_leads_somewhere(site):
+    texts = {
+        path.relative_to(site).as_posix(): path.read_text(encoding="utf-8")
+        for path in site.rglob("*.html")
+    }
+    assert {
+        "index.html",
+        "docs/index.html",
+        "docs/ledger.html",
+        "search.html",
+        "docs/reference.html",
+    } <= set(texts)
+    anchors = {name: set(re.findall(r'\bid="([^"]+)"', text)) for name, text in texts.items()}
+    links = 0
+    for name, text in texts.items():
+        body = re.sub(r"(<script\b[^>]*>).*?</script>", r"\1", text, flags=re.S)
+        for target in map(unescape, re.findall(r'\b(?:href|src)="([^"]+)"', body)):
+            if target.startswith(("https://", "data:", "mailto:")):
+                continue
+            there, _, anchor = target.partition("#")
+            file = normpath(Path(name).parent / unquote(there.partition("?")[0])) if there else name
+            assert (site / file).is_file(), (name, target)
+            links += 1
+            if anchor and file in texts:
+                assert {anchor, unquote(anchor)} & anchors[file], (name, target)
+    assert links > 1000
+    for name in (name for name in pl.__all__ if not inspect.ismodule(getattr(pl, name))):
+        assert f"pipelab.{name}" in anchors["docs/reference.html"], name
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_the_site_reads_in_a_browser_from_its_folder(site):
+    from playwright.sync_api import sync_playwright
+
+    asked, errors = set(), []
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (1000, 1400):
+            tab = browser.new_page(viewport={"width": width, "height": 900})
+            tab.on("request", lambda request: asked.add(request.url))
+            tab.on("pageerror", lambda error: errors.append(str(error)))
+            tab.on(
+                "console",
+                lambda message: errors.append(message.text) if message.type == "error" else None,
+            )
+            for name in (
+                "docs/reference.html",
+                "docs/ledger.html",
+                "docs/using.html",
+                "docs/how_a_placement_is_computed.html",
+                "docs/index.html",
+            ):
+                tab.goto((site / name).as_uri())
+                assert tab.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
+                formulas = tab.locator("math").evaluate_all("m => m.map(x => x.clientWidth)")
+                assert ("computed" in name) == bool(formulas)
+                assert all(wide > 4 for wide in formulas)
+        tab.goto((site / "index.html").as_uri())
+        tab.wait_for_url("**/docs/index.html")
+        cards = tab.locator(".gallery img")
+        assert cards.first.get_attribute("alt").startswith("tiny: 217.5 tokens/s")
+        cards.first.scroll_into_view_if_needed()
+        tab.wait_for_function("document.querySelector('.gallery img').naturalWidth > 300")
+        tab.locator(".gallery a").first.click()
+        tab.wait_for_selector(".plotly-graph-div .main-svg")
+        tab.wait_for_function(
+            "[...document.querySelectorAll('.plotly-graph-div')].every("
+            "f => f.querySelector('.main-svg').clientWidth <= f.parentElement.clientWidth)"
+        )
+        assert tab.locator(".sidebar-tree .current-page").text_content().strip().startswith("00 ")
+        tab.goto((site / "search.html").as_uri() + "?q=bottleneck")
+        found = tab.locator("#search-results li a")
+        found.first.wait_for()
+        assert any("notebooks/" in link for link in found.evaluate_all("a => a.map(x => x.href)"))
+        browser.close()
+    assert errors == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)

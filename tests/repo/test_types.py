@@ -1,0 +1,73 @@
+"""The package's type hints hold together: every function has them, and mypy finds nothing."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from pipelab.files.paths import in_clone
+
+ROOT = Path(__file__).parents[2]
+
+pytestmark = pytest.mark.skipif(
+    not in_clone(), reason="about the clone, and this is an installed package"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    tuple(map(int, version("numpy").split(".")[:2])) < (2, 4),
+    reason="numpy's own types were others before 2.4",
+)
+def test_mypy_finds_nothing():
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_types_are_ignored_only_where_it_is_said_which_and_why():
+    """No blanket `# type: ignore`, and no module is left out but those of libraries that ship no types."""
+    for path in (ROOT / "pipelab").rglob("*.py"):
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if "type: ignore" in line:
+                assert "type: ignore[" in line, f"{path}: {line.strip()}"
+                assert line.count("#") >= 2, f"{path}: say why: {line.strip()}"
+    overrides = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"][
+        "mypy"
+    ]["overrides"]
+    for one in overrides:
+        assert set(one) == {"module", "ignore_missing_imports"}, one
+        assert not [module for module in one["module"] if module.startswith(("pipelab", "*"))]
+
+
+REVEALED = """
+import pipelab as pl
+
+problem = pl.load_case("tiny")
+reveal_type(pl.solve(problem))
+reveal_type(pl.solve(problem, "joint", "latency", at_least=1))
+reveal_type(pl.solve(problem, objective="step_time", schedule="1F1B"))
+reveal_type(pl.deploy(problem))
+reveal_type(pl.hardware.load_gpus())
+reveal_type(pl.errors.TooLarge)
+"""
+
+
+def test_an_editor_knows_what_public_functions_return(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(REVEALED, encoding="utf-8")
+    command = [sys.executable, "-m", "mypy", "--cache-dir", str(ROOT / ".mypy_cache"), str(script)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    found = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    assert found == [
+        "pipelab.engine.answers.Result",
+        "pipelab.engine.answers.Result",
+        "pipelab.engine.training.result.TrainingResult",
+        "pipelab.engine.deployments.result.Deployment",
+        "dict[str, pipelab.hardware.known_gpus.GPUFacts]",
+        "def (message: str, size: dict[Any, Any]) -> pipelab.errors.TooLarge",
+    ], done.stdout
