@@ -1,6 +1,5 @@
 """Notebook 09, Real GPUs: the roofline as a picture, what a layer waits for, and a calibration."""
 
-import pytest
 import math
 import random
 from collections.abc import Mapping, Sequence
@@ -8,6 +7,7 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+import pytest
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn

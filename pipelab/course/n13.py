@@ -1,6 +1,5 @@
 """Notebook 13, Reproducing the write-up: verdicts in one picture, a claim to refute, digits, and a weight to find."""
 
-import pytest
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -9,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+import pytest
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Construction, Exercise, Function, Given, Number

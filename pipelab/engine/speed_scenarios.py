@@ -6,11 +6,11 @@ evaluated with the new times. What matters is not whether another plan is then b
 much.
 """
 
-import pytest
 from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
 
+import pytest
 from annotated_types import Gt, Lt
 
 from pipelab.costs import LayerTimes

@@ -13,6 +13,8 @@ from test_objectives import late, priced, small
 import pipelab as pl
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
+from pipelab.engine.deployments.column_generation import Demand, Generation
+from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.workloads import first_offers
 
 RANDOM = {
@@ -91,7 +93,7 @@ def test_the_cheapest_for_a_load(seed):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_no_pipeline_yields_more_per_price_than_pricing_says(seed, monkeypatch):
+def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
     monkeypatch.setattr(pricing, "_RATES", 3)
     problem = with_load(late(small(seed, link_units="tokens"), seed), 2, 4)
@@ -100,12 +102,16 @@ def test_no_pipeline_yields_more_per_price_than_pricing_says(seed, monkeypatch):
         return
     classes = offers[0].table.classes
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
-    least, (low, high) = offers[0].least(price).price, offers[0].asked
-    for rate, used in every_pipeline(problem, [4], 2):
-        paid = sum(price[classes.of[g]] for g in used)
-        ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))
-        assert ranges.any()
-        assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
+    (low, high), every = offers[0].asked, list(every_pipeline(problem, [4], 2))
+    fastest = max((rate for rate, _ in every), default=1.0)
+    for scaled in (price, price * fastest):  # what pipelines yield, and what leaves them a loss
+        least = offers[0].least(scaled).price
+        for rate, used in every:
+            paid = sum(scaled[classes.of[g]] for g in used)
+            ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))
+            assert ranges.any()
+            assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
+            assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)
 
 
 @pytest.mark.slow
@@ -176,3 +182,37 @@ def test_an_early_end_keeps_what_is_valid():
         assert (found.stopped_by is None) == (found.status == "optimal")
         if found.pipelines:
             check_valid(problem, found)
+
+
+@pytest.mark.parametrize(
+    ("ms", "gb_per_s", "number", "prices"),
+    [
+        ((8.423707202296885, 24.73201682552745), 0.05, 1, (8523.623063553652, 4809.245333041876)),
+        (
+            (10.131085623258262, 29.54242149499392, 2.5229290064981917),
+            0.5,
+            2,
+            (32348.463508762925, 49174.10014840516, 78251.26394178202),
+        ),
+    ],
+)
+def test_a_pipeline_that_costs_more_than_it_yields_is_listed_within_its_slack(
+    ms, gb_per_s, number, prices
+):
+    """Pricing once said too little of what is lost: the list was called complete, and was empty."""
+    types = "abc"[: len(ms)]
+    gpus = tuple(pl.GPU(t, 3.5) for t in types)
+    cluster = pl.Cluster(gpus, np.full((len(ms), len(ms)), gb_per_s))
+    model = pl.Model("m", 4, 1000, 4000, 1.0, bytes_per_element=2)
+    costs = pl.LayerTimes(dict(zip(types, ms, strict=True)))
+    problem = pl.Problem(cluster, model, pl.Workload(1000, 1, in_flight=number), costs, 1)
+    (offer,), price = first_offers([problem], NEVER), np.array(prices)
+    every = Listing(offer, price, 2 * price.sum(), NEVER).pipelines()
+    most = max(found.rate - price @ np.array(found.gpus) for found in every)
+    assert most < 0
+    generation = Generation(
+        [offer], Demand(offer.table.classes.count, 0.0, np.ones(len(ms))), NEVER
+    )
+    listed, complete = generation.listed(price, -most * (1 + 1e-4), False, NEVER)
+    assert complete
+    assert listed

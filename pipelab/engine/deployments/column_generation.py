@@ -19,7 +19,8 @@ pipeline, so the bound holds all the more; `Generation.generate_exactly` counts 
 served at the least price, the same is done with the rent added to the dual price.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
-is the distance from the bound: what is below cannot make up for it. So if a gap remains, such pipelines are listed
+is the distance from the bound: no pipeline is above p · n, so one that is further below alone leaves the deployment
+below the best. So if a gap remains, such pipelines are listed
 (`listing`), and the whole program over these has the best (`Generation.close`).
 """
 
@@ -160,9 +161,10 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
     if run.x is None:
         return None
     duals, value = given(run.row_duals), given(run.objective)
+    capacity = duals[: len(demand.counts)]
     if not demand.load:
-        return Relaxed(value * unit, run.x, duals * unit, 1.0)
-    capacity, per_rate = duals[: len(demand.counts)], duals[len(demand.counts)]
+        return Relaxed(value * unit, run.x, capacity * unit, 1.0)
+    per_rate = duals[len(demand.counts)]
     return Relaxed(-value, run.x, capacity, float(per_rate) / unit)
 
 
@@ -309,7 +311,7 @@ class Generation:
 
     @property
     def finished(self) -> bool:
-        """Whether the best is proven, or what is open is no more than was asked for."""
+        """Whether the best is proven, or good enough, or what is open is no more than was asked for."""
         near = self.open <= max(self.gap, ONE_ANSWER)
         return near or self.settled or (self.value or 0.0) >= self.enough
 
@@ -400,7 +402,7 @@ class Generation:
         while ranges:
             negative, first, last = heapq.heappop(ranges)
             if -negative <= greatest * (1 + _CONVERGED):
-                break
+                return max(greatest, -negative)
             stages, price = offer.cheapest(first, cost, until)
             if price == np.inf:
                 continue
@@ -408,9 +410,10 @@ class Generation:
             if stages is not None:
                 self._add(offer, stages)
                 reached = max(first, offer.counted(stages))
-            greatest = max(greatest, min(-negative, reached / price) if price > 0 else -negative)
-            if reached < last and price > 0:
-                heapq.heappush(ranges, (-last / price, reached * (1 + ATTAINED), last))
+            after = reached * (1 + ATTAINED)  # what is between these two counts as the higher one
+            greatest = max(greatest, min(-negative, after / price) if price > 0 else -negative)
+            if after < last and price > 0:
+                heapq.heappush(ranges, (-last / price, after, last))
         return greatest
 
     def _cost(self, capacity: np.ndarray) -> np.ndarray:

@@ -178,7 +178,7 @@ class Offer:
         steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATES)
         own = stages if len(stages) <= _RATES else stages[-1:]
         points = np.unique(np.concatenate([steps, own]))
-        low = np.concatenate([points[:1] * 1e-6, points, points[:-1] * _JUST_ABOVE])
+        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE])
         high = np.concatenate([points[:1], points, points[1:]])
         order = np.argsort(low, kind="stable")
         return low[order], high[order]
@@ -203,7 +203,8 @@ class Offer:
         Returns
         -------
         Least
-            No pipeline of the offer has more rate per price than the greatest of high / price.
+            No pipeline of the offer has more rate per price than the greatest of high / price, and none
+            leaves more above its price than the greatest of high - price.
         """
         coarse, fine = self.paths
         high = self.asked[1]
@@ -240,11 +241,12 @@ class Offer:
         ratio = best[known] / limit[known]
         for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
             paid = paths.paid(prices, kappa, which, deadline)[-1]
-            # as a function of t, t / price is greatest at one end of what a rate stands for
-            with np.errstate(invalid="ignore"):  # without a path, or without a limit
+            # of all t that a rate stands for, t / price and t - price are greatest at one end
+            with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit
                 at_low = paid - kappa * limit
                 at_high = paid - kappa * limit * low / high
-                value = np.minimum(at_low * high / low, at_high)
+                value = np.minimum(at_low * high / low, at_low + high - low)
+                value = np.minimum(value, at_high)
             better = value > best
             best[better], chosen[better] = value[better], kappa
         return Least(best, chosen)
@@ -263,7 +265,9 @@ class Offer:
     def cheapest(
         self, rate: float, prices: np.ndarray, deadline: Deadline
     ) -> tuple[list[StageOf] | None, float]:
-        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound: infinite if there is none.
+        """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
+
+        The bound is infinite if there is none, and minus infinity if sets of classes were left out.
 
         The stage-flow program (`engine.walk`) with these prices as what is to be least.
 
@@ -271,7 +275,7 @@ class Offer:
         ------
         Ended, TooLarge
         """
-        limit, best, bound = self.tokens / rate, None, math.inf
+        limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
         reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
         for part, stages in reach.parts():
             weight = Weight(prices[part.type_of], 0.0, 0.0)
