@@ -19,6 +19,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # and all of them in the one at night. `@pytest.mark.quick(n)` and `@pytest.mark.daily(n)` at a test say other numbers.
 QUICK, DAILY = 10, 20
 WAITS = {"installed", "ledger"}  # fixtures: a wheel, built and unpacked; every claim, computed
+SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
+    "pipelab.course.n09.plot_sensitivity",
+    "pipelab.course.n13.author_results",
+    "pipelab.engine.speed_scenarios.sensitivity",
+}
 
 
 def _mark_by_case(items):
@@ -34,6 +39,7 @@ def _mark_by_case(items):
         )
         nightly = daily is not None and cases[name] > daily
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
+        waits = waits or item.name in SLOW_EXAMPLES
         if waits or nightly or (quick is not None and cases[name] > quick):
             item.add_marker(pytest.mark.slow)
         if nightly:

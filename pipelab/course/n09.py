@@ -7,7 +7,6 @@ from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pytest
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
@@ -161,7 +160,6 @@ def plot_roofline(
 # A plan where GPUs are faster or slower than predicted
 
 
-@pytest.mark.slow
 def plot_sensitivity(found: "Sensitivity") -> "Figure":
     """A row per scenario: the plan's rate, the proven best, and what lies between.
 

@@ -8,7 +8,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import pytest
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.course.exercises import Construction, Exercise, Function, Given, Number
@@ -43,7 +42,6 @@ _TYPE, _GPUS, _LINK_GB_PER_S = "A100-SXM-80", 8, 300.0
 _LENGTH, _LAYERS, _D_MODEL, _D_FF, _HEADS, _VOCAB = 4096, 32, 8192, 22016, 64, 32000
 
 
-@pytest.mark.slow
 def author_results() -> "DataFrame":
     """The results table of the author's repository, and what pipelab's roofline says of it.
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import TYPE_CHECKING, Annotated, Any
 
-import pytest
 from annotated_types import Gt, Lt
 
 from pipelab.costs import LayerTimes
@@ -123,7 +122,6 @@ class Sensitivity:
         return f"<p>{escape(self.sentence)}</p>{table(self.to_frame())}"
 
 
-@pytest.mark.slow
 def sensitivity(
     problem: Problem,
     placement: Placement | Result | None = None,

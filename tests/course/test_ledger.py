@@ -15,9 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 import pipelab as pl
-from pipelab import course
 from pipelab.cli.command_line import app
-from pipelab.course import published_programs
+from pipelab.course import n13, published_programs
 from pipelab.course.ledger import DOCUMENTS, KINDS, VERDICTS, Claim, claims, programs, writeup
 from pipelab.course.ledger.claims import FAILED, Trial, shown
 from pipelab.course.n13 import plot_verdicts
@@ -159,6 +158,14 @@ def test_a_table_leaves_out_columns_without_text(ledger):
 # knows a row.
 
 
+def _replace(monkeypatch, name, other):
+    """Give a name another meaning wherever rows compute."""
+    places = [m for m in (writeup, programs, n13, published_programs) if hasattr(m, name)]
+    assert places, name
+    for module in places:
+        monkeypatch.setattr(module, name, other)
+
+
 def _another_solver(monkeypatch):
     """One that answers half as much again, more of everything, and with other GPUs; it repeats honest answers so."""
 
@@ -182,12 +189,12 @@ def _another_solver(monkeypatch):
             result, **more, details=details, size={k: v + 1 for k, v in result.size.items()}
         )
 
-    monkeypatch.setattr(pl, "solve", solve)
+    _replace(monkeypatch, "solve", solve)
 
 
 def _other_cases(monkeypatch, change):
     honest = pl.load_case
-    monkeypatch.setattr(pl, "load_case", lambda name, **options: change(honest(name, **options)))
+    _replace(monkeypatch, "load_case", lambda name, **options: change(honest(name, **options)))
 
 
 def _one_layer_more(monkeypatch):
@@ -247,16 +254,17 @@ def _slow_forwards(monkeypatch):
             **options,
         )
 
-    monkeypatch.setattr(pl, "simulate", slowed)
+    _replace(monkeypatch, "simulate", slowed)
 
 
 PROGRAM = (
-    "partition_",
-    "PipelineConfig",
-    "PipelineBubbleStats",
+    "Step",
+    "PipelineScheduler",
     "PipelineClock",
     "MicroBatch",
-    "StageRankOutOfRange",
+    "scheduler_bubble_",
+    "scheduler_memory_",
+    "scheduler_microbatches",
 )
 
 
@@ -285,12 +293,12 @@ def _other_seeds(which, prefixes=("assign_", "seed_", "scheduler_", "clock_")):
 
 def _other_schedules(monkeypatch):
     honest = pl.schedule
-    monkeypatch.setattr(pl, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
+    _replace(monkeypatch, "schedule", lambda name, p, m, *rest: honest(name, 2 * p, 2 * m, *rest))
 
 
 def _other_cuts(monkeypatch):
-    monkeypatch.setattr(
-        pl,
+    _replace(
+        monkeypatch,
         "split_minmax",
         lambda costs, stages, **options: pl.splits.split_even(len(costs), stages),
     )
@@ -316,13 +324,15 @@ def _a_joint_ilp_that_is_wrong(monkeypatch):
         details = result.details | {"solver_objective": 1.5 * result.details["solver_objective"]}
         return replace(result, throughput=1.5 * result.throughput, details=details)
 
-    monkeypatch.setattr(pl, "solve", solve)
+    _replace(monkeypatch, "solve", solve)
 
 
 def _other_sizes(monkeypatch):
     honest = joint_size
-    monkeypatch.setattr(
-        course, "joint_size", lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()}
+    _replace(
+        monkeypatch,
+        "joint_size",
+        lambda *a, **k: {name: n * n for name, n in honest(*a, **k).items()},
     )
 
 

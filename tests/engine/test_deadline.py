@@ -3,7 +3,6 @@
 import dataclasses
 import gc
 import signal
-import sys
 import threading
 import time
 
@@ -237,20 +236,6 @@ def test_no_step_of_listing_mixtures_takes_long():
 
 
 @pytest.mark.slow
-def test_importing_a_method_counts_in_its_time_limit(monkeypatch):
-    limits = []
-
-    def imported(method, options):
-        time.sleep(0.3)
-        return lambda problem, **options: limits.append(options.get("time_limit"))
-
-    monkeypatch.setattr(sys.modules["pipelab.engine.solving"], "method_of", imported)
-    for limit in (1.0, 0.1, None):
-        pl.solve(pl.load_case("tiny"), objective="cost", time_limit=limit)
-    assert 0.2 < limits[0] <= 0.7
-    assert limits[1:] == [0.0, None]
-
-
 def test_no_garbage_is_looked_for_right_after_a_model_was_built():
     with scip._without_garbage_collection():
         many = [[i] for i in range(100_000)]

@@ -86,6 +86,7 @@ STAYS_INSIDE = {
         "PlacedTimeline.in_flight_needed",
         "InvalidValue",
     ): "the promise is the slowest lane's rate, never beyond it",
+    ("author_results", "InvalidValue"): "its GPUs and model are bundled",
     ("seven_gpus", "UnknownName"): "it names a model and GPUs that are bundled",
     ("score", "InvalidPlacement"): "caught: what the evaluator says is the answer",
     ("leave_out", "InvalidPlacement"): "caught: what the evaluator says is the answer",

@@ -625,6 +625,8 @@ def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
     ------
     UnknownName
         The form is unknown.
+    TooLarge
+        There are too many GPU sets even to count.
 
     References
     ----------

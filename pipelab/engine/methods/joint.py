@@ -102,6 +102,8 @@ def joint_size(problem: Problem, form: str = "written") -> dict[str, int]:
     ------
     UnknownName
         The form is unknown.
+    TooLarge
+        There are too many GPU sets even to count.
 
     References
     ----------
