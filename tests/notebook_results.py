@@ -471,6 +471,32 @@ RESULTS = {
         "'right' in str(course.check('13.2', step))",
         "'right' in str(course.check('13.3', weight)) and gives_way == {'3 × A10': (10, 9)}",
     ],
+    "15_a_pipeline_that_runs.ipynb": [
+        "{n: r.simulated.makespan for n, r in runs.items()} == {'GPipe': 660, '1F1B': 660, 'ZB-H1': 540}",
+        "all(0 < r.excess < 0.5 and r.transit > 0 and r.startup > 0 for r in runs.values())",
+        "all(p['stated, ms'] <= runs[n].simulated.makespan + 1e-9 for n, p in parts.items())",
+        # no wait ends early, and nothing starts before what it waits for has ended
+        "all(min(p['work too long, ms'], p['between actions, ms']) > 0 for p in parts.values())",
+        # "on rank 0 … 1,020 ms, against 1,140 on rank 3", "GPipe loses 80 ms, 1F1B far more"
+        "(stages := lambda r: [40 if rank == r else 20 for rank in range(4)])",
+        "[pl.simulate(slow.measured.schedule, pl.StageCosts(*[stages(r)] * 3)).makespan for r in (0, 2, 3)]"
+        " == [1020, 1100, 1140] and slow.simulated.makespan == 1100",
+        "(far := pl.StageCosts(20, 20, 20, comm=[0, 40, 0]))",
+        "[pl.simulate(runs[n].measured.schedule, far).makespan - 660 for n in ('GPipe', '1F1B')] == [80, 320]",
+        "[linked[n].simulated.makespan - runs[n].simulated.makespan for n in LATE] == [40, 160, 120]",
+        "hangs == (*(f'rank {r} waits for the gradient of microbatch 0 from rank {r + 1}' for r in range(3)),"
+        " 'rank 3 waits for the activations of microbatch 1 from rank 2')",
+        "circle_found[0].startswith('deadlock: 2B0 on rank 2 waits for 3B0 on rank 3') and len(circle_found) == 2",
+        # two neighbours send to each other
+        "any('sends F' in a and 'sends B' in b for a, b in zip(sends, sends[1:]))",
+        "large.measured.makespan > runs['GPipe'].measured.makespan",
+        # what is computed takes no less than the work of all ranks on these cores
+        "0.1 < cores <= 4.5 and shared >= 0.999 * 4 * 8 * 60 / cores and 0.3 < busy.measured.makespan / shared < 3",
+    ],
+    "solutions/15_a_pipeline_that_runs.ipynb": [
+        "'right' in str(course.check('15.1', circle)) and 'right' in str(verdict)",
+        "mine.simulated.makespan == 980 and 0 < mine.excess < 0.5",
+    ],
     "14_reading_other_schedulers.ipynb": [
         "(len(panics), len(equal_layers), found) == (348, 840, ([1, 2], 2))",
         "(uneven, upside_down, not_least) == ((7, 5), (3, [2, 1]), ([2, 2, 1],))",
@@ -708,6 +734,17 @@ FIGURES = {
             "boostr, zero bubble ends at 8 and holds up to 2; the right order ends at 7 and holds up to 2",
             "15 of 38 faults break the property that an input without an answer is refused",
             "boostr, zero bubble ends at 22",
+        ],
+        None,
+    ),
+    "15_a_pipeline_that_runs.ipynb": (
+        [
+            "1F1B: measured ",
+            "ZB-H1: measured ",
+            "1F1B, rank 2 slow: measured ",
+            "1F1B, slow link: measured ",
+            "1F1B: measured ",
+            "1F1B, computing: measured ",
         ],
         None,
     ),

@@ -32,6 +32,8 @@ from .n12 import plot_training_memory as plot_training_memory
 from .n12 import training_conclusions as training_conclusions, training_errors as training_errors
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
 from .n14 import plot_faults as plot_faults
+from .n15 import cores_for as cores_for, plot_measured as plot_measured
+from .n15 import run_stages as run_stages
 from .pictures import plot_lines as plot_lines
 
 # What the notebooks use of the engine and of its figures

@@ -38,7 +38,7 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        ("00", "01", "02", "03", "04", "05", "06", "07", "08", "09", "10", "11", "12", "13", "14"),
+        tuple(f"{number:02}" for number in range(16)),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
@@ -61,7 +61,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     Examples
     --------
     >>> [book.number for book in notebooks_of_the_course()][-1]
-    '14'
+    '15'
     """
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):

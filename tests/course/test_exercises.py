@@ -1255,6 +1255,41 @@ def test_a_name_that_is_none_is_refused():
 
 # Half points
 
+
+def _circle(waits, tail=False):
+    """Who is still under way after as many steps as there are ranks is on a circle."""
+    for rank in range(len(waits)):
+        at = rank
+        for _ in waits:
+            at = None if at is None else waits[at]
+        if at is not None:
+            found = {at}
+            while (at := waits[at]) not in found:
+                found.add(at)
+            led = [r for r, other in enumerate(waits) if other in found]
+            return sorted(found | {*led} if tail else found)
+    return []
+
+
+def test_a_circle_is_found_or_told_the_smallest_input():
+    says = "exercise 15.1: right, it keeps the rule on all 200 inputs"
+    assert str(pl.course.check("15.1", _circle)) == says
+    wrong = str(pl.course.check("15.1", lambda waits: []))
+    assert "On waits=[1, 0] yours gives [], expected [0, 1]. Hint: follow the chain" in wrong
+
+
+def _gpipe(stage):
+    for kind in "FB":
+        for i in range(stage.microbatches):
+            stage.recv(kind, i)
+            stage.compute(kind, i)
+            stage.send(kind, i)
+
+
+def _does_nothing(stage):
+    pass
+
+
 HALF = [
     ("00.2", lambda cuts: _rate(cuts, skip=False), lambda cuts: _rate(cuts, head=1)),
     ("00.2", lambda cuts: _rate(cuts, reserved=0), lambda cuts: 1.0),
@@ -1299,6 +1334,8 @@ HALF = [
     ("13.2", lambda text: _step(text, commas=False), lambda text: 1),
     ("14.1", lambda order: _fits(order, stalls=False), lambda order: True),
     ("14.2", _even, lambda *x: _by_flops(*x, repaired=False)),
+    ("15.1", lambda waits: _circle(waits, tail=True), lambda waits: []),
+    ("15.2", _gpipe, _does_nothing),
 ]
 
 
@@ -1357,6 +1394,7 @@ RIGHT = {
     "13.2": _step,
     "14.1": _fits,
     "14.2": _by_flops,
+    "15.1": _circle,
 }
 
 

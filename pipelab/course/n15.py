@@ -1,0 +1,391 @@
+"""Notebook 15, A pipeline that runs: its measured timeline, and a loop to write; `processes` has the processes."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, cached_property
+from random import Random
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from pipelab.course.exercises import Exercise, Function, Given, drawn
+from pipelab.course.processes import Job, Report, Row, Stage, run_jobs, source_of
+from pipelab.engine.schedules import schedule
+from pipelab.engine.timeline import StageCosts, simulate
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidValue, PipelabError
+from pipelab.figures.gantts import plot_timelines
+from pipelab.schedules import Schedule
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+
+# A run
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MeasuredTimeline(Timeline):
+    """A timeline whose actions start when they did, not as soon as they could.
+
+    Attributes
+    ----------
+    starts : array of float, shape (actions,)
+        When every action started.
+    """
+
+    starts: np.ndarray = field(kw_only=True)
+
+    @cached_property
+    def node_start(self) -> np.ndarray:
+        """When every action started, shape (actions,)."""
+        return self.starts
+
+
+@dataclass(frozen=True)
+class Run:
+    """What processes did, beside what the simulator says of the same order.
+
+    Attributes
+    ----------
+    measured, simulated : Timeline
+        Times in ms, from the common start.
+    startup : float
+        Seconds until all processes had started; no timeline counts them.
+    transit : float
+        Of a message that was waited for, the median ms from sending to receiving, its stated delay
+        not counted; NaN if there was none.
+    """
+
+    measured: Timeline
+    simulated: Timeline
+    startup: float
+    transit: float
+
+    @property
+    def excess(self) -> float:
+        """By which share the measured makespan is longer than the simulated one."""
+        return self.measured.makespan / self.simulated.makespan - 1
+
+
+def run_stages(
+    program: Sequence[Row] | Callable[[Stage], object],
+    costs: StageCosts,
+    microbatches: int = 8,
+    ranks: int = 4,
+    *,
+    name: str = "",
+    work: Literal["wait", "compute"] = "wait",
+    message_bytes: int = 0,
+    timeout: float = 2.0,
+) -> Run:
+    """Run a pipeline in processes, one per rank, and measure when each of them does what.
+
+    Parameters
+    ----------
+    program : sequence of rows, or callable
+        The actions of every rank in order, each as `(kind, microbatch)`. Or a function of a `Stage`
+        that calls `recv`, `compute` and `send` itself: its source runs in every process, so it has
+        to contain whatever it uses.
+    costs : StageCosts
+        What every action takes, and every message, in ms.
+    microbatches, ranks : int
+        Of a function; rows say themselves.
+    name : str, optional
+        Of the schedule, for figures.
+    work : {"wait", "compute"}
+        Whether an action waits for its time, or computes as many matrix products as take this time
+        in a process that has a core to itself.
+    message_bytes : int
+        What every message carries besides. What a pipe does not hold makes the sender wait until
+        it is received.
+    timeout : float
+        Seconds after which a program that does not go on is ended.
+
+    Returns
+    -------
+    Run
+        What was measured, and what the simulator says of the order that was run.
+
+    Raises
+    ------
+    InvalidSchedule
+        No process goes on: says what each of them waits for. Or the order that was run lacks
+        actions.
+    InvalidValue
+        The costs are not in ms, or a function has no source.
+    PipelabError
+        A process failed: says which, and why.
+    """
+    if costs.unit != "ms":
+        raise InvalidValue("run_stages", [("costs", costs.unit, 'expected costs with unit="ms"')])
+    programs: Sequence[Any]
+    if callable(program):
+        programs = [source_of(program)] * ranks
+        name = name or program.__name__
+    else:
+        programs, ranks = program, len(program)
+        microbatches = 1 + max(i for row in program for _, i in row)
+    per_second = 1 / seconds_per_product() if work == "compute" else 1.0
+    times = _times(costs, ranks)
+    link = np.broadcast_to(np.array(costs.comm, float), ranks - 1) / 1000
+    jobs = [
+        Job(
+            rank,
+            ranks,
+            microbatches,
+            programs[rank],
+            {kind: of[rank] * per_second for kind, of in times.items()},
+            computes=work == "compute",
+            delays={n: link[min(n, rank)] for n in (rank - 1, rank + 1) if 0 <= n < ranks},
+            message_bytes=message_bytes,
+        )
+        for rank in range(ranks)
+    ]
+    longest = max(max(of) for of in times.values())
+    reports, startup = run_jobs(jobs, timeout + 3 * ranks * longest)
+    rows = [[f"{r}{kind}{i}" for kind, i, *_ in of.actions] for r, of in enumerate(reports)]
+    order = Schedule.of(name or "yours", rows, microbatches=microbatches, stage_rank=range(ranks))
+    simulated = simulate(order, costs)
+    transits = [1000 * transit for report in reports for transit in report.transits]
+    return Run(
+        _measured(simulated, reports), simulated, startup, median(transits) if transits else np.nan
+    )
+
+
+def _times(costs: StageCosts, ranks: int) -> dict[str, np.ndarray]:
+    """Return the seconds of every kind of action on every rank."""
+    parts = costs.forward, costs.backward_input or 0.0, costs.backward_weight or 0.0
+    seconds = [np.broadcast_to(np.array(part, float), ranks) / 1000 for part in parts]
+    return dict(zip("FIW", seconds, strict=True)) | {"B": seconds[1] + seconds[2]}
+
+
+def _measured(simulated: Timeline, reports: Sequence[Report]) -> MeasuredTimeline:
+    """Return the measured times in the place of the simulated ones; a message arrives after its delay."""
+    times = [(start, end) for report in reports for *_, start, end in report.actions]
+    starts, ends = 1000 * np.array(times).T
+    n, graph = len(starts), simulated.graph
+    makers = graph.waits[1][n:]
+    delays = simulated.ends[n:] - simulated.ends[makers]
+    return MeasuredTimeline(
+        simulated.schedule,
+        simulated.costs,
+        simulated.transfers,
+        simulated.synchronous_optimizer,
+        graph,
+        np.append(ends, ends[makers] + delays),
+        starts=starts,
+    )
+
+
+_PRODUCTS, _ACTIONS = 1000, 20  # of a calibration: in every action, and actions
+
+
+@cache
+def seconds_per_product() -> float:
+    """Return what one matrix product takes in a process that runs alone; measured once, the least of 20."""
+    ((report,), _) = run_jobs([_calibration()], 30.0)
+    return min(end - start for *_, start, end in report.actions) / _PRODUCTS
+
+
+def cores_for(processes: int = 4) -> float:
+    """Measure how many cores so many processes get, when all of them compute at the same time.
+
+    Parameters
+    ----------
+    processes : int
+        At least 1.
+
+    Returns
+    -------
+    float
+        What they compute in all, over what one that runs alone would in the same time. Other
+        programs, and limits of a container, count.
+    """
+    reports, _ = run_jobs([_calibration() for _ in range(processes)], 30.0)
+    last = max(end for report in reports for *_, end in report.actions)
+    return processes * _PRODUCTS * _ACTIONS * seconds_per_product() / last
+
+
+def _calibration() -> Job:
+    row = [("F", i) for i in range(_ACTIONS)]
+    return Job(0, 1, _ACTIONS, row, {"F": _PRODUCTS}, computes=True)
+
+
+def plot_measured(run: Run, finding: str = "") -> "Figure":
+    """Draw the measured timeline above the simulated one, on one axis.
+
+    Parameters
+    ----------
+    run : Run
+        As `run_stages` returns it.
+    finding : str, optional
+        The title; by default how much longer the measured makespan is.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        In ms from the common start.
+    """
+    ends = run.measured.makespan, run.simulated.makespan
+    above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
+    said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
+    return plot_timelines(
+        {"measured": run.measured, "simulated": run.simulated}, finding=finding or said
+    )
+
+
+# Exercises
+
+
+def _waits(chance: Random) -> Given:
+    """For every rank the one it waits for; None if it has ended."""
+    n = chance.randint(1, 6)
+    others = [[None, *(r for r in range(n) if r != rank)] for rank in range(n)]
+    return Given(waits=[chance.choice(of) for of in others])
+
+
+def _size(given: Given) -> tuple[int, list[int]]:
+    return len(given.waits), [-1 if at is None else at for at in given.waits]
+
+
+def _circle(given: Given) -> list[int]:
+    """Return the ranks that wait for each other in a circle; of several circles, that of the lowest rank."""
+    for rank in range(len(given.waits)):
+        seen, at = list[int](), rank
+        while at is not None and at not in seen:
+            seen.append(at)
+            at = given.waits[at]
+        if at is not None:
+            return sorted(seen[seen.index(at) :])
+    return []
+
+
+def _off_circle(given: Given, answer: Any) -> str:
+    right = _circle(given)
+    return "" if answer == right else f"yours gives {answer}, expected {right}"
+
+
+def _look_at_waits(given: Given) -> str:
+    right = _circle(given)
+    if not right:
+        return "nobody waits in a circle here: every chain ends at a rank that has ended"
+    if len(right) < sum(at is not None for at in given.waits):
+        return "some ranks wait for the circle and are not in it"
+    return "follow the chain from a rank until one comes again: from there on it is the circle"
+
+
+def _forgets_the_tail(given: Given, answer: Any) -> bool:
+    """Whether the circle is among what is named, together with ranks that only wait for it."""
+    right = _circle(given)
+    return bool(right) and set(right) < set(answer)
+
+
+_COSTS = StageCosts(10, 10, 10, unit="ms")
+_MOST_EXCESS = 0.15  # of a loop with the right order, in the best of three runs
+
+
+def _sizes(hidden: int = 0) -> tuple[Given, ...]:
+    """Return the pipelines that a loop has to run: one with fewer microbatches than ranks among them."""
+    shown, chance = [Given(ranks=3, microbatches=2), Given(ranks=4, microbatches=8)], Random(hidden)
+    for _ in range(2 if hidden else 0):
+        shown.append(Given(ranks=chance.randint(2, 5), microbatches=chance.randint(3, 10)))
+    return tuple(shown)
+
+
+def _ran(loop: Callable[[Stage], object], given: Given) -> Any:
+    """Run a loop in processes, up to three times; the order that was run and the least excess, or an error."""
+    least = np.inf
+    for _ in range(3):
+        try:
+            run = run_stages(loop, _COSTS, given.microbatches, given.ranks, timeout=1.0)
+        except PipelabError as error:
+            return str(error)
+        least = min(least, run.excess)
+        if least < _MOST_EXCESS:
+            break
+    rows = [list(map(str, row)) for row in run.measured.schedule.actions]
+    return {"rows": rows, "excess": float(least)}
+
+
+def _off_1f1b(given: Given, answer: Any) -> str:
+    """Say what is wrong with a run: memory first, then the first other action, then the time."""
+    if isinstance(answer, str):
+        return f"yours fails: {answer}. Hint: {_hint_of(answer)}"
+    right = schedule("1F1B", given.ranks, given.microbatches)
+    order = Schedule.of("yours", answer["rows"])
+    if wrong := _wrong_order(order, right):
+        return wrong
+    if answer["excess"] < _MOST_EXCESS:
+        return ""
+    return (
+        f"the order is right, and it takes {answer['excess']:.0%} longer than simulated. Hint: does "
+        "your loop do anything else, or is this machine busy? Then check again"
+    )
+
+
+def _is_gpipe(given: Given, answer: Any) -> bool:
+    gpipe = schedule("GPipe", given.ranks, given.microbatches)
+    return answer["rows"] == [list(map(str, row)) for row in gpipe.actions]
+
+
+def _wrong_order(order: Schedule, right: Schedule) -> str:
+    held, most = (simulate(of, _COSTS).peak_in_flight for of in (order, right))
+    if min(held) == right.microbatches > min(most):
+        hint = "that is GPipe; 1F1B runs a backward as soon as it can"
+        return f"the last rank holds {min(held)} microbatches. Hint: {hint}"
+    for rank, (yours, allowed) in enumerate(zip(held, most, strict=True)):
+        if yours > allowed:
+            return (
+                f"rank {rank} holds {yours} microbatches, and 1F1B {allowed}. Hint: how many "
+                "forwards run before the first backward?"
+            )
+        if yours < allowed:
+            return (
+                f"rank {rank} holds {yours} microbatches, and 1F1B {allowed}, so it waits more. "
+                "Hint: the first rank runs furthest ahead"
+            )
+    for rank, rows in enumerate(zip(order.actions, right.actions, strict=True)):
+        for did, wanted in zip(*rows, strict=False):
+            if did != wanted:
+                return (
+                    f"rank {rank} runs {did.kind}{did.microbatch} where 1F1B runs "
+                    f"{wanted.kind}{wanted.microbatch}. Hint: after the first forwards, one forward and "
+                    "one backward in turn, then the other backwards"
+                )
+    return ""
+
+
+def _hint_of(said: str) -> str:
+    """Return what to look at for a loop that hangs, fails or leaves actions out."""
+    for part, hint in _HINTS.items():
+        if part in said:
+            return hint
+    return "run your loop with course.run_stages, and read what every rank waits for"
+
+
+_HINTS: Mapping[str, str] = {
+    "before recv": "a rank receives what an action needs before it computes it",
+    "is computed before": "a microbatch goes forward before it goes backward",
+    "before it is computed": "compute first, then send",
+    "NameError": "your loop has to contain whatever it uses: its source runs in other processes",
+    "has ended": "one rank has ended and others still wait: did it send every result, and run every microbatch?",
+    "this program hangs": "which result does a rank wait for, and what would its maker have to do first?",
+    "no action": "every rank runs a forward and a backward of every microbatch",
+    "missing": "every rank runs a forward and a backward of every microbatch",
+}
+
+
+EXERCISES: dict[str, Exercise] = {
+    "15.1": Function(
+        signature="circle(waits)",
+        inputs=drawn(151, 200, _waits, _size),
+        off=_off_circle,
+        hint=_look_at_waits,
+        half=_forgets_the_tail,
+    ),
+    "15.2": Function(
+        signature="my_1f1b(stage)", inputs=_sizes, off=_off_1f1b, call=_ran, half=_is_gpipe
+    ),
+}

@@ -1,0 +1,300 @@
+"""A pipeline of processes: each is one stage, takes a stated time for its work, and sends its results on.
+
+The processes are spawned, as they are on every system, and import this module: it imports neither
+NumPy nor the engine, so that they start within a fraction of a second.
+"""
+
+import inspect
+import os
+import signal
+import textwrap
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing import get_context, parent_process
+from multiprocessing.connection import Connection, wait
+from typing import Any, NamedTuple
+
+from pipelab.errors import InvalidSchedule, InvalidValue, PipelabError
+
+Row = Sequence[tuple[str, int]]  # the actions of a rank: kind and microbatch
+
+clock = time.perf_counter  # counts from one moment for all processes of a machine
+
+_LOOP = "<your loop>"
+_MATRIX = 48  # rows and columns: so small that no BLAS divides a product among threads
+_BLAS_THREADS = ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM", "BLIS")
+_STARTING = 60.0  # seconds after which a process that has not started is given up
+
+
+class Job(NamedTuple):
+    """What one process is told."""
+
+    rank: int
+    ranks: int
+    microbatches: int
+    program: Row | str  # its actions, or the source of a function that takes a Stage
+    work: dict[str, float]  # of F, I, B and W: seconds to wait, or matrix products to compute
+    computes: bool = False
+    delays: dict[int, float] = {}  # seconds that a message takes from a neighbour  # noqa: RUF012
+    message_bytes: int = 0
+
+
+class Report(NamedTuple):
+    """What a process says at its end; all times by the common clock, from the start."""
+
+    actions: list[tuple[str, int, float, float]]  # kind, microbatch, start, end
+    transits: list[float]  # of messages that were waited for: from sending to receiving
+
+
+class Stage:
+    """One rank, as its program sees it.
+
+    Attributes
+    ----------
+    rank, ranks, microbatches : int
+        Its place, and the numbers of ranks and of microbatches.
+    """
+
+    def __init__(self, job: Job, pipes: dict[int, Connection], state: Any) -> None:
+        self.rank, self.ranks, self.microbatches = job.rank, job.ranks, job.microbatches
+        self._job, self._pipes, self._state = job, pipes, state
+        self._arrives: dict[tuple[str, int], float] = {}  # when a message may be used
+        self._done: set[tuple[str, int]] = set()
+        self._work = _products() if job.computes else time.sleep
+        self.report = Report([], [])
+
+    def recv(self, kind: str, microbatch: int) -> None:
+        """Wait for what an action needs from a neighbour; at the ends of the pipeline, for nothing."""
+        source = self.rank + (-1 if kind == "F" else 1)
+        if kind == "W" or source not in self._pipes:
+            return
+        needed = _result(kind), microbatch
+        what = "activations" if kind == "F" else "gradient"
+        self._says(f"waits for the {what} of microbatch {microbatch} from rank {source}")
+        while needed not in self._arrives:
+            asked = clock()
+            result, sent, _ = self._pipes[source].recv()
+            if asked < sent:
+                self.report.transits.append(clock() - sent)
+            self._arrives[result] = sent + self._job.delays.get(source, 0.0)
+        time.sleep(max(0.0, self._arrives[needed] - clock()))
+
+    def compute(self, kind: str, microbatch: int) -> None:
+        """Work for as long as this kind of action takes, and note start and end."""
+        own = {"F": [], "W": [("I", microbatch)]}.get(kind, [("F", microbatch)])
+        if missing := [f"{made}{i}" for made, i in own if (made, i) not in self._done]:
+            raise ValueError(f"{kind}{microbatch} is computed before {missing[0]}")
+        source = self.rank + (-1 if kind == "F" else 1)
+        needed = _result(kind), microbatch
+        if kind != "W" and source in self._pipes and needed not in self._arrives:
+            raise ValueError(f"{kind}{microbatch} is computed before recv({kind!r}, {microbatch})")
+        self._says(f"computes {kind}{microbatch}")
+        start = clock()
+        self._work(self._job.work[kind])
+        self.report.actions.append((kind, microbatch, start, clock()))
+        self._done.add((_result(kind), microbatch))
+
+    def send(self, kind: str, microbatch: int) -> None:
+        """Send an action's result to the neighbour that needs it; at the ends, and for W, to nobody."""
+        target = self.rank + (1 if kind == "F" else -1)
+        if kind == "W" or target not in self._pipes:
+            return
+        if (_result(kind), microbatch) not in self._done:
+            raise ValueError(f"{kind}{microbatch} is sent before it is computed")
+        self._says(f"sends {kind}{microbatch} to rank {target}")
+        data = bytes(self._job.message_bytes)
+        self._pipes[target].send(((_result(kind), microbatch), clock(), data))
+
+    def _says(self, text: str) -> None:
+        self._state.value = text.encode()
+
+
+def _result(kind: str) -> str:
+    """Return which result an action makes: a full backward makes an input gradient, too."""
+    return "I" if kind == "B" else kind
+
+
+def _products() -> Callable[[float], None]:
+    """Return a function that computes so many products of small matrices."""
+    import numpy as np
+
+    matrix = np.full((_MATRIX, _MATRIX), 1 / _MATRIX)
+
+    def work(number: float) -> None:
+        for _ in range(round(number)):
+            matrix @ matrix
+
+    work(100)
+    return work
+
+
+def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: Any) -> None:
+    """Run one stage; what the process of a stage does from its start to its end."""
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # an interrupt is the parent's, which ends this process
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    os.environ.update({f"{name}_NUM_THREADS": "1" for name in _BLAS_THREADS})
+    try:
+        stage = Stage(job, pipes, state)
+        program = _loop(job.program) if isinstance(job.program, str) else None
+        parent.send("ready")
+        start = parent.recv()
+        time.sleep(max(0.0, start - clock()))
+        if program:
+            program(stage)
+        else:
+            _follow(stage, job.program)
+        state.value = b"has ended"
+        actions = [
+            (kind, i, begin - start, end - start) for kind, i, begin, end in stage.report.actions
+        ]
+        parent.send(stage.report._replace(actions=actions))
+    except Exception as error:  # whatever a reader's loop raises
+        parent.send(_told(error))
+    parent.poll(None)  # what it sent may still be on its way to a neighbour
+
+
+def _follow(stage: Stage, row: Any) -> None:
+    for kind, microbatch in row:
+        stage.recv(kind, microbatch)
+        stage.compute(kind, microbatch)
+        stage.send(kind, microbatch)
+
+
+def _loop(source: str) -> Callable[[Stage], object]:
+    names: dict[str, Any] = {}
+    exec(compile(source, _LOOP, "exec"), names)
+    return next(value for name, value in names.items() if name != "__builtins__")
+
+
+def _told(error: Exception) -> str:
+    """Return an error in one line, with the line of the reader's loop."""
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == _LOOP
+    ]
+    where = f" (line {lines[-1]} of your loop)" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as its parent is gone, however that ended."""
+    if parent := parent_process():
+        parent.join()
+        os._exit(1)
+
+
+# In the notebook's kernel
+
+
+def source_of(program: Callable[[Stage], object]) -> str:
+    """Return the source of a reader's loop, which the processes run.
+
+    Raises
+    ------
+    InvalidValue
+        It has no source, or is not a function made by `def`.
+    """
+    expected = "expected a function of one argument, made by def in a cell or a file"
+    try:
+        source = textwrap.dedent(inspect.getsource(program))
+    except (OSError, TypeError):
+        source = ""
+    if not source.startswith("def "):
+        raise InvalidValue("run_stages", [("program", program, expected)])
+    return source
+
+
+def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
+    """Run one process per job; whatever happens, none is left.
+
+    Parameters
+    ----------
+    jobs : sequence of Job
+        Of all ranks, in order; those with `ranks=1` have no neighbours.
+    timeout : float
+        Seconds after which processes of which none goes on are ended.
+
+    Returns
+    -------
+    list of Report, float
+        Of every process, and the seconds until all had started.
+
+    Raises
+    ------
+    InvalidSchedule
+        No process goes on: says what each of them waits for.
+    PipelabError
+        A process failed: says which, and why.
+    """
+    context, began = get_context("spawn"), clock()
+    pipes: list[dict[int, Connection]] = [{} for _ in jobs]
+    for left, job in enumerate(jobs[:-1]):
+        if job.ranks > 1:
+            pipes[left][left + 1], pipes[left + 1][left] = context.Pipe()
+    states = [context.RawArray("c", 120) for _ in jobs]
+    ends = [context.Pipe() for _ in jobs]
+    parts = zip(jobs, pipes, (theirs for _, theirs in ends), states, strict=True)
+    processes = [context.Process(target=_process, args=part, daemon=True) for part in parts]
+    reports = [own for own, _ in ends]
+    with _ended(
+        processes,
+        [*reports, *(theirs for _, theirs in ends), *(p for of in pipes for p in of.values())],
+    ):
+        for process in processes:
+            process.start()
+        _heard(processes, reports, states, _STARTING)
+        started = clock() - began
+        start = clock() + 0.01
+        for report in reports:
+            report.send(start)
+        return _heard(processes, reports, states, timeout), started
+
+
+@contextmanager
+def _ended(processes: Sequence[Any], connections: Sequence[Connection]) -> Iterator[None]:
+    """End all processes and close what joined them, whatever happens in between."""
+    try:
+        yield
+    finally:
+        started = [process for process in processes if process.pid is not None]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.join()
+            process.close()
+        for connection in connections:
+            connection.close()
+
+
+def _heard(
+    processes: Sequence[Any], reports: Sequence[Connection], states: Sequence[Any], timeout: float
+) -> list[Any]:
+    """Return what every process says next, unless one fails or none goes on for so long."""
+    said: dict[int, Any] = {}
+    before, since = [b""], clock()
+    while len(said) < len(processes):
+        left = {reports[rank]: rank for rank in range(len(processes)) if rank not in said}
+        ended = {process.sentinel: rank for rank, process in enumerate(processes)}
+        for one in wait([*left, *ended], 0.05):
+            rank = left[one] if one in left else ended[one]
+            if not reports[rank].poll():  # it has nothing more to say
+                code = processes[rank].exitcode
+                raise PipelabError(f"rank {rank} failed: its process ended with code {code}")
+            said[rank] = reports[rank].recv()
+            if isinstance(said[rank], str) and said[rank] != "ready":
+                raise PipelabError(f"rank {rank} failed: {said[rank]}")
+        now = [state.value for state in states]
+        if now != before:
+            before, since = now, clock()
+        elif clock() - since > timeout:
+            stands = [f"rank {rank} {text.decode()}" for rank, text in enumerate(now)]
+            raise InvalidSchedule(
+                stands, f"this program hangs (no progress for {timeout:.3g} s) and"
+            )
+    return [said[rank] for rank in range(len(processes))]

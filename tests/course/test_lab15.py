@@ -1,0 +1,324 @@
+"""Notebook 15: a pipeline of processes does what its program says, is measured, and leaves no process behind."""
+
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab import course
+from pipelab.course import n15
+
+MS = pl.StageCosts(5, 5, 5, unit="ms")
+
+
+def _rows(name, ranks=4, microbatches=8):
+    schedule = pl.schedule(name, ranks, microbatches)
+    return [[(action.kind, action.microbatch) for action in row] for row in schedule.actions]
+
+
+def my_1f1b(stage):
+    def run(kind, i):
+        stage.recv(kind, i)
+        stage.compute(kind, i)
+        stage.send(kind, i)
+
+    ahead = min(stage.ranks - 1 - stage.rank, stage.microbatches)
+    for i in range(ahead):
+        run("F", i)
+    for i in range(ahead, stage.microbatches):
+        run("F", i)
+        run("B", i - ahead)
+    for i in range(stage.microbatches - ahead, stage.microbatches):
+        run("B", i)
+
+
+def gpipe(stage):
+    for kind in "FB":
+        for i in range(stage.microbatches):
+            stage.recv(kind, i)
+            stage.compute(kind, i)
+            stage.send(kind, i)
+
+
+def never_sends(stage):
+    for kind in "FB":
+        for i in range(stage.microbatches):
+            stage.recv(kind, i)
+            stage.compute(kind, i)
+
+
+def never_receives(stage):
+    for i in range(stage.microbatches):
+        stage.compute("F", i)
+        stage.send("F", i)
+
+
+def runs_for_ever(stage):
+    while stage.rank == 1:
+        pass
+
+
+def fails_on_rank_2(stage):
+    if stage.rank == 2:
+        raise KeyError("a name")
+    gpipe_without_its_source(stage)  # noqa: F821
+
+
+def all_but_the_last(stage):
+    for i in range(stage.microbatches - 1):
+        stage.recv("F", i)
+        stage.compute("F", i)
+        stage.send("F", i)
+
+
+def one_at_a_time(stage):
+    for i in range(stage.microbatches):
+        for kind in "FB":
+            stage.recv(kind, i)
+            stage.compute(kind, i)
+            stage.send(kind, i)
+
+
+def two_ahead(stage):
+    ahead = min(stage.microbatches, 2 * (stage.ranks - 1 - stage.rank))
+    order = [("F", i) for i in range(ahead)]
+    for i in range(stage.microbatches):
+        order += [("F", i + ahead)] * (i + ahead < stage.microbatches) + [("B", i)]
+    for kind, i in order:
+        stage.recv(kind, i)
+        stage.compute(kind, i)
+        stage.send(kind, i)
+
+
+@pytest.fixture(autouse=True)
+def _no_process_is_left():
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("name", ["GPipe", "1F1B", "ZBH1"])
+def test_processes_run_the_rows_in_their_order_and_never_early(name):
+    run = course.run_stages(_rows(name), MS, name=name)
+    measured, simulated = run.measured, run.simulated
+    assert rows_of(measured.schedule) == _rows(name)
+    assert simulated.makespan == pl.simulate(pl.schedule(name, 4, 8), MS).makespan
+    stated = simulated.end - simulated.start
+    assert (measured.end - measured.start >= stated - 0.01).all()
+    assert (measured.end >= simulated.end - 0.01).all()
+    # nothing starts before what it waits for has ended
+    for arrival in measured.arrivals:
+        assert (measured.start >= arrival - 1e-9).all()
+    assert run.excess > 0
+    assert 0 < run.transit < 1000
+    assert 0 < run.startup < 60
+
+
+def rows_of(schedule):
+    return [[(action.kind, action.microbatch) for action in row] for row in schedule.actions]
+
+
+def test_a_loop_of_the_readers_own_runs_by_its_source():
+    run = course.run_stages(my_1f1b, MS, microbatches=5, ranks=3)
+    assert rows_of(run.measured.schedule) == _rows("1F1B", 3, 5)
+    assert run.measured.schedule.name == "my_1f1b"
+
+
+@pytest.mark.slow
+def test_a_slow_stage_and_a_slow_link_are_those_of_the_costs():
+    costs = pl.StageCosts([5, 5, 20, 5], [5, 5, 20, 5], 5, comm=[0, 0, 30], unit="ms")
+    run = course.run_stages(_rows("1F1B"), costs)
+    took = run.measured.end - run.measured.start
+    slow = run.measured.columns.stage == 2
+    assert took[slow].min() >= 20 - 0.01
+    sent = run.measured.messages
+    far = run.measured.columns.stage[sent.maker] + run.measured.columns.stage[sent.taker] == 5
+    assert (sent.arrives - sent.leaves)[far].min() >= 30 - 0.01
+    assert far.sum() == 16
+
+
+def test_what_hangs_is_found_within_its_timeout():
+    """And before it, nothing is called hanging: a stage may take longer than the timeout."""
+    began = time.perf_counter()
+    with pytest.raises(pl.errors.InvalidSchedule) as error:
+        course.run_stages(never_sends, MS, timeout=0.5)
+    assert time.perf_counter() - began < 20
+    assert str(error.value).startswith("this program hangs (no progress for 0.62 s) and cannot be")
+    assert error.value.defects[1:] == tuple(
+        f"rank {rank} waits for the activations of microbatch 0 from rank {rank - 1}"
+        for rank in (1, 2, 3)
+    )
+    assert error.value.defects[0] == "rank 0 waits for the gradient of microbatch 0 from rank 1"
+    slow = pl.StageCosts(300, 1, 1, unit="ms")
+    run = course.run_stages(_rows("1F1B", 2, 1), slow, timeout=0.1)
+    assert run.measured.makespan > 600
+
+
+@pytest.mark.slow
+def test_a_loop_that_never_ends_is_ended():
+    with pytest.raises(pl.errors.InvalidSchedule, match="rank 0 has ended"):
+        course.run_stages(runs_for_ever, MS, timeout=0.5)
+
+
+@pytest.mark.slow
+def test_messages_that_no_pipe_holds_let_1f1b_hang_and_not_gpipe():
+    with pytest.raises(pl.errors.InvalidSchedule, match=r"rank 3 sends B0 to rank 2"):
+        course.run_stages(_rows("1F1B"), MS, message_bytes=2**22, timeout=0.5)
+    course.run_stages(_rows("GPipe"), MS, message_bytes=2**22)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (fails_on_rank_2, r"rank \d failed: (KeyError: 'a name' \(line 3|NameError: .* \(line 4)"),
+        (never_receives, r"rank \d failed: ValueError: F0 is computed before recv\('F', 0\) \(line 3"),
+    ],
+)  # fmt: skip
+def test_an_error_in_a_process_is_told_with_its_rank_and_line(program, says):
+    with pytest.raises(pl.PipelabError, match=says):
+        course.run_stages(program, MS)
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_told():
+    def kill():
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.01)
+        children[0].kill()
+
+    threading.Thread(target=kill).start()
+    with pytest.raises(pl.PipelabError, match=r"rank \d failed: its process ended with code"):
+        course.run_stages(never_sends, MS, timeout=10)
+
+
+def test_an_interrupt_ends_the_processes():
+    main = threading.get_ident()
+
+    def interrupt():
+        while len(multiprocessing.active_children()) < 4:
+            time.sleep(0.01)
+        time.sleep(0.2)
+        signal.pthread_kill(main, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        course.run_stages(never_sends, MS, timeout=60)
+
+
+_PARENT = """
+import os, signal, threading, time, multiprocessing
+import pipelab as pl
+from pipelab import course
+
+def die():
+    while len(multiprocessing.active_children()) < 4:
+        time.sleep(0.01)
+    time.sleep(1)
+    print(*(child.pid for child in multiprocessing.active_children()), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    threading.Thread(target=die).start()
+    rows = [[("F", 0), ("B", 0)], [("B", 0), ("F", 0)]] * 2
+    course.run_stages(rows, pl.StageCosts(1, 1, 1, unit="ms"), timeout=100)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name != "posix", reason="kills its parent by a signal")
+def test_processes_end_with_a_kernel_that_is_killed(tmp_path):
+    (tmp_path / "parent.py").write_text(_PARENT.replace('("B", 0), ("F", 0)', '("F", 0), ("F", 1)'))
+    run = subprocess.run(
+        [sys.executable, "parent.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    children = [int(pid) for pid in run.stdout.split()]
+    assert len(children) == 4, run.stderr
+    for _ in range(100):
+        left = [pid for pid in children if _runs(pid)]
+        if not left:
+            break
+        time.sleep(0.1)
+    assert left == []
+
+
+def _runs(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+            return stat.read().split(")")[1].split()[0] != "Z"  # ended, and nobody has asked
+    except FileNotFoundError:
+        return os.path.isdir("/proc") is False
+
+
+@pytest.mark.slow
+def test_what_computes_takes_its_time_alone_and_longer_where_cores_are_shared():
+    one = course.run_stages(
+        _rows("GPipe", 1, 4), pl.StageCosts(10, 10, 10, unit="ms"), work="compute"
+    )
+    assert one.measured.makespan > 0.5 * one.simulated.makespan
+    assert 0.05 < course.cores_for(2) < 2.5
+
+
+def test_costs_without_unit_and_what_is_no_function_are_refused():
+    with pytest.raises(pl.errors.InvalidValue, match='expected costs with unit="ms"'):
+        course.run_stages(_rows("GPipe"), pl.StageCosts(1, 1, 1))
+    with pytest.raises(pl.errors.InvalidValue, match="made by def"):
+        course.run_stages(lambda stage: None, MS)
+
+
+@pytest.mark.slow
+def test_the_figure_has_the_measured_lanes_above_the_simulated_ones():
+    run = course.run_stages(_rows("ZBH1", 2, 3), MS, name="ZB-H1")
+    figure = course.plot_measured(run)
+    assert figure.layout.title.text.startswith("ZB-H1: measured ")
+    bars = {"y": set(), "y2": set()}
+    for trace in figure.data:
+        if trace.name != "idle":
+            bars[trace.yaxis or "y"] |= set(np.round(np.array(trace.base, float), 6))
+    assert bars["y"] == set(np.round(run.measured.start, 6))
+    assert bars["y2"] == set(np.round(run.simulated.start, 6))
+
+
+# the exercises
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (my_1f1b, "right, it keeps the rule on all 2 inputs"),
+        (gpipe, "the last rank holds 2 microbatches. Hint: that is GPipe"),
+        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 2, so it waits more"),
+        (two_ahead, "rank 0 holds 7 microbatches, and 1F1B 4. Hint: how many"),
+        (never_sends, "hangs (no progress for 1.18 s) and cannot be run: rank 0 waits for"),
+        (all_but_the_last, "Hint: every rank runs a forward and a backward of every microbatch"),
+        (never_receives, "Hint: a rank receives what an action needs before it computes it"),
+        (fails_on_rank_2, "failed: "),
+        (7, "expected the function itself, as `def my_1f1b(stage):` makes it"),
+    ],
+)
+def test_a_loop_is_right_or_told_why_not(program, says):
+    assert says.lower() in str(course.check("15.2", program)).lower()
+
+
+@pytest.mark.slow
+def test_a_loop_whose_time_is_wrong_is_not_right(monkeypatch):
+    monkeypatch.setattr(n15, "_MOST_EXCESS", -1.0)
+    assert "the order is right, and it takes" in str(course.check("15.2", my_1f1b))
+
+
+@pytest.mark.slow
+def test_half_a_point_is_for_gpipe():
+    exercise = n15.EXERCISES["15.2"]
+    assert exercise.points(gpipe)[0] == 0.5
+    assert exercise.points(never_sends)[0] == 0
+    assert exercise.points(my_1f1b)[0] == 1
