@@ -231,7 +231,9 @@ def make_map(target: Path, tests: Sequence[str], limit: float) -> None:
             known.lines[own] = {test: sorted(lines) for test, lines in by_test.items()}
             known.digest[own] = digest(root / own)
         target.write_text(json.dumps(vars(known)), encoding="utf-8")
-    print(f"{len(known.lines)} files, {len(known.seconds)} test files, {sum(known.seconds.values()):.0f} s")
+    print(
+        f"{len(known.lines)} files, {len(known.seconds)} test files, {sum(known.seconds.values()):.0f} s"
+    )
     for test in known.failed:
         print(f"fails without a fault: {test}")
 
@@ -313,7 +315,10 @@ def show(chosen: Iterable[Fault], limit: float) -> bool:
         found = shown(fault, limit)
         good = found == (fault.right, fault.wrong) and found[0] != found[1]
         fine &= good
-        print(f"{fault.id}: {found[0]!r} → {found[1]!r}{'' if good else '  NOT AS WRITTEN'}", flush=True)
+        print(
+            f"{fault.id}: {found[0]!r} → {found[1]!r}{'' if good else '  NOT AS WRITTEN'}",
+            flush=True,
+        )
     return fine
 
 
