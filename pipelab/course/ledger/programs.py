@@ -460,7 +460,9 @@ P, M = 4, 8  # ranks and microbatches of its tests
 ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
 
 
-pipeline = published.PipelineScheduler
+def pipeline(*configuration: Any, **more: Any) -> published.PipelineScheduler:
+    """The steps of one rank."""
+    return published.PipelineScheduler(*configuration, **more)
 
 
 def steps_of(steps: list[published.Step], kind: str) -> int:
