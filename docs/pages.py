@@ -13,9 +13,9 @@ from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 
 import pipelab as pl
-from pipelab.cli.static.formulas import mathml
-from pipelab.cli.static.one_page import with_outputs_as_html
-from pipelab.cli.static.run import executed
+from pipelab.cli.static_pages.formulas import mathml
+from pipelab.cli.static_pages.one_page import with_outputs_as_html
+from pipelab.cli.static_pages.run import executed
 from pipelab.cli.student import without_solutions
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.figures.live import plotly_js

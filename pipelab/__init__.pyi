@@ -49,7 +49,7 @@ from .widgets.watch import watch_solve as watch_solve
 
 # Plans: files, and settings of inference engines
 from .io.plans import load_placement as load_placement, save as save
-from .io.engines.launch import settings as settings
+from .io.serving.launch import settings as settings
 
 # Names of one subject, each in a module of its own; and the error that all are
 from . import course as course

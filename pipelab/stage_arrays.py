@@ -11,8 +11,8 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
-from pipelab.layer_runs import runs_of
 from pipelab.problem import ModelLike, Problem, Workload, answered, fits_in
+from pipelab.spans import spans_of
 
 
 class StageTables(NamedTuple):
@@ -39,7 +39,7 @@ def stage_tables(
     composition: np.ndarray,
     batch_split: str,
 ) -> StageTables:
-    """`costs.stage` for every composition and every kind of run of layers (`runs_of(model)`).
+    """`costs.stage` for every composition and every kind of run of layers (`spans_of(model)`).
 
     Parameters
     ----------
@@ -89,7 +89,7 @@ def _one_by_one(
     batch_split: str,
 ) -> StageTables:
     """Of a model that has `stage` alone."""
-    runs = runs_of(model)
+    runs = spans_of(model)
     starts, sizes = runs.examples
     shape = len(composition), len(starts)
     throughput, memory = np.empty(shape), np.zeros((shape[0], len(kinds), shape[1]))
@@ -123,7 +123,7 @@ def _refuse_positions(
 
     Each layer alone is looked at, and of every number of layers the last ones: where the head is.
     """
-    runs, last = runs_of(model), model.layers
+    runs, last = spans_of(model), model.layers
     spans = {(i, i + 1) for i in range(last)} | {(i, last) for i in range(last)}
     for start, stop in sorted(spans):
         kind = int(runs.kind[start, stop - start - 1])

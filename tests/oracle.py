@@ -13,8 +13,8 @@ import numpy as np
 import pipelab as pl
 import roofline_oracle
 from pipelab.costs import LayerTimes
-from pipelab.layer_runs import runs_of
 from pipelab.problem import StageCost, link_unit
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import StageTables
 
 
@@ -334,7 +334,7 @@ class TableCosts:
         return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
-        s = runs_of(model)
+        s = spans_of(model)
         spans = list(zip(s.layers.tolist(), s.weight.tolist(), s.work.tolist(), strict=True))
         mixtures = [
             tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n))

@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 import pipelab as pl
-from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
+from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.transformer import LatentAttention
 
 BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}

@@ -202,7 +202,7 @@ def static(
     student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
 ) -> None:
     """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
-    from pipelab.cli.static import static_copy
+    from pipelab.cli.static_pages import static_copy
 
     pages = static_copy(folder, notebooks, student=student, progress=True)
     print(f"{len(pages)} pages; begin with {pages[0]}")

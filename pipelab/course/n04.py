@@ -21,7 +21,7 @@ from pipelab.course.pictures import (
     plot_lines,
     plot_rows,
 )
-from pipelab.engine.methods.type_count import average_link, list_options
+from pipelab.engine.methods.counts_and_averages import average_link, list_options
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list

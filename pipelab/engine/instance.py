@@ -1,6 +1,6 @@
 """A problem as arrays, made once: what GPUs can be exchanged, what a stage of them yields, and what links carry.
 
-A stage is a *composition* (how many GPUs of each type) with a kind of *span* (`layer_runs`). No search behind this
+A stage is a *composition* (how many GPUs of each type) with a kind of *span* (`spans`). No search behind this
 table asks the cost model again; `evaluate` recomputes every answer. A placement is as fast as its slowest stage or
 link, so its rate is one of finitely many, and the search for the best is a search in a sorted list.
 
@@ -27,8 +27,8 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.count import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
-from pipelab.layer_runs import Spans, runs_of
 from pipelab.problem import Problem, StageCost, link_unit
+from pipelab.spans import Spans, spans_of
 from pipelab.stage_arrays import (
     StageTables,
     mixes_as_slowest,
@@ -115,7 +115,7 @@ class Instance:
     @property
     def spans(self) -> Spans:
         """The kinds of span."""
-        return runs_of(self.problem.model)
+        return spans_of(self.problem.model)
 
     @cached_property
     def largest(self) -> int:
@@ -508,7 +508,7 @@ def _tables(
     problem: Problem, types: Sequence[GPU], composition: np.ndarray, deadline: Deadline
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rate and seconds of every composition with every kind of span; shape (C, U) each."""
-    spans = len(runs_of(problem.model).layers)
+    spans = len(spans_of(problem.model).layers)
     rate, seconds = np.zeros((len(composition), spans)), np.full((len(composition), spans), np.inf)
     step = max(1, _CELLS_AT_ONCE // (len(types) * spans))
     for i in range(0, len(composition), step):
@@ -538,7 +538,7 @@ def _largest(problem: Problem) -> int:
 def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
     """Raise `TooLarge` where there are more compositions of a stage than can be listed."""
     number = number_of_compositions(problem, types)
-    if number * max(len(runs_of(problem.model).layers), len(types)) > _MOST_CELLS:
+    if number * max(len(spans_of(problem.model).layers), len(types)) > _MOST_CELLS:
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {len(types)} types of GPU in stages of up to "
             f"{_largest(problem)}; with batch_split='even', same_type_stages=True or a smaller max_gpus_per_stage "

@@ -23,9 +23,9 @@ from pipelab.engine.walk import Found, Limit, Walk, Weight
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.spans import spans_of
 
 Verdict = Literal["yes", "no", "not answered"]
 SETS = "list limit"  # sets of classes were too many to list
@@ -81,7 +81,7 @@ def possible(walk: Walk) -> bool:
     """Whether the GPUs of a part may hold all layers: a bound that takes no program."""
     stages = walk.stages
     layers = stages.problem.model.layers
-    return stages.links.narrowed or stages.holdable(runs_of(stages.problem.model).layers) >= layers
+    return stages.links.narrowed or stages.holdable(spans_of(stages.problem.model).layers) >= layers
 
 
 def least(

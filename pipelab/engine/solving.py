@@ -15,6 +15,7 @@ from pipelab.engine.methods.attained import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.cost import solve_for_cost
+from pipelab.engine.methods.counts_and_averages import solve_type_count
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.engine.methods.latency import solve_for_latency
@@ -26,7 +27,6 @@ from pipelab.engine.methods.rules import (
 )
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
-from pipelab.engine.methods.type_count import solve_type_count
 from pipelab.engine.options import check_options, refuse_training
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest

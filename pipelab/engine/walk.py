@@ -41,8 +41,8 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlo
 from pipelab.engine.stages import OUTSIDE, Stages
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
-from pipelab.layer_runs import Spans, runs_of
 from pipelab.placement import Placement
+from pipelab.spans import Spans, spans_of
 
 _UNITS = (
     1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
@@ -149,7 +149,7 @@ class Walk:
 
     @property
     def _spans(self) -> Spans:
-        return runs_of(self.stages.problem.model)
+        return spans_of(self.stages.problem.model)
 
     @property
     def _layers(self) -> int:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.baselines import plot_comparison
 from pipelab.figures.classes import plot_classes
-from pipelab.figures.curves import plot_sweep, plot_trade_off
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
@@ -18,6 +17,7 @@ from pipelab.figures.placed import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.figures.progress import plot_progress
+from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training import training_gantt
 
 if TYPE_CHECKING:

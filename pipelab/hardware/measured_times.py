@@ -17,8 +17,8 @@ from pipelab.files.whole_files import path_of
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.measurement_files import Stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
-from pipelab.layer_runs import runs_of
 from pipelab.problem import CostModel, Problem, StageCost, link_unit
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import (
     StageTables,
     memory_parts,
@@ -329,7 +329,7 @@ class Measured:
 
         def longest(b: np.ndarray) -> np.ndarray:
             seconds = np.stack(
-                [self._seconds(kind.type, runs_of(model).layers, b) for kind in kinds], axis=1
+                [self._seconds(kind.type, spans_of(model).layers, b) for kind in kinds], axis=1
             )
             return np.where(there, seconds, 0.0).max(axis=1)
 

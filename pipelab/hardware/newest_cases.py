@@ -18,7 +18,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest
 from pipelab.fields import Positive, checked, python_value
-from pipelab.files.case_files import (
+from pipelab.files.case_tables import (
     PoolRow,
     check_names,
     number_of,

@@ -29,9 +29,9 @@ from pipelab.fields import (
     described,
     python_value,
 )
-from pipelab.hardware.engines import Engine, load_engines
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
+from pipelab.hardware.serving_engines import Engine, load_engines
 from pipelab.hardware.training_memory import (
     ADAM_BYTES,
     UPDATE_BYTES,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, checked
-from pipelab.layer_runs import Spans, spans_of
+from pipelab.spans import Spans, spans_from_factors
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -417,7 +417,7 @@ class Transformer:
             sums["full"], sums["full_dense"] = (
                 list(map(float, column)) for column in zip(*pairs, strict=True)
             )
-        found = spans_of(
+        found = spans_from_factors(
             self.layers, self.weight_factors, self.work_factors, first=first, last=last, **sums
         )
         # Where embedding and head are one matrix, a span with both ends holds it once.

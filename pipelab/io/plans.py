@@ -18,8 +18,8 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
 from pipelab.files.csv_cells import plain
 from pipelab.files.whole_files import path_of, read_json, write_to
-from pipelab.io.schedule_files import to_csv
-from pipelab.io.trace_files import chrome_trace
+from pipelab.io.chrome_traces import chrome_trace
+from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, link_unit
 from pipelab.schedules import Schedule

@@ -19,7 +19,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
-from pipelab.files.case_files import (
+from pipelab.files.case_tables import (
     PoolRow,
     check_names,
     number_of,

@@ -14,8 +14,8 @@ from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
-from pipelab.layer_runs import runs_of
 from pipelab.problem import ModelLike, Problem, StageCost, Workload
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import StageTables
 
 
@@ -344,7 +344,7 @@ class LinearThroughput:
         StageTables
             For each candidate and each kind of span of layers.
         """
-        runs = runs_of(model)
+        runs = spans_of(model)
         work, weight = runs.work, runs.weight
         size = composition.sum(axis=1)
         present = (composition > 0)[:, :, None]

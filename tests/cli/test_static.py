@@ -17,9 +17,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 import pipelab as pl
 from lab_session import CHROMIUM
-from pipelab.cli.static import client, static_copy
-from pipelab.cli.static.formulas import typeset, typeset_html
-from pipelab.cli.static.one_page import NOTE, figure_html, figure_of_state, page, still
+from pipelab.cli.static_pages import kernel_client, static_copy
+from pipelab.cli.static_pages.formulas import typeset, typeset_html
+from pipelab.cli.static_pages.one_page import NOTE, figure_html, figure_of_state, page, still
 from pipelab.engine.formulations.joint import joint_formulation
 from pipelab.files import paths
 from pipelab.files.paths import notebook_files
@@ -374,7 +374,7 @@ def test_a_reply_that_woke_nobody_is_found_within_a_second():
             looked.append(milliseconds)
             return len(looked) > 1
 
-    class Channel(client._Channel):
+    class Channel(kernel_client._Channel):
         def __init__(self):
             self.socket = Socket()
 

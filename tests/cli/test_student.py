@@ -8,7 +8,7 @@ import pytest
 
 from pipelab.cli.command_line import main
 from pipelab.cli.lab import copy_notebooks
-from pipelab.cli.static.site import _files
+from pipelab.cli.static_pages.site import _files
 from pipelab.cli.student import without_solutions
 from pipelab.files.paths import notebooks_dir
 
@@ -65,7 +65,7 @@ def test_the_command_copies_them_and_overwrites_nothing(tmp_path, monkeypatch, c
 
 def test_pages_for_students_have_no_solutions(tmp_path, monkeypatch):
     assert [name for name in _files(None, student=True) if "/" in name] == []
-    from pipelab.cli.static import site
+    from pipelab.cli.static_pages import site
 
     monkeypatch.setattr(site, "executed", lambda notebook, name: _read(name))
     pages = site.static_copy(tmp_path / "pages", ["01_splitting_layers"], student=True)

@@ -8,10 +8,10 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab import layer_runs
+from pipelab import spans
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
-from pipelab.layer_runs import spans_of
+from pipelab.spans import spans_from_factors
 
 
 @pytest.mark.quick(4)
@@ -77,10 +77,10 @@ def test_single_gpu_knows_them(seed):
 
 
 def test_spans_with_the_same_layers_in_another_order_are_one_kind():
-    spans = spans_of(4, (0.1, 0.2, 0.3, 0.1), None)
+    spans = spans_from_factors(4, (0.1, 0.2, 0.3, 0.1), None)
     assert spans.kind[0, 2] == spans.kind[1, 2]  # 0.1 + 0.2 + 0.3 and 0.2 + 0.3 + 0.1
-    assert spans_of(4, (2.0,) * 4, None).uniform
-    assert spans_of(4, (2.0,) * 4, None).weight.tolist() == [2, 4, 6, 8]
+    assert spans_from_factors(4, (2.0,) * 4, None).uniform
+    assert spans_from_factors(4, (2.0,) * 4, None).weight.tolist() == [2, 4, 6, 8]
 
 
 @pytest.mark.parametrize("spread", [1.0, 1e9])
@@ -89,7 +89,7 @@ def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
     factors = list(rng.uniform(0.5, 1.5, layers))
     factors[10] /= spread
     factors[20:22], factors[60:62] = (0.7, 0.9), (0.9, 0.7)
-    spans = spans_of(layers, tuple(factors), None)
+    spans = spans_from_factors(layers, tuple(factors), None)
     for first, size in ((0, 1), (10, 1), (0, 150), (7, 100), (149, 1)):
         found = spans.weight[spans.kind[first, size - 1]]
         assert found == pytest.approx(math.fsum(factors[first : first + size]), rel=1e-14, abs=0)
@@ -100,5 +100,5 @@ def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
 
 def test_a_model_does_not_take_the_spans_of_another_that_had_its_identity(monkeypatch):
     one, other = (pl.Model("m", n, 256, 1024, 0.001) for n in (3, 5))
-    monkeypatch.setitem(layer_runs._KNOWN, id(one), (lambda: other, layer_runs.runs_of(other)))
-    assert len(layer_runs.runs_of(one).layers) == 3
+    monkeypatch.setitem(spans._KNOWN, id(one), (lambda: other, spans.spans_of(other)))
+    assert len(spans.spans_of(one).layers) == 3

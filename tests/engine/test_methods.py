@@ -12,10 +12,10 @@ import pipelab as pl
 from pipelab import course
 from pipelab.engine.formulations.joint import twins
 from pipelab.engine.methods import single_gpu
+from pipelab.engine.methods.counts_and_averages import build as build_type_count
+from pipelab.engine.methods.counts_and_averages import list_options, most_layers
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
-from pipelab.engine.methods.type_count import build as build_type_count
-from pipelab.engine.methods.type_count import list_options, most_layers
 from pipelab.engine.solvers import scip
 from pipelab.figures.growth import plot_search_growth
 

@@ -19,7 +19,7 @@ from pipelab.engine.schedules import (
     with_idle,
 )
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.io.schedule_files import to_csv
+from pipelab.io.torch_csv import to_csv
 from pipelab.schedules import Action
 
 DATA = Path(__file__).parents[1] / "data"

@@ -18,7 +18,7 @@ from pipelab.course.n08 import published_bubbles, published_interleaved_rate
 from pipelab.course.published_programs import Panic, PipelineClock, PipelineScheduler, Step
 from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.io.trace_files import chrome_trace
+from pipelab.io.chrome_traces import chrome_trace
 from pipelab.writeup.linear_rates import with_link_units
 
 ONE = pl.StageCosts(forward=1, backward_input=1, backward_weight=1)

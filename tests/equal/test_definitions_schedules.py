@@ -29,7 +29,7 @@ FAMILY = {
     [
         ("pipelab.simulator", ("engine", "io", "figures", "widgets", "hardware")),
         ("pipelab.engine.schedules", ("io", "figures", "widgets", "engine.timeline")),
-        ("pipelab.engine.timeline", ("io.schedule_files", "io.trace_files", "figures", "widgets")),
+        ("pipelab.engine.timeline", ("io.torch_csv", "io.chrome_traces", "figures", "widgets")),
     ],
 )
 def test_nothing_is_imported_upward(module, above):

@@ -9,7 +9,7 @@ import pipelab as pl
 from pipelab.display import KIND_COLOURS
 from pipelab.figures.gantt_traces import busiest_kind
 from pipelab.figures.gantts import MOST_BARS, gantt_widget
-from pipelab.io.trace_files import chrome_trace
+from pipelab.io.chrome_traces import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
 

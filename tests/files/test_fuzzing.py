@@ -26,7 +26,7 @@ from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.files.paths import data_dir
 from pipelab.hardware.measurement_files import Stated, measurements_of
 from pipelab.io.plans import save_placement
-from pipelab.io.schedule_files import to_csv
+from pipelab.io.torch_csv import to_csv
 
 DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
 LOOK = settings(

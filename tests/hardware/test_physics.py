@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.engines import load_engines
+from pipelab.hardware.serving_engines import load_engines
 
 LLAMA = pl.load_model("Llama-3-8B")
 

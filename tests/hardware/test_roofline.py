@@ -16,10 +16,10 @@ from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.layers import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
-from pipelab.hardware.engines import Engine
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.layer_runs import runs_of
+from pipelab.hardware.serving_engines import Engine
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import stage_tables
 from pipelab.writeup.linear_rates import with_link_units
 
@@ -87,7 +87,7 @@ def test_tables_are_the_stages(seed):
         ]
         first = int(rng.integers(model.layers))
         for last in range(first + 1, model.layers + 1):
-            kind = runs_of(model).kind[first, last - first - 1]
+            kind = spans_of(model).kind[first, last - first - 1]
             cost = problem.costs.stage(
                 model, problem.workload, gpus, range(first, last), problem.batch_split
             )
@@ -133,7 +133,7 @@ def test_ends_alone_differ_and_links_bind(seed):
     factors = [tuple(float(x) for x in (e[0], *[1.0] * (m - 2), e[1])[:m]) for e in ends]
     model = dataclasses.replace(problem.model, weight_factors=factors[0], work_factors=factors[1])
     problem = dataclasses.replace(problem, model=model, batch_split="even")
-    assert runs_of(model).alike_inside
+    assert spans_of(model).alike_inside
     best, result = oracle.best(problem), pl.solve(problem, "aggregated")
     assert result.status == ("infeasible" if best is None else "optimal")
     assert best is None or result.throughput == pytest.approx(best, rel=1e-9)

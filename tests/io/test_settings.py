@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.io.engines import rules
-from pipelab.io.engines.plan import EnginePlan
+from pipelab.io.serving import rules
+from pipelab.io.serving.plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = (

@@ -14,7 +14,7 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantts import gantt_parts, plot_timelines
 from pipelab.figures.live import as_json
 from pipelab.figures.makespans import plot_makespans
-from pipelab.io.trace_files import chrome_trace
+from pipelab.io.chrome_traces import chrome_trace
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import (
     Measure,

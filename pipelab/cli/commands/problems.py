@@ -128,7 +128,7 @@ def settings(
     output: Annotated[Text, option("Write the script to this file.")] = None,
 ) -> None:
     """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
-    from pipelab.io.engines.launch import settings as translated
+    from pipelab.io.serving.launch import settings as translated
 
     problem, plan = _planned(case_or_plan, context.obj, case)
     if plan is None:

@@ -37,9 +37,9 @@ from pipelab.course.n05 import leave_out
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.methods.counts_and_averages import average_link
 from pipelab.engine.methods.joint import gigabytes, joint_lp_bound, joint_program, joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size
-from pipelab.engine.methods.type_count import average_link
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate

@@ -16,7 +16,8 @@ prices when multiplied by the greatest ratio of a rate to a price,
 
 (Farley's bound), and `pricing` gives that at all rates at once. It leaves out the number of GPUs in one
 pipeline, so the bound holds all the more; `Generation.generate_exactly` counts them. Where a load is to be
-served at the least price, the same is done with the rent added to the dual price.
+served at the least price, the same is done with the rent q added to the dual price: a token/s then costs at least
+1 / ρ, and what was added is taken off again, so no deployment costs less than load / ρ - u · N.
 
 A pipeline of a better deployment than the best so far has a rate of at least p · n - slack, where slack
 is the distance from the bound: no pipeline is above p · n, so one that is further below alone leaves the deployment
@@ -542,7 +543,7 @@ class Generation:
         if (np.array(gpus) > self.demand.counts).any():
             return self.take(Column(offer.counted(path), gpus, offer, ()))
         stages = offer.in_order(path)
-        if offer.loses(stages):
+        if offer.is_slowed(stages):
             self._loose.add(offer)
         return self.take(Column(offer.attained(stages), gpus, offer, stages))
 

@@ -3,7 +3,8 @@
 At a rate t, the cheapest stage for a span is the cheapest composition that reaches t with it. The next stage must be
 reached over a link that carries t, so a path remembers in which *way* its last stage is left: stages whose GPUs
 have the same links to all others are left in one way, and those with the same links from all others are entered
-in one. One dynamic program over the layers and the ways to leave, vectorised over rates.
+in one. If A and B reach each other at 10 GB/s and both reach C at 1 GB/s, there are two ways: that of A and B, and
+that of C. One dynamic program over the layers and the ways to leave, vectorised over rates.
 """
 
 from collections.abc import Iterator
@@ -117,7 +118,7 @@ class Paths:
         return self._reached(stage, self._hops(kappa, which), deadline).min(axis=2)
 
     def cheapest(self, prices: np.ndarray, kappa: float, rate: int) -> tuple[list[StageOf], float]:
-        """The stages of the cheapest path at one rate, and the seconds of a traversal."""
+        """The stages of the cheapest path at one rate, which must have one, and the seconds of a traversal."""
         which = np.array([rate])
         stage, row = self._stages(prices, kappa, which)
         hop = self._hops(kappa, which)

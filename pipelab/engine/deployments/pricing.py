@@ -1,13 +1,13 @@
 """What can be offered to the GPUs, and the least price of a pipeline of every rate at once.
 
-An *offer* is a workload with a range of numbers in flight. Its table of stages has memory for the first of them,
-and its pipelines count with what the last of them would yield: no pipeline with a number of the range attains more
-(`engine.attainable`). Ranges that matter are halved.
+An *offer* is a workload with a range of numbers in flight. It is a relaxation: a stage needs memory for the first of
+them only, and a pipeline counts with what the last of them would yield. So no pipeline with a number of the range
+attains more (`engine.attainable`), and with a single number nothing is relaxed. Ranges that matter are halved.
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage for a span
 is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path over links that carry t
 (`paths`). With n in flight a pipeline attains t only if a traversal takes at most n·w / t seconds, w tokens in a
-microbatch. That limit on a sum is taken into the price: with κ ≥ 0 per second,
+microbatch. That limit on a sum is taken into the price (a Lagrangian relaxation): with κ ≥ 0 per second,
 
     Σ (price + κ · seconds) - κ · n·w / t
 
@@ -36,9 +36,9 @@ from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
-from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.spans import spans_of
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATES = 200  # where numbers in flight are limited: steps of the logarithm
@@ -88,7 +88,7 @@ class Offer:
     @cached_property
     def span(self) -> np.ndarray:
         """The kind of span by first layer and number of layers less one."""
-        return runs_of(self.problem.model).kind
+        return spans_of(self.problem.model).kind
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -167,7 +167,11 @@ class Offer:
 
     @cached_property
     def asked(self) -> tuple[np.ndarray, np.ndarray]:
-        """Rates at which paths are sought, ascending, and for each the highest rate that it stands for; shape (T,)."""
+        """Rates at which paths are sought, ascending, and for each the highest rate that it stands for; shape (T,).
+
+        Without a limit on time a rate stands for itself. With one, points are asked for themselves, and what is just
+        above a point for all up to the next.
+        """
         stages = self.stage_rates
         if math.isinf(self.tokens):  # the rate of a pipeline is that of a stage or of a link
             rates = self.rates
@@ -319,7 +323,7 @@ class Offer:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
         return self._evaluated(stages)[0]
 
-    def loses(self, stages: tuple[StageOf, ...]) -> bool:
+    def is_slowed(self, stages: tuple[StageOf, ...]) -> bool:
         """Whether a pipeline attains less than the rate of its slowest stage or link."""
         attained, rate = self._evaluated(stages)
         return attained < rate * (1 - ONE_ANSWER) or not attained
@@ -338,7 +342,7 @@ class Offer:
     def in_order(self, stages: Sequence[StageOf]) -> tuple[StageOf, ...]:
         """The stages as they are, or class by class where inner layers are identical and that is faster."""
         given = tuple(stages)
-        if not runs_of(self.problem.model).alike_inside or len(given) < 4:
+        if not spans_of(self.problem.model).alike_inside or len(given) < 4:
             return given
         inner = sorted(given[1:-1], key=lambda stage: (stage[1], stage[0]))
         other = (given[0], *inner, given[-1])

@@ -17,9 +17,9 @@ import numpy as np
 from pipelab.candidates import stage_gpus
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.tolerances import SOLVER
-from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import stage_tables
 
 
@@ -167,7 +167,7 @@ def list_candidates(
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
-    spans, parts = runs_of(problem.model), []
+    spans, parts = spans_of(problem.model), []
     for first in starts:  # by first layer, then by number of layers, then by set
         deadline.check()
         kinds = spans.kind[first, : problem.model.layers - first]
@@ -195,7 +195,7 @@ def stage_rates(
     counts = _membership(sets, len(problem.cluster)) @ of_kind
     # Sets with the same kinds of GPU behave identically: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
-    rate, fits = np.empty((2, len(composition), len(runs_of(problem.model).layers)))
+    rate, fits = np.empty((2, len(composition), len(spans_of(problem.model).layers)))
     for part in _parts(len(composition), 5 * len(kinds) * rate.shape[1]):
         deadline.check()
         tables = stage_tables(

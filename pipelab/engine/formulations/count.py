@@ -17,8 +17,8 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.errors import TooLarge
-from pipelab.layer_runs import runs_of
 from pipelab.problem import Problem
+from pipelab.spans import spans_of
 from pipelab.stage_arrays import stage_tables
 from pipelab.writeup.linear_rates import LinearThroughput
 
@@ -117,7 +117,7 @@ def starts_and_ends(
     first_layers : iterable of int, optional
         Layers at which a segment may start; by default all.
     """
-    runs, layers = runs_of(problem.model), problem.model.layers
+    runs, layers = spans_of(problem.model), problem.model.layers
     if (
         first_layers is None and runs.uniform
     ):  # from layer i there are as many segments as sizes up to M - i that fit

@@ -44,8 +44,8 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incide
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.fields import given
-from pipelab.layer_runs import Spans, runs_of
 from pipelab.problem import Problem
+from pipelab.spans import Spans, spans_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -342,7 +342,7 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    alike, stages = runs_of(problem.model).alike_inside, stages_of(problem, rate)
+    alike, stages = spans_of(problem.model).alike_inside, stages_of(problem, rate)
     for by in ("whole stages", "links") if alike else ("position",):
         held, _ = most_held(problem, stages, rate, by != "whole stages")
         if held < problem.model.layers:
@@ -389,7 +389,7 @@ class _Stage(NamedTuple):
 
 def stages_of(problem: Problem, rate: float) -> list[_Stage]:
     """List the stages of a rate, by class; the cost model is asked for each kind of span."""
-    classes, spans = gpu_classes(problem.cluster), runs_of(problem.model)
+    classes, spans = gpu_classes(problem.cluster), spans_of(problem.model)
     layers = problem.model.layers
     kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
     examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
@@ -526,7 +526,7 @@ def _enough(instance: Instance, prices: DualPrices) -> bool:
 def _stages_at(instance: Instance, threshold: float) -> _Priced:
     """What reaches the rate; of runs of identical layers only the longest, which decides."""
     model = instance.problem.model
-    groups, spans_of_kind = _positions(model.layers, runs_of(model))
+    groups, spans_of_kind = _positions(model.layers, spans_of(model))
     draws, holds = [], []
     reach = Reach(instance, threshold)
     for parts, seconds in reach.choices + reach.in_nodes_by_type:

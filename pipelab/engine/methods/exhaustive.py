@@ -17,9 +17,9 @@ from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.objective import status_and_bound
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
-from pipelab.layer_runs import runs_of
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.spans import spans_of
 
 
 def count_placements(problem: Problem) -> dict[int, int]:
@@ -181,7 +181,7 @@ class _Search:
         self.layers = problem.model.layers
         self.sets = sets
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
-        self.span = runs_of(problem.model).kind.tolist()  # [first layer][layers - 1]
+        self.span = spans_of(problem.model).kind.tolist()  # [first layer][layers - 1]
         self.link = links.tolist()
         self.top = self.enough = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]

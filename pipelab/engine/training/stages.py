@@ -22,9 +22,9 @@ from pipelab.engine.instance import Instance, apart, by_class, instance_of
 from pipelab.engine.timeline.placed import in_training
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import stage_report
-from pipelab.layer_runs import Spans
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, answered, fits_in
+from pipelab.spans import Spans
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each

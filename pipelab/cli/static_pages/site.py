@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelab.cli.static.one_page import page, title_of
-from pipelab.cli.static.run import executed
+from pipelab.cli.static_pages.one_page import page, title_of
+from pipelab.cli.static_pages.run import executed
 from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.live import plotly_js

@@ -66,7 +66,7 @@ class Spans:
         return all((kinds == kinds[0]).all() for kinds in inner)
 
 
-def spans_of(
+def spans_from_factors(
     layers: int,
     weight_factors: Sequence[float] | None,
     work_factors: Sequence[float] | None,
@@ -81,7 +81,7 @@ def spans_of(
 
     Examples
     --------
-    >>> spans_of(3, (2.0, 1.0, 1.0), None).weight.tolist()
+    >>> spans_from_factors(3, (2.0, 1.0, 1.0), None).weight.tolist()
     [1.0, 2.0, 2.0, 3.0, 4.0]
     """
     factors = (weight_factors, work_factors, *others.values())
@@ -141,7 +141,7 @@ def _sums(
 _KNOWN: dict[int, tuple[Callable[[], ModelLike | None], Spans]] = {}
 
 
-def runs_of(model: ModelLike) -> Spans:
+def spans_of(model: ModelLike) -> Spans:
     """Return the different kinds of consecutive layers of a model; computed once per model.
 
     Raises
@@ -159,7 +159,7 @@ def runs_of(model: ModelLike) -> Spans:
             seen = weakref.ref(model, lambda _: _KNOWN.pop(key, None))
         except TypeError:  # a named tuple, or slots: kept, so that no other gets its identity
             seen = lambda: model  # noqa: E731
-        _KNOWN[key] = seen, spans_of(model.layers, *_factors(model))
+        _KNOWN[key] = seen, spans_from_factors(model.layers, *_factors(model))
     return _KNOWN[key][1]
 
 

@@ -18,10 +18,10 @@ from pipelab.engine.timeline.placed import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
-from pipelab.io.engines import vllm_over_ray
-from pipelab.io.engines.plan import EnginePlan, Host, Hosts, rpc_servers
-from pipelab.io.engines.rules import check, engine_rules
-from pipelab.io.schedule_files import to_csv
+from pipelab.io.serving import ray_order
+from pipelab.io.serving.plan import EnginePlan, Host, Hosts, rpc_servers
+from pipelab.io.serving.rules import check, engine_rules
+from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -131,7 +131,7 @@ def settings(
     times the microbatches in flight of its attainable rate. How many tokens a microbatch has, vLLM, llama.cpp and
     TensorRT-LLM decide at every step; only SGLang takes the batch. `gpu_memory_utilization` and its
     like are what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or what
-    the plan needs on its fullest GPU. The templates in `pipelab/io/engines/templates` name
+    the plan needs on its fullest GPU. The templates in `pipelab/io/serving/templates` name
     the engine's code that reads each setting.
 
     Examples
@@ -176,7 +176,7 @@ def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
     check(plan)
     if plan.engine == "vLLM":
-        plan = vllm_over_ray.in_rays_order(plan)
+        plan = ray_order.in_rays_order(plan)
     template = _templates().get_template(f"{plan.engine}.sh.j2")
     serves = not engine_rules()[plan.engine].trains
     filled: Any = template.make_module({"plan": plan, "serves": serves})
@@ -198,7 +198,7 @@ def _templates() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     made = Environment(
-        loader=PackageLoader("pipelab.io.engines"),
+        loader=PackageLoader("pipelab.io.serving"),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
@@ -208,5 +208,5 @@ def _templates() -> "Environment":
     )
     made.filters["lines"] = lambda text: [line for line in text.splitlines() if line.strip()]
     made.globals |= {"counted": counted, "to_csv": to_csv, "rpc_servers": rpc_servers}
-    made.globals["ties"] = vllm_over_ray.ties
+    made.globals["ties"] = ray_order.ties
     return made

@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
-from pipelab.cli.static.formulas import typeset, typeset_html
+from pipelab.cli.static_pages.formulas import typeset, typeset_html
 from pipelab.figures.live import figure_html
 
 if TYPE_CHECKING:
