@@ -101,8 +101,8 @@ def _generated(_app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _reference() -> str:
-    """Every public name, in the order and with the headings of the stubs `__init__.pyi`; then rules and errors."""
-    lines = []
+    """Every public name once, in the order and with the headings of the stubs `__init__.pyi`; then rules and errors."""
+    lines, seen = [], set[str]()
     for package in (pl, pl.hardware, pl.writeup, pl.course):
         lines.append(f"\n## `{package.__name__}`\n")
         stub = Path(str(package.__file__)).with_suffix(".pyi").read_text(encoding="utf-8")
@@ -110,6 +110,9 @@ def _reference() -> str:
             if line.startswith("# ") and not line.startswith(("# The public", "# ruff")):
                 lines.append(f"\n### {line.removeprefix('# ')}\n")
             for name in re.findall(r"\b(\w+) as \1\b", line):
+                if name in seen:
+                    continue
+                seen.add(name)
                 lines.append(f"```{{eval-rst}}\n{_entry(package, name)}```\n")
     for module in (pl.splits, pl.errors):
         members = f".. automodule:: {module.__name__}\n   :members:\n   :noindex:\n"

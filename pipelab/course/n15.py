@@ -227,6 +227,11 @@ def plot_measured(run: Run, finding: str = "") -> "Figure":
     -------
     plotly.graph_objects.Figure
         In ms from the common start.
+
+    Raises
+    ------
+    InvalidValue
+        The title is no text.
     """
     ends = run.measured.makespan, run.simulated.makespan
     above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"

@@ -240,7 +240,7 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     Returns
     -------
     pandas.DataFrame
-        Per group `rows`, the `median` of |error|, and its quantiles `low` (10%) and `high` (90%);
+        Per group `rows`, the `median` of abs(error), and its quantiles `low` (10%) and `high` (90%);
         the index is (phase, GPUs that cut a layer, engine), "all" standing for the rest.
     """
     import pandas as pd

@@ -758,7 +758,7 @@ def test_the_first_deployment_for_a_load_is_not_the_whole_fleet(monkeypatch):
     monkeypatch.setattr(first_placements, "_SECONDS", 5.0)  # however busy the machine is
     problem = of_eight_types(same_type_stages=True)
     fleet = sum(gpu.usd_per_hour for gpu in problem.cluster.gpus)
-    for seconds in (0, 1, 60):
+    for seconds in (0, 1, 8):
         found = pl.deploy(problem, at_least=500, time_limit=seconds)
         assert found.throughput >= 500
         assert found.usd_per_hour < fleet / 10

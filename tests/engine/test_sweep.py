@@ -366,10 +366,11 @@ def test_so_does_one_that_leaves_no_trace():
         assert pool.submit(quiet, make, POINTS).result().complete
 
 
+_IMPORTED = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
 SCRIPT = """
     import sys, time
     import pipelab as pl
-    sys.path.insert(0, {tests!r})
+    sys.path[:0] = {tests!r}
     from test_sweep import POINTS, make
     def slow(**point):
         time.sleep(0.4)
@@ -384,9 +385,7 @@ SCRIPT = """
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 1), (signal.SIGINT, 2)])
 def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number, jobs):
     file, script = tmp_path / "sweep.csv", tmp_path / "run.py"
-    script.write_text(
-        textwrap.dedent(SCRIPT.format(tests=str(Path(__file__).parent), file=str(file), jobs=jobs))
-    )
+    script.write_text(textwrap.dedent(SCRIPT.format(tests=_IMPORTED, file=str(file), jobs=jobs)))
     options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
     with subprocess.Popen([sys.executable, str(script)], **options) as process:
         deadline = time.monotonic() + 60

@@ -127,7 +127,7 @@ def site(tmp_path_factory):
         patch.setattr(pages, "executed", _drawn_in_the_first_cell)
         patch.setattr(pages, "notebooks_of_the_course", lambda: notebooks_of_the_course()[:1])
         claims = pl.course.reproduce(["boostr"])
-        patch.setattr(pl, "reproduce", lambda: claims)
+        patch.setattr(pl.course, "reproduce", lambda: claims)
         complaints = io.StringIO()
         app = Sphinx(
             ROOT,
