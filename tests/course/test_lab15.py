@@ -99,8 +99,9 @@ def two_ahead(stage):
 
 @pytest.fixture(autouse=True)
 def _no_process_is_left():
+    before = set(multiprocessing.active_children())  # a sweep's workers stay for the next one
     yield
-    assert multiprocessing.active_children() == []
+    assert set(multiprocessing.active_children()) <= before
 
 
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "ZBH1"])
