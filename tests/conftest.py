@@ -17,7 +17,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # Numbered cases are random problems: the first few are in the fast subset, some more in every run,
 # and all of them in the one at night. `@pytest.mark.quick(n)` and `@pytest.mark.daily(n)` at a test say other numbers.
-QUICK, DAILY = 10, 12
+QUICK, DAILY = 8, 8
 WAITS = {"installed", "ledger"}  # fixtures: a wheel, built and unpacked; every claim, computed
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n09.plot_sensitivity",

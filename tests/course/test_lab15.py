@@ -188,10 +188,12 @@ def test_an_error_in_a_process_is_told_with_its_rank_and_line(program, says):
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_told():
+    before = set(multiprocessing.active_children())
+
     def kill():
-        while not (children := multiprocessing.active_children()):
+        while not (children := set(multiprocessing.active_children()) - before):
             time.sleep(0.01)
-        children[0].kill()
+        children.pop().kill()
 
     threading.Thread(target=kill).start()
     with pytest.raises(pl.PipelabError, match=r"rank \d failed: its process ended with code"):
