@@ -15,9 +15,9 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
-# Numbered cases are random problems: the first few are in the fast subset, some more in every run,
-# and all of them in the one at night. `@pytest.mark.quick(n)` and `@pytest.mark.daily(n)` at a test say other numbers.
-QUICK, DAILY = 8, 8
+# Numbered cases are random problems: every run has the first few, and the one at night the rest.
+# `@pytest.mark.quick(n)` at a test says how many of its cases are in the fast subset.
+DAILY = 8
 WAITS = {"installed", "ledger"}  # fixtures: a wheel, built and unpacked; every claim, computed
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n09.plot_sensitivity",
@@ -32,15 +32,11 @@ def _mark_by_case(items):
     for item in items:
         name, _, case = item.nodeid.partition("[")
         cases[name] += 1
-        numbered = case.rstrip("]").isdecimal()
-        quick, daily = (
-            mark.args[0] if (mark := item.get_closest_marker(which)) else few if numbered else None
-            for which, few in (("quick", QUICK), ("daily", DAILY))
-        )
-        nightly = daily is not None and cases[name] > daily
+        quick = item.get_closest_marker("quick")
+        nightly = case.rstrip("]").isdecimal() and cases[name] > DAILY
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
         waits = waits or item.name in SLOW_EXAMPLES
-        if waits or nightly or (quick is not None and cases[name] > quick):
+        if waits or nightly or (quick and cases[name] > quick.args[0]):
             item.add_marker(pytest.mark.slow)
         if nightly:
             item.add_marker(pytest.mark.nightly)

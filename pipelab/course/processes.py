@@ -30,7 +30,7 @@ _STARTING = 60.0  # seconds after which a process that has not started is given 
 
 
 class Job(NamedTuple):
-    """What one process is told."""
+    """What one process is given."""
 
     rank: int
     ranks: int

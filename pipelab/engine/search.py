@@ -53,14 +53,19 @@ def used(problem: Problem, what: str, placement: Placement) -> float:
 
 
 def walks(
-    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], at_least: float = 0.0
+    reach: Reach,
+    uses: Mapping[str, float] | np.ndarray,
+    most: Mapping[str, float],
+    at_least: float = 0.0,
 ) -> Iterator[Walk]:
     """The programs of one question, one for each part of the cluster.
 
     Parameters
     ----------
-    uses, most : mapping
-        What is to be least, and what must not be exceeded: "gpus", "price", "seconds", "stages".
+    uses : mapping, or float array of shape (K,)
+        What is to be least: "gpus", "price", "seconds", "stages"; or a price for a GPU of each type.
+    most : mapping
+        What must not be exceeded.
     at_least : float
         Nothing has less of what is to be least.
 
@@ -73,7 +78,10 @@ def walks(
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
-        cost = weight_of(uses, stages.classes)
+        if isinstance(uses, np.ndarray):
+            cost = Weight(uses[part.type_of], 0.0, 0.0)
+        else:
+            cost = weight_of(uses, stages.classes)
         yield Walk(stages, cost, limits, at_least=at_least, deadline=reach.deadline)
 
 

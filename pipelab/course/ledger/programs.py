@@ -460,11 +460,6 @@ P, M = 4, 8  # ranks and microbatches of its tests
 ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
 
 
-def pipeline(*configuration: Any, **more: Any) -> published.PipelineScheduler:
-    """The steps of one rank."""
-    return published.PipelineScheduler(*configuration, **more)
-
-
 def steps_of(steps: list[published.Step], kind: str) -> int:
     """Steps of one type."""
     return sum(step.kind == kind for step in steps)
@@ -498,7 +493,7 @@ def even_left_empty(layers: int, stages: int) -> Shown:
 @scheduler(product(range(1, 4), range(4)), REFUSES)
 def stage_0(stages: int, rank: int) -> Shown:
     """this_stage: a rank that does not exist gets stage 0"""
-    found, _ = pipeline(stages, rank).this_stage()
+    found, _ = published.PipelineScheduler(stages, rank).this_stage()
     return (
         (f"stage {found}", refusal("StageRankOutOfRange", rank, stages)) if found != rank else None
     )
@@ -578,7 +573,7 @@ def flops_overflow(flops: list[int], stages: int) -> Shown:
 @scheduler(product(range(1, 3), range(2)), REFUSES)
 def without_layers(stages: int, layers: int) -> Shown:
     """this_stage: without layers it says that there are no stages"""
-    panic = panics(pipeline(stages, total_layers=layers).this_stage)
+    panic = panics(published.PipelineScheduler(stages, total_layers=layers).this_stage)
     return (panic, refusal("InsufficientLayers", layers, stages)) if panic else None
 
 
@@ -663,7 +658,10 @@ def unsent(stages: int, microbatches: int) -> Shown:
     How: steps of all ranks; up to 3 ranks and 2 microbatches
     Remark: Run as listed, two ranks or more wait for ever.
     """
-    orders = (pipeline(stages, rank).schedule_steps(microbatches) for rank in range(stages))
+    orders = (
+        published.PipelineScheduler(stages, rank).schedule_steps(microbatches)
+        for rank in range(stages)
+    )
     names = [step.kind for order in orders for step in order]
     waits = names.count("WaitBackward")
     sends = sum("Send" in name and name != "SendActivations" for name in names)
@@ -699,7 +697,7 @@ def ahead(stages: int, microbatches: int) -> Shown:
 @scheduler(product(range(3), range(3)), REFUSES)
 def order_for_nobody(stages: int, rank: int) -> Shown:
     """GPipe: a rank that does not exist gets an order"""
-    steps = pipeline(stages, rank).schedule_steps(1)
+    steps = published.PipelineScheduler(stages, rank).schedule_steps(1)
     return (
         (f"{len(steps)} steps", refusal("StageRankOutOfRange", rank, stages))
         if rank >= stages
@@ -710,14 +708,16 @@ def order_for_nobody(stages: int, rank: int) -> Shown:
 @scheduler(product(range(1, 3), range(4)), REFUSES)
 def panics_by_arithmetic(stages: int, rank: int) -> Shown:
     """1F1B: a rank that does not exist panics by arithmetic"""
-    panic = panics(pipeline(stages, rank, "1F1B").schedule_steps, 1)
+    panic = panics(published.PipelineScheduler(stages, rank, "1F1B").schedule_steps, 1)
     return (panic, refusal("StageRankOutOfRange", rank, stages)) if panic else None
 
 
 @scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
 def configured_ignored(configured: int, microbatches: int) -> Shown:
     """schedule_steps: the configured number of microbatches is ignored"""
-    steps = pipeline(1, num_micro_batches=configured).schedule_steps(microbatches)
+    steps = published.PipelineScheduler(1, num_micro_batches=configured).schedule_steps(
+        microbatches
+    )
     return forwards(steps_of(steps, "Forward"), configured)
 
 
@@ -747,9 +747,12 @@ def tests_of_the_scheduler() -> object:
     """
     even, by_flops = published.seed_even, published.seed_by_flops
     gpipe = published.scheduler_bubble_fraction_gpipe
-    first, last = pipeline(P, 0), pipeline(P, P - 1)
+    first, last = published.PipelineScheduler(P, 0), published.PipelineScheduler(P, P - 1)
     ends = first.is_first_stage, last.is_last_stage, first.is_last_stage, last.is_first_stage
-    short, middle = pipeline(3).schedule_steps(3), published.scheduler_1f1b(P, M).actions[1]
+    short, middle = (
+        published.PipelineScheduler(3).schedule_steps(3),
+        published.scheduler_1f1b(P, M).actions[1],
+    )
     made = published.MicroBatch(3, [1.0, 2.0, 3.0], (1, 3), True)
     texts = refusal("ZeroStages"), refusal("StageRankOutOfRange", 5, P)
     answers = {
@@ -765,7 +768,8 @@ def tests_of_the_scheduler() -> object:
         "first and last": [end() for end in ends] == [True, True, False, False],
         "GPipe's steps": kinds(published.scheduler_gpipe(2, 4).actions[0]) == "FFFFBBBB",
         "messages": [steps_of(short, kind) for kind in ("Forward", "SendActivations")] == [3, 3],
-        "the third stage": pipeline(P, 2, total_layers=8).this_stage() == (2, range(4, 6)),
+        "the third stage": published.PipelineScheduler(P, 2, total_layers=8).this_stage()
+        == (2, range(4, 6)),
         "1F1B's steps": sorted(kinds(middle)) == sorted("FB" * M),
         "a microbatch": (made.micro_batch_id, made.shape, len(made.data)) == (3, (1, 3), 3),
         "texts of errors": "num_stages" in texts[0] and "5" in texts[1],

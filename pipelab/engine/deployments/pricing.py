@@ -31,9 +31,8 @@ from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.instance import Instance
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import possible
+from pipelab.engine.search import possible, walks
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
-from pipelab.engine.walk import Limit, Walk, Weight
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
@@ -271,9 +270,8 @@ class Offer:
     ) -> tuple[list[StageOf] | None, float]:
         """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
 
-        The bound is infinite if there is none, and minus infinity if sets of classes were left out.
-
-        The stage-flow program (`engine.walk`) with these prices as what is to be least.
+        By the stage-flow program (`engine.walk`) with these prices as what is to be least. The bound is infinite
+        if there is none, and minus infinity if sets of classes were left out.
 
         Raises
         ------
@@ -281,17 +279,10 @@ class Offer:
         """
         limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
         reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
-        for part, stages in reach.parts():
-            weight = Weight(prices[part.type_of], 0.0, 0.0)
-            mosts = [Limit(Weight(0.0 * prices[part.type_of], 1.0, 0.0), limit * (1 + ONE_ANSWER))]
-            if part.one_stage:
-                mosts.append(Limit(Weight(0.0 * prices[part.type_of], 0.0, 1.0), 1.0))
-            limits = tuple(own for own in mosts if own.most < math.inf)
-            walk = Walk(stages, weight, limits, deadline=deadline)
-            if not possible(walk):
-                continue
+        most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
+        for walk in filter(possible, walks(reach, prices, most)):
             found = walk.least()
-            bound = min(bound, -math.inf if stages.links.narrowed else found.bound)
+            bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
             if found.placement is not None:
                 own = self.stages_of(found.placement)
                 paid = float(prices @ np.sum([gpus for _, gpus in own], axis=0))

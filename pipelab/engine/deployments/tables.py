@@ -61,7 +61,6 @@ class MixTables:
         self.offer, self.deadline = offer, deadline
         self._last: tuple[int, Stages, list[np.ndarray]] | None = None
         self.shape = tuple((offer.table.classes.count + 1).tolist())
-        self.thresholds = offer.rates
 
     def fit(self) -> bool:
         """Whether a table takes a moment: numbers of it times the stages that may end at each."""
@@ -105,7 +104,7 @@ class MixTables:
         self, look: Callable[[int], np.ndarray], known: Callable[[], np.ndarray]
     ) -> Iterator[None]:
         """Look at rates until no range between two of them may hold more than what is known."""
-        ranges = [(0, len(self.thresholds), look(0))]
+        ranges = [(0, len(self.offer.rates), look(0))]
         while ranges:
             yield
             first, end, least = ranges.pop()
@@ -129,7 +128,7 @@ class MixTables:
         most = np.where(np.isfinite(least), np.inf, 0.0)
         if np.isfinite(self.offer.tokens):
             most = self.offer.tokens / least
-        return np.minimum(self.thresholds[index], most)
+        return np.minimum(self.offer.rates[index], most)
 
     def stages(self, index: int, mix: tuple[int, ...]) -> tuple[StageOf, ...]:
         """The stages of a pipeline of the least time that uses just this mix."""
@@ -172,7 +171,7 @@ class MixTables:
         if self._last is not None and self._last[0] == index:
             return self._last[1:]
         self.deadline.check()
-        reach = Reach(self.offer.table, float(self.thresholds[index]), timed=True)
+        reach = Reach(self.offer.table, float(self.offer.rates[index]), timed=True)
         stages = reach.stages(whole(reach.instance, reach.hop))
         links, enter = stages.links, stages.links.enter[stages.link_kind].tolist()
         layers = len(self.offer.span)

@@ -210,11 +210,11 @@ def _of_full_pipelines(
         rate = given(point.throughput)
         return pairs.yields(given(point.placement)) >= rate * (1 - ONE_ANSWER)
 
-    told: dict[Result, Result] = {}
+    given_out: dict[Result, Result] = {}
 
     def of_problem(point: Result) -> Result:
         """The point of the problem itself; the same one every time."""
-        return told.setdefault(point, replace(point, problem=pairs.problem))
+        return given_out.setdefault(point, replace(point, problem=pairs.problem))
 
     def tell(point: Result) -> None:
         attained.append(attains(point))
