@@ -150,7 +150,7 @@ class Cluster:
         Raises
         ------
         InvalidValue
-            A count is no whole number, a link names a type that is not in `counts`, nothing is
+            A count is not a whole number, a link names a type that is not in `counts`, nothing is
             given for a type or pair that needs it, or `GPU` or `Cluster` refuses a number.
 
         Examples

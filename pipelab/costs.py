@@ -64,10 +64,7 @@ def link_rate(problem: Problem, bandwidth_gb_per_s: Any) -> Any:
 def refuse_transfers(what: str, unit: str) -> None:
     """Refuse links that are not counted in tokens, and so have no time; `what` was called."""
     if unit != "tokens":
-        remedy = "costs=dataclasses.replace(problem.costs, link_units='tokens')"
-        expected = (
-            f"expected 'tokens', so that links have a time: dataclasses.replace(problem, {remedy})"
-        )
+        expected = "expected 'tokens', so that links have a time: pl.writeup.with_link_units(problem, 'tokens')"
         raise InvalidValue(what, [("costs.link_units", unit, expected)])
 
 

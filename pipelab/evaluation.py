@@ -261,7 +261,7 @@ def evaluate(problem: Problem, placement: Any) -> Any:
         are listed; memory is checked only if there is no other. Or two pipelines of a deployment
         share a GPU.
     InvalidValue
-        `problem` is no Problem, or `placement` no Placement and no Deployment.
+        `problem` is not a Problem, or `placement` is neither a Placement nor a Deployment.
 
     Examples
     --------

@@ -341,7 +341,7 @@ class CostModel(Protocol):
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s, unless the model has another `link_unit`.
+            In tokens/s, unless the model has another unit as `link_units`.
         """
 
 
@@ -422,7 +422,7 @@ class Problem:
         self.costs.check(self)
 
     def with_in_flight(self, number: int | None) -> "Problem":
-        """The same problem with so many microbatches in flight.
+        """The same problem with this number of microbatches in flight.
 
         Parameters
         ----------
@@ -458,7 +458,7 @@ class Problem:
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s, or the cost model's own `link_unit`; of the shape that was given.
+            In tokens/s, or the cost model's own `link_units`; of the shape that was given.
 
         Raises
         ------
@@ -598,7 +598,7 @@ def answered(
 
 
 def _number(value: Any) -> Any:
-    """Python's own of what numpy counted."""
+    """Convert a NumPy scalar to a Python number."""
     return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
 
 

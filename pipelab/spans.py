@@ -95,12 +95,12 @@ def spans_from_factors(
             work,
             dict(zip(others, rest, strict=True)),
         )
-    runs = layers * (layers + 1) // 2
-    if runs > _MOST_SPANS:
+    spans = layers * (layers + 1) // 2
+    if spans > _MOST_SPANS:
         raise TooLarge(
-            f"{layers:,} layers that differ have {runs:,} runs, which are told apart one by one; take fewer layers, "
+            f"{layers:,} layers that differ have {spans:,} spans, each of which is computed; take fewer layers, "
             "or blocks of several layers as one",
-            {"runs": runs},
+            {"spans": spans},
         )
     start, size = np.meshgrid(np.arange(layers), np.arange(1, layers + 1), indexing="ij")
     inside = start + size <= layers

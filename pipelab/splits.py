@@ -233,7 +233,7 @@ def count_splits(layers: int, stages: int) -> int:
     Raises
     ------
     InvalidValue
-        A number is no whole number of at least 1.
+        A number is not a whole number of at least 1.
 
     Examples
     --------

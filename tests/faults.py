@@ -210,14 +210,8 @@ def make_map(target: Path, tests: Sequence[str], limit: float) -> None:
         arguments = ["-m", "coverage", "run", f"--rcfile={settings}", *PYTEST]
         path = os.pathsep.join([str(root.parent), os.environ.get("PYTHONPATH", "")])
         arguments = [*arguments, "-p", "faults_notes", *tests]
-        before, os.environ["PYTHONPATH"] = os.environ.get("PYTHONPATH"), path
-        try:
-            status, said = run(root, arguments, limit, **{NOTES: str(notes)})
-        finally:
-            if before is None:
-                del os.environ["PYTHONPATH"]
-            else:
-                os.environ["PYTHONPATH"] = before
+        paths = os.pathsep.join([str(root), path])
+        status, said = run(root, arguments, limit, **{NOTES: str(notes), "PYTHONPATH": paths})
         if status not in (0, FAILED) or not notes.exists():
             raise SystemExit(f"no map: pytest ended with {status}\n{said[-4000:]}")
         found, known = coverage.CoverageData(str(data)), Map(**json.loads(notes.read_text()))

@@ -81,7 +81,7 @@ def grade_folder(
             row["output"] = str(error)
         else:
             row |= {"score": result["score"], "output": result["output"]}
-            row |= {test["name"][-4:]: test["score"] for test in result["tests"]}
+            row |= {test["number"]: test["score"] for test in result["tests"]}
         rows.append(row)
     named = sorted({name for row in rows for name in row if name in EXERCISES})
     return pd.DataFrame(rows, columns=["copy", "score", *named, "output"])
@@ -102,7 +102,7 @@ def grade(
     each : float
         Seconds for a cell, which is interrupted then; the next one begins.
     seed : int
-        Where it is positive, functions are also tried on as many inputs that no notebook shows,
+        If it is positive, functions are also tried on as many inputs that no notebook shows,
         drawn with this number.
 
     Returns
@@ -283,6 +283,7 @@ def _test(name: str, stated: str | None, stopped: str, seed: int) -> dict[str, A
     missing = stopped or "its check is gone from the notebook"
     points, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
     return {
+        "number": name,
         "name": f"exercise {name}",
         "score": points or 0,
         "max_score": 1,

@@ -1,22 +1,35 @@
 """Notebook 15, A pipeline that runs: its measured timeline, and a loop to write; `processes` has the processes."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from random import Random
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import MinLen
+from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.course.exercises import Exercise, Function, Given, drawn
 from pipelab.course.processes import Job, Report, Row, Stage, run_jobs, source_of
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidValue, PipelabError
+from pipelab.errors import InvalidSchedule, InvalidValue, PipelabError
+from pipelab.fields import (
+    Count,
+    Natural,
+    NotNegative,
+    checked_arguments,
+    checked_value,
+    described,
+    is_list,
+    python_value,
+)
 from pipelab.figures.gantts import plot_timelines
-from pipelab.schedules import Schedule
+from pipelab.schedules import LARGEST_SIZE, Schedule
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -69,16 +82,30 @@ class Run:
         return self.measured.makespan / self.simulated.makespan - 1
 
 
+_Costs = Annotated[StageCosts, InstanceOf(), described('StageCosts(..., unit="ms")')]
+_Work = Annotated[Literal["wait", "compute"], described('"wait" or "compute"')]
+_Name = Annotated[str, described("text")]
+
+_Action = Annotated[
+    tuple[Literal["F", "I", "B", "W"], Annotated[Natural, BeforeValidator(python_value)]],
+    BeforeValidator(lambda action: tuple(action) if is_list(action) else action),
+    described('an action such as ("F", 0)'),
+]
+_SomeActions = Annotated[list[_Action], MinLen(1), described("at least one action")]
+_Rows = Annotated[list[_SomeActions], MinLen(1), described("at least one rank's row of actions")]
+
+
+@checked_arguments
 def run_stages(
     program: Sequence[Row] | Callable[[Stage], object],
-    costs: StageCosts,
-    microbatches: int = 8,
-    ranks: int = 4,
+    costs: _Costs,
+    microbatches: Count = 8,
+    ranks: Count = 4,
     *,
-    name: str = "",
-    work: Literal["wait", "compute"] = "wait",
-    message_bytes: int = 0,
-    timeout: float = 2.0,
+    name: _Name = "",
+    work: _Work = "wait",
+    message_bytes: Natural = 0,
+    timeout: NotNegative = 2.0,
 ) -> Run:
     """Run a pipeline in processes, one per rank, and measure when each of them does what.
 
@@ -101,7 +128,8 @@ def run_stages(
         What every message carries besides. What a pipe does not hold makes the sender wait until
         it is received.
     timeout : float
-        Seconds after which a program that does not go on is ended.
+        Seconds after which a program that does not go on is ended; the longest actions and the
+        longest message count in addition.
 
     Returns
     -------
@@ -111,12 +139,13 @@ def run_stages(
     Raises
     ------
     InvalidSchedule
-        No process goes on: says what each of them waits for. Or the order that was run lacks
-        actions.
+        No process goes on: says what each of them waits for. Or the rows repeat an action, or the
+        order that was run lacks actions.
     InvalidValue
-        The costs are not in ms, or a function has no source.
+        An argument does not fit: rows without actions or with an unknown kind, costs that are not in
+        ms or not one per rank, a function without source.
     PipelabError
-        A process failed: says which, and why.
+        A process failed: says which, and why. Or the processes have not started within a minute.
     """
     if costs.unit != "ms":
         raise InvalidValue("run_stages", [("costs", costs.unit, 'expected costs with unit="ms"')])
@@ -125,26 +154,26 @@ def run_stages(
         programs = [source_of(program)] * ranks
         name = name or program.__name__
     else:
-        programs, ranks = program, len(program)
-        microbatches = 1 + max(i for row in program for _, i in row)
+        programs = _checked_rows(program)
+        ranks, microbatches = len(programs), 1 + max(i for row in programs for _, i in row)
+    times, link = _seconds(costs, ranks)
     per_second = 1 / seconds_per_product() if work == "compute" else 1.0
-    times = _times(costs, ranks)
-    link = np.broadcast_to(np.array(costs.comm, float), ranks - 1) / 1000
     jobs = [
         Job(
             rank,
             ranks,
             microbatches,
             programs[rank],
-            {kind: of[rank] * per_second for kind, of in times.items()},
+            {kind: float(of[rank]) * per_second for kind, of in times.items()},
             computes=work == "compute",
-            delays={n: link[min(n, rank)] for n in (rank - 1, rank + 1) if 0 <= n < ranks},
+            delays={n: float(link[min(n, rank)]) for n in (rank - 1, rank + 1) if 0 <= n < ranks},
             message_bytes=message_bytes,
         )
         for rank in range(ranks)
     ]
-    longest = max(max(of) for of in times.values())
-    reports, startup = run_jobs(jobs, timeout + 3 * ranks * longest)
+    longest = max(max(of) for of in times.values())  # longer where processes share a core
+    patience = timeout + 3 * ranks * longest + link.max(initial=0.0)
+    reports, startup = run_jobs(jobs, patience)
     rows = [[f"{r}{kind}{i}" for kind, i, *_ in of.actions] for r, of in enumerate(reports)]
     order = Schedule.of(name or "yours", rows, microbatches=microbatches, stage_rank=range(ranks))
     simulated = simulate(order, costs)
@@ -154,11 +183,31 @@ def run_stages(
     )
 
 
-def _times(costs: StageCosts, ranks: int) -> dict[str, np.ndarray]:
-    """Return the seconds of every kind of action on every rank."""
-    parts = costs.forward, costs.backward_input or 0.0, costs.backward_weight or 0.0
-    seconds = [np.broadcast_to(np.array(part, float), ranks) / 1000 for part in parts]
-    return dict(zip("FIW", seconds, strict=True)) | {"B": seconds[1] + seconds[2]}
+def _checked_rows(program: Any) -> list[list[tuple[str, int]]]:
+    """Return rows that processes can follow; they may still hang, or lack actions."""
+    rows = [list(row) if is_list(row) else row for row in program] if is_list(program) else program
+    rows = checked_value("run_stages", "program", rows, _Rows)
+    most = max(i for row in rows for _, i in row)
+    if most >= LARGEST_SIZE:
+        expected = f"expected microbatches below {LARGEST_SIZE:,}"
+        raise InvalidValue("run_stages", [("program", f"microbatch {most}", expected)])
+    counts = [Counter(row).items() for row in rows]
+    again = [
+        f"rank {rank} has {kind}{i} {n} times, expected once"
+        for rank, of in enumerate(counts)
+        for (kind, i), n in of
+        if n > 1
+    ]
+    if again:
+        raise InvalidSchedule(again, "this program")
+    return rows
+
+
+def _seconds(costs: StageCosts, ranks: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the seconds of every kind of action on every rank, and of every link."""
+    table = {name: of / 1000 for name, of in costs.arrays(ranks, None).items()}
+    times = {"F": table["forward"], "I": table["backward_input"], "W": table["backward_weight"]}
+    return times | {"B": times["I"] + times["W"]}, table["comm"]
 
 
 def _measured(simulated: Timeline, reports: Sequence[Report]) -> MeasuredTimeline:
@@ -190,7 +239,7 @@ def seconds_per_product() -> float:
 
 
 def cores_for(processes: int = 4) -> float:
-    """Measure how many cores so many processes get, when all of them compute at the same time.
+    """Measure how many cores this number of processes gets when all of them compute at the same time.
 
     Parameters
     ----------
@@ -231,7 +280,7 @@ def plot_measured(run: Run, finding: str = "") -> "Figure":
     Raises
     ------
     InvalidValue
-        The title is no text.
+        The title is not text.
     """
     ends = run.measured.makespan, run.simulated.makespan
     above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
@@ -374,6 +423,9 @@ _HINTS: Mapping[str, str] = {
     "before recv": "a rank receives what an action needs before it computes it",
     "is computed before": "a microbatch goes forward before it goes backward",
     "before it is computed": "compute first, then send",
+    "a second time": "every rank computes every action once and sends its result once",
+    "there is no action": "microbatches count from 0 to stage.microbatches - 1",
+    "have not started": "this is not the fault of your loop; check again",
     "NameError": "your loop has to contain whatever it uses: its source runs in other processes",
     "has ended": "one rank has ended and others still wait: did it send every result, and run every microbatch?",
     "this program hangs": "which result does a rank wait for, and what would its maker have to do first?",

@@ -13,6 +13,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ clock = time.perf_counter  # counts from one moment for all processes of a machi
 _LOOP = "<your loop>"
 _MATRIX = 48  # rows and columns: so small that no BLAS divides a product among threads
 _BLAS_THREADS = ("OMP", "OPENBLAS", "MKL", "VECLIB_MAXIMUM", "BLIS")
-_STARTING = 60.0  # seconds after which a process that has not started is given up
+_STARTING = 60.0  # seconds without another process that has started, until they are given up
+_BEFORE = b"is starting"  # the state of a process that has not started
 
 
 class Job(NamedTuple):
@@ -63,6 +65,7 @@ class Stage:
         self._job, self._pipes, self._state = job, pipes, state
         self._arrives: dict[tuple[str, int], float] = {}  # when a message may be used
         self._done: set[tuple[str, int]] = set()
+        self._once: set[tuple[str, str, int]] = set()  # what a loop may not repeat for ever
         self._work = _products() if job.computes else time.sleep
         self.report = Report([], [])
 
@@ -72,6 +75,8 @@ class Stage:
         if kind == "W" or source not in self._pipes:
             return
         needed = _result(kind), microbatch
+        if self._arrives.get(needed, inf) <= clock():
+            return
         what = "activations" if kind == "F" else "gradient"
         self._says(f"waits for the {what} of microbatch {microbatch} from rank {source}")
         while needed not in self._arrives:
@@ -84,6 +89,11 @@ class Stage:
 
     def compute(self, kind: str, microbatch: int) -> None:
         """Work for as long as this kind of action takes, and note start and end."""
+        if kind not in self._job.work or microbatch not in range(self.microbatches):
+            raise ValueError(
+                f"there is no action {kind}{microbatch}: the kinds are {', '.join(self._job.work)}, "
+                f"the microbatches 0 to {self.microbatches - 1}"
+            )
         own = {"F": [], "W": [("I", microbatch)]}.get(kind, [("F", microbatch)])
         if missing := [f"{made}{i}" for made, i in own if (made, i) not in self._done]:
             raise ValueError(f"{kind}{microbatch} is computed before {missing[0]}")
@@ -91,6 +101,7 @@ class Stage:
         needed = _result(kind), microbatch
         if kind != "W" and source in self._pipes and needed not in self._arrives:
             raise ValueError(f"{kind}{microbatch} is computed before recv({kind!r}, {microbatch})")
+        self._only_once("computed", kind, microbatch)
         self._says(f"computes {kind}{microbatch}")
         start = clock()
         self._work(self._job.work[kind])
@@ -104,9 +115,16 @@ class Stage:
             return
         if (_result(kind), microbatch) not in self._done:
             raise ValueError(f"{kind}{microbatch} is sent before it is computed")
+        self._only_once("sent", kind, microbatch)
         self._says(f"sends {kind}{microbatch} to rank {target}")
         data = bytes(self._job.message_bytes)
         self._pipes[target].send(((_result(kind), microbatch), clock(), data))
+
+    def _only_once(self, what: str, kind: str, microbatch: int) -> None:
+        """Refuse a repetition: each changes the state, so a loop that repeats never seems to hang."""
+        if (what, kind, microbatch) in self._once:
+            raise ValueError(f"{kind}{microbatch} is {what} a second time")
+        self._once.add((what, kind, microbatch))
 
     def _says(self, text: str) -> None:
         self._state.value = text.encode()
@@ -118,7 +136,7 @@ def _result(kind: str) -> str:
 
 
 def _products() -> Callable[[float], None]:
-    """Return a function that computes so many products of small matrices."""
+    """Return a function that computes this number of products of small matrices."""
     import numpy as np
 
     matrix = np.full((_MATRIX, _MATRIX), 1 / _MATRIX)
@@ -230,7 +248,7 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
     InvalidSchedule
         No process goes on: says what each of them waits for.
     PipelabError
-        A process failed: says which, and why.
+        A process failed: says which, and why. Or some processes have not started within a minute.
     """
     context, began = get_context("spawn"), clock()
     pipes: list[dict[int, Connection]] = [{} for _ in jobs]
@@ -238,6 +256,8 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
         if job.ranks > 1:
             pipes[left][left + 1], pipes[left + 1][left] = context.Pipe()
     states = [context.RawArray("c", 120) for _ in jobs]
+    for state in states:
+        state.value = _BEFORE
     ends = [context.Pipe() for _ in jobs]
     parts = zip(jobs, pipes, (theirs for _, theirs in ends), states, strict=True)
     processes = [context.Process(target=_process, args=part, daemon=True) for part in parts]
@@ -251,7 +271,8 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
         _heard(processes, reports, states, _STARTING)
         started = clock() - began
         start = clock() + 0.01
-        for report in reports:
+        for report, state in zip(reports, states, strict=True):
+            state.value = b"has begun, and has not yet called recv, compute or send"
             report.send(start)
         return _heard(processes, reports, states, timeout), started
 
@@ -277,7 +298,7 @@ def _heard(
 ) -> list[Any]:
     """Return what every process says next, unless one fails or none goes on for so long."""
     said: dict[int, Any] = {}
-    before, since = [b""], clock()
+    before, since = (0, [b""]), clock()
     while len(said) < len(processes):
         left = {reports[rank]: rank for rank in range(len(processes)) if rank not in said}
         ended = {process.sentinel: rank for rank, process in enumerate(processes)}
@@ -290,9 +311,16 @@ def _heard(
             if isinstance(said[rank], str) and said[rank] != "ready":
                 raise PipelabError(f"rank {rank} failed: {said[rank]}")
         now = [state.value for state in states]
-        if now != before:
-            before, since = now, clock()
+        if (len(said), now) != before:
+            before, since = (len(said), now), clock()
         elif clock() - since > timeout:
+            late = [rank for rank, text in enumerate(now) if text == _BEFORE and rank not in said]
+            if late:
+                raise PipelabError(
+                    f"the processes of ranks {', '.join(map(str, late))} have not started (no "
+                    f"progress for {timeout:.3g} s), so nothing has run: try again when this machine "
+                    "is less busy, or with fewer ranks"
+                )
             stands = [f"rank {rank} {text.decode()}" for rank, text in enumerate(now)]
             raise InvalidSchedule(
                 stands, f"this program hangs (no progress for {timeout:.3g} s) and"

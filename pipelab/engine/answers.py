@@ -211,7 +211,7 @@ class Result(Answer):
 
     @property
     def _among(self) -> str:
-        """Of which batches a proof speaks; empty where of the problem's own."""
+        """The batches that the proof covers; empty if it covers the problem's own."""
         return f" among batches of {', '.join(map(str, self.batches))}" if self.batches else ""
 
     @property

@@ -9,8 +9,6 @@ OTHER_PATH = 1e-13
 # Rates that differ by the last bits of the arithmetic are one rate. Ten times `OTHER_PATH`, so that
 # a rate computed by another path falls among those that are the same as it.
 LAST_BITS = 1e-12
-# Prices per token, quotients of two such numbers, are one price.
-ONE_RATIO = 1e-11
 # A rate that misses the floor by the last bits of the arithmetic reaches it.
 REACHED = 1e-10
 # A solver's bound that comes this close to the value is a proof: the rest is its arithmetic.

@@ -84,7 +84,7 @@ def read_text(path: Path) -> str:
     Raises
     ------
     InvalidData
-        It is not there, cannot be read, or is no text.
+        It does not exist, cannot be read, or is not text.
     """
     if is_special(path):
         raise InvalidData(

@@ -194,6 +194,8 @@ class _Family(NamedTuple):
         """Read the fields of `Transformer`, but for name and precision."""
         absent = {key: value for key, value in self.defaults.items() if c.get(key) is None}
         c = _Config(c.path, {**c.values, **absent})
+        if "qk_nope_head_dim" in c.values:  # latent attention's name for it
+            c = _Config(c.path, {**c.values, "head_dim": c.values["qk_nope_head_dim"]})
         fields = self._dimensions(c)
         if self.windows is None:
             _refuse_other_attention(c)
@@ -324,7 +326,6 @@ def _deepseek(c: _Config) -> dict[str, Any]:
         biases = (query_rank or 0) + kv_rank + rope_dim + c.whole("hidden_size")
     none = 0 if "n_shared_experts" in c.values else None  # null; the classes' defaults differ
     return {
-        "head_dim": c.whole("qk_nope_head_dim"),
         "latent": LatentAttention(query_rank, kv_rank, rope_dim, c.whole("v_head_dim")),
         "extra_parameters": biases,
         "experts": c.whole("n_routed_experts", least=2),

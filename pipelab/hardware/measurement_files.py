@@ -28,7 +28,7 @@ _FORMATS = (
     "llama-bench -o json, vllm bench serve or latency, Vidur's mlp.csv, Helix's …_bs2time.csv"
 )
 Phase = Literal["prefill", "decode"]
-# In JSON, where "3" is no number.
+# In JSON, where "3" is not a number.
 _Above = Annotated[float, Strict(), Gt(0), AllowInfNan(False), described("a number above 0")]
 _Whole = Annotated[int, Strict(), Ge(0), Le(10**9), described("a whole number from 0 to 10^9")]
 _Text = Annotated[
@@ -326,7 +326,9 @@ def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
     published = models()["parameters_published"].dropna()
     near = [str(name) for name, own in published.items() if abs(size / own - 1) < 1e-4]
     if len(near) != 1:
-        raise record.error("model_n_params", "no model has so many parameters; give model=…")
+        raise record.error(
+            "model_n_params", "no known model has this number of parameters; give model=…"
+        )
     return near[0]
 
 

@@ -56,7 +56,7 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
         The file is not there or cannot be read, a value does not fit, or there is no such model,
         precision, engine or GPU.
     InvalidValue
-        `costs` is no `Roofline`, or `path` is not a path.
+        `costs` is not a `Roofline`, or `path` is not a path.
 
     References
     ----------

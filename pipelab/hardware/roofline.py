@@ -284,7 +284,7 @@ class Roofline:
         Raises
         ------
         InvalidValue
-            The model is no `Transformer`, an engine for training is to write tokens, or a rate is
+            The model is not a `Transformer`, an engine for training is to write tokens, or a rate is
             not between 1e-9 and 1e15 tokens/s, beyond which solvers do not compute.
         """
         if not isinstance(problem.model, Transformer):
@@ -1002,7 +1002,7 @@ def _gradient_bytes(costs: Roofline) -> float:
 
 
 def update_seconds(costs: Roofline, bandwidth: float, parameters: Any) -> Any:
-    """Seconds of Adam's step on so many parameters of one GPU."""
+    """Seconds of Adam's step on this number of parameters of one GPU."""
     return parameters * (_gradient_bytes(costs) + UPDATE_BYTES) / bandwidth
 
 

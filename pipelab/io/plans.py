@@ -309,14 +309,14 @@ def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Probl
         [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
         for fields in (_RULES, _WORKLOAD)
     )
-    if _UNITS in other:
-        units = f"{_UNITS}={shown(other[_UNITS])[:40]}"
-        parts.append(f"costs=dataclasses.replace(problem.costs, {units})")
     if load:
         parts.append(f"workload=dataclasses.replace(problem.workload, {', '.join(load)})")
+    remedy = f"dataclasses.replace(problem, {', '.join(parts)})" if parts else "problem"
+    if _UNITS in other:
+        remedy = f"pl.writeup.with_link_units({remedy}, {shown(other[_UNITS])[:40]})"
     raise InvalidData(
         f"{path}: this plan was made with {theirs}; the problem has {ours}. "
-        f"Give it the plan's: dataclasses.replace(problem, {', '.join(parts)})"
+        f"Give it the plan's: {remedy}"
     )
 
 

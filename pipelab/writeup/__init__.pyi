@@ -5,3 +5,4 @@ from .cases_csv import load_coefficients as load_coefficients
 from .cases_csv import save_case as save_case
 from .linear_rates import Coefficients as Coefficients
 from .linear_rates import LinearThroughput as LinearThroughput
+from .linear_rates import with_link_units as with_link_units

@@ -437,15 +437,40 @@ class LinearThroughput:
 
 
 def with_link_units(problem: Problem, unit: Any) -> Problem:
-    """Return the same problem with links counted in this unit: tokens, or the write-up's transfers.
+    """Count links in this unit: tokens, or the write-up's transfers.
+
+    Parameters
+    ----------
+    problem : Problem
+        Whose cost model counts them.
+    unit : {"tokens", "transfers"}
+        Tokens of a message, or messages.
+
+    Returns
+    -------
+    Problem
+        The same one but for that.
 
     Raises
     ------
     InvalidValue
         There is no such unit, or the problem's cost model counts tokens alone.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> tiny = pl.writeup.with_link_units(pl.load_case("tiny"), "tokens")
+    >>> tiny.costs.link_units
+    'tokens'
     """
-    if isinstance(problem.costs, LinearThroughput):
-        return replace(problem, costs=replace(problem.costs, link_units=unit))
+    from pipelab.hardware.measured_times import Measured
+
+    costs = problem.costs
+    if isinstance(costs, Measured):  # links are those of the cost model that it completes
+        own = with_link_units(replace(problem, costs=costs.needs), unit)
+        return replace(problem, costs=replace(costs, needs=own.costs))
+    if isinstance(costs, LinearThroughput):
+        return replace(problem, costs=replace(costs, link_units=unit))
     if unit != "tokens":
         expected = "expected 'tokens': LinearThroughput alone has links in transfers/s"
         raise InvalidValue("Problem", [("link_units", unit, expected)])

@@ -7,13 +7,14 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import pipelab as pl
 from pipelab import course
-from pipelab.course import n15
+from pipelab.course import n15, processes
 
 MS = pl.StageCosts(5, 5, 5, unit="ms")
 
@@ -76,6 +77,44 @@ def all_but_the_last(stage):
         stage.recv("F", i)
         stage.compute("F", i)
         stage.send("F", i)
+
+
+def computes_for_ever(stage):
+    while True:
+        for i in range(2):
+            stage.recv("F", i)
+            stage.compute("F", i)
+            stage.send("F", i)
+
+
+def sends_for_ever(stage):
+    for i in range(2):
+        stage.recv("F", i)
+        stage.compute("F", i)
+    while True:
+        stage.send("F", 0)
+        stage.send("F", 1)
+
+
+def counts_for_ever(stage):
+    i = 0
+    while stage.rank == 0:
+        stage.compute("F", i)
+        i += 1
+
+
+def receives_for_ever(stage):
+    for i in range(2):
+        stage.recv("F", i)
+        stage.compute("F", i)
+        stage.send("F", i)
+    while stage.rank == 1:
+        stage.recv("F", 0)
+        stage.recv("F", 1)
+
+
+def an_unknown_kind(stage):
+    stage.compute("X", 0)
 
 
 def one_at_a_time(stage):
@@ -161,10 +200,68 @@ def test_what_hangs_is_found_within_its_timeout():
     assert run.measured.makespan > 600
 
 
+@pytest.mark.parametrize(
+    ("program", "comm", "timeout"),
+    [
+        ([[("F", 0)]] * 2, 300, 0.05),
+        pytest.param([[("F", 0), ("B", 0)]] * 3, 900, 0.5, marks=pytest.mark.slow),
+    ],
+)
+def test_a_message_that_is_only_late_is_not_called_hanging(program, comm, timeout):
+    late = pl.StageCosts(1, 1, 1, comm=comm, unit="ms")
+    run = course.run_stages(program, late, timeout=timeout)
+    assert run.measured.makespan >= run.simulated.makespan > comm
+
+
 @pytest.mark.slow
 def test_a_loop_that_never_ends_is_ended():
-    with pytest.raises(pl.errors.InvalidSchedule, match="rank 0 has ended"):
+    with pytest.raises(pl.errors.InvalidSchedule, match="rank 0 has ended; rank 1 has begun, and"):
         course.run_stages(runs_for_ever, MS, timeout=0.5)
+
+
+@pytest.mark.parametrize(
+    ("program", "says"),
+    [
+        (computes_for_ever, r"rank \d failed: ValueError: F0 is computed a second time \(line 5 of"),
+        (sends_for_ever, r"rank 0 failed: ValueError: F0 is sent a second time \(line 6 of your"),
+        (counts_for_ever, "there is no action F2: the kinds are F, I, W, B, the microbatches 0 to 1 "),
+        (an_unknown_kind, "there is no action X0: the kinds are "),
+        pytest.param(
+            receives_for_ever,
+            "this program hangs .*: rank 0 has ended; rank 1 sends F1 to rank 2; ",
+            marks=pytest.mark.slow,
+        ),
+    ],
+)  # fmt: skip
+def test_a_loop_that_repeats_itself_for_ever_is_stopped(program, says):
+    with pytest.raises(pl.PipelabError, match=says):
+        course.run_stages(program, MS, microbatches=2, ranks=3, timeout=1)
+
+
+def test_processes_that_have_not_started_do_not_hang(monkeypatch):
+    monkeypatch.setattr(processes, "_STARTING", 0.0)
+    monkeypatch.setattr(processes, "wait", lambda *_: [])  # nobody says "ready"
+    with pytest.raises(pl.PipelabError, match="processes of ranks 0, 1 have not started") as error:
+        course.run_stages(_rows("1F1B", 2, 1), MS)
+    assert not isinstance(error.value, pl.errors.InvalidSchedule)
+
+
+def test_as_long_as_another_process_starts_none_is_given_up(monkeypatch):
+    ends = [multiprocessing.Pipe() for _ in range(5)]
+    seconds, left = [0.0], list(ends)
+
+    def next_one(*_):
+        seconds[0] += 40
+        own, theirs = left.pop()
+        theirs.send("ready")
+        return [own]
+
+    monkeypatch.setattr(processes, "clock", lambda: seconds[0])
+    monkeypatch.setattr(processes, "wait", next_one)
+    alive = [SimpleNamespace(sentinel=object()) for _ in ends]
+    states = [SimpleNamespace(value=b"is starting") for _ in ends]
+    reports = [own for own, _ in ends]
+    assert processes._heard(alive, reports, states, 60.0) == ["ready"] * 5
 
 
 @pytest.mark.slow
@@ -278,6 +375,45 @@ def test_costs_without_unit_and_what_is_no_function_are_refused():
         course.run_stages(lambda stage: None, MS)
 
 
+@pytest.mark.parametrize(
+    ("program", "options", "says"),
+    [
+        ([], {}, r"run_stages: program = \[\]: expected at least one rank's row of actions"),
+        ([[]], {}, r"run_stages: program\[0\] = \[\]: expected at least one action"),
+        ([[("F", 0)], []], {}, r"run_stages: program\[1\] = \[\]: expected at least one action"),
+        ([[("X", 0)]], {}, r"program\[0\]\[0\]\[0\] = 'X': expected 'F', 'I', 'B' or 'W'"),
+        ([("X", 0)], {}, r"program\[0\]\[0\] = 'X': expected an action such as \(\"F\", 0\)"),
+        ([[("F", -1)]], {}, r"program\[0\]\[0\]\[1\] = -1: expected at least 0"),
+        ([[("F", 5_000_000)]], {}, "expected microbatches below 5,000,000"),
+        ([["0F0"]], {}, r"program\[0\]\[0\] = '0F0': expected an action such as"),
+        (7, {}, "program = 7: expected at least one rank's row of actions"),
+        ([[("F", 0), ("F", 0)]], {}, "program cannot be run: rank 0 has F0 2 times, expected once"),
+        (gpipe, {"work": "gpu"}, "run_stages: work = 'gpu': expected \"wait\" or \"compute\""),
+        (gpipe, {"microbatches": 0}, "run_stages: microbatches = 0: expected at least 1"),
+        (gpipe, {"ranks": 2.5}, "run_stages: ranks = 2.5: expected a whole number"),
+        (gpipe, {"message_bytes": -1}, "run_stages: message_bytes = -1: expected at least 0"),
+        (gpipe, {"timeout": float("nan")}, "run_stages: timeout = nan: expected "),
+        (gpipe, {"timeout": -1}, "run_stages: timeout = -1: expected at least 0"),
+        (gpipe, {"name": 7}, "run_stages: name = 7: expected text"),
+        (gpipe, {"costs": 7}, r"run_stages: costs = 7: expected StageCosts\("),
+        (gpipe, {"costs": pl.StageCosts([1, 2], 1, 1, unit="ms")}, "or 4 for 4 stages; got 2"),
+        (gpipe, {"costs": pl.StageCosts(1, 1, 1, comm=[1], unit="ms")}, "or 3 for 3 links; got 1"),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_is_refused_before_processes_start(monkeypatch, program, options, says):
+    monkeypatch.setattr(n15, "run_jobs", lambda *_: pytest.fail("processes were started"))
+    with pytest.raises((pl.errors.InvalidValue, pl.errors.InvalidSchedule), match=says):
+        course.run_stages(program, **{"costs": MS, **options})
+
+
+def test_rows_may_hold_lists_and_numbers_of_numpy(monkeypatch):
+    jobs = []
+    monkeypatch.setattr(n15, "run_jobs", lambda *given: jobs.extend(given[0]) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        course.run_stages(((["F", i] for i in np.arange(2)),), MS)
+    assert [job.program for job in jobs] == [[("F", 0), ("F", 1)]]
+
+
 @pytest.mark.slow
 def test_the_figure_has_the_measured_lanes_above_the_simulated_ones():
     run = course.run_stages(_rows("ZBH1", 2, 3), MS, name="ZB-H1")
@@ -306,6 +442,12 @@ def test_the_figure_has_the_measured_lanes_above_the_simulated_ones():
         (all_but_the_last, "Hint: every rank runs a forward and a backward of every microbatch"),
         (never_receives, "Hint: a rank receives what an action needs before it computes it"),
         (fails_on_rank_2, "failed: "),
+        (
+            computes_for_ever,
+            "Hint: every rank computes every action once and sends its result once",
+        ),
+        (sends_for_ever, "Hint: every rank computes every action once and sends its result once"),
+        (counts_for_ever, "Hint: microbatches count from 0 to stage.microbatches - 1"),
         (7, "expected the function itself, as `def my_1f1b(stage):` makes it"),
     ],
 )

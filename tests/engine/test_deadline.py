@@ -408,7 +408,7 @@ def test_runs_of_unlike_layers_beyond_memory_are_refused():
     problem = of_layers(5000, weight_factors=factors)
     for call in (lambda: pl.solve(problem, time_limit=5), lambda: pl.deploy(problem, time_limit=5)):
         with pytest.raises(
-            pl.errors.TooLarge, match=r"5,000 layers that differ .* 12,502,500 runs"
+            pl.errors.TooLarge, match=r"5,000 layers that differ .* 12,502,500 spans"
         ):
             call()
 

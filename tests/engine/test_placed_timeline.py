@@ -539,7 +539,8 @@ def test_a_placement_that_does_not_fit_is_refused_with_stage_gpu_need_and_offer(
 def test_bad_input_is_named(tiny, decode):
     two = pl.Placement.of([(2, (0,)), (2, (1,))])
     with pytest.raises(
-        pl.errors.InvalidValue, match=r"'transfers': expected 'tokens'.*link_units='tokens'"
+        pl.errors.InvalidValue,
+        match=r"'transfers': expected 'tokens'.*with_link_units\(problem, 'tokens'\)",
     ):
         pl.timeline_of(tiny, two)
     tokens = with_link_units(tiny, "tokens")

@@ -180,3 +180,16 @@ def test_a_stage_of_several_gpus_cuts_no_layers():
     roof = pl.Roofline()
     assert roof.tensor_parallel
     assert not pl.hardware.Measured({"L4": {(1, 1): 1.0}}, roof).needs.tensor_parallel
+
+
+def test_links_are_counted_as_the_completed_model_counts_them():
+    """The remedy that an error names works here, too."""
+    transfers = _tiny()
+    needs = dataclasses.replace(transfers.costs.needs, link_units="transfers")
+    costs = dataclasses.replace(transfers.costs, needs=needs)
+    transfers = dataclasses.replace(transfers, costs=costs)
+    with pytest.raises(pl.errors.InvalidValue, match="with_link_units"):
+        solve_for_latency(transfers)
+    tokens = pl.writeup.with_link_units(transfers, "tokens")
+    assert tokens.costs.link_units == "tokens"
+    assert solve_for_latency(tokens).status == "optimal"

@@ -482,3 +482,13 @@ def test_a_window_keeps_memory_and_time_from_growing():
     assert memory[0]["KV cache"] == 4 * 4096 * 131072 / 1e9
     seconds = [p.costs.pass_seconds(p.model, p.workload, gpu, range(32)) for p in (problem, longer)]
     assert seconds[0] == seconds[1]
+
+
+def test_latent_attention_has_a_head_dimension_of_its_own(tmp_path):
+    """Its heads need not divide the width, and a `head_dim` beside it is not read."""
+    fields = _config("DeepSeek-V3", hidden_size=7200, head_dim=...)
+    assert fields["hidden_size"] % fields["num_attention_heads"]
+    model = pl.load_model(_written(tmp_path / "odd", fields))
+    assert model.head_dim == fields["qk_nope_head_dim"]
+    beside = pl.load_model(_written(tmp_path / "beside", fields | {"head_dim": 7}))
+    assert beside.head_dim == model.head_dim

@@ -243,7 +243,7 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
             with pytest.raises(pl.errors.InvalidData, match="this plan was made with ") as caught:
                 pl.load_placement(path, other)
             remedy = str(caught.value).partition("Give it the plan's: ")[2]
-            as_it_was = eval(remedy, {"dataclasses": dataclasses, "problem": other})
+            as_it_was = eval(remedy, {"dataclasses": dataclasses, "pl": pl, "problem": other})
             assert pl.load_placement(path, as_it_was) == result.placement
             refused += 1
     assert unequal
@@ -337,7 +337,7 @@ def test_a_plan_is_compared_with_its_problem_down_to_the_links(tmp_path):
         pl.load_placement(path, slow)
     with pytest.raises(
         pl.errors.InvalidData,
-        match=r"link_units = 'tokens'; .*problem\.costs, link_units='tokens'\)",
+        match=r"link_units = 'tokens'; .*: pl\.writeup\.with_link_units\(problem, 'tokens'\)",
     ):
         pl.load_placement(path, with_link_units(problem, "transfers"))
 

@@ -372,7 +372,6 @@ def result_of(
     size: Mapping[str, int],
     deadline: Deadline,
     reason: str,
-    **details: Any,
 ) -> Result:
     """The result of a run of SCIP; no placement is faster than `proven`."""
     status, bound = status_and_bound(throughput, proven)
@@ -396,7 +395,6 @@ def result_of(
             "progress": (*run.progress, last),
             "solver_status": run.status,
             "solver_objective": run.objective,
-            **details,
         },
     )
 

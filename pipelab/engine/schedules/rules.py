@@ -160,7 +160,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     UnknownName
         There is no schedule of this name.
     InvalidValue
-        A number is no positive whole number, or the schedule does not exist for these numbers.
+        A number is not a positive whole number, or the schedule does not exist for these numbers.
     TooLarge
         More than 5 million forwards, or one million in a V.
 

@@ -344,7 +344,7 @@ class Bounds(NamedTuple):
 
 
 def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backward: bool) -> Bounds:
-    """Bound an order of these costs, one stage per rank, each of which holds so many at most."""
+    """Bound an order of these costs, one stage per rank, each of which holds at most the given number."""
     ranks = len(held)
     table = costs.arrays(ranks, "training")
     forward, backward, weight = (

@@ -171,7 +171,7 @@ class PlacedTimeline:
         Raises
         ------
         InvalidValue
-            A number is no positive whole one.
+            A number is not a positive whole number.
         """
         import pandas as pd
 

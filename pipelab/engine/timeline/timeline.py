@@ -560,7 +560,7 @@ def simulate_in_flight(
     Raises
     ------
     InvalidValue, TooLarge
-        A count is no positive whole number, or there are more than 5 million forwards.
+        A count is not a positive whole number, or there are more than 5 million forwards.
 
     Examples
     --------

@@ -174,7 +174,7 @@ def _broken_by_step(plan: EnginePlan, schedule: Schedule, rules: EngineRules) ->
     stages = len(plan.layers)
     if not rules.trains:
         expected = "expected Megatron or torchtitan for a training step: it serves"
-        yield "plan", schedule.name, expected
+        yield "placement", schedule.name, expected
     if schedule.ranks != stages or schedule.stages != stages:
         expected = (
             f"expected one stage per rank and {counted(stages, 'rank')}, as the plan has; "
