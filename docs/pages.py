@@ -18,7 +18,7 @@ from pipelab.cli.static_pages.one_page import with_outputs_as_html
 from pipelab.cli.static_pages.run import executed
 from pipelab.cli.student import without_solutions
 from pipelab.course.outline import notebooks_of_the_course
-from pipelab.figures.live import plotly_js
+from pipelab.figures.html_charts import plotly_js
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The gallery shows a notebook's first figure, or the first one below this heading.

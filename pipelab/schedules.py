@@ -7,7 +7,7 @@ which nobody waits for. F, B, I or W of one stage and one microbatch is a *pass*
 what each rank does as *actions*: a pass, a pair of passes at the same time, or nothing.
 In each *turn* of the rules below, a rank does a forward, a backward, or one of each.
 
-The rules are definitions to read: `pl.schedule` runs `engine/schedules/rules.py` instead (for ZB-V
+The rules are definitions to read: `pl.schedule` runs `engine/schedules/named_schedules.py` instead (for ZB-V
 `zb_v` itself), and `tests/equal/test_definitions_schedules.py` holds both equal.
 """
 

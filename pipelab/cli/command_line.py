@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from pipelab.cli.commands.problem_options import ProblemCommand
 from pipelab.cli.commands.problems import COMMANDS, write
-from pipelab.cli.commands.wanted import ProblemCommand
-from pipelab.cli.terminal import mute, print_ledger, say
+from pipelab.cli.printing import mute, print_ledger, say
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
 from pipelab.files.whole_files import refused
 

@@ -38,7 +38,7 @@ from .pictures import plot_lines as plot_lines
 
 # What the notebooks use of the engine and of its figures
 from pipelab.display import duration as duration
-from pipelab.engine.formulations.count import count_candidates as count_candidates
+from pipelab.engine.formulations.program_size import count_candidates as count_candidates
 from pipelab.engine.formulations.joint import joint_formulation as joint_formulation
 from pipelab.engine.methods.exhaustive import count_placements as count_placements
 from pipelab.engine.methods.joint import joint_capacity as joint_capacity, joint_size as joint_size
@@ -46,6 +46,6 @@ from pipelab.engine.methods.single_gpu import single_gpu_size as single_gpu_size
 from pipelab.engine.training.result import schedules_for as schedules_for
 from pipelab.figures.growth import plot_growth as plot_growth, plot_run_times as plot_run_times
 from pipelab.figures.growth import plot_search_growth as plot_search_growth
-from pipelab.figures.layers import plot_layer_times as plot_layer_times
+from pipelab.figures.layer_times import plot_layer_times as plot_layer_times
 from pipelab.figures.makespans import plot_makespans as plot_makespans
 from pipelab.files.csv_cells import saved_run as saved_run

@@ -18,7 +18,7 @@ from pipelab.course.pictures import INSIDE, NAMES, SAME, add_layers, add_legend,
 from pipelab.display import counted, listed
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
-from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import evaluate
 from pipelab.fields import given

@@ -10,7 +10,7 @@ import numpy as np
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import SAME, bars_of, finish, plot_lines
 from pipelab.display import counted, listed
-from pipelab.engine.timeline.placed import PlacedTimeline
+from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, colour_of_types, plain
 from pipelab.files.paths import data_dir

@@ -18,7 +18,7 @@ from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.placed import TrainingTimeline, in_training
+from pipelab.engine.timeline.placement_timelines import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
 from pipelab.files.paths import data_dir

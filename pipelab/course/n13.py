@@ -14,7 +14,7 @@ from pipelab.course.exercises import Construction, Exercise, Function, Given, Nu
 from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
 from pipelab.course.pictures import NAMES, finish, plot_counts
-from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue, shown
 from pipelab.evaluation import evaluate

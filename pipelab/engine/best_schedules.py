@@ -37,7 +37,7 @@ from pipelab.engine.answers import Answer
 from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.engine.schedules.rules import schedule as make_schedule
+from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate

@@ -24,7 +24,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.formulations.count import compositions, number_of_compositions
+from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem, StageCost, link_unit

@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.engine.cluster_parts import Part, parts_of
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.instance import Instance
 from pipelab.engine.packing import Packing
-from pipelab.engine.parts import Part, parts_of
 from pipelab.engine.stages import Links, Mixed, Stages, links_of
 from pipelab.engine.tolerances import LAST_BITS
 

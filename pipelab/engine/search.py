@@ -18,8 +18,8 @@ from pipelab.engine.instance import Instance
 from pipelab.engine.prices import comparable, price_per_hour, prices_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.solver_run import Progress
+from pipelab.engine.stage_flow import Found, Limit, Walk, Weight
 from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
-from pipelab.engine.walk import Found, Limit, Walk, Weight
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import given

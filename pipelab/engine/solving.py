@@ -11,7 +11,7 @@ from typing import Any, Literal, overload
 
 from pipelab.engine.answers import Result
 from pipelab.engine.methods.aggregated import solve_aggregated
-from pipelab.engine.methods.attained import solve_for_attainable
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.cost import solve_for_cost
@@ -19,7 +19,7 @@ from pipelab.engine.methods.counts_and_averages import solve_type_count
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.engine.methods.rules import (
+from pipelab.engine.methods.rules_of_thumb import (
     solve_bandwidth_aware,
     solve_by_flops,
     solve_even,

@@ -10,7 +10,7 @@ from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, l
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipelab.engine.timeline.placed import PlacedTimeline
+    from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 
 
 def plot_in_flight(placed: "PlacedTimeline") -> "Figure":

@@ -13,12 +13,12 @@ from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
-from pipelab.figures.placed import placed_gantt
+from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.figures.progress import plot_progress
 from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
-from pipelab.figures.training import training_gantt
+from pipelab.figures.training_step import training_gantt
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure, FigureWidget

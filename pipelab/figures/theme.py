@@ -185,7 +185,7 @@ def finish(
     Returns
     -------
     dict
-        "data" and "layout": see `figure_of`, and `pipelab.figures.live.as_json`.
+        "data" and "layout": see `figure_of`, and `pipelab.figures.html_charts.as_json`.
 
     Examples
     --------

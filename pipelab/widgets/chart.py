@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 import anywidget
 import traitlets
 
-from pipelab.figures.live import as_json, template_json
+from pipelab.figures.html_charts import as_json, template_json
 from pipelab.figures.theme import figure_of
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class LiveChart(anywidget.AnyWidget):
     """A plotly chart beside controls; complete at birth, complete after every `put`.
 
-    plotly.js comes from the one `pipelab.widgets.parts.Shared` on the page.
+    plotly.js comes from the one `pipelab.widgets.explorer_parts.Shared` on the page.
 
     Parameters
     ----------

@@ -7,8 +7,8 @@ from typing import Any
 
 import ipywidgets as widgets
 
+from pipelab.widgets.explorer_parts import ControlPanel, choice, integer, menu
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
-from pipelab.widgets.parts import ControlPanel, choice, integer, menu
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)

@@ -18,6 +18,7 @@ from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
     Answer,
     answer,
@@ -29,9 +30,8 @@ from pipelab.widgets.mix_answers import (
     plan_within,
 )
 from pipelab.widgets.mix_controls import MixControls
-from pipelab.widgets.mix_own import OwnPlan
+from pipelab.widgets.mix_own_plan import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
-from pipelab.widgets.parts import Busy, CopyCode, Explorer, Words, shared
 
 if TYPE_CHECKING:
     import threading

@@ -15,7 +15,7 @@ from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
-from pipelab.widgets.script import Script, Term, literal, public
+from pipelab.widgets.shown_code import Script, Term, literal, public
 from pipelab.writeup.cases_csv import cases, load_case, load_coefficients
 from pipelab.writeup.linear_rates import LinearThroughput
 

@@ -9,12 +9,12 @@ from pipelab.engine.timeline import PlacedTimeline, timeline_of
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.in_flight import plot_in_flight
-from pipelab.figures.placed import placed_gantt
+from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import placement_parts
 from pipelab.widgets.chart import LiveChart
+from pipelab.widgets.explorer_parts import Explorer, Words, shared
 from pipelab.widgets.mix_explorer import MixExplorer
 from pipelab.widgets.mix_values import beginning
-from pipelab.widgets.parts import Explorer, Words, shared
 from pipelab.widgets.training_answers import TrainingValues, begin_training
 from pipelab.widgets.training_half import TrainingHalf
 

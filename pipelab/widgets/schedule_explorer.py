@@ -17,7 +17,7 @@ from pipelab.fields import whole_number
 from pipelab.figures.gantts import MOST_BARS, gantt_parts, timelines_parts, within
 from pipelab.figures.theme import finish
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import (
+from pipelab.widgets.explorer_parts import (
     LOOK,
     RELEASED,
     ControlPanel,
@@ -28,7 +28,7 @@ from pipelab.widgets.parts import (
     menu,
     shared,
 )
-from pipelab.widgets.script import Script, Term, public
+from pipelab.widgets.shown_code import Script, Term, public
 
 _NONE = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.

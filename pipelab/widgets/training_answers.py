@@ -15,7 +15,7 @@ from pipelab.hardware.training_memory import RECOMPUTE as KINDS
 from pipelab.problem import Problem
 from pipelab.widgets.mix_answers import keep, kept
 from pipelab.widgets.mix_values import Mix, problem_of, script_of, trained_by
-from pipelab.widgets.script import Script, Term
+from pipelab.widgets.shown_code import Script, Term
 
 if TYPE_CHECKING:
     from pipelab.engine.training import TrainingResult

@@ -9,10 +9,10 @@ import ipywidgets as widgets
 from pipelab.errors import PipelabError
 from pipelab.figures.placements import placement_parts
 from pipelab.figures.theme import plain
-from pipelab.figures.training import training_gantt_parts, training_memory_parts
+from pipelab.figures.training_step import training_gantt_parts, training_memory_parts
 from pipelab.widgets.background import Beside
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import COLUMNS, Busy, CopyCode, Words, choice, menu
+from pipelab.widgets.explorer_parts import COLUMNS, Busy, CopyCode, Words, choice, menu
 from pipelab.widgets.training_answers import (
     BEST,
     SCHEDULES,

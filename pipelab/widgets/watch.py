@@ -21,7 +21,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.widgets.background import pending, running_loop
 from pipelab.widgets.chart import LiveChart
-from pipelab.widgets.parts import Explorer, Words, shared
+from pipelab.widgets.explorer_parts import Explorer, Words, shared
 
 if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress

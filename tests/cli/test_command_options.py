@@ -14,7 +14,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.cli import command_line
-from pipelab.cli.commands import wanted
+from pipelab.cli.commands import problem_options
 from pipelab.display import number, rate
 
 DATA = Path(__file__).parents[1] / "data"
@@ -25,7 +25,7 @@ OWN = ("--model", "Llama-3-8B", "--gpus", "a100-sxm-40=2,l4=3", "--batch", "4", 
 def run(monkeypatch, capsys):
     def run(*arguments):
         """Exit status, standard output, standard error."""
-        wanted._say_once.cache_clear()
+        problem_options._say_once.cache_clear()
         monkeypatch.setattr(sys, "argv", ["pipelab", *map(str, arguments)])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -47,7 +47,9 @@ def _problem(**more):
 
 
 def test_a_model_on_gpus_is_the_problem_made_by_hand(run):
-    found = wanted.Wanted(model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512)
+    found = problem_options.Wanted(
+        model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512
+    )
     by_hand = _problem(name="Llama-3-8B on 2 × A100-SXM-40, 3 × L4")
     assert found.problem(None) == by_hand  # the rules that nobody gave, too: they stand in Problem
     assert (by_hand.max_gpus_per_stage, by_hand.same_type_stages) == (3, True)  # of the L4 node
@@ -60,7 +62,7 @@ def test_a_model_on_gpus_is_the_problem_made_by_hand(run):
 
 
 def test_every_option_reaches_its_field():
-    options = wanted.Wanted(
+    options = problem_options.Wanted(
         model="Llama-3-8B", gpus="a100-sxm-40=5", precision="int4", kv_precision="fp8", per_node=2,
         network_gbit=40, rates="llama.cpp", batch=3, length=100, phase="mixed", output_tokens=7,
         in_flight=5, max_gpus=4, same_type=False, batch_split="balanced", link_units="tokens",
@@ -74,7 +76,9 @@ def test_every_option_reaches_its_field():
     nodes = [gpu.node for gpu in found.cluster.gpus]
     assert [nodes.count(node) for node in dict.fromkeys(nodes)] == [2, 2, 1]
     assert [found.cluster.bandwidth_between(0, i) for i in (1, 2, 4)] == [300, 5, 5]
-    tiny = wanted.Wanted(batch=8, length=100, max_gpus=2, same_type=True, link_units="tokens")
+    tiny = problem_options.Wanted(
+        batch=8, length=100, max_gpus=2, same_type=True, link_units="tokens"
+    )
     found = tiny.problem("tiny")
     assert (found.workload.batch_size, found.workload.sequence_length) == (8, 100)
     assert (found.max_gpus_per_stage, found.same_type_stages, found.costs.link_units) == (
@@ -82,7 +86,7 @@ def test_every_option_reaches_its_field():
         True,
         "tokens",
     )
-    plain = wanted.Wanted(model="Llama-3-8B", gpus="l4=1").problem(None)
+    plain = problem_options.Wanted(model="Llama-3-8B", gpus="l4=1").problem(None)
     assert plain.workload == pl.Workload(2048, 8, "decode")
     assert plain.max_gpus_per_stage == 1
 
@@ -218,7 +222,7 @@ TRAINED += ("--phase", "training", "--microbatches", "8")
 def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
     choices = ("--schedule", "ZBH1", "--recompute", "auto")
     status, out, _ = run("solve", *TRAINED, *choices, "--json", "--output", tmp_path / "plan.json")
-    problem = wanted.Wanted(
+    problem = problem_options.Wanted(
         model="Llama-3-8B", gpus="h100=2,a100=2", batch=1, length=4096, phase="training",
         microbatches=8,
     ).problem(None)  # fmt: skip
@@ -319,9 +323,9 @@ NAMES = {
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_gpu_is_known_by_several_names(name, capsys):
-    wanted._say_once.cache_clear()
+    problem_options._say_once.cache_clear()
     kind, said = NAMES[name]
-    assert wanted.counts_of(f"{name}=3") == {kind: 3}
+    assert problem_options.counts_of(f"{name}=3") == {kind: 3}
     assert said in capsys.readouterr().err
 
 
@@ -396,7 +400,7 @@ def test_the_help_names_every_command_and_every_option(run, monkeypatch):
     for command in commands.split():
         assert f"│ {command} " in out
     text = run("solve", "--help")[1]
-    for field in wanted.Wanted.__dataclass_fields__:
+    for field in problem_options.Wanted.__dataclass_fields__:
         assert f"--{field.replace('_', '-')}" in text
 
 

@@ -14,8 +14,8 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import instance_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import Search, walks
+from pipelab.engine.stage_flow import Walk
 from pipelab.engine.stages import links_of
-from pipelab.engine.walk import Walk
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.
 ANSWERS = {
@@ -292,7 +292,7 @@ def test_circuits_apart_from_the_pipeline_are_no_placement(monkeypatch):
     problem = dataclasses.replace(tiny, model=model, cluster=cluster)
     from pipelab.engine.solvers import highs
 
-    monkeypatch.setattr("pipelab.engine.parts._components", lambda hop, usable: [usable])
+    monkeypatch.setattr("pipelab.engine.cluster_parts._components", lambda hop, usable: [usable])
     (walk,) = walks(Reach(instance_of(problem), 150.0), {}, {})
     run = highs.run(walk.program)
     assert run.status == "optimal"

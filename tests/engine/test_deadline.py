@@ -15,7 +15,7 @@ from pipelab.engine import solving
 from pipelab.engine.classes import find_classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.count import compositions
+from pipelab.engine.formulations.program_size import compositions
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
@@ -417,7 +417,7 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch):
     def none_left(*args, **options):
         raise MemoryError("Unable to allocate 246 GiB")
 
-    monkeypatch.setattr("pipelab.engine.attainable.instance_of", none_left)
+    monkeypatch.setattr("pipelab.engine.in_flight.instance_of", none_left)
     with pytest.raises(
         pl.errors.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"
     ):

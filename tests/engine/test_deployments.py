@@ -14,9 +14,9 @@ import oracle
 import pipelab as pl
 from pipelab.column_generation import deploy_by_column_generation
 from pipelab.engine.deadline import NEVER
-from pipelab.engine.deployments import column_generation, deploying, workloads
+from pipelab.engine.deployments import column_generation, deploying, offers
 from pipelab.engine.deployments.listing import Listing
-from pipelab.engine.deployments.workloads import first_offers
+from pipelab.engine.deployments.offers import first_offers
 from pipelab.writeup.linear_rates import with_link_units
 
 
@@ -121,7 +121,7 @@ def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_nodes_cannot_be_ke
     def together(problems, deadline, apart=False):
         if apart:
             raise pl.errors.TooLarge("too many compositions", {})
-        return workloads.first_offers(problems, deadline)
+        return offers.first_offers(problems, deadline)
 
     monkeypatch.setattr(deploying, "first_offers", together)
     problem = three_nodes_of_three()

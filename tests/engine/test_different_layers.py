@@ -10,7 +10,7 @@ import oracle
 import pipelab as pl
 from pipelab import spans
 from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.spans import spans_from_factors
 
 

@@ -10,8 +10,8 @@ import oracle
 import pipelab as pl
 from pipelab.engine.formulations import joint
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, joint_formulation
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods import joint as joint_method
 from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.joint import (

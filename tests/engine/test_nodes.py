@@ -9,13 +9,13 @@ import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.engine.cluster_parts import parts_of
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import aggregated
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.packing import Packing
-from pipelab.engine.parts import parts_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram

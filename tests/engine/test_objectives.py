@@ -23,7 +23,7 @@ from pipelab.engine.reach import Reach
 from pipelab.engine.search import walks
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.walk import Found, Walk
+from pipelab.engine.stage_flow import Found, Walk
 from pipelab.hardware.known_clusters import cluster_of_counts
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
@@ -156,7 +156,7 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
         raise Ended("time limit")
 
     medium = pl.load_case("medium")
-    monkeypatch.setattr("pipelab.engine.attainable.instance_of", too_late)
+    monkeypatch.setattr("pipelab.engine.in_flight.instance_of", too_late)
     for call in (solve_for_cost, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
         with pytest.raises(
             pl.errors.InvalidValue,

@@ -21,7 +21,7 @@ from limits import full_disk
 
 import pipelab as pl
 from pipelab.engine.sweeps import rows_file
-from pipelab.engine.sweeps.points import cell, value_of
+from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
 
 TINY = pl.load_case("tiny", link_units="tokens")
 PRICES = {"A100": 2.0, "V100": 0.5}

@@ -13,7 +13,7 @@ import roofline_oracle
 from pipelab import candidates, counting, joint_ilp, splits
 from pipelab.engine.formulations import joint
 from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.program_size import count_candidates
 
 
 def _every_split(layers, stages):

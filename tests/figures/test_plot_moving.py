@@ -10,7 +10,7 @@ from playwright.sync_api import sync_playwright
 import pipelab as pl
 from lab_session import CHROMIUM
 from pipelab.course import plot_moving, three_sites
-from pipelab.figures.live import figure_html
+from pipelab.figures.html_charts import figure_html
 
 SLOW_LINK = pl.Placement.of([(20, (0,)), (20, (1,)), (20, (2,)), (10, (3,)), (8, (4,)), (2, (7,))])
 

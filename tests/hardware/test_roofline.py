@@ -11,10 +11,10 @@ import pipelab as pl
 import roofline_oracle
 from pipelab import course
 from pipelab.course.n09 import arithmetic_intensity, plot_roofline
-from pipelab.engine.formulations.count import compositions
+from pipelab.engine.formulations.program_size import compositions
 from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.latency import solve_for_latency
-from pipelab.figures.layers import plot_layer_times
+from pipelab.figures.layer_times import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.pass_times import Demand, Span

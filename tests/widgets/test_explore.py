@@ -12,7 +12,7 @@ from pipelab.course.reading_tables import show_table
 from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.figures.gantts import gantt_parts, plot_timelines
-from pipelab.figures.live import as_json
+from pipelab.figures.html_charts import as_json
 from pipelab.figures.makespans import plot_makespans
 from pipelab.io.chrome_traces import chrome_trace
 from pipelab.widgets.chart import LiveChart

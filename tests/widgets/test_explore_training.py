@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.display import duration, rate
-from pipelab.figures.training import training_memory_parts
+from pipelab.figures.training_step import training_memory_parts
 from pipelab.widgets import training_half
 from pipelab.widgets.background import at_rest
 from pipelab.widgets.mix_values import beginning

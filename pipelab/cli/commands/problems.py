@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from pipelab.cli.commands.wanted import (
+from pipelab.cli.commands.problem_options import (
     VARIED,
     Case,
     Json,
@@ -18,7 +18,7 @@ from pipelab.cli.commands.wanted import (
     gpu_type,
     option,
 )
-from pipelab.cli.terminal import print_evaluation, print_result, say, table_text
+from pipelab.cli.printing import print_evaluation, print_result, say, table_text
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.whole_files import write_to
@@ -128,7 +128,7 @@ def settings(
     output: Annotated[Text, option("Write the script to this file.")] = None,
 ) -> None:
     """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
-    from pipelab.io.serving.launch import settings as translated
+    from pipelab.io.serving.engine_settings import settings as translated
 
     problem, plan = _planned(case_or_plan, context.obj, case)
     if plan is None:
@@ -220,7 +220,7 @@ def sweep(
 
     Such as: pipelab sweep --model Llama-3-70B --gpus h100=4,l4=0 --vary l4=0,4,8 --vary batch=8,32
     """
-    from pipelab.engine.sweeps.points import grid
+    from pipelab.engine.sweeps.grids_and_mixes import grid
     from pipelab.engine.sweeps.run import sweep as run
 
     wanted: Wanted = context.obj

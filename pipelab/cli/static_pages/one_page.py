@@ -13,7 +13,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelab.cli.static_pages.formulas import typeset, typeset_html
-from pipelab.figures.live import figure_html
+from pipelab.figures.html_charts import figure_html
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

@@ -11,7 +11,7 @@ from pipelab.cli.static_pages.one_page import page, title_of
 from pipelab.cli.static_pages.run import executed
 from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.figures.live import plotly_js
+from pipelab.figures.html_charts import plotly_js
 from pipelab.files.paths import notebook_files
 from pipelab.files.whole_files import path_of, refused
 

@@ -28,7 +28,7 @@ from pipelab.course.ledger.claims import (
     tried,
 )
 from pipelab.course.ledger.writeup import once, tiny
-from pipelab.engine.schedules.rules import schedule
+from pipelab.engine.schedules.named_schedules import schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import simulate
 from pipelab.evaluation import evaluate

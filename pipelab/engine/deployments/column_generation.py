@@ -38,10 +38,10 @@ import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline, Ended, Watched
 from pipelab.engine.deployments.listing import MOST_LABELS, Listing
+from pipelab.engine.deployments.mix_tables import MixTables, smallest
+from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Least, Offer
-from pipelab.engine.deployments.tables import MixTables, smallest
-from pipelab.engine.deployments.workloads import ALL_NUMBERS, halves
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun

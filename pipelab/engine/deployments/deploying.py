@@ -18,12 +18,12 @@ from pydantic import BeforeValidator
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
+from pipelab.engine.deployments.gpu_ids import FreeGPUs
+from pipelab.engine.deployments.mix_tables import MixTables
+from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.deployments.replicas import FreeGPUs
 from pipelab.engine.deployments.result import Deployment, Pipeline
-from pipelab.engine.deployments.tables import MixTables
-from pipelab.engine.deployments.workloads import first_offers
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound, status_and_least

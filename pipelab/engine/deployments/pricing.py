@@ -2,7 +2,7 @@
 
 An *offer* is a workload with a range of numbers in flight. It is a relaxation: a stage needs memory for the first of
 them only, and a pipeline counts with what the last of them would yield. So no pipeline with a number of the range
-attains more (`engine.attainable`), and with a single number nothing is relaxed. Ranges that matter are halved.
+attains more (`engine.in_flight`), and with a single number nothing is relaxed. Ranges that matter are halved.
 
 Every GPU of class a has a price u_a ≥ 0 (from the master program). At a rate t, the cheapest stage for a span
 is the cheapest composition that reaches t with it, and the cheapest pipeline is a shortest path over links that carry t
@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
+from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
-from pipelab.engine.deployments.replicas import FreeGPUs
+from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import possible, walks
@@ -270,7 +270,7 @@ class Offer:
     ) -> tuple[list[StageOf] | None, float]:
         """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
 
-        By the stage-flow program (`engine.walk`) with these prices as what is to be least. The bound is infinite
+        By the stage-flow program (`engine.stage_flow`) with these prices as what is to be least. The bound is infinite
         if there is none, and minus infinity if sets of classes were left out.
 
         Raises

@@ -3,7 +3,7 @@
 Maximise t such that every layer is covered once, no GPU is used twice, chosen stages are linked in
 order, and t is at most the rate of every chosen stage and link. Every candidate stage has a variable
 z, every possible link a variable e, with rates computed beforehand; that is what makes the model
-linear, and what makes it large (`count.py`).
+linear, and what makes it large (`program_size.py`).
 
 A form switches families of rows on and off. A family is explained, counted and built in one place: a
 notebook shows its sentence, formula and row count; the solver gets its rows.
@@ -37,7 +37,7 @@ import scipy.sparse as sp
 from pipelab.display import breakable, table
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import Candidates
-from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.errors import UnknownName, nearest
 from pipelab.problem import Problem

@@ -5,8 +5,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 from pipelab.engine.answers import Result
-from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.in_flight import Pairs
 from pipelab.engine.methods.first_placements import best_of, evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced

@@ -6,7 +6,7 @@ from itertools import chain
 
 from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.methods.rules import (
+from pipelab.engine.methods.rules_of_thumb import (
     solve_bandwidth_aware,
     solve_by_flops,
     solve_even,

@@ -12,10 +12,10 @@ from dataclasses import replace
 import numpy as np
 
 from pipelab.engine.answers import Result
-from pipelab.engine.attainable import Least, Pairs
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
+from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
-from pipelab.engine.methods.attained import solve_for_attainable
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.objective import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.search import BY_TOLERANCE, SETS

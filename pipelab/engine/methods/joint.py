@@ -16,8 +16,8 @@ import numpy as np
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
 from pipelab.engine.formulations.joint import FORMS, big_m_is_valid, build, joint_form
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted

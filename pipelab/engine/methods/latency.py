@@ -4,8 +4,8 @@ from dataclasses import replace
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine.answers import Result
-from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.in_flight import Pairs
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.solvers import choice

@@ -14,10 +14,10 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
-from pipelab.engine.methods.attained import solve_for_attainable
+from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.objective import status_and_least
-from pipelab.engine.schedules.rules import name_of
+from pipelab.engine.schedules.named_schedules import name_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.engine.answers import Result
-from pipelab.engine.attainable import Budget, Pairs
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.deployments.curve import deployments_against
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.deployments.trade_off import deployments_against
+from pipelab.engine.in_flight import Budget, Pairs
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
 from pipelab.engine.options import refuse_training

@@ -27,7 +27,7 @@ _OPTIONS = {
     "threads": 1,
     "parallel": "off",
     # HiGHS 1.14's presolve calls some programs of `walk` infeasible that are not
-    # (tests/engine/test_walk.py has one); restarts presolve again. Without both, these small
+    # (tests/engine/test_stage_flow.py has one); restarts presolve again. Without both, these small
     # programs take no longer.
     "presolve": "off",
     "mip_allow_restart": False,

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pipelab.engine.sweeps.points import cell, value_of
+from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files.csv_cells import Row

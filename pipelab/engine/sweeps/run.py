@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import NO_FORMULAS, ended_row, table
-from pipelab.engine.sweeps.points import plain, plain_points
+from pipelab.engine.sweeps.grids_and_mixes import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Task, answers
 from pipelab.errors import (

@@ -1,7 +1,7 @@
 """Times for a schedule: costs in, a timeline with its measures out."""
 
 from pipelab.engine.timeline.costs import StageCosts
-from pipelab.engine.timeline.placed import (
+from pipelab.engine.timeline.placement_timelines import (
     PlacedTimeline,
     TrainingTimeline,
     inference_costs,

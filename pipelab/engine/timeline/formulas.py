@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from pipelab.engine.schedules.columns import a_schedule, columns_of
-from pipelab.engine.schedules.rules import schedule as make_schedule
+from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import check_transfers
 from pipelab.errors import InvalidValue, PipelabError

@@ -24,7 +24,7 @@ from pipelab.engine.schedules.columns import (
     columns_of,
     runnable,
 )
-from pipelab.engine.schedules.rules import schedule as make_schedule
+from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Flag, checked_value, instance, whole_number

@@ -19,7 +19,7 @@ from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
-from pipelab.engine.timeline.placed import in_training
+from pipelab.engine.timeline.placement_timelines import in_training
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import stage_report
 from pipelab.placement import Placement, Stage

@@ -6,7 +6,7 @@ from itertools import groupby
 import numpy as np
 
 from pipelab.cluster import Cluster
-from pipelab.io.serving.plan import EnginePlan
+from pipelab.io.serving.engine_plan import EnginePlan
 
 
 def in_rays_order(plan: EnginePlan) -> EnginePlan:

@@ -6,8 +6,8 @@ import threading
 import node_oracle
 import numpy as np
 import pytest
-from test_attainable import every_pair, tight
 from test_deployments import check, check_valid, divided, dollars, heterogeneous
+from test_in_flight import every_pair, tight
 from test_objectives import late, priced, small
 
 import pipelab as pl
@@ -15,7 +15,7 @@ from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.column_generation import Demand, Generation
 from pipelab.engine.deployments.listing import Listing
-from pipelab.engine.deployments.workloads import first_offers
+from pipelab.engine.deployments.offers import first_offers
 
 RANDOM = {
     "memory for a few": lambda seed: tight(seed, late=seed % 2 == 0),

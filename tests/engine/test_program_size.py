@@ -7,7 +7,7 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.count import count_candidates
+from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods.joint import joint_size
 
 # allocations, connections, variables, rows of tiny by max GPUs per stage

@@ -21,7 +21,7 @@ from pipelab.figures.theme import BOTTLENECK, WRONG, bar, figure_of, finish, lin
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipelab.engine.timeline.placed import PlacedTimeline
+    from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 
 _MOST_LANES = 48  # with a label each
 

@@ -16,9 +16,9 @@ from functools import partial
 import numpy as np
 
 from pipelab.cluster import Cluster
-from pipelab.engine.attainable import Range
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
+from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT

@@ -14,7 +14,7 @@ from pipelab.costs import TrainingCost, refuse_transfers
 from pipelab.display import NO_FORMULAS, counted, number, rate, table
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.schedules.columns import columns_of
-from pipelab.engine.schedules.rules import schedule as make_schedule
+from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue

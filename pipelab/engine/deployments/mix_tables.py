@@ -21,10 +21,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.engine.cluster_parts import whole
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.parts import whole
 from pipelab.engine.reach import Reach
 from pipelab.engine.stages import Stages
 from pipelab.engine.tolerances import LAST_BITS

@@ -10,7 +10,7 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.timeline.placed import least_in_flight, round_time
+from pipelab.engine.timeline.placement_timelines import least_in_flight, round_time
 from pipelab.engine.timeline.timeline import simulate_in_flight
 from pipelab.writeup.linear_rates import with_link_units
 

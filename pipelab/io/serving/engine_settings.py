@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, overload
 from pipelab.display import counted
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.timeline.placed import TrainingTimeline
+from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.io.serving import ray_order
-from pipelab.io.serving.plan import EnginePlan, Host, Hosts, rpc_servers
-from pipelab.io.serving.rules import check, engine_rules
+from pipelab.io.serving.engine_plan import EnginePlan, Host, Hosts, rpc_servers
+from pipelab.io.serving.engine_rules import check, engine_rules
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement
 from pipelab.problem import Problem

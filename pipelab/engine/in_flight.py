@@ -35,8 +35,8 @@ from pipelab.engine.instance import (
 )
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
+from pipelab.engine.stage_flow import Found
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
-from pipelab.engine.walk import Found
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.placement import Placement

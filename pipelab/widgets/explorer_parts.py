@@ -9,7 +9,7 @@ import ipywidgets as widgets
 import traitlets
 
 from pipelab.display import REFUSED
-from pipelab.figures.live import plotly_js
+from pipelab.figures.html_charts import plotly_js
 
 
 class Shared(anywidget.AnyWidget):

@@ -12,8 +12,8 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine import attainable as pairs_module
-from pipelab.engine.attainable import Pairs
+from pipelab.engine import in_flight as pairs_module
+from pipelab.engine.in_flight import Pairs
 from pipelab.engine.instance import with_memory_for
 from pipelab.stage_arrays import stage_tables
 

@@ -9,9 +9,9 @@ from pipelab.engine.scoring import Score
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.baselines import Row
+from pipelab.widgets.explorer_parts import COLUMNS, RELEASED, Words, integer
 from pipelab.widgets.mix_answers import Answer, own_plan, stage_gpus
 from pipelab.widgets.mix_sentences import parse_layers
-from pipelab.widgets.parts import COLUMNS, RELEASED, Words, integer
 
 
 class OwnPlan:

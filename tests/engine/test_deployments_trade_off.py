@@ -9,7 +9,7 @@ from test_deployments import check_valid, dollars, every_division, heterogeneous
 from test_objectives import priced, small
 
 import pipelab as pl
-from pipelab.engine.deployments import curve
+from pipelab.engine.deployments import trade_off
 
 
 def best_compromises(problem, against):
@@ -46,7 +46,7 @@ def test_the_curve_equals_every_division(seed, against):
 @pytest.mark.parametrize("seed", range(5))
 def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     """What is done where there are too many mixes for the whole curve."""
-    monkeypatch.setattr(curve, "_MOST_MIXES", 0)
+    monkeypatch.setattr(trade_off, "_MOST_MIXES", 0)
     problem = priced(small(seed), seed)
     found, total = pl.trade_off(problem, "usd_per_hour", deployments=True), every_division(problem)
     assert not found.complete

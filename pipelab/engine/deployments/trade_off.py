@@ -16,8 +16,8 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation, repeated, whole
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
+from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.workloads import first_offers
 from pipelab.engine.objective import status_and_bound
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge

@@ -20,7 +20,7 @@ from pipelab.figures.theme import (
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from pipelab.engine.timeline.placed import TrainingTimeline
+    from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _MOST_LINES = 12  # in colour; of more ranks, those that come nearest to their memory

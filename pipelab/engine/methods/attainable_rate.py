@@ -2,7 +2,7 @@
 
 A method answers for the rate of a full pipeline, with memory for one microbatch in flight (or for the
 workload's number). No placement attains more than that bound. Where the answer attains its rate, it is the
-answer here, too; otherwise `engine.attainable` searches placements and numbers in flight together.
+answer here, too; otherwise `engine.in_flight` searches placements and numbers in flight together.
 """
 
 import math
@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.attainable import Pairs
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.in_flight import Pairs
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
-from pipelab.cli.terminal import say
+from pipelab.cli.printing import say
 from pipelab.errors import InvalidValue, nearest
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from pipelab.display import counted
 from pipelab.fields import Count, checked
 from pipelab.files.csv_cells import read_by_name
 from pipelab.files.paths import data_dir
-from pipelab.io.serving.plan import EnginePlan
+from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.placement import Placement
 from pipelab.schedules import Schedule
 
