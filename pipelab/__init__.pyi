@@ -26,18 +26,18 @@ from .engine.background import solve_in_background as solve_in_background
 from .engine.methods.certificates import certificate as certificate
 from .engine.methods.trade_offs import trade_off as trade_off
 from .engine.comparison import compare as compare
-from .engine.sweeps.points import grid as grid, mixes as mixes
+from .engine.sweeps.grids_and_mixes import grid as grid, mixes as mixes
 from .engine.sweeps.run import sweep as sweep
 
 # Pipeline schedules, and when each action runs
 from .schedules import Schedule as Schedule
 from .engine.best_schedules import best_schedule as best_schedule
-from .engine.schedules.rules import schedule as schedule
+from .engine.schedules.named_schedules import schedule as schedule
 from .engine.timeline.formulas import closed_forms as closed_forms, lower_bound as lower_bound
 from .engine.timeline.costs import StageCosts as StageCosts
 from .engine.timeline.timeline import simulate as simulate
-from .engine.timeline.placed import inference_costs as inference_costs
-from .engine.timeline.placed import timeline_of as timeline_of
+from .engine.timeline.placement_timelines import inference_costs as inference_costs
+from .engine.timeline.placement_timelines import timeline_of as timeline_of
 
 # Figures and widgets
 from .figures.plotting import plot as plot
@@ -49,7 +49,7 @@ from .widgets.watch import watch_solve as watch_solve
 
 # Plans: files, and settings of inference engines
 from .io.plans import load_placement as load_placement, save as save
-from .io.serving.launch import settings as settings
+from .io.serving.engine_settings import settings as settings
 
 # Names of one subject, each in a module of its own; and the error that all are
 from . import course as course

@@ -9,7 +9,7 @@ import pytest
 from test_deployments import heterogeneous
 
 import pipelab as pl
-from pipelab.io.serving.engine_rules import engine_rules
+from pipelab.io.serving.demands import engine_rules
 
 
 @cache

@@ -405,7 +405,9 @@ def test_a_schedule_that_is_too_large_is_refused_or_left_out_and_said(monkeypatc
     problem = random_problem(np.random.default_rng(2), gpus=4, layers=4)
     problem = replace(problem, workload=replace(problem.workload, microbatches=20))
     order_of.cache_clear()
-    monkeypatch.setattr(schedules.rules, "LARGEST_SIZE", 70)  # 1F1B on three ranks, not on four
+    monkeypatch.setattr(
+        schedules.named_schedules, "LARGEST_SIZE", 70
+    )  # 1F1B on three ranks, not on four
     try:
         with pytest.raises(pl.errors.TooLarge, match="1F1B: 80 forwards"):
             pl.solve(problem, objective="step_time", schedule="1F1B")

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.io.serving import engine_rules
+from pipelab.io.serving import demands
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
@@ -607,13 +607,13 @@ def test_a_rule_that_an_engine_does_not_have_is_not_asked(three, monkeypatch):
     ):
         made = EnginePlan.of(one, placement, engine, None)
         with pytest.raises(pl.errors.NotApplicable):
-            engine_rules.check(made)
-        own = engine_rules.engine_rules()[engine]
+            demands.check(made)
+        own = demands.engine_rules()[engine]
         free = {engine: replace(own, **{rule: False})}
         with monkeypatch.context() as patched:
-            patched.setattr(engine_rules, "engine_rules", lambda free=free: free)
-            engine_rules.check(made)
-    assert all(one.source for one in engine_rules.engine_rules().values())
+            patched.setattr(demands, "engine_rules", lambda free=free: free)
+            demands.check(made)
+    assert all(one.source for one in demands.engine_rules().values())
 
 
 def test_other_makers_gpus(three):

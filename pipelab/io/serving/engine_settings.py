@@ -19,8 +19,8 @@ from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.io.serving import ray_order
+from pipelab.io.serving.demands import check, engine_rules
 from pipelab.io.serving.engine_plan import EnginePlan, Host, Hosts, rpc_servers
-from pipelab.io.serving.engine_rules import check, engine_rules
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement
 from pipelab.problem import Problem
