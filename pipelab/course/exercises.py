@@ -5,6 +5,7 @@ The notebooks' own exercises are in `n00` … `n15`, and `checks` has them all b
 
 import math
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -22,8 +23,10 @@ if TYPE_CHECKING:
 # Sign and colour of a verdict; each colour reads on white.
 _SIGNS = {
     "right": ("✓", "#00664B"),
+    "partly": ("◐", "#7A5C00"),
     "not yet": ("✗", "#B34700"),
     "not attempted yet": ("○", "#555555"),
+    "hint": ("→", "#555555"),
 }
 
 # Of a number that is right but for its unit: by what it is too large, and what to look at.
@@ -64,8 +67,44 @@ class Answer:
         display(HTML(self.html), *([] if self.figure is None else [self.figure]))
 
 
-def guess(question: str, answer: object) -> Answer:
-    """A question with a box for the reader's own answer; only then can the answer be opened.
+@dataclass(frozen=True, repr=False)
+class Guess(Answer):
+    """A question to think about; called with a prediction, it shows its answer."""
+
+    answer: str = ""
+
+    def __call__(self, mine: object) -> Answer:
+        """Show the answer beside one's own, or how to give one.
+
+        Parameters
+        ----------
+        mine : str or number
+            The reader's prediction, as it stands in the cell: it is saved with the notebook. Empty
+            means none yet; then the answer stays folded.
+
+        Returns
+        -------
+        Answer
+            Both, as HTML in a notebook and as text elsewhere.
+        """
+        said, answer = str(mine).strip(), self.answer
+        if said:
+            html = f"<b>Your prediction:</b> {escape(said)}<br><b>Answer:</b> {escape(answer)}"
+            return Answer(
+                f"your prediction: {said}\nanswer: {answer}", f"<p class='{NO_FORMULAS}'>{html}</p>"
+            )
+        todo = "Write your prediction between the quotes and run the cell."
+        sign, colour = _SIGNS["not attempted yet"]
+        html = (
+            f"<div class='{NO_FORMULAS}'><span style='color:{colour}'><b>{sign}</b> {todo}</span>"
+            "<details><summary style='cursor:pointer'><i>The answer, without a prediction</i>"
+            f"</summary><p style='margin-left:1.2em'>{escape(answer)}</p></details></div>"
+        )
+        return Answer(todo, html)
+
+
+def guess(question: str, answer: object) -> Guess:
+    """Ask a question before its answer is shown; call the result with a prediction.
 
     Parameters
     ----------
@@ -76,31 +115,24 @@ def guess(question: str, answer: object) -> Answer:
 
     Returns
     -------
-    Answer
-        Shows itself as HTML in a notebook, as text elsewhere.
+    Guess
+        Shows the question. Called with the reader's prediction, it shows both answers.
 
     Examples
     --------
-    >>> print(guess("How many stages?", 1))
-    How many stages? (answer: 1)
+    >>> stages = guess("How many stages?", 1)
+    >>> stages
+    How many stages?
+    >>> stages("two")
+    your prediction: two
+    answer: 1
     """
-    asked = escape(question, quote=True)
-    # Without JavaScript, so that it works in pages, too: as long as the box shows its placeholder,
-    # it is empty, and what follows it stays hidden.
-    html = (
-        f"<div class='pipelab-guess {NO_FORMULAS}' style='margin:4px 0'>"
-        "<style>.pipelab-guess input:placeholder-shown ~ details {display: none}</style>"
-        f"<b>Predict:</b> {asked}<br>"
-        f'<input type="text" placeholder="your answer first" aria-label="Your answer: {asked}" '
-        'autocomplete="off" data-lm-suppress-shortcuts="true" style="margin:4px 0; width:26em; max-width:90%">'
-        "<details><summary style='cursor:pointer'><i>compare</i></summary>"
-        f"<p style='margin-left:1.2em'>{escape(str(answer))}</p></details></div>"
-    )
-    return Answer(f"{question} (answer: {answer})", html)
+    html = f"<p class='{NO_FORMULAS}'><b>Predict:</b> {escape(question)}</p>"
+    return Guess(question, html, answer=str(answer))
 
 
 def verdict(kind: str, text: str, figure: Any = None) -> Answer:
-    """A sentence with the sign and colour of its kind: "right", "not yet" or "not attempted yet"."""
+    """Give a sentence the sign and colour of its kind, such as "right" or "not yet"."""
     sign, colour = _SIGNS[kind]
     html = f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>"
     return Answer(text, html, figure)
@@ -139,29 +171,30 @@ class Number:
     rel: float = 1e-4
     none: str = ""
 
-    def grade(self, value: object) -> tuple[bool, str]:
-        """Whether a reader's value is right, and a sentence that says what is off."""
+    def grade(self, value: object) -> tuple[float, str]:
+        """Give 1 point, 0.5 or 0 to a reader's value, with a sentence that says what is off."""
         if value is None and self.none:
-            return False, f"Yours is None. Hint: {self.none}"
+            return 0, f"Yours is None. Hint: {self.none}"
         try:
             number = float(cast(Any, value))
         except OverflowError:
-            return False, "Expected a finite number, yours has too many digits"
+            return 0, "Expected a finite number, yours has too many digits"
         except (TypeError, ValueError):
-            return False, _no_number(value)
+            return 0, _no_number(value)
         if not math.isfinite(number):
-            return False, f"Expected a finite number, yours is {number}"
+            return 0, f"Expected a finite number, yours is {number}"
         target = self.target()
         yours = f"{_in_full(number)} {self.unit}".strip()
         if self._meets(number, target):
-            return True, yours
+            return 1, yours
         hint = self._hint(number, target)
-        return False, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
+        points = 0.5 if hint in self.half else 0
+        return points, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
 
-    def points(self, value: object) -> tuple[float, str]:
-        """1, 0.5 or 0, and the sentence of `grade`."""
-        right, why = self.grade(value)
-        return 1.0 if right else 0.5 * why.endswith(tuple(self.half)), why
+    def hints(self) -> list[str]:
+        """List what can be asked for before an answer: the general hint, then those by mistake."""
+        wrong = (*self.half, *self.mistakes)
+        return [self.hint, *(f"of a common wrong number: {says}" for says in wrong)]
 
     def _meets(self, number: float, target: float) -> bool:
         if isinstance(target, int):  # what is counted is exact
@@ -321,6 +354,8 @@ class Function:
         "" for a right one. By default an answer is a number, and right if it is the target's.
     hint : callable, optional
         What to look at, for an input on which the reader's function is wrong.
+    advice : tuple of str
+        Hints that belong to no input.
     picture : callable, optional
         Makes a figure of a `Failure`.
     half : callable, optional
@@ -338,26 +373,29 @@ class Function:
     target: Callable[[Any], Any] | None = None
     off: Callable[[Any, Any], str] | None = None
     hint: Callable[[Any], str] | None = None
+    advice: tuple[str, ...] = ()
     picture: "Callable[[Failure], Figure] | None" = None
     half: Callable[[Any, Any], bool] | None = None
     rel: float = 1e-6
     call: Callable[[Callable[..., Any], Any], Any] = _call
     none = ""  # None means not attempted, always
 
-    def grade(self, mine: object) -> tuple[bool, str]:
-        """Whether the reader's function is right everywhere, or the smallest input where it is not."""
+    def grade(self, mine: object) -> tuple[float, str]:
+        """Give 1 point, 0.5 or 0 to the reader's function, with the smallest input on which it is wrong."""
         if not callable(mine):
-            expected = f"the function itself, as `def {self.signature}:` makes it"
-            return False, f"expected {expected}; yours is {shown(mine)}"
-        return self.graded(self.smallest_failure(mine))
-
-    def points(self, mine: object) -> tuple[float, str]:
-        """1, 0.5 or 0, and the sentence of `grade`."""
-        if not callable(mine):
-            return 0.0, self.grade(mine)[1]
+            return 0, self.no_function(mine)
         failures = list(self.failures(mine))
-        right, why = self.graded(failures[0] if failures else None)
-        return 1.0 if right else 0.5 * all(map(self._earns_half, failures)), why
+        if not failures:
+            return 1, self.praise()
+        return 0.5 * all(map(self._earns_half, failures)), self.says(failures[0])
+
+    def hints(self) -> list[str]:
+        """List what can be asked for before an answer: what `hint` says, with the smallest input of each."""
+        found = dict[str, str]()
+        for given in self.inputs() if self.hint else ():
+            says = cast(Any, self.hint)(given)
+            found.setdefault(re.sub(r"\d+", "", says), f"for {given}: {says}")
+        return [*self.advice, *found.values()]
 
     def _earns_half(self, failure: Failure) -> bool:
         try:
@@ -365,13 +403,20 @@ class Function:
         except Exception:  # of an answer that is none of its kind
             return False
 
-    def graded(self, failure: Failure | None) -> tuple[bool, str]:
-        """Whether there is none, and a sentence."""
-        if failure is None:
-            does = "agrees" if self.target else "keeps the rule"
-            return True, f"it {does} on all {len(self.inputs())} inputs"
+    def no_function(self, mine: object) -> str:
+        """Say that a function was expected."""
+        expected = f"the function itself, as `def {self.signature}:` makes it"
+        return f"expected {expected}; yours is {shown(mine)}"
+
+    def praise(self) -> str:
+        """Say that the function is right."""
+        does = "agrees" if self.target else "keeps the rule"
+        return f"it {does} on all {len(self.inputs())} inputs"
+
+    def says(self, failure: Failure) -> str:
+        """Say what is wrong, and what to look at."""
         hint = f". Hint: {self.hint(failure.given)}" if self.hint else ""
-        return False, f"on {failure.given} {failure.says}{hint}"
+        return f"on {failure.given} {failure.says}{hint}"
 
     def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
         """The first input on which the reader's function is wrong, and what it gives there."""
@@ -432,7 +477,7 @@ def missing_or_twice(row: Any, wanted: list[str], whose: str) -> str:
 # Anything else
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Construction:
     """An exercise with something to find as its answer, of which there are many right ones.
 
@@ -441,20 +486,19 @@ class Construction:
     asks : str
         What is to be found, such as "a schedule".
     grade : callable
-        Whether what was found is right, and a sentence that says why or why not.
-    half : str
-        A part of the sentence that says what earns half a point.
+        Gives what was found its points, from 0 to 1, with a sentence that says why.
+    advice : tuple of str
+        Hints.
     """
 
     asks: str
-    grade: Callable[[object], tuple[bool, str]]
-    half: str = ""
+    grade: Callable[[object], tuple[float, str]]
+    advice: tuple[str, ...]
     none = ""  # None means not attempted, always
 
-    def points(self, found: object) -> tuple[float, str]:
-        """1, 0.5 or 0, and the sentence of `grade`."""
-        right, why = self.grade(found)
-        return 1.0 if right else 0.5 * (self.half != "" and self.half in why), why
+    def hints(self) -> list[str]:
+        """List what can be asked for before an answer."""
+        return [*self.advice]
 
 
 Exercise = Number | Function | Construction

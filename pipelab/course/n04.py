@@ -340,27 +340,27 @@ def _fewest() -> int:
     return sum(next(mix for mix in sorted(mixes, key=sum) if _too_much(mix)))
 
 
-def _smallest_mix(mine: object) -> tuple[bool, str]:
-    """Whether the heuristic predicts too much for the reader's mix, and for no smaller one."""
+def _smallest_mix(mine: object) -> tuple[float, str]:
+    """Give 1 point to a smallest mix for which the heuristic predicts too much, half a point to a larger one."""
     expected = "expected the numbers of A100, L4 and T4, such as (3, 4, 4)"
     if not (is_list(mine) and len(cast(Any, mine)) == 3):
-        return False, f"{expected}; yours is {shown(mine)}"
+        return 0, f"{expected}; yours is {shown(mine)}"
     mix = tuple(cast(Any, mine))
     if not all(type(n) is int and 0 <= n <= most for n, most in zip(mix, (3, 4, 4), strict=True)):
-        return False, f"{expected}, at most as many as there are; yours is {shown(mine)}"
+        return 0, f"{expected}, at most as many as there are; yours is {shown(mine)}"
     if not any(mix):
-        return False, f"{expected}; yours has no GPU"
+        return 0, f"{expected}; yours has no GPU"
     possible, predicted = _possible_rate(mix), _predicted(mix)
     if possible is None:
         *others, last = _held()
         fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
-        return False, f"this mix does not hold the model; hint: {fits}"
+        return 0, f"this mix does not hold the model; hint: {fits}"
     says = f"predicted {predicted:,.1f} tokens/s, possible {possible:,.1f}"
     if not _too_much(mix):
-        return False, f"{says}: not too much. Hint: where does the heuristic form pairs?"
+        return 0, f"{says}: not too much. Hint: {_PAIRS}"
     if sum(mix) > _fewest():
-        return False, f"{says}: too much, but there is a smaller mix"
-    return True, says
+        return 0.5, f"{says}: too much, but there is a smaller mix"
+    return 1, says
 
 
 def _best_of_orders(x: Given) -> float:
@@ -406,6 +406,8 @@ def _look_at(x: Given) -> str:
     return "here a link is the bottleneck in every order; which links does the best order cross?"
 
 
+_PAIRS = "where does the heuristic form pairs?"
+
 EXERCISES: dict[str, Exercise] = {
     "04.1": Number(
         target=_twelve_layers,
@@ -421,7 +423,14 @@ EXERCISES: dict[str, Exercise] = {
         none="the heuristic names no GPU, so its result has no placement and no throughput; what it predicts is in "
         "the result's details",
     ),
-    "04.2": Construction("a mix of GPUs", _smallest_mix, half="there is a smaller mix"),
+    "04.2": Construction(
+        asks="a mix of GPUs",
+        grade=_smallest_mix,
+        advice=(
+            _PAIRS,
+            "which mixes hold all 80 layers, and which of them are the smallest?",
+        ),
+    ),
     "04.3": Function(
         signature="best_of_orders(stages, links)",
         inputs=drawn(4, 300, _pipeline, lambda x: (len(x.stages), len(x.links), str(x))),

@@ -196,35 +196,37 @@ _TIMES, MEMORY, _MICROBATCHES = (2, 1, 1, 2), (4, 3, 2, 2), 8
 COSTS = StageCosts(_TIMES, _TIMES, _TIMES, weight_activation=0.5)
 
 
-def _beats_1f1b(mine: object) -> tuple[bool, str]:
-    """Whether the reader's schedule fits, and ends before 1F1B."""
+def _beats_1f1b(mine: object) -> tuple[float, str]:
+    """Give 1 point to a schedule that fits and ends before 1F1B, half a point to one that only fits."""
     ranks = len(_TIMES)
     if not isinstance(mine, Schedule):
         made = "a schedule, as pl.Schedule.of('mine', rows) makes it"
-        return False, f"expected {made}; yours is {shown(mine)}"
+        return 0, f"expected {made}; yours is {shown(mine)}"
     asked = mine.microbatches == _MICROBATCHES and mine.stage_rank == tuple(range(ranks))
     if not asked or columns_of(mine).forward_only:
         steps = f"{_MICROBATCHES} microbatches forward and back"
-        return False, f"expected {steps}, stage s on rank s of {ranks}"
+        return 0, f"expected {steps}, stage s on rank s of {ranks}"
     try:
         timeline = simulate(mine, COSTS)
     except InvalidSchedule as error:
-        return False, str(error)
+        return 0, str(error)
     for rank, (held, most) in enumerate(zip(timeline.peak_memory, MEMORY, strict=True)):
         if held > most + 1e-9:
-            return False, f"rank {rank} holds {held:g} at its peak and has room for {most:g}"
+            return 0, f"rank {rank} holds {held:g} at its peak and has room for {most:g}"
     end = timeline.makespan
     baseline = simulate(schedule("1F1B", ranks, _MICROBATCHES), COSTS).makespan
     if end >= baseline - 1e-9:
         last = ranks - 1
-        hint = f"split backwards (I, then W), and let rank {last}, which all others wait for, put W off"
-        return False, f"makespan {end:g}, and 1F1B takes {baseline:g}. Hint: {hint}"
+        hint = f"{_SPLIT}, and let rank {last}, which all others wait for, put W off"
+        return 0.5, f"makespan {end:g}, and 1F1B takes {baseline:g}. Hint: {hint}"
     bound = lower_bound(COSTS, _MICROBATCHES, ranks, max_in_flight=[int(most) for most in MEMORY])
     best = "no order takes less"
     if end > bound + 1e-9:
         best = f"no order takes less than {bound:g}; how near can you get?"
-    return True, f"makespan {end:g} against {baseline:g}; {best}"
+    return 1, f"makespan {end:g} against {baseline:g}; {best}"
 
+
+_SPLIT = "split backwards (I, then W)"
 
 EXERCISES: dict[str, Exercise] = {
     "08.1": Function(
@@ -236,5 +238,13 @@ EXERCISES: dict[str, Exercise] = {
         picture=_draw_row,
         half=lambda given, row: "could wait" in _why_not(given, row),
     ),
-    "08.2": Construction("a schedule", _beats_1f1b, half="Hint: split backwards"),
+    "08.2": Construction(
+        asks="a schedule",
+        grade=_beats_1f1b,
+        advice=(
+            _SPLIT,
+            "which rank do all others wait for, and which of its actions does nobody wait for?",
+            "what is held at each moment? A W that is put off holds memory, so it fits only so often",
+        ),
+    ),
 }

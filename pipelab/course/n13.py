@@ -171,26 +171,25 @@ def _demo(**rules: Any) -> Problem:
     return load_case("demo", **{"max_gpus_per_stage": 3, **rules})
 
 
-def _refutes(mine: object) -> tuple[bool, str]:
-    """Whether a placement on the GPUs of the write-up's "balanced pipeline" is faster than it."""
+def _refutes(mine: object) -> tuple[float, str]:
+    """Give 1 point to a placement faster than the write-up's "balanced pipeline" on its GPUs, half to a slower one."""
     if not isinstance(mine, Placement):
         made = "a placement, as pl.Placement.of([(layers, gpus), …]) makes it"
-        return False, f"expected {made}; yours is {shown(mine)}"
+        return 0, f"expected {made}; yours is {shown(mine)}"
     problem = _demo(max_gpus_per_stage=4, link_units="tokens")
     claimed = Placement.of([(8, (0,)), (4, (10, 11)), (2, (20, 21, 22, 23))])
     if sorted(mine.gpus) != sorted(claimed.gpus):
         wanted = ", ".join(map(str, sorted(claimed.gpus)))
-        return False, f"the claim is about GPUs {wanted}; use all of these and no other"
+        return 0, f"the claim is about GPUs {wanted}; use all of these and no other"
     try:
         rate = evaluate(problem, mine).throughput
     except InvalidPlacement as error:
-        return False, str(error)
+        return 0, str(error)
     best = evaluate(problem, claimed).throughput
     if rate <= best * (1 + 1e-9):
         yields = f"yours yields {rate:,.1f} tokens/s, the claimed one {best:,.1f}"
-        hint = "which stage is the slowest, and may another group of GPUs hold more layers?"
-        return False, f"{yields}. Hint: {hint}"
-    return True, f"refuted: {rate:,.1f} tokens/s against {best:,.1f}"
+        return 0.5, f"{yields}. Hint: {_ANOTHER_GROUP}"
+    return 1, f"refuted: {rate:,.1f} tokens/s against {best:,.1f}"
 
 
 def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:
@@ -248,8 +247,17 @@ def _look_at(given: Given) -> str:
     return "how much larger is the number when its last digit is one more?"
 
 
+_ANOTHER_GROUP = "which stage is the slowest, and may another group of GPUs hold more layers?"
+
 EXERCISES: dict[str, Exercise] = {
-    "13.1": Construction("a placement", _refutes, half="may another group"),
+    "13.1": Construction(
+        asks="a placement",
+        grade=_refutes,
+        advice=(
+            _ANOTHER_GROUP,
+            "how long does each stage of the claimed placement take per layer? See `pl.evaluate`",
+        ),
+    ),
     "13.2": Function(
         signature="step(text)",
         inputs=_printed,

@@ -182,6 +182,10 @@ EXERCISES: dict[str, Exercise] = {
         inputs=drawn(3, 300, _layers, lambda given: (len(given.costs), sum(given.costs))),
         off=_off_cut,
         half=lambda given, answer: "fair share" in _off_cut(given, answer),
+        advice=(
+            "when does the rule start a new stage, and what if too few layers are left for the others?",
+            "try as many stages as layers, and equal layers: is any stage missing or empty?",
+        ),
     ),
     "14.3": Number(
         target=_runnable,

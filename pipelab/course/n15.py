@@ -419,13 +419,14 @@ def _hint_of(said: str) -> str:
     return "run your loop with course.run_stages, and read what every rank waits for"
 
 
+_NOT_YOURS = "this is not the fault of your loop; check again"
 _HINTS: Mapping[str, str] = {
     "before recv": "a rank receives what an action needs before it computes it",
     "is computed before": "a microbatch goes forward before it goes backward",
     "before it is computed": "compute first, then send",
     "a second time": "every rank computes every action once and sends its result once",
     "there is no action": "microbatches count from 0 to stage.microbatches - 1",
-    "have not started": "this is not the fault of your loop; check again",
+    "have not started": _NOT_YOURS,
     "NameError": "your loop has to contain whatever it uses: its source runs in other processes",
     "has ended": "one rank has ended and others still wait: did it send every result, and run every microbatch?",
     "this program hangs": "which result does a rank wait for, and what would its maker have to do first?",
@@ -443,6 +444,11 @@ EXERCISES: dict[str, Exercise] = {
         half=_forgets_the_tail,
     ),
     "15.2": Function(
-        signature="my_1f1b(stage)", inputs=_sizes, off=_off_1f1b, call=_ran, half=_is_gpipe
+        signature="my_1f1b(stage)",
+        inputs=_sizes,
+        off=_off_1f1b,
+        call=_ran,
+        half=_is_gpipe,
+        advice=tuple(hint for hint in dict.fromkeys(_HINTS.values()) if hint != _NOT_YOURS),
     ),
 }

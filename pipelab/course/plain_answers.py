@@ -124,7 +124,7 @@ def checked(name: str, stated: str, hidden: int = 0) -> tuple[float | None, str]
     Returns
     -------
     points : float or None
-        1 where it is right, 0.5 where it is half right; None where it was not attempted.
+        From 0 to 1, as the exercise's `grade` gives them; None where it was not attempted.
     why : str
         In a sentence.
     """
@@ -145,13 +145,13 @@ def checked(name: str, stated: str, hidden: int = 0) -> tuple[float | None, str]
             if len(returned) < len(exercise.inputs()):
                 return 0.0, "its function was not tried on all inputs"
             exercise = replace(exercise, call=lambda mine, given: mine(given))
-            return exercise.points(_played_back(returned))
+            return exercise.grade(_played_back(returned))
         value = _value(said["answer"])
     except (KeyError, IndexError, TypeError, ValueError, RecursionError, PipelabError) as error:
         return 0.0, f"the answer cannot be read ({type(error).__name__})"
     if value is ... or (value is None and not exercise.none):
         return None, "not attempted yet"
-    return exercise.points(value)
+    return exercise.grade(value)
 
 
 def _played_back(returned: list[tuple[dict, Any]]) -> Callable[..., Any]:

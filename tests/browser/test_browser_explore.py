@@ -296,7 +296,8 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
     cells = (
         "import pipelab as pl",
         "pl.explore_mix('tiny')",
-        "pl.course.guess('How many stages?', 'One.')",
+        "guess_1 = pl.course.guess('How many stages?', 'One.')",
+        "guess_1('')",
     )
     with explorer(page, *cells):
         focused = """() => { const e = document.activeElement;
@@ -323,16 +324,44 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
         page.page.wait_for_function(
             "() => document.querySelectorAll('.pipelab-chart')[1].ariaLabel.includes('8 GPUs')"
         )
-        answer = page.page.locator(".pipelab-guess details")
-        assert not answer.is_visible()  # first the reader's own answer
-        page.page.get_by_label("Your answer: How many stages?").focus()
-        page.page.keyboard.type("bad")  # single letters are commands of JupyterLab's elsewhere
-        assert page.page.get_by_label("Your answer").input_value() == "bad"
-        assert answer.is_visible()
+        answer = page.page.locator("details", has_text="without a prediction")
         assert not answer.evaluate("d => d.open")
-        page.page.keyboard.press("Tab")
-        page.page.keyboard.press("Enter")
+        answer.locator("summary").press("Enter")
         assert answer.evaluate("d => d.open")
+
+
+_GUESS = "guess_1 = pl.course.guess('How many stages?', 'It is one stage.')\nguess_1"
+_FRESH_KERNEL = """async () => {
+  const { sessionContext } = window.jupyterapp.shell.currentWidget;
+  await sessionContext.ready; await sessionContext.changeKernel({name: 'python3'}); }"""
+
+
+def test_a_prediction_is_kept_with_the_notebook(page):
+    """Typed, saved, loaded again: it is there without running anything, and after running all of it."""
+    page.show(notebook_of("import pipelab as pl", _GUESS, "guess_1('')"))
+    page.run_all()
+    answer = page.page.get_by_text("It is one stage.", exact=True)
+    assert not answer.is_visible()
+    page.page.locator(".jp-CodeCell .cm-content").last.click()
+    for key in ("End", "ArrowLeft", "ArrowLeft"):
+        page.page.keyboard.press(key)
+    page.page.keyboard.type("two of them")
+    page.page.keyboard.press("Control+Enter")
+    wait_for(page, "It is one stage.")
+    page.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    page.page.wait_for_timeout(1000)
+    page.page.evaluate("() => window.jupyterapp.shell.currentWidget.sessionContext.shutdown()")
+    page.page.reload(wait_until="domcontentloaded")
+    page.page.wait_for_selector(".jp-Notebook .jp-Cell")
+    typed = page.page.locator(".jp-CodeCell .cm-content").last
+    assert typed.inner_text().strip() == "guess_1('two of them')"
+    said = page.page.locator(".jp-OutputArea-output").last
+    for _ in range(2):
+        said.get_by_text("Your prediction: two of them").wait_for()
+        assert "It is one stage." in said.inner_text()
+        page.page.evaluate(_FRESH_KERNEL)
+        assert page.run_all() == [1, 2, 3]
+    page.errors.clear()
 
 
 @pytest.mark.parametrize("name", ["mix", "schedules"])
@@ -360,13 +389,14 @@ def test_prices_in_a_sentence_are_not_taken_for_a_formula(page):
     cells = (
         "from dataclasses import replace\nimport pipelab as pl\nfrom pipelab.course.exercises import verdict",
         f"verdict('not yet', '{two}')", f"pl.course.guess('{two}?', '{two}.')",
+        f"pl.course.guess('{two}?', '{two}.')('{two}')",
         "found = pl.solve(pl.load_case('tiny'))\nreplace(found, problem=replace(found.problem, name='$1 or $2'))",
     )  # fmt: skip
     page.show(notebook_of(*cells))
-    assert page.run_all() == [1, 2, 3, 4]
+    assert page.run_all() == [1, 2, 3, 4, 5]
     assert page.page.locator("mjx-container").count() == 0
     said = page.page.locator(".jp-OutputArea-output").all_inner_texts()
-    for expected, text in zip((two, two, "$1 or $2"), said, strict=True):
+    for expected, text in zip((two, two, two, "$1 or $2"), said, strict=True):
         assert expected in text
 
 

@@ -61,8 +61,9 @@ def test_dollars_of_money_stay():
 
 
 def test_a_question_about_money_has_no_formulas():
-    asked = pl.course.guess("An L4 ($0.70) or a T4 ($0.35)?", "the T4, per $")._repr_html_()
-    assert typeset_html(asked) == asked
+    asked = pl.course.guess("An L4 ($0.70) or a T4 ($0.35)?", "the T4, per $")
+    for shown in (asked, asked(""), asked("$1 or $2")):
+        assert typeset_html(shown._repr_html_()) == shown._repr_html_()
     assert "<math" in typeset_html("An L4 ($0.70) or a T4 ($0.35)?")
 
 
@@ -158,6 +159,7 @@ def _notebook():
     hidden = new_code_cell(
         "pl.course.guess('how many?', 3)", metadata={"jupyter": {"source_hidden": True}}
     )
+    mine = new_code_cell("guess_1('')", metadata={"tags": ["remove-input"]})
     hidden.outputs = [new_output("display_data", {"text/html": "<details>folded</details>"})]
     drawn = new_code_cell("figure")
     drawn.outputs = [
@@ -168,7 +170,7 @@ def _notebook():
         new_output("stream", name="stderr", text="a warning of the machine's"),
     ]
     text = "# Title & more\n\nTo [01](b.ipynb#A-part), [02](gone.ipynb), $x$ and [up](../c.ipynb).\n\n## A part"
-    return new_notebook(cells=[new_markdown_cell(text), hidden, drawn])
+    return new_notebook(cells=[new_markdown_cell(text), hidden, mine, drawn])
 
 
 @pytest.mark.slow
@@ -185,7 +187,7 @@ def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
     assert '<script src="../plotly.min.js"></script>' in text
     assert "Plotly.newPlot" in text
     assert "folded" in text
-    for left_out in ("pl.course.guess", "how many?", "a warning", ">no<"):
+    for left_out in ("pl.course.guess", "how many?", "guess_1", "a warning", ">no<"):
         assert left_out not in text
     assert text.count("<script") == 2
 

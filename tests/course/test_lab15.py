@@ -464,6 +464,6 @@ def test_a_loop_whose_time_is_wrong_is_not_right(monkeypatch):
 @pytest.mark.slow
 def test_half_a_point_is_for_gpipe():
     exercise = n15.EXERCISES["15.2"]
-    assert exercise.points(gpipe)[0] == 0.5
-    assert exercise.points(never_sends)[0] == 0
-    assert exercise.points(my_1f1b)[0] == 1
+    assert exercise.grade(gpipe)[0] == 0.5
+    assert exercise.grade(never_sends)[0] == 0
+    assert exercise.grade(my_1f1b)[0] == 1

@@ -197,11 +197,19 @@ def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(tiny):
         leave_out(hard, "sucessor")
 
 
-def test_a_guess_takes_an_answer_first_and_is_escaped():
-    html = pl.course.guess('a < "b"?', "yes & no")._repr_html_()
-    assert "input:placeholder-shown ~ details {display: none}" in html
-    assert html.index("<input") < html.index("<details") < html.index("yes &amp; no")
-    assert 'aria-label="Your answer: a &lt; &quot;b&quot;?"' in html
+def test_a_guess_shows_its_answer_beside_a_prediction_and_is_escaped():
+    asked = pl.course.guess('a < "b"?', "yes & no")
+    assert "a &lt; &quot;b&quot;?" in asked._repr_html_()
+    assert "yes" not in asked._repr_html_() + repr(asked)
+    for none_yet in ("", "  "):
+        folded = asked(none_yet)
+        assert folded._repr_html_().index("<details>") < folded._repr_html_().index("yes &amp; no")
+        assert "yes" not in repr(folded)
+    said = asked("<b> & c")
+    assert "<details>" not in said._repr_html_()
+    assert "&lt;b&gt; &amp; c" in said._repr_html_()
+    assert repr(said) == "your prediction: <b> & c\nanswer: yes & no"
+    assert repr(asked(3)).startswith("your prediction: 3\n")
 
 
 def test_what_a_figure_does_not_take_is_named(tiny):

@@ -404,7 +404,7 @@ def test_the_explorer_refuses_what_its_controls_cannot_show():
 @pytest.mark.parametrize(
     ("mine", "verdict"),
     [
-        (None, "exercise 08.2: not attempted yet"),
+        (None, 'exercise 08.2: not attempted yet; course.hint("08.2") gives a hint'),
         (52, "not yet. Expected a schedule, as pl.Schedule.of('mine', rows) makes it; yours is 52"),
         (pl.schedule("1F1B", 4, 8), "not yet. Makespan 60, and 1F1B takes 60"),
         (pl.schedule("ZBH1", 4, 8), "not yet. Rank 1 holds 3.5 at its peak and has room for 3"),
