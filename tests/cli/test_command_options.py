@@ -458,6 +458,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_the_command_line_is_imported_is_answered():
     ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")

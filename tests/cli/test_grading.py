@@ -199,6 +199,7 @@ def test_what_is_no_notebook_is_refused_in_a_sentence(tmp_path):
         grade(_saved(tmp_path / "00_a.ipynb", "1"), limit=0)
 
 
+@pytest.mark.slow
 def test_a_copy_is_of_the_notebook_that_its_checks_belong_to(tmp_path):
     """A student's number before the name says nothing, nor does a check copied from elsewhere."""
     checks = "import pipelab as pl\npl.course.check('07.1', ...)\npl.course.check('07.2', ...)"
@@ -208,6 +209,7 @@ def test_a_copy_is_of_the_notebook_that_its_checks_belong_to(tmp_path):
     assert set(_points(grade(without, limit=60))) == {"07.1", "07.2"}
 
 
+@pytest.mark.slow
 def test_an_endless_loop_costs_its_own_exercise_only(tmp_path):
     right = EXERCISES["00.1"].target()
     endless = "def rate(cuts):\n    while True:\n        pass\n\n\npl.course.check('00.2', rate)"
@@ -235,6 +237,7 @@ def test_what_cannot_be_written_down_is_a_wrong_answer_with_its_reason(tmp_path)
     assert second["output"].startswith("its value cannot be found: RecursionError")
 
 
+@pytest.mark.slow
 def test_a_notebook_whose_cells_fail_is_said_to(tmp_path):
     copy = _saved(tmp_path / "00.ipynb", "import pipelab as pl", "1 / 0", "nowhere")
     result = grade(copy, limit=60)
@@ -242,6 +245,7 @@ def test_a_notebook_whose_cells_fail_is_said_to(tmp_path):
     assert result["output"] == expected
 
 
+@pytest.mark.slow
 def test_a_wrong_number_that_the_rubric_calls_half_right_has_half_a_point(tmp_path):
     half, mistake = EXERCISES["00.1"].half, EXERCISES["00.1"].mistakes
     points = {value(): 0.5 for value in half.values()} | {value(): 0 for value in mistake.values()}
@@ -264,6 +268,7 @@ def _command(*arguments, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_folder_of_copies_becomes_one_table(tmp_path):
     right = EXERCISES["00.1"].target()
     for student in ("ada", "bob", "cy"):
@@ -293,6 +298,7 @@ def test_a_folder_of_copies_becomes_one_table(tmp_path):
     assert "a folder has --csv" in refused.stderr
 
 
+@pytest.mark.slow
 def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_seed(tmp_path):
     shown = [given.times for given in EXERCISES["10.1"].inputs()]
     known = {tuple(times): -(-sum(times) // max(times)) for times in shown}
@@ -310,6 +316,7 @@ def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_
         grade(copy, seed=-1)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32" or not in_clone(), reason="a shell script of the clone")
 @pytest.mark.parametrize("copy", ["right", "torn", "none"])
 def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path, copy):

@@ -547,6 +547,7 @@ def _fits(order, spare=0, stalls=True, room=None):
     return True
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize(
     "wrong", [{"spare": 1}, {"spare": -1}, {"stalls": False}, {"room": 2}], ids=str
 )
@@ -1351,6 +1352,7 @@ HALF = [
 ]
 
 
+@pytest.mark.quick(6)
 @pytest.mark.parametrize(("name", "half", "none"), HALF)
 def test_a_function_that_the_rubric_calls_half_right_has_half_a_point(name, half, none):
     exercise = EXERCISES[name]
@@ -1367,6 +1369,7 @@ def test_every_function_can_have_half_a_point():
     assert {name for name, *_ in HALF} == named
 
 
+@pytest.mark.slow
 def test_what_is_found_may_be_half_right():
     tried = {
         "04.2": [(3, 4, 4), (3, 1, 1)],
@@ -1413,6 +1416,7 @@ RIGHT = {
 }
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("name", RIGHT)
 def test_hidden_inputs_come_to_those_of_the_notebook_and_verdicts_stay(name):
     shown = EXERCISES[name].inputs()

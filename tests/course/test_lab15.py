@@ -143,6 +143,7 @@ def _no_process_is_left():
     assert set(multiprocessing.active_children()) <= before
 
 
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", ["GPipe", "1F1B", "ZBH1"])
 def test_processes_run_the_rows_in_their_order_and_never_early(name):
     run = course.run_stages(_rows(name), MS, name=name)
@@ -183,6 +184,7 @@ def test_a_slow_stage_and_a_slow_link_are_those_of_the_costs():
     assert far.sum() == 16
 
 
+@pytest.mark.slow
 def test_what_hangs_is_found_within_its_timeout():
     """And before it, nothing is called hanging: a stage may take longer than the timeout."""
     began = time.perf_counter()

@@ -68,6 +68,7 @@ def test_ctrl_c_while_a_method_is_imported_is_answered(monkeypatch):
     assert (result.status, result.stopped_by) == ("feasible", "interrupt")
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_a_public_name_is_imported_is_for_what_is_called_then(monkeypatch):
     monkeypatch.setattr(pl, "_import", pressed_before(pl._import))
     deploy = pl.__getattr__("deploy")
@@ -205,12 +206,12 @@ def of_types(number):
 
 
 LISTINGS = {
-    "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
-    "stages of 12 types": (lambda: of_types(12), instance_of),
     "allocations of medium": (
         lambda: pl.load_case("medium", max_gpus_per_stage=2),
         enumerate_candidates,
     ),
+    "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
+    "stages of 12 types": (lambda: of_types(12), instance_of),
 }
 
 
@@ -396,6 +397,7 @@ def of_layers(number, **factors):
     return dataclasses.replace(problem, model=model)
 
 
+@pytest.mark.slow
 def test_a_model_of_a_hundred_thousand_layers_ends_in_time():
     began = time.perf_counter()
     result = pl.solve(of_layers(100_000), objective="latency", time_limit=1)

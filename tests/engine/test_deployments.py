@@ -341,6 +341,7 @@ def test_small_classes_leave_little_open_without_a_list():
     check_valid(problem, found)
 
 
+@pytest.mark.slow
 def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
     monkeypatch.setattr(column_generation, "_SILENT_SECONDS", 0.0)
     problem, seen = heterogeneous((4, 8, 12), "Llama-3-70B"), []
@@ -351,6 +352,7 @@ def test_progress_goes_on_while_pipelines_are_listed(monkeypatch):
     assert [m.seconds for m in seen] == sorted(m.seconds for m in seen)
 
 
+@pytest.mark.slow
 def test_what_was_listed_at_an_early_end_counts(monkeypatch):
     """An end in the middle of the list: its pipelines are better than those of the rounds."""
     problem, stop = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode"), threading.Event()
@@ -480,6 +482,7 @@ def test_a_thousand_gpus_of_eight_types_within_one_percent():
     check_valid(problem, found)
 
 
+@pytest.mark.slow
 def test_links_that_bind_leave_little_open():
     """320 GPUs of 8 types, each pair of types with links of their own: a bound without links is 58 % off."""
     rng = np.random.default_rng(0)
@@ -503,6 +506,7 @@ def test_links_that_bind_leave_little_open():
     check_valid(problem, found)
 
 
+@pytest.mark.slow
 def test_gpus_of_one_pipeline_are_counted_in_the_bound():
     """A bound by paths alone is 910 tokens/s: these want more A100 than there are."""
     problem = pl.load_case("medium", max_gpus_per_stage=2)

@@ -139,6 +139,7 @@ def long_context(batch_size=16):
     return pl.Problem(gpus, pl.load_model("Llama-3-8B"), load, pl.Roofline())
 
 
+@pytest.mark.slow
 def test_memory_for_everything_in_flight_is_counted():
     """Full pipelines would yield far more; a smaller batch is better where memory is short."""
     problem = long_context()
@@ -150,6 +151,7 @@ def test_memory_for_everything_in_flight_is_counted():
     assert found.throughput >= pl.solve(problem).throughput * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_the_load_that_a_deployment_is_asked_for_is_served():
     """By the simulator, pipeline by pipeline, with memory for everything in flight."""
     pool = tuple(

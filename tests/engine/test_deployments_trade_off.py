@@ -106,6 +106,7 @@ def test_one_more_gpu_brings_what_every_division_says(seed):
         assert row["proven"]
 
 
+@pytest.mark.slow
 def test_dual_prices_add_up_to_a_bound():
     """Where links and nodes do not matter, the price of all GPUs bounds the throughput."""
     problem = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode")

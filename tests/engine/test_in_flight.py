@@ -93,6 +93,7 @@ def test_it_is_the_most_of_all_pairs(seed):
     assert answer.to_frame()["in_flight"][0] == answer.to_dict()["in_flight"] == answer.in_flight
 
 
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", [*range(10), 54, 103, 207])
 def test_of_several_batches_it_is_the_most_of_all(seed):
     """What one batch attains is what the others have to beat, and what is ruled out by it is less."""

@@ -168,6 +168,7 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
     assert known.objective.value > 0
 
 
+@pytest.mark.slow
 def test_cents_over_a_thousand_gpus_are_no_obstacle():
     """1,200 GPUs at up to 299 cents are 3.6 million cents; and a millionth of a dollar changes no answer."""
 
@@ -752,6 +753,7 @@ def test_the_first_placement_of_many_types_is_a_node_that_has_the_shortest_pass(
     assert result.status == "optimal"
 
 
+@pytest.mark.slow
 def test_the_first_deployment_for_a_load_is_not_the_whole_fleet(monkeypatch):
     monkeypatch.setattr(first_placements, "_SECONDS", 5.0)  # however busy the machine is
     problem = of_eight_types(same_type_stages=True)
@@ -777,8 +779,9 @@ def test_first_placements_are_single_stages_pipelines_and_rules():
     assert best_of(found, at_least=1e9) is None
 
 
-@pytest.mark.parametrize("goal", ["throughput", "latency", "cost", "joint", "deploy"])
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("split", ["even", "balanced"])
+@pytest.mark.parametrize("goal", ["throughput", "latency", "cost", "deploy", "joint"])
 def test_more_gpus_per_stage_than_there_are_count_as_all_of_them(goal, split):
     tiny = priced(pl.load_case("tiny", link_units="tokens"), 0)
     answers = []

@@ -170,6 +170,7 @@ def _experts(model, phase):
     )
 
 
+@pytest.mark.slow
 def test_prompts_of_a_mixture_of_experts_have_no_band_and_say_so():
     """With 340 published times, 5 of them of mixtures and all of these whole requests."""
     fitted = pl.hardware.against_measured()

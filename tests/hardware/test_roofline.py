@@ -161,6 +161,7 @@ def test_turns_at_whole_batches_are_no_slower_than_shares(seed):
         assert turn <= times * share * (1 + 1e-12)
 
 
+@pytest.mark.slow
 def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
     """Sharing one sequence has a greater rate than cutting layers, over a link that is slow; and a longer pass."""
     gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 0.5) for _ in range(2))

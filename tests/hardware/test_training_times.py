@@ -64,6 +64,7 @@ def test_inference_engines_alone_would_be_far_off(errors):
     assert errors.loc[forward, "error"].abs().max() < 0.05
 
 
+@pytest.mark.slow
 def test_the_two_constants_are_those_that_fit_the_fitted_rows():
     from scipy.optimize import least_squares
 

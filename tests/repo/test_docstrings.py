@@ -277,16 +277,13 @@ def test_no_exception_outlives_its_reason():
 
 
 PACKAGE = Path(pl.__file__).parent
-TREES = {path: ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
 
 
-def test_modules_say_what_they_are():
-    assert [path for path, tree in TREES.items() if not ast.get_docstring(tree)] == []
-
-
-def test_no_module_has_the_name_of_a_function_in_it():
+def test_modules_say_what_they_are_and_none_has_the_name_of_a_function_in_it():
     """Importing the module would put it in the function's place."""
-    for path, tree in TREES.items():
+    for path in PACKAGE.rglob("*.py"):
+        tree = ast.parse(path.read_text("utf-8"))
+        assert ast.get_docstring(tree), path
         functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
         assert path.stem not in functions, path
     modules = {path.stem for path in PACKAGE.iterdir()}

@@ -3,7 +3,7 @@
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -33,20 +33,21 @@ def _name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-TREES = {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+@pytest.fixture(scope="module")
+def edges() -> dict[str, set[str]]:
+    """What every module imports."""
+    trees = {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+    return {module: set(_imports(tree, trees)) for module, tree in trees.items()}
 
 
-def _imports(module: str) -> Iterator[str]:
+def _imports(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
     """What a module imports at its top, inside its functions, or for type checkers alone."""
-    for node in ast.walk(TREES[module]):
+    for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
             full = [f"{node.module}.{alias.name}" for alias in node.names]
-            yield from (one if one in TREES else str(node.module) for one in full)
+            yield from (one if one in modules else str(node.module) for one in full)
         elif isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
-
-
-EDGES = {module: set(_imports(module)) for module in TREES}
 
 
 def _layer(module: str) -> int:
@@ -55,25 +56,24 @@ def _layer(module: str) -> int:
     return 1 + LAYERS.index(parts[0]) if parts and (PACKAGE / parts[0]).is_dir() else 0
 
 
-def test_nothing_imports_upwards():
-    upwards = {(m, o) for m in TREES for o in EDGES[m] & set(TREES) if _layer(o) > _layer(m)}
+def test_nothing_imports_upwards(edges):
+    upwards = {(m, o) for m in edges for o in edges[m] & set(edges) if _layer(o) > _layer(m)}
     assert sorted(upwards) == []
 
 
-@pytest.mark.slow
-def test_no_imports_go_in_a_circle():
-    TopologicalSorter({m: EDGES[m] & set(TREES) for m in TREES}).prepare()
+def test_no_imports_go_in_a_circle(edges):
+    TopologicalSorter({m: edges[m] & set(edges) for m in edges}).prepare()
 
 
-def test_names_are_imported_from_where_they_lie():
+def test_names_are_imported_from_where_they_lie(edges):
     """Not through a package's list of public names."""
     doors = {_name(stub) for stub in PACKAGE.rglob("__init__.pyi")}
-    assert [module for module in TREES if EDGES[module] & doors] == []
+    assert [module for module in edges if edges[module] & doors] == []
 
 
-def test_heavy_libraries_have_one_home():
-    for module in TREES:
-        imported = {name.partition(".")[0] for name in EDGES[module]} & set(HOMES)
+def test_heavy_libraries_have_one_home(edges):
+    for module in edges:
+        imported = {name.partition(".")[0] for name in edges[module]} & set(HOMES)
         for library in imported:
             assert module.removeprefix("pipelab.").startswith(HOMES[library]), (module, library)
 

@@ -57,6 +57,7 @@ reveal_type(pl.errors.TooLarge)
 """
 
 
+@pytest.mark.slow
 def test_an_editor_knows_what_public_functions_return(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(REVEALED, encoding="utf-8")

@@ -107,6 +107,7 @@ def test_the_batch_is_chosen_where_none_is_given():
     assert beginning("Llama-3-8B", costs="linear").batch == beginning("tiny").batch == 16
 
 
+@pytest.mark.slow
 def test_where_the_batch_is_chosen_the_proof_may_follow_the_first_answer(monkeypatch):
     monkeypatch.setattr(mix_explorer, "_FIRST_S", 0.0)
     monkeypatch.setattr(mix_explorer, "one_more", lambda *_: ())
@@ -155,6 +156,7 @@ def test_a_case_that_nobody_touched_is_the_case():
         assert problem_of(beginning(name)) == pl.load_case(name, link_units="tokens")
 
 
+@pytest.mark.slow
 def test_a_cost_model_changes_what_it_says_and_nothing_else():
     def of(source, costs, **values):
         return answer(beginning(source, {"A100-SXM-40": 2, "T4": 2} if source == "Llama-3-8B" else None, costs=costs,
@@ -302,6 +304,7 @@ def test_one_gpu_per_stage_is_the_original_formulations_optimum():
     )
 
 
+@pytest.mark.slow
 def test_prices_are_per_hour_and_per_million_tokens():
     found = answer(beginning("Llama-3-70B"))
     facts = pl.hardware.load_gpus()

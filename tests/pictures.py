@@ -1,0 +1,290 @@
+"""Fifty figures, and what is drawn in each: a digest of its layout and of every trace.
+
+    python tests/pictures.py show            # an HTML page with all of them; what changed comes first
+    python tests/pictures.py show gantt mix  # those with one of these words in their name
+    python tests/pictures.py renew           # what is drawn now is right from now on: look at it first
+
+Numbers are rounded to six digits, and the template of all figures is left out. Only figures that
+follow from what they are given: a solver's choice among equals, and seconds, are none.
+"""
+
+import hashlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+import pipelab as pl
+from pipelab import course
+from pipelab.course.ledger.programs import FAULTS
+from pipelab.engine.methods.joint import joint_size
+from pipelab.splits import split_even, split_proportional
+
+DIGESTS = Path(__file__).parent / "data" / "pictures.json"
+
+
+@cache
+def tiny() -> pl.Problem:
+    """The write-up's tiny case, two GPUs per stage."""
+    return pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
+
+
+@cache
+def rented() -> pl.Problem:
+    """GPUs that have a price, on the roofline."""
+    names = {"A100-SXM-80": 2, "L4": 2}
+    facts = pl.hardware.load_gpus()
+    memory = {name: facts[name].memory_gb for name in names}
+    price = {name: facts[name].usd_per_hour for name in names}
+    cluster = pl.Cluster.from_counts(names, memory, 12.5, price)
+    model = pl.load_model("Llama-3-8B")
+    return pl.Problem(cluster, model, pl.Workload(512, 8, "decode"), pl.Roofline())
+
+
+@cache
+def placed(in_flight: int | None = None) -> Any:
+    """A pipeline of five GPUs, in time."""
+    plan = pl.Placement.of([(9, (0,)), (9, (1,)), (6, (2,)), (8, (3, 4))])
+    cluster = rented().cluster.with_counts({"A100-SXM-80": 2, "L4": 3})
+    problem = replace(rented(), cluster=cluster, max_gpus_per_stage=2)
+    return pl.timeline_of(problem, plan, in_flight=in_flight)
+
+
+@cache
+def step() -> Any:
+    """A step of training on four GPUs."""
+    cluster = pl.Cluster.from_counts({"A100-SXM-80": 4}, {"A100-SXM-80": 80}, 25)
+    model, load = pl.load_model("Llama-2-7B"), pl.Workload(2048, 1)
+    problem = pl.Problem(cluster, model, load, pl.Roofline())
+    plan = pl.Placement.of([(8, (i,)) for i in range(4)])
+    return pl.timeline_of(problem, plan, training=True)
+
+
+def run(
+    name: str, ranks: int = 4, microbatches: int = 8, chunks: int | None = None, **costs: Any
+) -> Any:
+    """A schedule by its name, in time; each part of a microbatch takes 1."""
+    schedule = pl.schedule(name, ranks, microbatches, chunks)
+    return pl.simulate(schedule, pl.StageCosts(**{**dict.fromkeys(PARTS, 1), **costs}))
+
+
+PARTS = ("forward", "backward_input", "backward_weight")
+
+
+def _weights(layers: int) -> list[int]:
+    return [2 + (i * 7) % 5 for i in range(layers)]
+
+
+def _sweep() -> Any:
+    def problem(A100: int, V100: int) -> pl.Problem:
+        return replace(tiny(), cluster=tiny().cluster.with_counts({"A100": A100, "V100": V100}))
+
+    return pl.sweep(problem, pl.grid(A100=(0, 1, 2), V100=(1, 2)), jobs=1, progress=False)
+
+
+def _tree() -> list[dict[str, Any]]:
+    rows = [
+        (None, "", 400.0, 0.0, "branched"),
+        (0, "stage 1: yes", 380.0, 0.0, "branched"),
+        (0, "stage 1: no", 320.0, 300.0, "placement"),
+        (1, "stage 2: yes", 290.0, 300.0, "cut off"),
+        (1, "stage 2: no", 0.0, 300.0, "infeasible"),
+    ]
+    return [
+        dict(zip(("parent", "choice", "bound", "best", "fate"), row, strict=True)) for row in rows
+    ]
+
+
+CUT = [(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))]
+PICTURES: dict[str, Callable[[], Any]] = {
+    # placements, clusters and searches
+    "problem": lambda: pl.plot(tiny()),
+    "placement": lambda: pl.plot(tiny(), pl.Placement.of([(3, (0, 1)), (1, (2,))])),
+    "slow link": lambda: pl.plot(
+        replace(tiny(), cluster=tiny().cluster.scaled_bandwidth(0.001)),
+        pl.Placement.of([(2, (0,)), (2, (1,))]),
+    ),
+    "large cluster": lambda: pl.plot(
+        pl.load_case("medium"), pl.Placement.of([(8, (0,)), *[(9, (25 + i,)) for i in range(8)]])
+    ),
+    "classes": lambda: pl.plot(course.three_sites().cluster),
+    "classes of types": lambda: pl.plot(pl.load_case("medium").cluster),
+    "comparison": lambda: pl.plot(
+        pl.compare(tiny(), ["even", "proportional", "by_flops", "aggregated"])
+    ),
+    "growth": lambda: course.plot_growth(
+        {f"tiny, {k}": joint_size(replace(tiny(), max_gpus_per_stage=k)) for k in (1, 2)},
+        limit=1000,
+    ),
+    "growth of searches": lambda: course.plot_search_growth(
+        [1, 5, 20], {"splits": [1, 30, 10**9], "placements": [4, 10**5, 10**14]}, 1e5, "layers"
+    ),
+    # deployments, trade-offs and sweeps
+    "deployment": lambda: pl.plot(pl.deploy(rented())),
+    "trade-off of dollars": lambda: pl.plot(
+        replace(pl.trade_off(rented(), "usd_per_hour"), seconds=1.0)
+    ),
+    "trade-off of seconds": lambda: pl.plot(
+        replace(pl.trade_off(rented(), "seconds_per_pass"), seconds=1.0)
+    ),
+    "sweep": lambda: pl.plot(_sweep()),
+    # schedules
+    "gantt of 1F1B": lambda: pl.plot(run("1F1B")),
+    "gantt with memory": lambda: pl.plot(run("GPipe"), memory=True, finding="a finding"),
+    "gantt with a critical path": lambda: pl.plot(run("1F1B", comm=0.5), critical_path=True),
+    "gantt with messages": lambda: pl.plot(run("1F1B", comm=0.5), follow=2, transfers=True),
+    "gantt of chunks": lambda: pl.plot(run("Interleaved1F1B", chunks=2)),
+    "gantt of ZBV": lambda: pl.plot(run("ZBV"), window=(3, 11)),
+    "gantt of pairs": lambda: pl.plot(run("DualPipeV")),
+    "gantt of a large one": lambda: pl.plot(run("ZBH1", 32, 64), critical_path=True),
+    "gantts": lambda: pl.plot({name: run(name) for name in ("GPipe", "1F1B", "ZBH2")}),
+    "makespans": lambda: course.plot_makespans(
+        [0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "comm"
+    ),
+    # placements in time
+    "placed": lambda: pl.plot(placed()),
+    "placed, one in flight": lambda: pl.plot(placed(1)),
+    "in flight": lambda: pl.plot(placed(), kind="in_flight"),
+    "stage groups": lambda: course.plot_stage_groups(placed()),
+    "training": lambda: pl.plot(step()),
+    "memory of training": lambda: course.plot_training_memory(step()),
+    # hardware
+    "against measured": lambda: pl.plot(pl.hardware.against_measured()),
+    "layer times": lambda: course.plot_layer_times(
+        pl.Roofline(),
+        pl.load_model("Llama-3-8B"),
+        {t: (pl.GPU(t, 80), [pl.Workload(n, 1) for n in (1, 64, 4096)]) for t in ("L4", "T4")},
+    ),
+    "roofline": lambda: course.plot_roofline(
+        pl.Roofline(),
+        pl.load_model("Llama-3-8B"),
+        ["A100-SXM-80", "L4"],
+        {"prefill": pl.Workload(1024, 1), "decode": pl.Workload(1024, 8, "decode")},
+    ),
+    # the course's own
+    "course": course.plot_course,
+    "cut": lambda: course.plot_cut(course.three_sites(), pl.Placement.of(CUT)),
+    "moving": lambda: course.plot_moving(course.three_sites(), pl.Placement.of(CUT)),
+    "splits": lambda: course.plot_splits(
+        course.three_sites(),
+        {"even": split_even(80, 11), "proportional": split_proportional(80, _weights(11))},
+    ),
+    "rates": lambda: course.plot_rates([0, 100, 200, 200, 400], {"even": 200, "odd": 0}),
+    "staircase": lambda: course.plot_staircase(
+        course.three_sites(), lambda gpu, rate: int(40000 / rate), 6000
+    ),
+    "split table": lambda: course.plot_split_table(
+        np.array([[0, np.inf, np.inf], [np.inf, 3, 5], [np.inf, np.inf, 4]]),
+        np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1]]),
+        ["a", "b"],
+    ),
+    "answer": lambda: course.plot_answer(course.three_sites(), 0, [0] * 11, []),
+    "against prediction": lambda: course.plot_against_prediction(
+        6692.8, {"best order": 5688.9, "worst order": 762.9}, optimum=6321
+    ),
+    "predictions": lambda: course.plot_predictions(
+        ["2 L4", "4 T4"], [300.0, 200.0], [200.0, 200.0]
+    ),
+    "fixes": lambda: course.plot_fixes(
+        {"as written": ["too much", "right"], "fixed": ["right", "right"]}
+    ),
+    "speedup": lambda: course.plot_speedup(lambda k: 1.5 * k),
+    "tree": lambda: course.plot_tree(_tree()),
+    "closing": lambda: course.plot_closing({"a": _tree(), "b": _tree()[:3]}),
+    "mixes": lambda: course.plot_mixes(
+        course.three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None
+    ),
+    "prices": lambda: course.plot_prices(
+        course.three_sites(), {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}, 6321
+    ),
+    "bisection": lambda: course.plot_bisection([10, 20, 30], {20: True, 30: False}),
+    "faults": lambda: course.plot_faults(FAULTS),
+    "lines": lambda: course.plot_lines(
+        [1, 2], {"a": [1, 4]}, "a grows by more than twice", ("n", "s"), (2, 4)
+    ),
+    # explorers
+    "mix explorer": lambda: pl.explore_mix("tiny", gpus_per_stage=2).chart.figure,
+    "pipeline explorer": lambda: pl.explore_pipeline("tiny").gantt.figure,
+    "schedule explorer": lambda: pl.explore_schedules("1F1B", other="ZBH1").chart.figure,
+}
+
+
+def rounded(value: Any) -> Any:
+    """What JSON can hold, without noise."""
+    if isinstance(value, np.ndarray):
+        return rounded(value.tolist())
+    if isinstance(value, Mapping):
+        return {key: rounded(one) for key, one in value.items() if key not in ("template", "uid")}
+    if isinstance(value, list | tuple):
+        return [rounded(one) for one in value]
+    if isinstance(value, np.generic):
+        return rounded(value.item())
+    if isinstance(value, float):
+        # a little more than it is: what lies in the middle of two goes up, with noise or without
+        return float(f"{value * (1 + 3e-10):.6g}")
+    return value if isinstance(value, str | int | bool | None) else str(value)
+
+
+def digest(part: Any) -> str:
+    """Tell whether a part of a figure is as it was."""
+    text = json.dumps(rounded(part), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digests(figure: Any) -> dict[str, str]:
+    """Of the layout and of every trace."""
+    drawn = figure.to_plotly_json()
+    traces = {f"trace {i}": digest(trace) for i, trace in enumerate(drawn["data"])}
+    return {"layout": digest(drawn["layout"]), **traces}
+
+
+def known() -> dict[str, dict[str, str]]:
+    """What was right when it was last renewed."""
+    return json.loads(DIGESTS.read_text(encoding="utf-8")) if DIGESTS.exists() else {}
+
+
+def changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """The parts that are not as they were, came or went."""
+    return [part for part in {**before, **now} if before.get(part) != now.get(part)]
+
+
+def renew() -> None:
+    """Write what is drawn now."""
+    before, now = known(), {name: digests(make()) for name, make in PICTURES.items()}
+    for name, parts in now.items():
+        if different := changed(before.get(name, {}), parts):
+            print(f"{name}: {', '.join(different)}")
+    DIGESTS.write_text(json.dumps(now, indent=1) + "\n", encoding="utf-8")
+
+
+def show(words: Iterable[str]) -> Path:
+    """Write an HTML page of the figures with one of these words in their name; the changed ones first."""
+    wanted, right = list(words) or [""], known()
+    figures = {n: make() for n, make in PICTURES.items() if any(word in n for word in wanted)}
+    off = {name: changed(right.get(name, {}), digests(figure)) for name, figure in figures.items()}
+    parts = ["<!doctype html><meta charset='utf-8'><title>Pictures</title>"]
+    for place, name in enumerate(sorted(figures, key=lambda name: not off[name])):
+        said = f"changed: {', '.join(off[name])}" if off[name] else "as it was"
+        parts.append(f"<h2>{name}</h2><p>{said}</p>")
+        drawn = go.Figure(figures[name])
+        parts.append(drawn.to_html(full_html=False, include_plotlyjs=place == 0))
+    page = Path(tempfile.mkdtemp(prefix="pictures-")) / "pictures.html"
+    page.write_text("\n".join(parts), encoding="utf-8")
+    return page
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["renew"]:
+            renew()
+        case ["show", *names]:
+            print(show(names))
+        case _:
+            sys.exit(__doc__)
