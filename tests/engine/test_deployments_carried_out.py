@@ -61,23 +61,28 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
         assert not ports(a.script) & ports(b.script)
 
 
-@pytest.mark.parametrize("engine", ["vLLM", "SGLang", "Megatron", "llama.cpp"])
-def test_pipelines_over_the_same_hosts_have_their_own_ports(engine):
-    """Two pipelines of four stages on hosts 1, 1, 2, 2."""
+@pytest.mark.parametrize(
+    ("engine", "first"),
+    [("vLLM", 2), ("vLLM", 3), ("SGLang", 2), ("Megatron", 2), ("llama.cpp", 2)],
+)
+def test_pipelines_over_the_same_hosts_have_their_own_ports(engine, first):
+    """Two pipelines of four stages on two hosts, so many of them on the first: vLLM takes Ray where hosts differ."""
     counts = pl.Cluster.from_counts({"L4": 8}, 24, 12.5)
     problem = dataclasses.replace(heterogeneous(phase="decode"), cluster=counts)
-    plans = [pl.Placement.of([(8, (g,)) for g in gpus]) for gpus in ((0, 1, 4, 5), (2, 3, 6, 7))]
+    ids = (range(4), range(4, 8))
+    plans = [pl.Placement.of([(8, (g,)) for g in gpus]) for gpus in ids]
     rate = pl.evaluate(problem, plans[0]).throughput
     two = dataclasses.replace(
         several()[1], pipelines=(type(several()[1].pipelines[0])(tuple(plans), problem.workload, rate),)
     )  # fmt: skip
-    hosts = ["10.0.0.1"] * 4 + ["10.0.0.2"] * 4
+    hosts = (["10.0.0.1"] * first + ["10.0.0.2"] * (4 - first)) * 2
     one, other = pl.settings(problem, two, engine, hosts=hosts).values()
-    assert [host.gpus for host in one.hosts] == [(0, 1), (0, 1)]
-    assert [host.gpus for host in other.hosts] == [(2, 3), (2, 3)]
+    for host in (0, 1):
+        assert len(one.hosts[host].gpus) == len(other.hosts[host].gpus) == (first, 4 - first)[host]
+        assert not set(one.hosts[host].gpus) & set(other.hosts[host].gpus)
     assert ports(one.script)
     assert not ports(one.script) & ports(other.script)
-    if engine == "vLLM":  # Ray hands out ports to its workers, and "auto" finds any Ray there is
+    if first == 3:  # Ray hands out ports to its workers, and "auto" finds any Ray there is
         ranges = [
             range(*(int(re.search(rf"--{end}-worker-port (\d+)", own.script)[1]) for end in ("min", "max")))
             for own in (one, other)

@@ -55,7 +55,7 @@ def _megatrons_rule(text):
 
 def _torchtitans_rule(arguments, layers):
     """`list_str_rule`, then `_split_module` of torchtitan: what every stage keeps of the model's children."""
-    start = arguments.index("--parallelism.module_fqns_per_model_part") + 1
+    start = arguments.index("--parallelism.pipeline_parallel_module_fqns_per_model_part") + 1
     end = next((i for i in range(start, len(arguments)) if arguments[i][:2] == "--"), None)
     stages = []
     for kept in (set(text.split(",")) for text in arguments[start:end]):
@@ -166,12 +166,12 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
         assert (done.returncode, done.stderr) == (0, "")
 
 
-PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "rpc-server")
+PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
 [ "${{1:-}}" = -c ] && [ $# -eq 2 ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
 {{
-  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
+  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES ${{RAY_OVERRIDE_NODE_ID_FOR_TESTING:-}}"
   printf '  %s\\n' "$@"
   for each; do case "$each" in *.yaml | *.json | *.csv) cat "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
@@ -199,7 +199,7 @@ def run(tmp_path):
         calls = []
         for each in sorted(log.iterdir(), key=lambda path: path.stat().st_mtime_ns):
             name, *lines = each.read_text("utf-8").splitlines()
-            calls.append((name, [line.removeprefix("  ") for line in lines]))
+            calls.append((name.strip(), [line.removeprefix("  ") for line in lines]))
         return done, calls
 
     return run
@@ -218,6 +218,61 @@ def three():
     return problem, pl.Placement.of(parts)
 
 
+@pytest.fixture(scope="module")
+def halves():
+    """Two hosts of two L40S, and half of the model on each: tensor parallel, or a GPU alone."""
+    gpus = tuple(pl.GPU("L40S", 48, node=n, node_gb_per_s=30) for n in "aabb")
+    load = pl.Workload(1000, 4, "decode", in_flight=2)
+    cluster = pl.Cluster(gpus, np.full((4, 4), 10.0))
+    model, roofline = pl.load_model("Llama-3-8B"), pl.Roofline()
+    return pl.Problem(cluster, model, load, roofline, max_gpus_per_stage=2)
+
+
+# Of each engine: GPUs of a stage, hosts, the programs that it starts on each, and what stands before its own options.
+LAUNCHED = {
+    "vLLM": (2, 2, ["vllm"], ["serve", "my model"]),
+    "SGLang": (2, 2, ["python3"], ["-m", "sglang.launch_server", "--model-path", "my model"]),
+    "TensorRT-LLM": (2, 1, ["trtllm-serve"], ["my model"]),
+    "llama.cpp": (1, 2, ["ggml-rpc-server", "llama-server"], ["-m", "my model"]),
+    "transformers": (1, 1, ["python3"], ["-c"]),
+    "Megatron": (2, 2, ["torchrun"], ["/m/pretrain_gpt.py"]),
+    "torchtitan": (2, 2, ["torchrun"], ["-m", "torchtitan.train", "--module", "llama3"]),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_launch_script_starts_its_engine_with_all_settings(run, halves, engine):
+    """On every host, with stubs in the engine's place: its program, the GPUs in order, every option, the user's own."""
+    size, hosts, programs, first = LAUNCHED[engine]
+    ids = [(1, 0), (2, 3)] if size == 2 else [(1,), (2,)]
+    plan = pl.Placement.of([(15, ids[0]), (17, ids[1])])
+    found = pl.settings(halves, plan, engine, hosts="h" if hosts == 1 else list("aabb"))
+    assert (found.tensor_parallel_size, len(found.hosts)) == (size, hosts)
+    assert f"# Written for {engine} {found.version}, " in found.script
+    started = []
+    for number in range(1, hosts + 1):
+        told = (str(number), "--mine", "x y") if hosts > 1 else ("--mine", "x y")
+        done, calls = run(found, *told, HOSTS="h1 h2")
+        assert done.returncode == 0, done.stderr
+        for name, arguments in calls:
+            program, gpus = name.split()
+            started += [(program, number, int(gpu)) for gpu in gpus.split(",")]
+            if program == programs[-1]:
+                at = arguments.index(first[0])
+                assert arguments[at : at + len(first)] == first
+                assert _within(["--mine", "x y"], arguments)
+                if engine != "transformers":  # its map is in a file
+                    assert _within(list(found.arguments), arguments)
+    assert list(dict.fromkeys(program for program, *_ in started)) == programs
+    places = [(1, g) if hosts == 1 else (1 + g // 2, g % 2) for g in plan.gpus]
+    assert [(host, gpu) for _, host, gpu in started] == places
+
+
+def _within(part, whole):
+    """Whether a list stands in another as one piece."""
+    return any(whole[i : i + len(part)] == part for i in range(len(whole)))
+
+
 def test_vllm_on_one_host(run, three):
     problem, plan = three
     done, calls = run(pl.settings(problem, plan, "vLLM", hosts="h"), "--port", "80")
@@ -232,57 +287,60 @@ def test_vllm_on_one_host(run, three):
 
 
 def _rays_order(workers, driver):
-    """`sort_by_driver_then_worker_ip` of vLLM; inside a host GPUs ascend."""
-    count = {ip: sum(other == ip for other, _ in workers) for ip, _ in workers}
-    return sorted(workers, key=lambda w: (w[0] != driver, count[w[0]], w[0], w[1]))
+    """`get_bundles_sorted_by_node` of vLLM by Ray's node ids; inside a host GPUs ascend."""
+    return sorted(workers, key=lambda w: (w[0] != driver, w[0], w[1]))
 
 
 def test_vllm_over_ray_numbers_hosts_as_the_plan_does(run, three):
     problem, plan = three
     found = pl.settings(problem, plan, "vLLM")
-    hosts = ["10.0.0.9", "10.0.0.30", "10.0.0.2"]  # their order is that of their numbers of GPUs
+    hosts = ["10.0.0.9", "10.0.0.30", "10.0.0.2"]
     started = []
     for number in (3, 2, 1):
         done, calls = run(found, str(number), HOSTS=" ".join(hosts))
         assert done.returncode == 0, done.stderr
-        gpus = calls[0][0].split()[1]
-        started += [(hosts[number - 1], int(gpu)) for gpu in gpus.split(",")]
-        ray = calls[0][1]
+        (program, gpus, node_id), ray = calls[0][0].split(), calls[0][1]
+        assert (program, len(node_id)) == ("ray", 56)
+        started += [(node_id, int(gpu)) for gpu in gpus.split(",")]
         assert f"--node-ip-address={hosts[number - 1]}" in ray
         assert ("--head" in ray) == (number == 1)
         assert ("--address=10.0.0.9:6379" in ray) == (number > 1)
-    assert calls[1][0] == "vllm 0"
+    assert calls[1][0].startswith("vllm 0 ")
     assert "ray" in calls[1][1]
-    nodes = [hosts[i] for i in (0, 1, 1, 2, 2, 2, 2)]
-    order = _rays_order(started, "10.0.0.9")
-    assert [host for host, _ in order] == nodes
+    order = [(int(node_id, 16), gpu) for node_id, gpu in _rays_order(started, started[-1][0])]
     # The four A10G are equal, so that the plan's 3, 5, 4, 6 may ascend.
-    assert [gpu for _, gpu in order] == [0, 0, 1, 0, 1, 2, 3]
+    assert order == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (3, 3)]
     assert found.hosts[2].gpus == (0, 1, 2, 3)
     assert "stage 5: layers 24–26 on 1 × A10G: GPU 1 of host 3 = big" in found.script
-    assert found.environment["VLLM_USE_RAY_V2_EXECUTOR_BACKEND"] == "0"
 
 
 def test_vllm_over_ray_refuses_orders_that_ray_does_not_keep(run, three):
     problem, _ = three
-    twin = _free(4, 4, ["a", "b", "c", "d"])
-    found = pl.settings(twin, pl.Placement.of([(1, (g,)) for g in range(4)]), "vLLM")
-    done, calls = run(found, "1", HOSTS="h9 h10 h2 h3")
-    assert done.returncode == 0, done.stderr
-    assert calls
-    done, calls = run(found, "1", HOSTS="h9 h2 h10 h3")
-    assert (done.returncode, calls) == (2, [])
-    assert "addresses that ascend as text" in done.stderr
     falling = pl.Placement.of([(3, (0,)), (3, (3,)), (3, (4,)), (3, (5,)), (3, (6,)), (17, (1,))])
-    with pytest.raises(pl.errors.NotApplicable, match=r"\(1, 4, 1\).*fewer GPUs first"):
-        pl.settings(problem, falling, "vLLM")
-    assert pl.settings(problem, falling, "Megatron").hosts[1].gpus == (0, 1, 2, 3)
-    mixed = ["a", "a", "b"]
+    assert [len(host.gpus) for host in pl.settings(problem, falling, "vLLM").hosts] == [1, 4, 1]
     gpus = (pl.GPU("T4", 16), pl.GPU("L40S", 48), pl.GPU("L40S", 48))
-    cluster = pl.Cluster(gpus, np.full((3, 3), 10.0))
+    one = replace(problem, cluster=pl.Cluster(gpus, np.full((3, 3), 10.0)))
     back = pl.Placement.of([(16, (1,)), (4, (0,)), (12, (2,))])
     with pytest.raises(pl.errors.NotApplicable, match="in the order of its GPUs, which differ"):
-        pl.settings(replace(problem, cluster=cluster), back, "vLLM", hosts=mixed)
+        pl.settings(one, back, "vLLM", hosts=["a", "a", "b"])
+
+
+def test_vllm_needs_no_ray_where_hosts_are_equal(run):
+    """Rank r · 2 + i is the i-th visible GPU of host r, as `MultiprocExecutor` has it."""
+    problem = _free(8, 4, ["a", "a", "b", "b"])
+    plan = pl.Placement.of([(n, (g,)) for n, g in [(3, 1), (1, 0), (2, 2), (2, 3)]])
+    found, ranks = pl.settings(problem, plan, "vLLM"), []
+    for node in (0, 1):
+        done, ((name, arguments),) = run(found, str(node + 1), "--port", "80", HOSTS="x y")
+        assert done.returncode == 0, done.stderr
+        assert name.startswith("vllm ")
+        ranks += [(node, int(gpu)) for gpu in name.split()[1].split(",")]
+        told = [_after(arguments, f"--{o}") for o in ("nnodes", "node-rank", "master-addr")]
+        assert told == ["2", str(node), "x"]
+        assert _after(arguments, "--distributed-executor-backend") == "mp"
+        assert ("--headless" in arguments) == (node > 0)  # of which only the first has a server
+        assert arguments[-2:] == ["--port", "80"]
+    assert ranks == [(0, 1), (0, 0), (1, 0), (1, 1)]
 
 
 def test_a_script_wants_its_hosts(run, three):
@@ -299,7 +357,7 @@ def test_a_script_wants_its_hosts(run, three):
         assert message in done.stderr
     known = pl.settings(*three, "vLLM", hosts=["a", "b", "b", "c", "c", "c", "c"])
     assert run(known, "2")[1][0] == (
-        "ray 0,1", ["start", "--address=a:6379", "--node-ip-address=b", "--block"],
+        f"ray 0,1 {2:056x}", ["start", "--address=a:6379", "--node-ip-address=b", "--block"],
     )  # fmt: skip
     assert "mid $(x)" in found.script  # in a comment
 
@@ -345,9 +403,11 @@ def pair():
 
 
 def _microbatches(arguments):
-    """`_build_pipeline_schedule` of torchtitan."""
-    size = int(_after(arguments, "--parallelism.pipeline_parallel_microbatch_size"))
-    return divmod(int(_after(arguments, "--training.local_batch_size")), size)
+    """`num_tokens_per_train_step` of torchtitan by its parts: sequences per microbatch, and microbatches."""
+    tokens = int(_after(arguments, "--training.num_tokens_per_microbatch_per_dp_rank"))
+    sequences, left = divmod(tokens, int(_after(arguments, "--training.max_context_length")))
+    assert left == 0
+    return sequences, int(_after(arguments, "--parallelism.num_pp_microbatches"))
 
 
 @pytest.mark.parametrize("name", ["1F1B", "GPipe", "ZBH1", "ZBH2", "best"])
@@ -368,8 +428,8 @@ def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
             "torchtitan.train", "--module", "llama3", "--config", "llama3_8b",
         ]  # fmt: skip
         assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
-        assert _microbatches(arguments) == (6, 0)
-        assert _after(arguments, "--training.seq_len") == "10"
+        assert _microbatches(arguments) == (2, 6)
+        assert _after(arguments, "--training.max_context_length") == "10"
         chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
         table = "--parallelism.pipeline_parallel_schedule_csv"
         if name in ("1F1B", "GPipe"):
@@ -401,7 +461,7 @@ def test_training_steps_go_to_engines_that_train(pair):
         ):
             pl.settings(problem, replace(step, recompute=("none", "full")), engine)
     free = pl.settings(problem, plan, "torchtitan")
-    assert _microbatches(free.arguments) == (8, 0)
+    assert _microbatches(free.arguments) == (2, 8)
     assert any("no schedule was given: 1F1B with 8 microbatches" in note for note in free.notes)
     assert not any("no schedule" in note for note in pl.settings(problem, step, "torchtitan").notes)
     with pytest.raises(
@@ -409,12 +469,118 @@ def test_training_steps_go_to_engines_that_train(pair):
     ):
         pl.settings(problem, step, "vLLM")
     zero = pl.timeline_of(problem, plan, training=True, schedule="ZBH1")
-    with pytest.raises(pl.errors.NotApplicable, match="'ZBH1': Megatron: expected '1F1B'"):
+    with pytest.raises(pl.errors.NotApplicable, match="'ZBH1': Megatron: expected '1F1B' or"):
         pl.settings(problem, zero, "Megatron")
-    for name in ("Interleaved1F1B", "ZBVZeroBubble"):
+    for name, why in (
+        ("Interleaved1F1B", "a stage = 3: .* a multiple of 2 layers"),
+        ("ZBVZeroBubble", "in a V the head would be on the first rank"),
+    ):
         chunked = pl.timeline_of(problem, plan, training=True, schedule=name)
-        with pytest.raises(pl.errors.NotApplicable, match="one stage per rank and 2 ranks"):
+        with pytest.raises(pl.errors.NotApplicable, match=why):
             pl.settings(problem, chunked, "torchtitan")
+
+
+def _megatrons_order(ranks, rank, microbatches, chunks, group):
+    """`get_schedule_table`, and warm-up by `get_pp_rank_microbatches`, of Megatron Core: one rank's actions."""
+    table = [
+        (chunk * ranks + rank, m)
+        for first in range(0, microbatches, group)
+        for chunk in range(chunks)
+        for m in range(first, min(first + group, microbatches))
+    ]
+    back = [((chunks - 1 - stage // ranks) * ranks + rank, m) for stage, m in table]
+    ahead = min(len(table), 2 * (ranks - rank - 1) + (chunks - 1) * group)
+    order = [(stage, "F", m) for stage, m in table[:ahead]]
+    for forward, backward in zip(table[ahead:], back, strict=False):
+        order += [(forward[0], "F", forward[1]), (backward[0], "B", backward[1])]
+    return order + [(stage, "B", m) for stage, m in back[len(table) - ahead :]]
+
+
+@pytest.mark.parametrize("microbatches", [2, 3, 4, 6])
+def test_chunks_are_dealt_out_and_interleaved_as_engines_do_it(microbatches):
+    problem = with_link_units(_free(8, 2, ["a", "b"]), "tokens")
+    plan = pl.Placement.of([(6, (0,)), (2, (1,))])
+    step = pl.timeline_of(
+        problem, plan, training=True, schedule="Interleaved1F1B", microbatches=microbatches
+    )
+    order = step.timeline.schedule
+    arguments = pl.settings(problem, step, "Megatron").arguments
+    layout = _after(arguments, "--pipeline-model-parallel-layout")
+    # part c · 2 + r is chunk c of rank r, each as large as the other of its rank
+    assert [stage.strip("EL") for stage in _megatrons_rule(layout)] == ["ttt", "t", "ttt", "t"]
+    group = int(_after(arguments, "--microbatch-group-size-per-virtual-pipeline-stage"))
+    assert group >= 2
+    for rank, own in enumerate(order.actions):
+        told = [(a.stage, str(a.kind), a.microbatch) for a in own]
+        assert told == _megatrons_order(2, rank, microbatches, 2, group)
+    arguments = pl.settings(problem, step, "torchtitan").arguments
+    assert [held for _, held in _torchtitans_rule(arguments, 8)] == [[0, 1, 2], [3], [4, 5, 6], [7]]
+    assert _after(arguments, "--parallelism.pipeline_parallel_schedule") == "Interleaved1F1B"
+
+
+def test_chunks_of_layers_that_differ_or_too_few_microbatches_are_refused():
+    problem = with_link_units(_free(8, 2), "tokens")
+    plan = pl.Placement.of([(4, (0,)), (4, (1,))])
+    step = pl.timeline_of(problem, plan, training=True, schedule="Interleaved1F1B", microbatches=1)
+    with pytest.raises(pl.errors.NotApplicable, match="microbatches = 1: Megatron: expected at"):
+        pl.settings(problem, step, "Megatron")
+    assert pl.settings(problem, step, "torchtitan")
+    cluster = pl.Cluster.from_counts({"H200-SXM": 2}, {"H200-SXM": 1e5}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    model = replace(pl.load_model("DeepSeek-V3"), layers=8)
+    problem = pl.Problem(cluster, model, load, pl.Roofline())
+    plan = pl.Placement.of([(4, (0,)), (4, (1,))])
+    step = pl.timeline_of(problem, plan, training=True, schedule="Interleaved1F1B")
+    for engine in ("Megatron", "torchtitan"):
+        with pytest.raises(pl.errors.NotApplicable, match="layers of this model differ"):
+            pl.settings(problem, step, engine)
+
+
+def test_megatron_is_told_the_sizes_of_the_model():
+    """The parameters that Megatron's options stand for are those of the model."""
+    cluster = pl.Cluster.from_counts({"H200-SXM": 1}, {"H200-SXM": 1e5}, 25)
+    load = pl.Workload(2048, 1, "training", microbatches=4)
+    for name in pl.hardware.models().index:
+        model = pl.load_model(name)
+        problem = pl.Problem(cluster, model, load, pl.Roofline())
+        found = pl.settings(problem, pl.Placement.of([(model.layers, (0,))]), "Megatron")
+        assert _megatrons_parameters(found.arguments) == model.parameters(), name
+    gemma = replace(model, name="Gemma", window=512, full_layers=(3,), latent=None, experts=1,
+                    experts_per_token=1, shared_experts=0, dense_layers=0, extra_parameters=9)  # fmt: skip
+    problem = replace(problem, model=gemma)
+    notes = pl.settings(problem, pl.Placement.of([(gemma.layers, (0,))]), "Megatron").notes
+    assert any("the window of 512 tokens, and the layers without it" in note for note in notes)
+    assert any("9 parameters more" in note for note in notes)
+
+
+def _megatrons_parameters(arguments):
+    """How many parameters `GPTModel` has of these options, but for the padding of the vocabulary."""
+    options = dict(zip(arguments, [*arguments[1:], ""], strict=True))
+
+    def number(name, default=None):
+        return int(options.get(f"--{name}", default))
+
+    layers, d, heads = (number(n) for n in ("num-layers", "hidden-size", "num-attention-heads"))
+    if "--multi-latent-attention" in options:
+        kv, rope = number("kv-lora-rank"), number("qk-pos-emb-head-dim")
+        own, value = number("qk-head-dim"), number("v-head-dim")
+        q = number("q-lora-rank")
+        attention = d * q + q * heads * (own + rope) + q  # down, up and the norm between
+        attention += d * (kv + rope) + kv * heads * (own + value) + kv + heads * value * d
+    else:
+        groups, width = number("num-query-groups", heads), number("kv-channels")
+        attention = 2 * d * width * (heads + groups)
+        attention += width * (heads + 2 * groups) * ("--add-qkv-bias" in options)
+    dense = 3 * d * number("ffn-hidden-size")
+    ffn = [dense] * layers
+    if "--num-experts" in options:
+        experts, each = number("num-experts"), 3 * d * number("moe-ffn-hidden-size")
+        shared = 3 * d * number("moe-shared-expert-intermediate-size", 0)
+        router = d * experts + experts * ("--moe-router-enable-expert-bias" in options)
+        frequency = eval(options.get("--moe-layer-freq", f"[1]*{layers}"))
+        ffn = [experts * each + shared + router if moe else dense for moe in frequency]
+    ends = (1 + ("--untie-embeddings-and-output-weights" in options)) * d * number("vocab-size") + d
+    return sum(ffn) + layers * (attention + 2 * d) + ends
 
 
 def test_the_best_training_step_is_launched_as_it_was_planned():
@@ -425,11 +591,11 @@ def test_the_best_training_step_is_launched_as_it_was_planned():
     arguments = pl.settings(problem, best, "torchtitan").arguments
     cuts = [list(stage.layers) for stage in best.placement.stages]
     assert [held for _, held in _torchtitans_rule(arguments, 32)] == cuts
-    assert _microbatches(arguments) == (5, 0)
+    assert _microbatches(arguments) == (1, 5)
     with pytest.raises(pl.errors.NotApplicable, match="expected Megatron or torchtitan"):
         pl.settings(problem, best, "SGLang")
     planned = pl.settings(problem, best.placement, "torchtitan").arguments
-    assert _microbatches(planned) == (5, 0)
+    assert _microbatches(planned) == (1, 5)
 
 
 @pytest.mark.slow
@@ -441,7 +607,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
         assert done.returncode == 0, done.stderr
         for name, arguments in calls:
             program, gpus = name.split()
-            if program == "rpc-server":
+            if program == "ggml-rpc-server":
                 served[f"{_after(arguments, '-H')}:{_after(arguments, '-p')}"] = (host, int(gpus))
     program, gpus = calls[-1][0].split()
     assert program == "llama-server"
@@ -456,7 +622,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
     _, calls = run(again, "1", HOSTS="x y")
     assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
-    assert sorted(name for name, _ in calls) == ["llama-server 1", "rpc-server 0"]
+    assert sorted(name for name, _ in calls) == ["ggml-rpc-server 0", "llama-server 1"]
     for engine in ("vLLM", "SGLang", "Megatron", "torchtitan"):
         with pytest.raises(pl.errors.NotApplicable, match="stage 3 is on 'a' again"):
             pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), engine)
@@ -490,7 +656,7 @@ def test_transformers_takes_its_map_from_a_file(run, three):
     assert arguments[-3:-1] == ["Who are you?", "And I?"]
     program = "\n".join(arguments[1:-5])
     compile(program, "program", "exec")
-    assert 'torch_dtype="float16"' in program  # a T4 among them
+    assert 'dtype="float16"' in program  # a T4 among them
     pair = _free(4, 2)
     cut = replace(pair, max_gpus_per_stage=2)
     with pytest.raises(pl.errors.NotApplicable, match="hold 2 copies"):

@@ -11,6 +11,7 @@ from pipelab.files.paths import data_dir
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.placement import Placement
 from pipelab.schedules import Schedule
+from pipelab.spans import spans_of
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 _Broken = tuple[str, object, str]  # a field, its value, and what was expected
@@ -43,7 +44,7 @@ class EngineRules:
     trains : bool
         Whether it takes a training step and not a serving plan.
     schedules : str
-        The only ones that it has for one stage per rank; empty if it takes any.
+        The only ones that it has; empty if it takes any.
     why : str
         The reason for one GPU in every stage, or for one host.
     source : str
@@ -111,7 +112,7 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
         yield "stages", len(plan.layers), expected
     counts = tuple(len(host.gpus) for host in plan.hosts)
     parts = counts[0] % plan.size == 0 or plan.size % counts[0] == 0
-    if rules.equal_hosts and (len(set(counts)) > 1 or not parts):
+    if rules.equal_hosts and not (plan.equal_hosts and parts):
         expected = (
             "expected as many GPUs of the plan on every host, and whole stages or equal parts of them: it takes "
             "stages ÷ hosts as the stages of every host"
@@ -175,12 +176,11 @@ def _broken_by_step(plan: EnginePlan, schedule: Schedule, rules: EngineRules) ->
     if not rules.trains:
         expected = "expected Megatron or torchtitan for a training step: it serves"
         yield "placement", schedule.name, expected
-    if schedule.ranks != stages or schedule.stages != stages:
-        expected = (
-            f"expected one stage per rank and {counted(stages, 'rank')}, as the plan has; "
-            "with several chunks per rank a rank holds no run of layers"
-        )
+    if schedule.ranks != stages:
+        expected = f"expected one for {counted(stages, 'rank')}, as the plan has stages"
         yield "schedule", schedule.name, expected
+    elif schedule.chunks > 1:
+        yield from _broken_by_chunks(plan, schedule)
     if len(set(plan.recomputed)) > 1:
         expected = (
             "expected the same on every stage, since one engine has one choice for all layers; "
@@ -188,7 +188,27 @@ def _broken_by_step(plan: EnginePlan, schedule: Schedule, rules: EngineRules) ->
         )
         yield "recompute", plan.recomputed, expected
     known = rules.schedules.split()
+    if known and schedule.chunks > 1 and schedule.microbatches < schedule.ranks:
+        expected = f"expected at least {schedule.ranks}, one for each rank, where chunks interleave"
+        yield "microbatches", schedule.microbatches, expected
     if known and schedule.name not in known:
         names = " or ".join(map(repr, known))
-        expected = f"expected {names}, the only schedule that it has for one stage per rank"
+        yield "schedule", schedule.name, f"expected {names}, which is all that it has"
+
+
+def _broken_by_chunks(plan: EnginePlan, schedule: Schedule) -> Iterator[_Broken]:
+    """List what keeps a plan's stages from being cut into the chunks of a schedule (`EnginePlan.parts`)."""
+    chunks = schedule.chunks
+    if schedule.stage_rank != tuple(part % schedule.ranks for part in range(schedule.stages)):
+        expected = (
+            "expected chunks that go round the ranks, or one per rank: in a V the head would be on the first "
+            "rank, and the plan has it on the last"
+        )
         yield "schedule", schedule.name, expected
+    if not spans_of(plan.problem.model).alike_inside:
+        expected = "expected one stage per rank: layers of this model differ, and chunks have others than the plan"
+        yield "schedule", schedule.name, expected
+    for layers in plan.layers:
+        if layers % chunks:
+            expected = f"expected stages of a multiple of {chunks} layers, as each is cut into equal chunks"
+            yield "layers of a stage", layers, expected

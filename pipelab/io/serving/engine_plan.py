@@ -5,7 +5,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, groupby
+from itertools import accumulate, count, groupby, pairwise
 
 from pipelab.errors import InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
@@ -119,6 +119,24 @@ class EnginePlan:
     def layers(self) -> tuple[int, ...]:
         """Decoder layers of each stage."""
         return tuple(len(report.stage.layers) for report in self.evaluation.stages)
+
+    @property
+    def parts(self) -> tuple[range, ...]:
+        """Decoder layers of each part of the model, in its order: a stage, or a chunk of one.
+
+        With several chunks per rank each part has as many layers as its rank has divided by its
+        chunks, and so other layers than the plan's stages: those of the model are dealt out anew.
+        """
+        order = self.schedule
+        if order is None or order.chunks == 1:
+            return tuple(report.stage.layers for report in self.evaluation.stages)
+        ends = [0, *accumulate(self.layers[rank] // order.chunks for rank in order.stage_rank)]
+        return tuple(range(*pair) for pair in pairwise(ends))
+
+    @property
+    def equal_hosts(self) -> bool:
+        """Whether every host has the same number of the plan's GPUs."""
+        return len({len(host.gpus) for host in self.hosts}) == 1
 
     @property
     def context(self) -> int:

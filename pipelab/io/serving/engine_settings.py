@@ -37,6 +37,8 @@ class EngineSettings:
     ----------
     engine : str
         Its name.
+    version : str
+        Of the engine, whose names of options these are.
     layers : tuple of int
         Decoder layers of each stage, in order.
     hosts : tuple of Host
@@ -55,6 +57,7 @@ class EngineSettings:
     """
 
     engine: str
+    version: str
     layers: tuple[int, ...]
     hosts: tuple[Host, ...]
     tensor_parallel_size: int
@@ -175,13 +178,14 @@ def _of_pipelines(
 def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
     check(plan)
-    if plan.engine == "vLLM":
+    if plan.engine == "vLLM" and not plan.equal_hosts:
         plan = ray_order.in_rays_order(plan)
     template = _templates().get_template(f"{plan.engine}.sh.j2")
     serves = not engine_rules()[plan.engine].trains
     filled: Any = template.make_module({"plan": plan, "serves": serves})
     return EngineSettings(
         plan.engine,
+        filled.version,
         plan.layers,
         plan.hosts,
         plan.size,
@@ -208,5 +212,4 @@ def _templates() -> "Environment":
     )
     made.filters["lines"] = lambda text: [line for line in text.splitlines() if line.strip()]
     made.globals |= {"counted": counted, "to_csv": to_csv, "rpc_servers": rpc_servers}
-    made.globals["ties"] = ray_order.ties
     return made

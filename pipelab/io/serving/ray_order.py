@@ -1,7 +1,6 @@
-"""vLLM over several hosts: in which order Ray numbers hosts and GPUs, and plans that this changes."""
+"""vLLM over Ray: the GPUs of a host in ascending order, and plans that this changes."""
 
 from dataclasses import replace
-from itertools import groupby
 
 import numpy as np
 
@@ -10,15 +9,13 @@ from pipelab.io.serving.engine_plan import EnginePlan
 
 
 def in_rays_order(plan: EnginePlan) -> EnginePlan:
-    """Sort the GPUs of each host, as Ray hands them out; on one host the plan stays as it is.
+    """Sort the GPUs of each host, as vLLM takes them from Ray.
 
     Raises
     ------
     NotApplicable
-        That changes the plan, or Ray does not keep the order of the hosts.
+        That changes the plan.
     """
-    if len(plan.hosts) == 1:
-        return plan
     ids = np.array([g for report in plan.evaluation.stages for g in report.stage.gpus])
     hosts = []
     for number, host in enumerate(plan.hosts):
@@ -27,18 +24,11 @@ def in_rays_order(plan: EnginePlan) -> EnginePlan:
         swapped[here] = np.sort(ids[here])
         if not _equal(plan.problem.cluster, ids, swapped):
             expected = (
-                f"expected the stages of host {host.name!r} in the order of its GPUs, which differ: Ray "
-                "hands them out in ascending order. Number the GPUs of that host in the order of the stages"
+                f"expected the stages of host {host.name!r} in the order of its GPUs, which differ: over Ray, "
+                "vLLM takes them in ascending order. Number the GPUs of that host in the order of the stages"
             )
             raise plan.refuse("placement", host.gpus, expected)
         hosts.append(replace(host, gpus=tuple(sorted(host.gpus))))
-    counts = [len(host.gpus) for host in hosts]
-    if counts[1:] != sorted(counts[1:]):
-        expected = (
-            "expected hosts, after the first, with more and more GPUs: over Ray, vLLM numbers hosts with fewer GPUs "
-            "first. Exchange stages among hosts, or take SGLang or llama.cpp"
-        )
-        raise plan.refuse("GPUs of the hosts", tuple(counts), expected)
     left = [iter(host.gpus) for host in hosts]
     places = tuple((host, next(left[host])) for host, _ in plan.places)
     return replace(plan, hosts=tuple(hosts), places=places)
@@ -53,10 +43,3 @@ def _equal(cluster: Cluster, one: np.ndarray, other: np.ndarray) -> bool:
         np.array_equal(m[np.ix_(one, one)][off_diagonal], m[np.ix_(other, other)][off_diagonal])
         for m in (cluster.bandwidth_matrix(), cluster.latency_matrix())
     )
-
-
-def ties(plan: EnginePlan) -> list[list[int]]:
-    """List the hosts after the first with equally many GPUs, numbered from 1: their addresses decide their order."""
-    after = range(2, len(plan.hosts) + 1)
-    runs = [list(run) for _, run in groupby(after, key=lambda i: len(plan.hosts[i - 1].gpus))]
-    return [run for run in runs if len(run) > 1]
