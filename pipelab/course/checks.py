@@ -105,8 +105,8 @@ def hint(name: str, number: int = 1) -> Answer:
     Examples
     --------
     >>> print(hint("00.1"))
-    exercise 00.1, hint 1 of 4: how fast is a GPU that takes so many milliseconds per layer? Is
-    each part on its GPU, in milliseconds again?
+    exercise 00.1, hint 1 of 4: how fast is a GPU that takes so many milliseconds per layer? Is each
+    part on its GPU, in that order?
     """
     hints = _exercise(name).hints()
     if number not in range(1, len(hints) + 1):

@@ -1451,5 +1451,5 @@ def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
         x for x in EXERCISES["01.2"].inputs() if "too slow" in EXERCISES["01.2"].hint(x)
     )
     assert f"for {smallest}: here a layer is too slow for one of the GPUs" in said
-    with pytest.raises(pl.errors.UnknownName, match="there is no exercise '01.9'"):
+    with pytest.raises(pl.errors.UnknownName, match=r"there is no exercise '01\.9'"):
         pl.course.hint("01.9")
