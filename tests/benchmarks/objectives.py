@@ -15,8 +15,6 @@ import pandas as pd
 from aggregated import all_different, by_nodes, by_types
 
 import pipelab as pl
-from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.files.whole_files import write_to
 from pipelab.writeup.linear_rates import with_link_units
 
@@ -67,10 +65,10 @@ def rows():
         problem = priced(problem)
         top = pl.solve(problem, "aggregated").throughput
         for floor in (0.0, 0.5, 0.9):
-            for goal in (solve_for_cost, solve_for_latency):
-                result = goal(problem, floor * top, time_limit=LIMIT)
+            for goal in ("cost", "latency"):
+                result = pl.solve(problem, objective=goal, at_least=floor * top, time_limit=LIMIT)
                 yield {
-                    "problem": name, "floor": floor, "goal": goal.__name__, "status": result.status,
+                    "problem": name, "floor": floor, "goal": goal, "status": result.status,
                     "value": result.objective.value, "gap": result.gap, "tokens_per_s": result.throughput,
                     "seconds": result.seconds, "variables": result.size.get("variables", 0),
                     "rows": result.size.get("rows", 0),
@@ -85,7 +83,7 @@ def rows():
 
 
 def main(path=None):
-    solve_for_latency(pl.load_case("tiny", link_units="tokens"))  # solvers loaded
+    pl.solve(pl.load_case("tiny", link_units="tokens"), objective="latency")  # solvers loaded
     out = []
     for row in rows():
         out.append(row)

@@ -6,6 +6,7 @@ import threading
 
 import numpy as np
 import pytest
+from test_objectives import priced
 
 import oracle
 import pipelab as pl
@@ -134,15 +135,6 @@ def test_equal_to_the_joint_ilp_beyond_brute_force(seed):
     assert result.status == joint.status
     if joint.throughput is not None:
         assert result.throughput == pytest.approx(joint.throughput, rel=1e-9)
-
-
-def priced(problem, seed):
-    rng = np.random.default_rng(seed)
-    price = {kind: float(rng.choice([0.35, 0.5, 1.25, 2.99])) for kind in problem.cluster.kinds}
-    pool = tuple(dataclasses.replace(g, usd_per_hour=price[g]) for g in problem.cluster.gpus)
-    return dataclasses.replace(
-        problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix())
-    )
 
 
 def cost(problem, gpus):

@@ -17,8 +17,6 @@ from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import compositions
 from pipelab.engine.instance import instance_of
-from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.stage_arrays import stage_tables
@@ -110,8 +108,8 @@ def many_mixtures(seconds=0.02):
 
 GOALS = {
     "aggregated": lambda problem, **options: pl.solve(problem, "aggregated", **options),
-    "quickest": solve_for_latency,
-    "cheapest": solve_for_cost,
+    "quickest": lambda problem, **options: pl.solve(problem, objective="latency", **options),
+    "cheapest": lambda problem, **options: pl.solve(problem, objective="cost", **options),
     "rate": lambda problem, **options: pl.solve(problem, "aggregated", "rate", **options),
 }
 
@@ -423,4 +421,4 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch):
     with pytest.raises(
         pl.errors.TooLarge, match=r"more memory than there is .Unable to allocate 246 GiB"
     ):
-        solve_for_cost(many_mixtures())
+        pl.solve(many_mixtures(), objective="cost")

@@ -13,8 +13,6 @@ from pipelab.engine.cluster_parts import parts_of
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import aggregated
-from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.packing import Packing
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
@@ -280,7 +278,7 @@ def priced(problem, seed):
 def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3), seed)
     found = list(oracle.placements(problem))
-    result, cheap = pl.solve(problem, "aggregated"), solve_for_cost(problem)
+    result, cheap = pl.solve(problem, "aggregated"), pl.solve(problem, objective="cost")
     if not found:
         assert (result.status, cheap.status) == ("infeasible", "infeasible")
         return
@@ -346,7 +344,7 @@ def both_solvers(monkeypatch):
 
 @pytest.mark.slow
 def test_the_least_cost_of_a_data_centre(both_solvers):
-    answer = solve_for_cost(data_centre((16, 8, "A100-SXM-40", 300.0)))
+    answer = pl.solve(data_centre((16, 8, "A100-SXM-40", 300.0)), objective="cost")
     assert (answer.status, answer.reason) == ("optimal", "")
     assert both_solvers
 
@@ -357,7 +355,7 @@ def test_lowest_latency_equals_brute_force(seed):
     problem = with_link_units(problem, "tokens")
     found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
-    result = solve_for_latency(problem, at_least=floor)
+    result = pl.solve(problem, objective="latency", at_least=floor)
     least = min((s for rate, s in found if rate >= floor * (1 - 1e-9)), default=None)
     if least is None:
         assert result.status == "infeasible"
@@ -369,7 +367,7 @@ def test_lowest_latency_equals_brute_force(seed):
 @pytest.mark.slow
 def test_latency_and_steady_rate_of_a_data_centre():
     problem = data_centre((16, 8, "A100-SXM-40", 300.0))
-    quick = solve_for_latency(problem, time_limit=60)
+    quick = pl.solve(problem, objective="latency", time_limit=60)
     assert quick.status == "optimal"
     assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
     assert pl.solve(problem, time_limit=60).status == "optimal"
@@ -420,7 +418,7 @@ def two_nodes_of_v100():
 
 
 def test_both_solvers_prove_the_same_least_cost(both_solvers):
-    answer = solve_for_cost(two_nodes_of_v100())
+    answer = pl.solve(two_nodes_of_v100(), objective="cost")
     assert (answer.status, answer.reason) == ("optimal", "")
     assert both_solvers
 
@@ -429,7 +427,7 @@ def test_both_solvers_prove_the_same_least_cost(both_solvers):
 def test_both_solvers_answer_every_small_program_alike(seed, both_solvers):
     problem = node_oracle.random_problem(seed, costs="roofline")
     pl.solve(problem, "aggregated", "rate")
-    solve_for_latency(problem)
+    pl.solve(problem, objective="latency")
 
 
 def test_what_breaks_a_program_is_refused_and_said(monkeypatch):
@@ -441,7 +439,7 @@ def test_what_breaks_a_program_is_refused_and_said(monkeypatch):
 
     monkeypatch.setattr(highs, "run", one_too_many)
     with pytest.raises(pl.PipelabError, match=r"HiGHS .* returned what breaks .* of its program"):
-        solve_for_cost(two_nodes_of_v100())
+        pl.solve(two_nodes_of_v100(), objective="cost")
 
 
 def test_what_a_solution_breaks_is_named():

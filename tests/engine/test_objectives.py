@@ -1,4 +1,4 @@
-"""Objectives besides throughput: solve_for_cost, quickest and their fronts, against brute force."""
+"""Objectives besides throughput: least cost, least latency and their fronts, against brute force."""
 
 import dataclasses
 import math
@@ -14,10 +14,8 @@ import roofline_oracle
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import first_placements, fronts
-from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import raise_floor
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.objective import Objective, status_and_least
 from pipelab.engine.reach import Reach
 from pipelab.engine.search import walks
@@ -102,7 +100,7 @@ def test_the_cheapest_is_the_cheapest_of_all(seed):
     problem = priced(small(seed), seed)
     every = [(rate, dollars(problem, gpus, rate)) for rate, gpus, _ in oracle.placements(problem)]
     for floor in floors([r for r, _ in every], seed):
-        result = solve_for_cost(problem, floor)
+        result = pl.solve(problem, objective="cost", at_least=floor)
         check_against(every, result, floor)
         if result.placement:
             paid = dollars(problem, result.placement.gpus, result.throughput)
@@ -122,7 +120,9 @@ def test_prices_further_apart_than_a_solver_tells_apart_are_told_apart(seed):
         (rate, dollars(problem, gpus, rate), gpus) for rate, gpus, _ in oracle.placements(problem)
     ]
     for floor in floors([r for r, *_ in every], seed):
-        check_against([e[:2] for e in every], solve_for_cost(problem, floor), floor)
+        check_against(
+            [e[:2] for e in every], pl.solve(problem, objective="cost", at_least=floor), floor
+        )
     curve = pl.trade_off(problem, "usd_per_hour")
     paid = {
         (round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6))
@@ -144,7 +144,7 @@ def test_prices_further_apart_than_a_solver_tells_apart_are_told_apart(seed):
 def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(limit, monkeypatch):
     monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 1)
     problem = priced(oracle.random_problem(67, gpus=5, layers=4, max_gpus_per_stage=3), 67)
-    result = solve_for_cost(problem, time_limit=limit)
+    result = pl.solve(problem, objective="cost", time_limit=limit)
     assert (result.status, result.stopped_by) == ("feasible", "list limit")
     assert "stopped by list limit" in result.sentence
 
@@ -157,13 +157,16 @@ def test_a_price_that_is_missing_is_refused_before_anything_is_computed(monkeypa
 
     medium = pl.load_case("medium")
     monkeypatch.setattr("pipelab.engine.in_flight.instance_of", too_late)
-    for call in (solve_for_cost, lambda p: pl.trade_off(p, "usd_per_million_tokens")):
+    for call in (
+        lambda p: pl.solve(p, objective="cost"),
+        lambda p: pl.trade_off(p, "usd_per_million_tokens"),
+    ):
         with pytest.raises(
             pl.errors.InvalidValue,
             match=r"expected GPU\.usd_per_hour for every GPU; A10, A100, .* have none",
         ):
             call(medium)
-    known = solve_for_cost(priced(medium))
+    known = pl.solve(priced(medium), objective="cost")
     assert (known.status, known.stopped_by) == ("feasible", "time limit")
     assert known.objective.value > 0
 
@@ -188,13 +191,16 @@ def test_cents_over_a_thousand_gpus_are_no_obstacle():
 
     prices = {"A100": 2.99, "V100": 1.27, "T4": 0.41}
     problem = rented(prices, 400)
-    result = solve_for_cost(problem, at_least=50)
+    result = pl.solve(problem, objective="cost", at_least=50)
     assert result.status == "optimal"
     assert result.objective.bound == result.objective.value
     few = rented(prices, 100)
     # the same but for a millionth
     cents = rented({t: p + 1e-6 * (t == "T4") for t, p in prices.items()}, 100)
-    plain, split = solve_for_cost(few, 50), solve_for_cost(cents, 50)
+    plain, split = (
+        pl.solve(few, objective="cost", at_least=50),
+        pl.solve(cents, objective="cost", at_least=50),
+    )
     assert split.status == plain.status == "optimal"
     assert split.objective.value == pytest.approx(plain.objective.value, rel=1e-5)
 
@@ -205,7 +211,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
     problem = small(seed, link_units="tokens")
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed):
-        result = solve_for_latency(problem, floor)
+        result = pl.solve(problem, objective="latency", at_least=floor)
         check_against(every, result, floor)
         if result.placement:
             assert (
@@ -224,7 +230,7 @@ def test_the_quickest_knows_the_latency_of_every_link(seed):
         problem = late(roofline_oracle.random_problem(seed, layers=4, gpus=4), seed)
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed)[:2]:
-        result = solve_for_latency(problem, floor)
+        result = pl.solve(problem, objective="latency", at_least=floor)
         check_against(every, result, floor)
         if result.placement:
             placed = pl.timeline_of(problem, result)
@@ -324,10 +330,10 @@ def islands(seed, gpus=9, layers=9):
 def test_three_positions_and_all_of_them_agree_beyond_brute_force(seed):
     """Where every boundary is a position, the walk knows where a stage stands, so that no circuits can occur."""
     problem = islands(seed)
-    result = solve_for_latency(problem)
+    result = pl.solve(problem, objective="latency")
     weights = (1.0,) * (problem.model.layers - 2) + (1.0 + 1e-12, 1.0)
     other = dataclasses.replace(problem.model, weight_factors=weights)
-    every = solve_for_latency(dataclasses.replace(problem, model=other))
+    every = pl.solve(dataclasses.replace(problem, model=other), objective="latency")
     assert every.status == result.status
     if result.status != "infeasible":
         assert every.objective.value == pytest.approx(result.objective.value, rel=1e-9)
@@ -390,7 +396,7 @@ def test_near_ties_are_told_apart(step):
         pl.writeup.LinearThroughput(rates),
     )
     least = min(seconds for _, _, seconds in oracle.passes(problem))
-    result = solve_for_latency(problem)
+    result = pl.solve(problem, objective="latency")
     assert result.status == "optimal"
     assert result.objective.value == pytest.approx(least, rel=1e-9)
 
@@ -400,7 +406,10 @@ def test_near_ties_are_told_apart(step):
 
 def test_a_floor_out_of_reach_names_the_greatest_throughput():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    for answer in (solve_for_cost(problem, 302), solve_for_latency(problem, 302)):
+    for answer in (
+        pl.solve(problem, objective="cost", at_least=302),
+        pl.solve(problem, objective="latency", at_least=302),
+    ):
         assert (answer.status, answer.bound, answer.objective.bound, answer.stopped_by) == (
             "infeasible",
         ) + (None,) * 3
@@ -410,42 +419,49 @@ def test_a_floor_out_of_reach_names_the_greatest_throughput():
     heavy = dataclasses.replace(
         problem, model=dataclasses.replace(problem.model, layer_weight_gb=90)
     )
-    for answer in (solve_for_cost(heavy), solve_for_latency(heavy, 10)):
+    for answer in (
+        pl.solve(heavy, objective="cost"),
+        pl.solve(heavy, objective="latency", at_least=10),
+    ):
         assert "layer 1 alone needs" in answer.reason
 
 
-@pytest.mark.parametrize("goal", [solve_for_cost, solve_for_latency])
+@pytest.mark.parametrize("goal", ["cost", "latency"])
 def test_the_throughput_of_a_result_is_a_floor_that_it_reaches(goal):
     problem = priced(pl.load_case("small", max_gpus_per_stage=3, link_units="tokens"))
     top = pl.solve(problem, "aggregated").throughput
-    assert goal(problem, top).throughput == pytest.approx(top, rel=1e-9)
+    assert pl.solve(problem, objective=goal, at_least=top).throughput == pytest.approx(
+        top, rel=1e-9
+    )
 
 
 def test_transfers_are_refused_where_there_are_links():
     tiny = pl.load_case("tiny")
     with pytest.raises(pl.errors.InvalidValue, match=r"with_link_units\(problem, 'tokens'\)"):
-        solve_for_latency(tiny)
+        pl.solve(tiny, objective="latency")
     with pytest.raises(pl.errors.InvalidValue, match=r"trade_off: costs\.link_units = 'transfers'"):
         pl.trade_off(tiny, "seconds_per_pass")
     evaluated = pl.evaluate(tiny, pl.Placement.of([(2, (0,)), (2, (1,))]))
     with pytest.raises(pl.errors.InvalidValue, match="expected 'tokens'"):
         evaluated.seconds_per_pass  # noqa: B018
     alone = dataclasses.replace(tiny, cluster=pl.Cluster(tiny.cluster.gpus[:1], np.zeros((1, 1))))
-    result = solve_for_latency(alone)
+    result = pl.solve(alone, objective="latency")
     assert result.objective.value == pytest.approx(2048 * 16 / result.throughput, rel=1e-12)
 
 
 def test_bad_arguments_are_named():
     tiny = priced(pl.load_case("tiny", link_units="tokens"))
-    for goal in (solve_for_cost, solve_for_latency):
+    for goal in ("cost", "latency"):
         for bad in (-1, math.nan, math.inf, "5", True):
             with pytest.raises(pl.errors.InvalidValue, match=r"at_least = .*expected tokens/s"):
-                goal(tiny, bad)
+                pl.solve(tiny, objective=goal, at_least=bad)
         with pytest.raises(pl.errors.InvalidValue, match="time_limit = -1"):
-            goal(tiny, time_limit=-1)
+            pl.solve(tiny, objective=goal, time_limit=-1)
     with pytest.raises(pl.errors.InvalidValue, match="A100, V100 have none"):
-        solve_for_cost(pl.load_case("tiny"))
-    odd = solve_for_cost(priced(tiny, prices=[math.pi, math.e]))  # prices need not be cents
+        pl.solve(pl.load_case("tiny"), objective="cost")
+    odd = pl.solve(
+        priced(tiny, prices=[math.pi, math.e]), objective="cost"
+    )  # prices need not be cents
     assert odd.status == "optimal"
     with pytest.raises(pl.errors.UnknownName, match="did you mean 'seconds_per_pass'"):
         pl.trade_off(tiny, "seconds_per_token")
@@ -457,7 +473,7 @@ def test_too_many_compositions_are_not_listed_and_a_first_placement_is_there():
     many = pl.Cluster(pool, np.random.default_rng(0).uniform(1, 2, (40, 40)))
     tiny = pl.load_case("tiny", max_gpus_per_stage=6, link_units="tokens")
     problem = dataclasses.replace(tiny, cluster=many, batch_split="balanced")
-    result = solve_for_latency(problem, time_limit=0)
+    result = pl.solve(problem, objective="latency", time_limit=0)
     assert (result.status, result.stopped_by) == ("feasible", "list limit")
     assert "9,366,818 mixtures of 40 types of GPU in stages of up to 6" in result.reason
     assert pl.evaluate(result.problem, result.placement).seconds_per_pass == result.objective.value
@@ -473,10 +489,10 @@ def test_a_time_limit_leaves_a_valid_bound(seed, limit):
     problem = priced(small(seed, link_units="tokens"), seed)
     every = list(oracle.passes(problem))
     for goal, values in (
-        (solve_for_cost, [dollars(problem, g, r) for r, g, _ in every]),
-        (solve_for_latency, [s for _, _, s in every]),
+        ("cost", [dollars(problem, g, r) for r, g, _ in every]),
+        ("latency", [s for _, _, s in every]),
     ):
-        result = goal(problem, time_limit=limit)
+        result = pl.solve(problem, objective=goal, time_limit=limit)
         if not values:
             assert result.status in ("infeasible", "unknown")
             continue
@@ -494,8 +510,9 @@ def test_a_stop_keeps_what_was_found():
     problem = priced(pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens"))
     stop = threading.Event()
     stop.set()
-    for goal in (solve_for_cost, solve_for_latency):
-        best, stopped = goal(problem).objective.value, goal(problem, stop=stop)
+    for goal in ("cost", "latency"):
+        best = pl.solve(problem, objective=goal).objective.value
+        stopped = pl.solve(problem, objective=goal, stop=stop)
         assert (stopped.status in ("unknown", "feasible"), stopped.stopped_by) == (True, "stop")
         assert stopped.objective.bound is None or 0 < stopped.objective.bound <= best
 
@@ -506,12 +523,12 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     from pipelab.engine.solvers import choice as module
 
     problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
-    best = solve_for_latency(problem).objective.value
+    best = pl.solve(problem, objective="latency").objective.value
     real = module.run_program
     monkeypatch.setattr(
         module, "run_program", lambda program, **k: real(program, deadline=Deadline(0))
     )
-    result = solve_for_latency(problem, time_limit=100)
+    result = pl.solve(problem, objective="latency", time_limit=100)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.objective.bound <= best <= result.objective.value
     assert result.gap == pytest.approx(1 - result.objective.bound / result.objective.value)
@@ -550,7 +567,7 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("goal", [solve_for_cost, solve_for_latency, pl.solve])
+@pytest.mark.parametrize("goal", ["cost", "latency", "throughput"])
 def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
     """Wherever it comes, the answer is a placement that the evaluator accepts, and never an exception."""
     problem, real = priced(small(7, link_units="tokens"), 7), highs.run
@@ -565,7 +582,7 @@ def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
             return found
 
         monkeypatch.setattr(highs, "run", pressed)
-        result = goal(problem)
+        result = pl.solve(problem, objective=goal)
         assert result.status in ("optimal", "feasible", "unknown")
         assert result.status == "optimal" or result.stopped_by == "interrupt"
         assert len(calls) <= moment + 2
@@ -575,7 +592,7 @@ def test_an_interrupt_between_two_questions_loses_nothing(goal, monkeypatch):
 
 def test_a_result_says_what_was_least():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
-    result = solve_for_latency(problem, 100)
+    result = pl.solve(problem, objective="latency", at_least=100)
     assert result.sentence.startswith(
         "108.6 seconds per pass at 301.8 tokens/s with 1 in flight, proven least among placements of "
     )
@@ -602,7 +619,7 @@ def test_a_bound_above_the_value_is_an_error():
 @pytest.mark.parametrize("seed", range(10))
 def test_a_pass_takes_as_long_as_its_timeline(seed):
     problem = small(seed, link_units="tokens")
-    result = solve_for_latency(problem)
+    result = pl.solve(problem, objective="latency")
     if result.placement is None:
         pytest.skip("no placement fits")
     costs = pl.inference_costs(problem, result.placement, problem.workload.tokens)
@@ -647,7 +664,7 @@ def test_no_program_is_built_where_no_time_is_left(monkeypatch):
     stopped = threading.Event()
     stopped.set()
     for options in ({"time_limit": 0}, {"stop": stopped}):
-        result = solve_for_latency(problem, **options)
+        result = pl.solve(problem, objective="latency", **options)
         assert result.status == "optimal"  # a first placement has no more than the bound
         assert (
             0
@@ -676,7 +693,7 @@ def test_links_that_are_practically_absent_are_not_taken(seed):
     problem = far_apart(seed)
     every = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
     for floor in floors([r for r, _ in every], seed)[:3]:
-        check_against(every, solve_for_latency(problem, floor), floor)
+        check_against(every, pl.solve(problem, objective="latency", at_least=floor), floor)
 
 
 def test_the_front_over_links_that_are_practically_absent():

@@ -7,16 +7,14 @@ time; without it the same few inputs are tried in every run.
 import csv
 import io
 import json
-import os
 import tempfile
 import warnings
 from collections.abc import Callable
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from newest_folders import PRICES, write_folder
 
@@ -27,49 +25,7 @@ from pipelab.files.paths import data_dir
 from pipelab.hardware.measurement_files import Stated, measurements_of
 from pipelab.io.plans import save_placement
 from pipelab.io.torch_csv import to_csv
-
-DEEP = int(os.environ.get("PIPELAB_FUZZ", "0"))
-LOOK = settings(
-    max_examples=DEEP or 60,
-    derandomize=not DEEP,
-    database=None,
-    deadline=timedelta(seconds=60),  # far more than any of these files takes; a hang is a failure
-    suppress_health_check=list(HealthCheck),
-)
-ODD = (
-    "", " ", "0", "-0", "-1", "1", "2.5", "1e3", "1e-400", "1e400", "1e308", "1000000000", "999999", "1_000", "0x10",
-    "٣", "½", "nan", "inf", "-inf", "∞", "None", "true", "TRUE", "1,5", "1;2", "=1+1", "'", '"', '""', "a\nb", "\x00",
-    "\ufeff", "9" * 400, "9" * 5000, "x" * 140_000, "é", "\u202e", "gpu_0", "A100", "0F0", "(0F0;0B0)OVERLAP_F_B",
-    "99999999999F0", "[]", "{}", "[[[[",
-)  # fmt: skip
-CHANGES = (
-    "odd",
-    "odd",
-    "odd",
-    "digit",
-    "swap",
-    "drop",
-    "double",
-    "rows",
-    "out",
-    "again",
-    "columns",
-    "add",
-)
-BYTES = (
-    b"\x00",
-    b"\xff",
-    b"\xfe\xff",
-    b"\xef\xbb\xbf",
-    b"\r",
-    b"\r\n",
-    b"\n\n",
-    b'"',
-    b",",
-    b"\xc3",
-    b"\x1a",
-)
-ENCODINGS = ("utf-16", "utf-16-le", "utf-32", "latin-1", "utf-8-sig", "cp1252")
+from spoiling import LOOK, spoilt, table_of, written
 
 
 class Door(NamedTuple):
@@ -80,96 +36,9 @@ class Door(NamedTuple):
     count: Callable[[Any], dict[str, int]]
 
 
-def _table(text: str) -> list[list[str]]:
-    return list(csv.reader(io.StringIO(text)))
-
-
-def _written(table: list[list[str]]) -> str:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(table)
-    return text.getvalue()
-
-
 def _few(name: str, rows: int) -> str:
     """The header and the first rows of a bundled table."""
-    return _written(_table((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1])
-
-
-@st.composite
-def spoilt(draw, text: str) -> bytes:
-    """A valid file with a few things done to it, or something that never was one."""
-    whole = draw(st.integers(0, 11))
-    if whole == 0:
-        return draw(st.binary(max_size=200))
-    if whole == 1:
-        return draw(st.text(st.characters(codec="utf-8"), max_size=200)).encode()
-    table = _table(text)
-    for _ in range(draw(st.integers(1, 3))):
-        _spoil(draw, table)
-    data = _written(table).encode("utf-8", "surrogatepass")
-    if whole == 2:
-        at = draw(st.integers(0, len(data)))
-        data = data[:at] + draw(st.sampled_from(BYTES)) + data[at:]
-    if whole == 3:
-        data = data[: draw(st.integers(0, len(data)))]
-    if whole == 4:
-        data = _written(table).encode(draw(st.sampled_from(ENCODINGS)), "replace")
-    return data
-
-
-def _spoil(draw, table: list[list[str]]) -> None:
-    """Change a table in one place."""
-    if not table:
-        return
-    i, j = (draw(st.integers(0, len(table) - 1)) for _ in range(2))
-    row = table[i]
-    c = draw(st.integers(0, max(len(row) - 1, 0)))
-    match draw(
-        st.sampled_from(
-            [
-                "odd",
-                "odd",
-                "odd",
-                "digit",
-                "swap",
-                "drop",
-                "double",
-                "rows",
-                "out",
-                "again",
-                "columns",
-                "add",
-            ]
-        )
-    ):
-        case "odd" if row:
-            row[c] = draw(st.sampled_from(ODD))
-        case "digit" if row:  # a number that is nearly the same
-            row[c] = (
-                draw(st.sampled_from(["-", "", "1", "0", " ", "e5", "."]))
-                + row[c]
-                + draw(st.sampled_from(["", "0", "e3", "%"]))
-            )
-        case "swap" if row and table[j]:
-            d = min(c, len(table[j]) - 1)
-            row[c], table[j][d] = table[j][d], row[c]
-        case "drop" if row:
-            del row[c]
-        case "double" if row:
-            row.insert(c, row[c])
-        case "rows":
-            table[i], table[j] = table[j], table[i]
-        case "out":
-            del table[i]
-        case "again":
-            table.insert(j, list(row))
-        case "columns":  # every row alike, header included
-            for line in table:
-                if c < len(line):
-                    del line[c]
-        case "add":
-            for line in table:
-                line.append("1")
+    return written(table_of((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1])
 
 
 def _plain_rows(path: Path) -> int:

@@ -14,10 +14,8 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab.course.n08 import published_bubbles
-from pipelab.engine.methods.cost import solve_for_cost
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.joint import joint_size
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solving import METHODS
 
@@ -142,8 +140,8 @@ def test_answers_of_every_method(name):
 def test_other_objectives_and_proofs(name):
     problem = PROBLEMS[name]
     asked = {
-        "quickest": lambda: solve_for_latency(problem),
-        "cheapest": lambda: solve_for_cost(problem),
+        "quickest": lambda: pl.solve(problem, objective="latency"),
+        "cheapest": lambda: pl.solve(problem, objective="cost"),
         "trade_off": lambda: pl.trade_off(problem),
         "trade_off, time": lambda: pl.trade_off(problem, "seconds_per_pass"),
         "in flight": lambda: pl.solve(problem),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_fuzzing import LOOK
 
 import pipelab as pl
+from spoiling import LOOK
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
 GPUS = "index, name, memory.total [MiB]\n"

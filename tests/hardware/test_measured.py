@@ -7,7 +7,6 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine.methods.latency import solve_for_latency
 
 TABLE = {
     name: {(n, b): factor * n * (5 + b) for n in (1, 2, 4) for b in (1, 4, 16)}
@@ -96,7 +95,7 @@ def test_a_pass_is_one_of_whole_sequences(k):
     )
     assert stage.pass_seconds == pytest.approx(slowest * 2 * (5 + {2: 8, 3: 6, 4: 4}[k]) / 1000)
     least = min(seconds for _, _, seconds in oracle.passes(problem))
-    assert solve_for_latency(problem).objective.value == pytest.approx(least, rel=1e-9)
+    assert pl.solve(problem, objective="latency").objective.value == pytest.approx(least, rel=1e-9)
     turns = _tiny({t: {(n, b): table[n, min(table, key=lambda key: abs(key[1] - b))[1]] for n in (1, 4)
                        for b in (5.0, 5.5, 16.0)} for t, table in TABLE.items()},
                   beyond="leave out", max_gpus_per_stage=3)  # fmt: skip
@@ -130,7 +129,7 @@ def test_over_a_roofline_in_decode_it_is_solved_like_any_other():
         oracle.best(problem), rel=1e-9
     )
     least = min(seconds for _, _, seconds in oracle.passes(problem))
-    assert solve_for_latency(problem).objective.value == pytest.approx(least, rel=1e-9)
+    assert pl.solve(problem, objective="latency").objective.value == pytest.approx(least, rel=1e-9)
 
 
 def test_one_layer_may_stand_for_many():
@@ -189,7 +188,7 @@ def test_links_are_counted_as_the_completed_model_counts_them():
     costs = dataclasses.replace(transfers.costs, needs=needs)
     transfers = dataclasses.replace(transfers, costs=costs)
     with pytest.raises(pl.errors.InvalidValue, match="with_link_units"):
-        solve_for_latency(transfers)
+        pl.solve(transfers, objective="latency")
     tokens = pl.writeup.with_link_units(transfers, "tokens")
     assert tokens.costs.link_units == "tokens"
-    assert solve_for_latency(tokens).status == "optimal"
+    assert pl.solve(tokens, objective="latency").status == "optimal"

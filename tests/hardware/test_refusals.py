@@ -12,8 +12,6 @@ import pipelab as pl
 from pipelab.candidates import list_allocations
 from pipelab.counting import solve_by_counting
 from pipelab.course.n13 import plot_verdicts
-from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.growth import plot_growth, plot_search_growth
 from pipelab.figures.placements import plot_placement
 from pipelab.files.paths import data_dir
@@ -60,8 +58,8 @@ def _nothing(**point):
 
 
 DOORS = {
-    "cheapest": lambda p, odd: solve_for_cost(odd),
-    "quickest": lambda p, odd: solve_for_latency(odd),
+    "cheapest": lambda p, odd: pl.solve(odd, objective="cost"),
+    "quickest": lambda p, odd: pl.solve(odd, objective="latency"),
     "trade_off": lambda p, odd: pl.trade_off(odd),
     "trade_off, against": lambda p, odd: pl.trade_off(p, odd),
     "score": lambda p, odd: pl.score(odd, PLAN),
@@ -100,8 +98,8 @@ DOORS = {
 }
 # Where None stands for "not given", or text for a name.
 OPTIONAL = {
-    "cheapest, floor": lambda p, odd: solve_for_cost(p, odd),
-    "quickest, stop": lambda p, odd: solve_for_latency(p, stop=odd),
+    "cheapest, floor": lambda p, odd: pl.solve(p, objective="cost", at_least=odd),
+    "quickest, stop": lambda p, odd: pl.solve(p, objective="latency", stop=odd),
     "trade_off, on_point": lambda p, odd: pl.trade_off(p, on_point=odd),
     "score, best": lambda p, odd: pl.score(p, PLAN, odd),
     "load_cluster, gpus": lambda p, odd: pl.load_cluster("helix-single24", gpus=odd),
@@ -231,7 +229,7 @@ def test_no_latency_is_no_warning(problem):
 
 
 def test_a_saved_placement_keeps_what_it_was_evaluated_by(problem, tmp_path):
-    result = solve_for_cost(problem)
+    result = pl.solve(problem, objective="cost")
     path = save_placement(problem, result, tmp_path / "plan.json")
     saved = json.loads(path.read_text())
     assert (
@@ -262,7 +260,7 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
         pl.errors.InvalidValue,
         match=r"expected prices of at least 0\.0001 \$ per hour, none more than 1,000,000 times another",
     ):
-        solve_for_cost(many)
+        pl.solve(many, objective="cost")
     assert pl.solve(many, "aggregated").details["fewest"] is False
 
 
@@ -280,7 +278,7 @@ def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
         32,
         same_type_stages=False,
     )
-    result = solve_for_cost(many)
+    result = pl.solve(many, objective="cost")
     assert (result.status, result.objective.bound) == ("optimal", result.objective.value)
 
 
@@ -406,9 +404,12 @@ def test_a_cluster_names_its_ids_and_no_others():
 
 
 def test_arguments_are_checked_like_fields_but_text_is_no_number():
-    with pytest.raises(pl.errors.InvalidValue, match="at_least = '3': expected tokens/s") as caught:
-        solve_for_cost(pl.load_case("tiny"), at_least="3", time_limit=True, stop=print)
-    assert {field for field, _, _ in caught.value.problems} == {"at_least", "time_limit", "stop"}
+    tiny = pl.load_case("tiny")
+    with pytest.raises(pl.errors.InvalidValue, match="at_least = '3': expected tokens/s"):
+        pl.solve(tiny, objective="cost", at_least="3")
+    with pytest.raises(pl.errors.InvalidValue, match="time_limit = True") as caught:
+        pl.solve(tiny, objective="cost", time_limit=True, stop=print)
+    assert {field for field, _, _ in caught.value.problems} == {"time_limit", "stop"}
     facts = dict(load_gpus(), L4=3)  # the part that does not fit is named, not the whole
     with pytest.raises(
         pl.errors.InvalidValue, match=r"load_cluster: gpus\.L4 = 3: expected GPUFacts"

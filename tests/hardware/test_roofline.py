@@ -12,8 +12,6 @@ import roofline_oracle
 from pipelab import course
 from pipelab.course.n09 import arithmetic_intensity, plot_roofline
 from pipelab.engine.formulations.program_size import compositions
-from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.latency import solve_for_latency
 from pipelab.figures.layer_times import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.known_gpus import GPUFacts
@@ -180,7 +178,7 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
         assert shared.stages[0].degree == 1
         assert shared.throughput > alone.throughput
         assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
-        assert solve_for_latency(fewer).placement.gpus == (0,)
+        assert pl.solve(fewer, objective="latency").placement.gpus == (0,)
         assert list(shared.to_frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
         assert "seconds_per_pass" not in alone.to_frame()
     # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take
@@ -192,7 +190,7 @@ def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
     assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
     assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
     assert by_time.throughput < by_rate.throughput
-    assert solve_for_latency(timely).placement.gpus == (0, 1)
+    assert pl.solve(timely, objective="latency").placement.gpus == (0, 1)
     placed = pl.timeline_of(timely, both)
     assert placed.in_flight_needed == 1
     assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
@@ -486,7 +484,10 @@ def test_cheapest_and_quickest_equal_brute_force(seed):
     top = max((rate for rate, _, _ in every), default=1.0)
     for floor in (0.0, 0.7 * top):
         left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
-        cheap, quick = solve_for_cost(problem, floor), solve_for_latency(problem, floor)
+        cheap, quick = (
+            pl.solve(problem, objective="cost", at_least=floor),
+            pl.solve(problem, objective="latency", at_least=floor),
+        )
         assert cheap.status == quick.status == ("optimal" if left else "infeasible")
         if left:
             dollars = (
