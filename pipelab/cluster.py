@@ -1,7 +1,7 @@
 """GPUs and the links between them."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
@@ -125,6 +125,9 @@ class Cluster:
         bandwidth_gb_per_s: Mapping[tuple[str, str], float] | float,
         usd_per_hour: Mapping[str, float] | float | None = None,
         latency_ms: Mapping[tuple[str, str], float] | float = 0.0,
+        *,
+        per_node: int | None = None,
+        node_gb_per_s: Mapping[str, float] | float | None = None,
     ) -> "Cluster":
         """A cluster without files: a number of GPUs of each type, ids in the order of `counts`.
 
@@ -141,11 +144,17 @@ class Cluster:
             Of a GPU, in $ per hour: one number, or one per type.
         latency_ms : float, or mapping of (type, type) to float
             In ms, as the bandwidth; 0 by default.
+        per_node : int, optional
+            GPUs of one type in a node, of which the last one may have fewer: the GPUs of a stage in one
+            node may then cut its layers (tensor parallel). `bandwidth_gb_per_s` and `latency_ms` are
+            those between nodes. By default there are no nodes.
+        node_gb_per_s : float, or mapping of type to float, optional
+            Between GPUs inside a node, in GB/s: one number, or one per type. Only with `per_node`.
 
         Returns
         -------
         Cluster
-            Its groups are the types that have a GPU.
+            Its groups are the types that have a GPU, or their nodes.
 
         Raises
         ------
@@ -158,8 +167,16 @@ class Cluster:
         >>> cluster = Cluster.from_counts({"A100": 2, "T4": 1}, {"A100": 80, "T4": 16}, 100)
         >>> [gpu.type for gpu in cluster.gpus]
         ['A100', 'A100', 'T4']
+        >>> nodes = Cluster.from_counts({"H100": 16}, 80, 50, per_node=8, node_gb_per_s=450)
+        >>> nodes.largest_node, nodes.bandwidth_between(0, 7), nodes.bandwidth_between(0, 8)
+        (8, 450.0, 50.0)
         """
         _check_counts("Cluster.from_counts", counts)
+        if per_node is not None:
+            whole_number("Cluster.from_counts", "per_node", per_node)
+        elif node_gb_per_s is not None:
+            expected = "expected none without per_node, the number of GPUs in a node"
+            raise InvalidValue("Cluster.from_counts", [("node_gb_per_s", node_gb_per_s, expected)])
         tables, bad = {"bandwidth_gb_per_s": bandwidth_gb_per_s, "latency_ms": latency_ms}, []
         for name, values in tables.items():
             given = values if isinstance(values, Mapping) else ()
@@ -171,15 +188,28 @@ class Cluster:
         types = [t for t, n in counts.items() if n > 0]
         memory = {t: _entry("memory_gb", memory_gb, t) for t in types}
         price = {t: _entry("usd_per_hour", usd_per_hour, t) for t in types}
-        # A type of one GPU needs no link to itself.
-        unused = {(t, t): 0.0 for t in types if counts[t] == 1}
+        # A type of one GPU, or of one node, needs no link to itself.
+        unused = {(t, t): 0.0 for t in types if counts[t] <= (per_node or 1)}
         pairs = [(a, b) for a in types for b in types]
-        links, latency = ([_entry(k, v, p, p[::-1], default=unused.get(p)) for p in pairs]
-                          for k, v in tables.items())  # fmt: skip
-        gpus = tuple(gpu for t in types for gpu in (GPU(t, memory[t], price[t]),) * counts[t])
-        group = np.repeat(np.arange(len(types)), [counts[t] for t in types])
         shape = len(types), len(types)
-        return cls(gpus, np.reshape(links, shape), group, np.reshape(latency, shape))
+        links, latency = (
+            np.reshape([_entry(k, v, p, p[::-1], default=unused.get(p)) for p in pairs], shape)
+            for k, v in tables.items()
+        )
+        groups = [(t, counts[t], "") for t in types]  # type, number of GPUs, name of their node
+        if per_node is not None:
+            inside = {t: _inside(t, min(per_node, counts[t]), node_gb_per_s) for t in types}
+            groups = [node for t in types for node in _nodes(t, counts[t], per_node)]
+            of = [types.index(t) for t, *_ in groups]
+            links, latency = links[np.ix_(of, of)], latency[np.ix_(of, of)]
+            np.fill_diagonal(links, [inside[t] or 0.0 for t, *_ in groups])
+            np.fill_diagonal(latency, 0.0)
+        gpus = tuple(
+            gpu
+            for t, size, node in groups
+            for gpu in (GPU(t, memory[t], price[t], node, inside[t] if node else None),) * size
+        )
+        return cls(gpus, links, np.repeat(range(len(groups)), [n for _, n, _ in groups]), latency)
 
     def bandwidth_between(self, sender: int, receiver: int) -> float:
         """Bandwidth of the directed link from one GPU to another.
@@ -375,6 +405,24 @@ def _entry(name: str, values: Any, *keys: Any, default: float | None = None) -> 
     if is_list(values):
         _refuse(name, values, "one number, or a mapping of numbers")
     return values
+
+
+def _inside(gpu_type: str, size: int, node_gb_per_s: Any) -> float | None:
+    """The bandwidth inside the nodes of a type; None where each has one GPU."""
+    if size == 1:
+        return None
+    found = _entry("node_gb_per_s", node_gb_per_s, gpu_type)
+    if found is None:
+        expected = "expected the bandwidth inside a node beside per_node"
+        raise InvalidValue("Cluster.from_counts", [("node_gb_per_s", None, expected)])
+    return found
+
+
+def _nodes(gpu_type: str, count: int, per_node: int) -> Iterator[tuple[str, int, str]]:
+    """Type, number of GPUs and name of each node; one GPU alone is in none."""
+    for number, first in enumerate(range(0, count, per_node), start=1):
+        size = min(per_node, count - first)
+        yield gpu_type, size, f"{gpu_type} node {number}" if size > 1 else ""
 
 
 def _check_groups(group: np.ndarray, gpus: int, shape: tuple[int, ...], own_rows: bool) -> None:

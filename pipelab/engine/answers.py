@@ -163,6 +163,11 @@ class Result(Answer):
         return self.evaluation.in_flight if self.evaluation and self.memory_for is None else None
 
     @property
+    def under_limit(self) -> str:
+        """What the placements have that the proof covers, such as "at most 3 GPUs"; empty if it covers all."""
+        return self.details.get("under_limit", "")
+
+    @property
     def _goal(self) -> tuple[float | None, float | None, bool]:
         if self.objective is not None:
             return self.objective.value, self.objective.bound, True
@@ -191,17 +196,21 @@ class Result(Answer):
         if self.status in ("infeasible", "unknown"):
             bound = f"; none can exceed {rate(self.bound)}" if self.bound is not None else ""
             if goal is not None and goal.bound:
-                bound = f"; none{goal.among} has less than {number(goal.bound)} {goal.unit}"
+                among = f" among placements of {goal.floor}" if goal.floor else ""
+                bound = f"; none{among} has less than {number(goal.bound)} {goal.unit}"
             return self._none_found("placement", bound)
-        head, best, among = f"{rate(given(self.throughput))}{self._in_flight}", "optimal", ""
+        head, best, limits = (
+            f"{rate(given(self.throughput))}{self._in_flight}",
+            "optimal",
+            [self.under_limit],
+        )
         far = "; the best", "faster"
         if goal is not None:
-            head, best, among = (
-                f"{number(given(goal.value))} {goal.unit} at {head}",
-                "least",
-                goal.among,
-            )
+            head, best = f"{number(given(goal.value))} {goal.unit} at {head}", "least"
+            limits.append(goal.floor)
             far = "; the least", "lower"
+        among = " and ".join(filter(None, limits))
+        among = f" among placements of {among}" if among else ""
         if self.status == "optimal":
             text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."
         else:
@@ -256,7 +265,13 @@ class Result(Answer):
             "size": dict(self.size),
             "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
-        } | ({"objective": self.objective.to_dict()} if self.objective else {})
+        } | self._asked_for
+
+    @property
+    def _asked_for(self) -> dict:
+        """What was asked for, if it was not the greatest throughput of all placements."""
+        asked = {"objective": self.objective.to_dict()} if self.objective else {}
+        return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
     def to_frame(self) -> "DataFrame":
         """The answer as a table of one row.

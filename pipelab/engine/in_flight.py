@@ -103,6 +103,11 @@ class Budget(NamedTuple):
     most: float
 
 
+def within(usd_per_hour: float | None) -> Budget | None:
+    """Return what a placement may cost in $ per hour as a budget; None where it may cost anything."""
+    return None if usd_per_hour is None else Budget("price", usd_per_hour)
+
+
 @dataclass
 class Pairs:
     """The pairs of one problem.

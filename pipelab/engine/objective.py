@@ -39,11 +39,9 @@ class Objective:
         return max(0.0, 1 - self.bound / self.value)
 
     @property
-    def among(self) -> str:
-        """The placements that the proof covers; empty if it covers all."""
-        return (
-            f" among placements of at least {self.at_least:,.7g} tokens/s" if self.at_least else ""
-        )
+    def floor(self) -> str:
+        """What the placements have that the proof covers; empty if it covers all."""
+        return f"at least {self.at_least:,.7g} tokens/s" if self.at_least else ""
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded."""

@@ -25,6 +25,9 @@ def check_options(options: Mapping[str, Any]) -> None:
             too_large = isinstance(value, int | float) and value is not True and value > 0
             finite = "finite " if too_large else ""
             bad.append((name, value, f"expected a {finite}number, at least 0"))
+    budget = options.get("budget")
+    if not (budget is None or (is_real(budget) and budget > 0)):
+        bad.append(("budget", budget, "expected $ per hour, a number above 0, or None"))
     stop, on_progress = options.get("stop"), options.get("on_progress")
     if not (stop is None or isinstance(stop, threading.Event)):
         bad.append(("stop", stop, "expected a threading.Event, or None"))

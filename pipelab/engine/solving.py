@@ -116,6 +116,9 @@ def solve(
     ----------------
     time_limit : float, optional
         Seconds. The best placement found by then is kept, with a proven bound.
+    budget : float, optional
+        The most that the GPUs may cost together, in $ per hour: the best placement of those
+        (`Result.under_limit`), by "auto", "aggregated", or for latency or cost. Every GPU needs a price.
     gap : float, optional
         Stop once the best is known to be at most this much faster, as a share.
     stop : threading.Event, optional
@@ -163,6 +166,25 @@ def _answer(
     known: float = 0.0,
 ) -> Any:
     """One problem's answer; of placements that attain no more than `known` tokens/s nothing has to be proven."""
+    found, budget = (
+        _found(method, objective, function, problem, options, known),
+        options.get("budget"),
+    )
+    if budget is None:
+        return found
+    limit = {"under_limit": f"at most {budget:,.7g} $ per hour"}
+    return replace(found, details={**found.details, **limit})
+
+
+def _found(
+    method: str,
+    objective: str,
+    function: Callable[..., Any],
+    problem: Problem,
+    options: Mapping[str, Any],
+    known: float,
+) -> Any:
+    """The same, whatever it is among."""
     if objective != "step_time":
         refuse_training(problem, "solve")
     if OBJECTIVES[objective]:

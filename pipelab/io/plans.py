@@ -165,6 +165,7 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
     if isinstance(plan, Result):
         document |= {"method": plan.method, "status": plan.status, "bound_tokens_per_s": plan.bound}
         document |= plan.objective.to_dict() if plan.objective else {}
+        document |= {"under_limit": plan.under_limit} if plan.under_limit else {}
     return document
 
 

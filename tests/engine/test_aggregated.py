@@ -489,15 +489,12 @@ def test_prices_closer_than_a_solver_sees_are_one_price(second, points):
 def test_a_point_of_a_trade_off_says_under_which_limit_it_is_best():
     points = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4)).points
     assert points[0].reason == ""
-    assert "The best with at most 3 GPUs." in points[1].sentence
-    with pytest.raises(pl.errors.InvalidValue, match="this is the best with at most 3 GPUs"):
+    assert ", proven optimal among placements of at most 3 GPUs in " in points[1].sentence
+    with pytest.raises(pl.errors.InvalidValue, match="of placements of at most 3 GPUs"):
         pl.certificate(points[1])
     priced = made("AB", {"A": (10, 100), "B": (5, 50)}, 2, 1000, 1, prices=[2.0, 1.0])
     points = pl.trade_off(priced, "usd_per_hour").points
-    assert [point.reason for point in points] == [
-        "",
-        "the fastest placement that costs less than the previous point",
-    ]
+    assert [p.under_limit for p in points] == ["", "a lower price than the point before"]
 
 
 def test_a_certificate_names_who_is_idle_and_no_other():

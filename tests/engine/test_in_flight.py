@@ -93,6 +93,26 @@ def test_it_is_the_most_of_all_pairs(seed):
     assert answer.to_frame()["in_flight"][0] == answer.to_dict()["in_flight"] == answer.in_flight
 
 
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_within_a_budget_it_is_the_most_of_all_pairs_that_cost_no_more(seed):
+    problem, pairs, _ = answered(seed)
+
+    def price(gpus):
+        return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus)
+
+    prices = sorted({price(gpus) for _, _, gpus, _ in pairs})
+    for budget in prices[:: max(1, len(prices) // 4)]:
+        answer = pl.solve(problem, budget=budget)
+        most = max(rate for rate, _, gpus, _ in pairs if price(gpus) <= budget * (1 + 1e-9))
+        assert (answer.status, answer.under_limit) == (
+            "optimal",
+            f"at most {budget:,.7g} $ per hour",
+        )
+        assert answer.throughput == pytest.approx(most, rel=CLOSE)
+        assert price(answer.placement.gpus) <= budget * (1 + 1e-9)
+
+
 @pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", [*range(10), 54, 103, 207])
 def test_of_several_batches_it_is_the_most_of_all(seed):

@@ -23,6 +23,7 @@ from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.stage_flow import Found, Walk
 from pipelab.hardware.known_clusters import cluster_of_counts
+from pipelab.writeup.linear_rates import with_link_units
 
 PRICES = [0.35, 0.5, 1.25, 2.99]
 
@@ -92,6 +93,76 @@ def check_against(every, result, floor):
 
 
 # Against brute force
+
+
+def budgets(prices, seed):
+    """Budgets that bind: the price of some placement, the least there is, and less than that."""
+    some = float(np.random.default_rng(seed).choice(sorted(prices))) if prices else 1.0
+    least = min(prices, default=1.0)
+    return [some, least, 0.99 * least, sum(prices) + 1.0]
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(60))
+def test_the_best_within_a_budget_is_the_best_of_all_within_it(seed):
+    problem = priced(small(seed), seed)
+    every = list(oracle.placements(problem))
+    timed = priced(oracle.random_problem(seed, layers=4), seed)
+    timed = with_link_units(timed, "tokens")
+    traversals = [(gpus, seconds) for _, gpus, seconds in oracle.passes(timed)]
+
+    def price(gpus):
+        return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus)
+
+    for budget in budgets([price(gpus) for _, gpus, _ in every], seed):
+        rates = [rate for rate, gpus, _ in every if price(gpus) <= budget * (1 + 1e-9)]
+        result = pl.solve(problem, budget=budget)
+        if not rates:
+            assert (result.status, result.placement) == ("infeasible", None)
+            assert "more than the budget" in result.reason or not every
+            continue
+        assert result.status == "optimal", result
+        assert result.throughput == result.bound == pytest.approx(max(rates), rel=1e-9)
+        assert price(result.placement.gpus) <= budget * (1 + 1e-9)
+        assert f" among placements of at most {budget:,.7g} $ per hour in " in result.sentence
+        cheapest = pl.solve(problem, objective="cost", budget=budget)
+        each = [dollars(problem, g, r) for r, g, _ in every if price(g) <= budget * (1 + 1e-9)]
+        assert cheapest.objective.value == pytest.approx(min(each), rel=1e-9)
+        assert cheapest.status == "optimal"
+        quickest = pl.solve(timed, objective="latency", budget=budget)
+        paid = [sum(timed.cluster.gpus[g].usd_per_hour for g in own) for own, _ in traversals]
+        seconds = [
+            s for p, (_, s) in zip(paid, traversals, strict=True) if p <= budget * (1 + 1e-9)
+        ]
+        assert quickest.status == ("optimal" if seconds else "infeasible")
+        if seconds:
+            assert quickest.objective.value == pytest.approx(min(seconds), rel=1e-9)
+
+
+def test_a_budget_needs_prices_and_is_kept_to_whatever_ends_the_search():
+    problem = priced(oracle.random_problem(2))
+    for method in ("auto", "aggregated"):
+        for objective in ("throughput", "rate", "cost", "latency"):
+            own = with_link_units(problem, "tokens")
+            for limit in (None, 0.0):
+                found = pl.solve(own, method, objective, budget=2.0, time_limit=limit)
+                if found.placement:
+                    paid = sum(own.cluster.gpus[g].usd_per_hour for g in found.placement.gpus)
+                    assert paid <= 2.0 + 1e-9
+                if limit is None:
+                    assert " placements of at most 2 $ per hour" in found.sentence
+                    with pytest.raises(pl.errors.InvalidValue, match="without limits"):
+                        pl.certificate(found)
+    for bad in (0, -1.0, math.inf, "2", True):
+        for objective in ("throughput", "latency"):
+            with pytest.raises(pl.errors.InvalidValue, match=r"\$ per hour, a number above 0"):
+                pl.solve(with_link_units(problem, "tokens"), objective=objective, budget=bad)
+    free = with_link_units(oracle.random_problem(2), "tokens")
+    for objective in ("throughput", "latency"):
+        with pytest.raises(pl.errors.InvalidValue, match=r"GPU\.usd_per_hour for every GPU"):
+            pl.solve(free, objective=objective, budget=1.0)
+    with pytest.raises(pl.errors.UnknownName, match="has no option 'budget'"):
+        pl.solve(problem, "even", budget=1.0)
 
 
 @pytest.mark.quick(4)

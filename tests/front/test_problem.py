@@ -21,6 +21,38 @@ def test_from_counts_builds_links_by_type():
     assert cluster.bandwidth_gb_per_s.shape == (2, 2)  # one row per type, not per GPU
 
 
+def test_from_counts_puts_gpus_of_a_type_into_nodes():
+    links = {("H100", "H100"): 50, ("H100", "L4"): 12.5}
+    cluster = pl.Cluster.from_counts(
+        {"H100": 5, "L4": 1}, {"H100": 80, "L4": 24}, links, 2.0, {("H100", "H100"): 0.5, ("H100", "L4"): 1.0},
+        per_node=2, node_gb_per_s={"H100": 450},
+    )  # fmt: skip
+    made = [(gpu.type, gpu.node, gpu.node_gb_per_s) for gpu in cluster.gpus]
+    pairs = [("H100", f"H100 node {n}", 450.0) for n in (1, 1, 2, 2)]
+    assert made == [*pairs, ("H100", "", None), ("L4", "", None)]  # who is alone is in no node
+    between = [
+        (cluster.bandwidth_between(0, g), cluster.latency_between(0, g)) for g in (1, 2, 4, 5)
+    ]
+    assert between == [(450.0, 0.0), (50.0, 0.5), (50.0, 0.5), (12.5, 1.0)]
+    plain = pl.Cluster.from_counts({"H100": 5}, 80, 50)
+    alone = pl.Cluster.from_counts({"H100": 5}, 80, 50, per_node=1)
+    assert alone.gpus == plain.gpus
+    one = pl.Cluster.from_counts({"H100-SXM": 8}, 80, {}, per_node=8, node_gb_per_s=450)
+    assert (one.largest_node, one.bandwidth_between(0, 7)) == (8, 450.0)
+    for bad, message in (
+        ({"per_node": 2}, "node_gb_per_s = None: expected the bandwidth inside a node"),
+        ({"per_node": 0, "node_gb_per_s": 450}, "per_node = 0"),
+        ({"node_gb_per_s": 450}, "node_gb_per_s = 450: expected none without per_node"),
+        ({"per_node": 2, "node_gb_per_s": {"L4": 3}}, "nothing is given for 'H100'"),
+    ):
+        with pytest.raises(pl.errors.InvalidValue, match=message):
+            pl.Cluster.from_counts({"H100": 5}, 80, 50, **bad)
+    load = pl.Workload(2048, 8, "decode")
+    served = pl.Problem(one, pl.load_model("Llama-3-70B"), load, pl.Roofline())
+    cut = pl.evaluate(served, pl.Placement.of([(80, range(8))]))
+    assert cut.stages[0].degree == 8  # tensor parallel, without a matrix by hand
+
+
 def test_from_counts_leaves_out_types_without_gpus():
     cluster = pl.Cluster.from_counts({"A100": 1, "T4": 0}, {"A100": 80, "T4": 16}, {})
     assert len(cluster) == 1

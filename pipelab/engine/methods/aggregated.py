@@ -12,8 +12,12 @@ from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound
-from pipelab.engine.search import SETS, Search
+from pipelab.engine.prices import refuse_unpriced
+from pipelab.engine.reach import Reach
+from pipelab.engine.search import SETS, Search, least, used
 from pipelab.engine.solvers.choice import solver_version
+from pipelab.engine.tolerances import ATTAINED
+from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 
@@ -21,6 +25,7 @@ from pipelab.problem import Problem
 def solve_aggregated(
     problem: Problem,
     *,
+    budget: float | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
     stop: threading.Event | None = None,
@@ -34,6 +39,8 @@ def solve_aggregated(
 
     Parameters
     ----------
+    budget : float, optional
+        As for `solve`.
     time_limit, gap, stop, on_progress
         As for `solve`. Ended early, the answer is the best placement so far, with the fastest
         rate that is not ruled out as its bound.
@@ -58,16 +65,20 @@ def solve_aggregated(
     >>> result.status, round(result.throughput, 4)
     ('optimal', 1046.5812)
     """
+    most = {}
+    if budget is not None:
+        refuse_unpriced(problem, "solve")
+        most = {"price": budget}
     with deadline_of(time_limit, stop) as deadline:
         try:
             instance = made_in_time(
                 lambda until: listed(instance_of(problem, until), until), deadline
             )
         except Ended as end:
-            return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages")
-        search = Search(instance, deadline, gap=gap, on_progress=on_progress).run()
+            return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages", budget)
+        search = Search(instance, deadline, most, gap, on_progress).run()
         if search.best is None and search.stopped is not None:
-            known = best_of(incumbents(problem))
+            known = best_of(incumbents(problem, budget))
             if known is not None:
                 search.keep(known)
         return result_of(search)
@@ -80,9 +91,10 @@ def unlisted(
     deadline: Deadline,
     end: Ended,
     what: str,
+    budget: float | None = None,
 ) -> Result:
     """The result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
-    best = best_of(incumbents(problem))
+    best = best_of(incumbents(problem, budget))
     return Result(
         problem,
         method,
@@ -98,6 +110,22 @@ def unlisted(
     )
 
 
+def _why_none(search: Search, solver: str) -> str:
+    """Say why no placement holds all layers, or that none does within the budget."""
+    instance, budget = search.instance, search.most.get("price")
+    if budget is not None and len(instance.thresholds):
+        try:
+            reach = Reach(instance, float(instance.thresholds[0]), deadline=search.deadline)
+            cheapest = least(reach, {"price": 1.0}, {})
+        except (Ended, TooLarge):
+            return f"none costs at most {budget:.7g} $ per hour"
+        if cheapest.placement is not None:
+            price = used(instance.problem, "price", cheapest.placement)
+            some = "the cheapest" if cheapest.bound >= price * (1 - ATTAINED) else "one that fits"
+            return f"{some} costs {price:.7g} $ per hour, more than the budget of {budget:.7g}"
+    return why_infeasible(instance, solver)
+
+
 def result_of(search: Search) -> Result:
     """What is known when the search has ended."""
     instance, problem = search.instance, search.instance.problem
@@ -110,7 +138,7 @@ def result_of(search: Search) -> Result:
     status, bound = status_and_bound(search.throughput, search.bound)
     reason, solver = "", solver_version() if search.log else ""
     if search.high < 0:
-        status, bound, reason = "infeasible", None, why_infeasible(instance, solver)
+        status, bound, reason = "infeasible", None, _why_none(search, solver)
     if search.stopped == SETS:
         reason = search.refusal or (
             f"stages that mix many of the {len(instance.classes)} classes were left out "

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs
+from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS
@@ -100,7 +100,8 @@ def _searched(
             report(progress[-1])
 
     with deadline_of(left, options.get("stop")) as deadline:
-        pairs = Pairs(problem, deadline, on_best=moment, to_beat=to_beat)
+        budget = within(options.get("budget"))
+        pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)

@@ -15,6 +15,7 @@ from pipelab.problem import Problem
 def solve_auto(
     problem: Problem,
     *,
+    budget: float | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
     stop: threading.Event | None = None,
@@ -24,7 +25,7 @@ def solve_auto(
 
     Parameters
     ----------
-    time_limit, gap, stop, on_progress
+    budget, time_limit, gap, stop, on_progress
         As for `solve`.
 
     Returns
@@ -36,14 +37,22 @@ def solve_auto(
     Raises
     ------
     TooLarge
-        Both are refused; the message has both reasons.
+        Both are refused; the message has both reasons. Or the first is, and there is a budget, which "joint" does
+        not know.
     """
     began = time.perf_counter()
     try:
         return solve_aggregated(
-            problem, time_limit=time_limit, gap=gap, stop=stop, on_progress=on_progress
+            problem,
+            budget=budget,
+            time_limit=time_limit,
+            gap=gap,
+            stop=stop,
+            on_progress=on_progress,
         )
     except TooLarge as error:
+        if budget is not None:
+            raise
         refusal = error
     why = f"method 'aggregated' refuses: {refusal}"
     left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))

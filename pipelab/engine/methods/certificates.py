@@ -321,8 +321,10 @@ def certificate(result: Result) -> Certificate:
         raise InvalidValue(
             "certificate", [("result", status, "expected a result that is optimal or infeasible")]
         )
-    if "under_limit" in result.details:
-        expected = f"expected a result without limits; this is {result.reason}"
+    if result.under_limit:
+        expected = (
+            f"expected a result without limits; this is of placements of {result.under_limit}"
+        )
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
     if result.objective is not None:
         expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs
+from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import best_of, evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
@@ -23,6 +23,7 @@ def solve_for_cost(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
+    budget: choice.MostPrice = None,
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -36,6 +37,8 @@ def solve_for_cost(
         With `GPU.usd_per_hour` for every GPU.
     at_least : float
         Floor of the attainable rate in tokens/s.
+    budget : float, optional
+        The most that the GPUs may cost together, in $ per hour.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
     stop : threading.Event, optional
@@ -69,7 +72,7 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = Pairs(problem, deadline), incumbents(problem)
+        pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
         full = pairs.filled()
         answer = least_of(full, "cost", at_least, _best(full, first, at_least))
         answer = replace(answer, problem=problem)
@@ -78,7 +81,7 @@ def solve_for_cost(
             first |= evaluated(problem, _longer(full, given(answer.throughput)))
             answer = least_of(pairs, "cost", at_least, _best(pairs, first, at_least), bound or 0.0)
         if answer.status == "infeasible":
-            answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))
+            answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
         return replace(answer, seconds=deadline.spent)
 
 

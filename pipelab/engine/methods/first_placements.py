@@ -12,9 +12,11 @@ from pipelab.engine.methods.rules_of_thumb import (
     solve_even,
     solve_proportional,
 )
-from pipelab.engine.tolerances import REACHED
+from pipelab.engine.prices import price_per_hour
+from pipelab.engine.tolerances import ONE_ANSWER, REACHED
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.splits import split_even
@@ -28,12 +30,16 @@ def fastest(placement: Placement, evaluation: Evaluation) -> float:
     return -evaluation.rate
 
 
-def incumbents(problem: Problem) -> dict[Placement, Evaluation]:
+def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement, Evaluation]:
     """Evaluate rules of thumb, groups of one node as a single stage, and pipelines of equal stages of one type.
 
-    The simplest come first; after 0.2 s no more are tried. Those that do not fit are left out.
+    The simplest come first; after 0.2 s no more are tried. Those that do not fit, or cost more than a budget in $ per
+    hour, are left out.
     """
     found = chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem))
+    if budget is not None:
+        most = budget * (1 + ONE_ANSWER)
+        found = (p for p in found if given(price_per_hour(problem, p)) <= most)
     return evaluated(problem, found, Deadline(_SECONDS))
 
 

@@ -199,10 +199,13 @@ class _LeastRatio:
             self.best, self.ratio = placement, ratio
 
 
-def why_none_attains(problem: Problem, floor: float, deadline: Deadline) -> str:
+def why_none_attains(
+    problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
+) -> str:
     """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
     left = deadline.left if deadline.limited else None
-    most = solve_for_attainable(problem, "aggregated", solve_aggregated, {"time_limit": left})
+    options = {"time_limit": left, "budget": budget}
+    most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason
     text = f"none attains {floor:,.7g} tokens/s"

@@ -5,9 +5,10 @@ from dataclasses import replace
 from pipelab.costs import refuse_transfers
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs
+from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
+from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments
@@ -20,6 +21,7 @@ def solve_for_latency(
     problem: choice.AskedProblem,
     at_least: choice.Floor = 0.0,
     *,
+    budget: choice.MostPrice = None,
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
 ) -> Result:
@@ -38,6 +40,8 @@ def solve_for_latency(
         With `link_units="tokens"`, unless there is only one GPU.
     at_least : float
         Floor of the attainable rate in tokens/s.
+    budget : float, optional
+        The most that the GPUs may cost together, in $ per hour.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
@@ -55,7 +59,8 @@ def solve_for_latency(
     Raises
     ------
     InvalidValue
-        Links counted in transfers/s, a floor or limit that is not a number, or not a problem.
+        Links counted in transfers/s, a floor or limit that is not a number, a budget where a GPU has
+        no price, or not a problem.
     TooLarge
         Too many compositions of a stage from too many classes of GPU.
 
@@ -69,12 +74,14 @@ def solve_for_latency(
     """
     if len(problem.cluster) > 1:
         refuse_transfers("solve", link_unit(problem.costs))
+    if budget is not None:
+        refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs = Pairs(problem, deadline)
-        known = best_of(incumbents(problem), at_least, _seconds, lambda found: found.attainable)
+        pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
+        known = best_of(first, at_least, _seconds, lambda found: found.attainable)
         answer = least_of(pairs, "latency", at_least, known)
         if answer.status == "infeasible":
-            answer = replace(answer, reason=why_none_attains(problem, at_least, deadline))
+            answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
         return replace(answer, seconds=deadline.spent)
 
 

@@ -43,7 +43,7 @@ class TradeOff:
         fast is cheaper. One with "feasible" (against seconds or dollars per token) was found, and
         not proven.
         Against GPUs or dollars per hour, status and bound hold from the second point on for
-        placements cheaper than the point before (`reason`); otherwise for placements above a floor
+        placements cheaper than the point before (`Result.under_limit`); otherwise for placements above a floor
         of throughput (`objective`).
     complete : bool
         False where time ran out, it was stopped or a proof stayed open: points are missing or not
@@ -100,13 +100,10 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
 
 def _under_budget(result: Result, budget: Budget) -> Result:
     """Say under which limit a point is the best: its bound holds there and no further."""
-    if budget.what == "gpus":
-        under = f"at most {budget.most:.0f} GPUs"
-        reason = f"the best with {under}"
-    else:
-        under = "costs less than the previous point"
-        reason = f"the fastest placement that {under}"
-    return replace(result, reason=reason, details={**result.details, "under_limit": under})
+    under = f"at most {budget.most:.0f} GPUs"
+    if budget.what == "price":
+        under = "a lower price than the point before"
+    return replace(result, details={**result.details, "under_limit": under})
 
 
 @checked_arguments

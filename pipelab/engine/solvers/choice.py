@@ -12,7 +12,7 @@ from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import PipelabError
-from pipelab.fields import NotNegative, Real, described
+from pipelab.fields import NotNegative, Positive, Real, described
 from pipelab.problem import Problem
 
 _SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
@@ -21,6 +21,7 @@ _SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
 AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
+MostPrice = Annotated[Positive | None, described("$ per hour, a number above 0, or None")]
 Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
 
 
