@@ -26,7 +26,7 @@ from pipelab.course.pictures import (
     plot_rows,
     retitle,
 )
-from pipelab.display import counted
+from pipelab.display import counted, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -73,7 +73,7 @@ def plot_staircase(
     >>> from pipelab.course import three_sites
     >>> figure = plot_staircase(three_sites(), lambda gpu, rate: int(40000 / rate), 6000)
     >>> figure.layout.title.text.split("<br>")[0]
-    'At 6,000.0 tokens/s 66 layers fit: 14 too few'
+    'At 6,000 tokens/s 66 layers fit: 14 too few'
     """
     import plotly.graph_objects as go
 
@@ -114,7 +114,7 @@ def plot_staircase(
     verdict = "enough" if enough else f"{needed - at_rate} too few"
     return finish(
         figure,
-        f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}",
+        f"At {number(rate)} tokens/s {at_rate} layers fit: {verdict}",
         "height: layers that all GPUs hold together at that rate; dashed: what the model needs",
         height=400,
         x={"title": "target rate t, tokens/s", "range": [low, high], **BARE},
@@ -281,7 +281,7 @@ def _claim(
         some = "1 layer is" if missing == 1 else f"{missing} layers are"
         return f"Claimed: {ms:,.0f} ms. But {some} on no GPU"
     rate = 1000 * problem.workload.tokens / ms
-    claim = f"Claimed: {rate:,.1f} tokens/s."
+    claim = f"Claimed: {number(rate)} tokens/s."
     if too_heavy:
         return f"{claim} But {_gpus(too_heavy)} cannot hold that many layers"
     if rings:
@@ -295,8 +295,8 @@ def _claim(
     except InvalidPlacement as error:
         return f"{claim} But {plain(error.defects[0])}"
     if math.isclose(really, rate, rel_tol=1e-6):
-        return f"{rate:,.1f} tokens/s, and the evaluator agrees"
-    return f"{claim} But the evaluator says {really:,.1f}"
+        return f"{number(rate)} tokens/s, and the evaluator agrees"
+    return f"{claim} But the evaluator says {number(really)}"
 
 
 def _gpus(ids: Sequence[int]) -> str:

@@ -21,6 +21,7 @@ from pipelab.course.pictures import (
     plot_lines,
     plot_rows,
 )
+from pipelab.display import number
 from pipelab.engine.methods.counts_and_averages import average_link, list_options
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
@@ -195,9 +196,9 @@ def plot_against_prediction(
     --------
     >>> orders = {"best order": 5688.9, "worst order": 762.9}
     >>> plot_against_prediction(6692.8, orders).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9'
+    'Predicted 6,693 tokens/s; the choice yields 762.9 to 5,689'
     >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
+    'Predicted 6,693 tokens/s; the choice yields 762.9 to 5,689; possible: 6,321'
     """
     bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
     values = list(bars.values())
@@ -206,7 +207,7 @@ def plot_against_prediction(
     figure = bars_of(
         list(bars),
         values,
-        [f"{v:,.1f}" if v else "does not fit" for v in values],
+        [f"{number(v)}" if v else "does not fit" for v in values],
         "%{y}: %{x:,.1f} tokens/s",
         marker={"color": colours},
         # Beside a long bar, the text would stand on the line.
@@ -221,7 +222,7 @@ def plot_against_prediction(
     )
     return finish(
         figure,
-        f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
+        f"Predicted {number(predicted)} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
         height=150 + 44 * len(bars),
         x={"title": "tokens/s", "range": [0, top]},
     )
@@ -232,14 +233,14 @@ def _yields(rates: Iterable[float]) -> str:
     if not fitting:
         return "the choice does not fit"
     low, high = min(fitting), max(fitting)
-    between = f"{high:,.1f}" if low * SAME >= high else f"{low:,.1f} to {high:,.1f}"
+    between = f"{number(high)}" if low * SAME >= high else f"{number(low)} to {number(high)}"
     return f"the choice yields {between}"
 
 
 def _possible(optimum: float | None) -> str:
     if optimum is None:
         return ""
-    return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
+    return f"; possible: {number(optimum)}" if optimum else "; the model does not fit"
 
 
 def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "Figure":
@@ -318,9 +319,9 @@ def _predicted(mix: Mix, layers: int = 80) -> float | None:
         held = 0
         for kind, count in enumerate(options.counts):
             most = {1: 0, 2: 0}
-            for of, number, size, throughput in stages:
+            for of, gpus, size, throughput in stages:
                 if of == kind and throughput >= rate:
-                    most[number] = max(most[number], size)
+                    most[gpus] = max(most[gpus], size)
             held += max(p * most[2] + (count - 2 * p) * most[1] for p in range(count // 2 + 1))
         if held >= layers:
             return float(min(rate, average_link(problem)))
@@ -355,7 +356,7 @@ def _smallest_mix(mine: object) -> tuple[bool, str]:
         *others, last = _held()
         fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
         return False, f"this mix does not hold the model; hint: {fits}"
-    says = f"predicted {predicted:,.1f} tokens/s, possible {possible:,.1f}"
+    says = f"predicted {number(predicted)} tokens/s, possible {number(possible)}"
     if not _too_much(mix):
         return False, f"{says}: not too much. Hint: where does the heuristic form pairs?"
     if sum(mix) > _fewest():
