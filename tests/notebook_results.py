@@ -69,15 +69,20 @@ RESULTS = {
     ],
     "03_one_gpu_per_stage.ipynb": [
         "abs(bound(problem) - 2048000 / 324) < 1e-6 and eleven.status == 'optimal'",
-        "nothing.ms == 0 and sum(nothing.layers) == 0 and heavy.layers[:2] == [27, 27]",
-        "[round(step.ms) for step in steps.values()] == [0, 459, 567, 567, 729, 729]",
+        "scip.getVal(T) == 0 and heavy.layers[:2] == [27, 27]",
+        "[round(step.ms) for step in steps.values()] == [459, 567, 567, 729, 729]",
         "abs(above - 2048000 / 567) < 1e-6 and sum(ring.layers[6:]) == 6 and sum(chain.layers[6:]) == 0",
         # the ring: nothing crosses the slow line
         "all((a > 5) == (b > 5) for a, b in ring.links) and not set(range(6, 8)) & {g for x in chain.links for g in x}",
-        "round(pl.evaluate(worse, one_order).throughput, 1) == 762.9",
+        "round(max(pl.evaluate(worse, pl.Placement.of([(unordered.layers[g], (g,)) for g in order])).throughput"
+        " for order in ((2, 3, 4, 5, 0, 1, 6, 7), (6, 7, 0, 1, 2, 3, 4, 5))), 1) == 762.9",
+        # the relaxation has fractions, also of rings; each bound is above the one before
+        "any(0.01 < x < 0.99 for x in relaxed.x.values()) and any((h, g) in relaxed.x for g, h in relaxed.x)",
+        "[round(least) for least in ladder.values()] == [444, 514, 567, 729]",
+        "logged.status == 'optimal' and abs(logged.ms - logged.at_least) < 1e-6 and 100 < logged.nodes < 2000",
         # too large an M: a solver's tolerance switches its rows off, and the ring is back
-        "answer(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
-        "abs(theirs.throughput - 2048000 / 729) < 1e-6 and abs(write_ups.throughput - 2048000 / 391) < 1e-6",
+        "course.ask_scip(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
+        "abs(theirs.throughput - 2048000 / 729) < 1e-6",
         "stopped.status != 'optimal' and stopped.bound >= bound(problem) - 1e-6 and sizes['variables'] == 2540006",
         "late.status == 'timelimit' and gap > 0.01 and late.at_least < late.ms",
         "pairs.status == alone.status == 'optimal' and abs(pairs.throughput - 2048000 / 306) < 1e-6",
@@ -85,9 +90,6 @@ RESULTS = {
         "sum(sorted(most(gpu, 1) for gpu in worse.cluster.gpus)[-4:]) < 80",
         # the answer of the third exercise is not on the page
         "not any('right' in str(course.check('03.3', x)) for x in (bound(problem), above, pairs.throughput))",
-        "sized['as_run'] == {'segments': 5740, 'connections': 312210, 'variables': 630291, 'rows': 1568029}",
-        "abs(as_run.throughput - 262.336) < 1e-9",
-        "full.throughput <= full.bound and abs(full.bound - 264.236) < 1e-9",
     ],
     "04_a_failed_heuristic.ipynb": [
         "abs(best.throughput - 6320.9877) < 1e-3 and best.status == 'optimal' and abs(predicted - 6692.8105) < 1e-3",

@@ -18,7 +18,7 @@ from .n10 import helix_cluster as helix_cluster
 from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving
 from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
 from .n02 import plot_rates as plot_rates
-from .n03 import plot_answer as plot_answer, plot_staircase as plot_staircase
+from .n03 import ask_scip as ask_scip, plot_answer as plot_answer, plot_staircase as plot_staircase
 from .n04 import outcome_of_prediction as outcome_of_prediction
 from .n04 import plot_against_prediction as plot_against_prediction, plot_fixes as plot_fixes
 from .n04 import plot_predictions as plot_predictions, plot_speedup as plot_speedup
