@@ -15,7 +15,7 @@ from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.outline import WAYS, notebooks_of_the_course
 from pipelab.course.pictures import INSIDE, NAMES, SAME, add_layers, add_legend, add_times, finish
-from pipelab.display import counted, listed
+from pipelab.display import counted, listed, number
 from pipelab.engine.solving import solve
 from pipelab.engine.timeline import timeline_of
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
@@ -162,7 +162,7 @@ def plot_cut(problem: Problem, placement: Placement) -> "Figure":
     >>> from pipelab.course import three_sites
     >>> cut = Placement.of([(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))])
     >>> plot_cut(three_sites(), cut).layout.title.text.split("<br>")[0]
-    '2,503.4 tokens/s: GPU 4 takes 818 ms'
+    '2,503 tokens/s: GPU 4 takes 818 ms'
     """
     from plotly.subplots import make_subplots
 
@@ -217,7 +217,7 @@ def _cut_parts(problem: Problem, placement: Placement) -> list[_Part]:
     """Stages and the links between them, in pipeline order."""
     parts, cluster, tokens = [], problem.cluster, 1000 * problem.workload.tokens
     before: tuple[int, ...] = ()
-    for number, stage in enumerate(placement.stages, start=1):
+    for place, stage in enumerate(placement.stages, start=1):
         if before:
             pairs = product(before, stage.gpus)
             rate = problem.link_throughput(min(cluster.bandwidth_between(*p) for p in pairs))
@@ -226,13 +226,13 @@ def _cut_parts(problem: Problem, placement: Placement) -> list[_Part]:
         cost = stage_cost(problem, stage.gpus, stage.layers)
         members = [cluster.gpus[g] for g in stage.gpus]
         short = [
-            f"stage {number} needs {need:.3g} GB, and {plain(gpu.type)} has {gpu.memory_gb:g}"
+            f"stage {place} needs {need:.3g} GB, and {plain(gpu.type)} has {gpu.memory_gb:g}"
             for gpu, need in zip(members, cost.memory_gb, strict=True)
             if need > gpu.memory_gb * SAME
         ]
         label, lacks, ms = _gpus(stage.gpus), (short or [""])[0], tokens / cost.throughput
         of = members[0].type
-        parts.append(_Part(f"stage {number}", label, of, ms, len(stage.layers), lacks))
+        parts.append(_Part(f"stage {place}", label, of, ms, len(stage.layers), lacks))
         before = stage.gpus
     return parts
 
@@ -257,7 +257,7 @@ def _cut_title(problem: Problem, placement: Placement, parts: list[_Part]) -> tu
     rate = 1000 * problem.workload.tokens / slowest[0].ms
     idle = len(problem.cluster) - len(placement.gpus)
     note = "framed: the bottleneck" + (f"; {counted(idle, 'GPU')} idle" if idle else "")
-    return f"{rate:,.1f} tokens/s: {' and '.join(named)} {takes}", note
+    return f"{number(rate)} tokens/s: {' and '.join(named)} {takes}", note
 
 
 # A pipeline at work
@@ -403,8 +403,8 @@ def _draw_pipeline(
 
 
 def _lane(lane: int, placement: Placement) -> str:
-    number, link = divmod(lane, 2)
-    names = [_gpus(stage.gpus) for stage in placement.stages[number : number + 2]]
+    stage, link = divmod(lane, 2)
+    names = [_gpus(each.gpus) for each in placement.stages[stage : stage + 2]]
     return f"the link from {names[0]} to {names[1]}" if link else names[0]
 
 
@@ -518,7 +518,7 @@ def plot_course() -> "Figure":
     return finish(
         figure,
         f"{len(books)} notebooks: {first}, {' and '.join(others)}",
-        "what is read in part is not counted; the table below says which parts",
+        "what is read in part is not counted; the list below says which parts",
         height=410,
         barmode="overlay",
         bargap=0.3,

@@ -12,7 +12,7 @@ import numpy as np
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
-from pipelab.display import counted, listed
+from pipelab.display import counted, listed, number
 from pipelab.errors import shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, plain
 from pipelab.problem import Problem
@@ -102,7 +102,7 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
         figure.add_annotation(
             x=rate,
             y=height,
-            text=f"<b>{plain(listed(names))}</b> {rate:,.1f} beats {_beaten(fits, rate)}",
+            text=f"<b>{plain(listed(names))}</b> {number(rate)} beats {_beaten(fits, rate)}",
             showarrow=False,
             xanchor="right" if ends else "left",
             xshift=-4 if ends else 4,
@@ -150,11 +150,11 @@ def _beaten(fits: np.ndarray, rate: float) -> str:
 def _title(fits: np.ndarray, marks: Mapping[str, float]) -> str:
     best, fast = float(fits.max()), max(marks.values(), default=0.0)
     if not fast:
-        return f"No rule finds a placement that fits; the best has {best:,.1f} tokens/s"
+        return f"No rule finds a placement that fits; the best has {number(best)} tokens/s"
     name = max(marks, key=lambda mark: marks[mark])
     name, beats = plain(name[:1].upper() + name[1:]), _beaten(fits, fast)
     if fast * SAME >= best:
-        return f"{name} is as fast as the best of all placements, {best:,.1f} tokens/s"
+        return f"{name} is as fast as the best of all placements, {number(best)} tokens/s"
     who = "No rule beats any" if beats == "none" else f"{name} beats {beats}"
     times = best / fast
     more = f"{times - 1:.0%} faster" if times < 2 else f"{times:.1f} times as fast"

@@ -26,7 +26,7 @@ from pipelab.course.pictures import (
     plot_rows,
     retitle,
 )
-from pipelab.display import counted
+from pipelab.display import counted, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
@@ -73,7 +73,7 @@ def plot_staircase(
     >>> from pipelab.course import three_sites
     >>> figure = plot_staircase(three_sites(), lambda gpu, rate: int(40000 / rate), 6000)
     >>> figure.layout.title.text.split("<br>")[0]
-    'At 6,000.0 tokens/s 66 layers fit: 14 too few'
+    'At 6,000 tokens/s 66 layers fit: 14 too few'
     """
     import plotly.graph_objects as go
 
@@ -114,12 +114,131 @@ def plot_staircase(
     verdict = "enough" if enough else f"{needed - at_rate} too few"
     return finish(
         figure,
-        f"At {rate:,.1f} tokens/s {at_rate} layers fit: {verdict}",
+        f"At {number(rate)} tokens/s {at_rate} layers fit: {verdict}",
         "height: layers that all GPUs hold together at that rate; dashed: what the model needs",
         height=400,
         x={"title": "target rate t, tokens/s", "range": [low, high], **BARE},
         y={"title": "layers that fit", "range": [0, 1.1 * max(totals)]},
     )
+
+
+# The program with one GPU per stage: everything but its rows
+
+
+class ScipAnswer(NamedTuple):
+    """What SCIP answers."""
+
+    ms: float  # the time of the slowest part; infinite without an answer
+    at_least: float  # SCIP's bound on it
+    layers: list[float]  # of every GPU, by id; whole numbers unless the program is relaxed
+    x: dict[tuple[int, int], float]  # which GPU sends to which: 1, or a fraction
+    status: str
+    nodes: int  # of its search
+
+    @property
+    def links(self) -> list[tuple[int, int]]:
+        """The pairs, as `plot_answer` takes them."""
+        return list(self.x)
+
+
+_ZERO = 1e-6  # what SCIP takes for 0
+
+# The columns of SCIP's log that the notebook reads.
+_COLUMNS = ["solfound", "time", "nnodes", "nodesleft", "memtotal", "cuts", "dualbound", "primalbound", "gap"]
+
+
+def ask_scip(
+    problem: Problem,
+    *families: Callable[[Any, Any, Any], None],
+    seconds: float = 30,
+    relaxed: bool = False,
+    log: bool = False,
+) -> ScipAnswer:
+    """Minimise the time of the slowest stage or link under families of rows, one GPU per stage.
+
+    Parameters
+    ----------
+    problem : Problem
+        With one GPU per stage.
+    *families : callable
+        Each gets the model of SCIP, to which it adds its rows, the variables and the data. Variables:
+        `T`; by GPU `n`, `used`, `first`, `last`, `place` and `done`; `x` by pair of GPUs. Data: `G`,
+        the ids; `ms` and `room_gb` of each GPU; `link`, the milliseconds of a message by pair; `layers`.
+    seconds : float
+        SCIP stops then.
+    relaxed : bool
+        Whether fractions are allowed.
+    log : bool
+        Print what SCIP says while it works, with the columns that the notebook reads.
+
+    Returns
+    -------
+    ScipAnswer
+        With `ms` infinite and nothing chosen where no answer was found.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> ask_scip(three_sites()).ms  # without a row, nothing takes no time
+    0.0
+    """
+    from pyscipopt import Model
+
+    scip, gpus, costs = Model(), problem.cluster.gpus, problem.costs
+    ids, message = range(len(gpus)), 1000 * problem.tensor_gb()
+    data = SimpleNamespace(
+        G=ids,
+        ms=[costs.ms_per_layer[gpu.type] for gpu in gpus],
+        room_gb=[gpu.memory_gb - costs.reserved_gb for gpu in gpus],
+        link={
+            (g, h): message / problem.cluster.bandwidth_between(g, h)
+            for g, h in permutations(ids, 2)
+        },
+        layers=problem.model.layers,
+    )
+    variables = _variables(scip, ids, data.link, relaxed)
+    if log:
+        _shorten_log(scip)
+    else:
+        scip.hideOutput()
+    scip.setParam("limits/time", seconds)
+    for family in families:
+        family(scip, variables, data)
+    scip.setObjective(variables.T, "minimize")
+    scip.optimize()
+    ms, layers, sends = math.inf, [], {}
+    if scip.getNSols():
+        ms, whole = scip.getObjVal(), (lambda value: value) if relaxed else round
+        layers = [whole(scip.getVal(n)) for n in variables.n.values()]
+        chosen = {pair: whole(scip.getVal(x)) for pair, x in variables.x.items()}
+        sends = {pair: x for pair, x in chosen.items() if x > _ZERO}
+    return ScipAnswer(
+        ms, scip.getDualbound(), layers, sends, scip.getStatus(), scip.getNTotalNodes()
+    )
+
+
+def _variables(scip: Any, gpus: range, links: Any, relaxed: bool = False) -> SimpleNamespace:
+    """All at least 0; "B" is binary, "I" whole, "C" continuous."""
+
+    def each(kind: str, keys: Any) -> dict[Any, Any]:
+        kept, top = ("C" if relaxed else kind), (1 if kind == "B" else None)
+        return {key: scip.addVar(vtype=kept, ub=top) for key in keys}
+
+    binary = {name: each("B", gpus) for name in ("used", "first", "last")}
+    free = {name: each("C", gpus) for name in ("place", "done")}
+    return SimpleNamespace(T=scip.addVar(), n=each("I", gpus), x=each("B", links), **binary, **free)
+
+
+def _shorten_log(scip: Any) -> None:
+    """One start, no presolving round by round, a row at a new answer and every 200 nodes, few columns."""
+    scip.redirectOutput()
+    for name, value in {"verblevel": 3, "freq": 200}.items():
+        scip.setParam(f"display/{name}", value)
+    scip.setParam("presolving/maxrestarts", 0)
+    for name in scip.getParams():
+        _, _, column = name.removesuffix("/active").partition("display/")
+        if column and name.endswith("/active"):
+            scip.setParam(name, 2 * (column in _COLUMNS))  # 2: always, 0: never
 
 
 # A solver's answer, rings and all
@@ -281,7 +400,7 @@ def _claim(
         some = "1 layer is" if missing == 1 else f"{missing} layers are"
         return f"Claimed: {ms:,.0f} ms. But {some} on no GPU"
     rate = 1000 * problem.workload.tokens / ms
-    claim = f"Claimed: {rate:,.1f} tokens/s."
+    claim = f"Claimed: {number(rate)} tokens/s."
     if too_heavy:
         return f"{claim} But {_gpus(too_heavy)} cannot hold that many layers"
     if rings:
@@ -295,8 +414,8 @@ def _claim(
     except InvalidPlacement as error:
         return f"{claim} But {plain(error.defects[0])}"
     if math.isclose(really, rate, rel_tol=1e-6):
-        return f"{rate:,.1f} tokens/s, and the evaluator agrees"
-    return f"{claim} But the evaluator says {really:,.1f}"
+        return f"{number(rate)} tokens/s, and the evaluator agrees"
+    return f"{claim} But the evaluator says {number(really)}"
 
 
 def _gpus(ids: Sequence[int]) -> str:
@@ -369,18 +488,7 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     scip.setParam("limits/time", 10)
     link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
 
-    def each(kind: str, keys: Any) -> dict[Any, Any]:
-        return {key: scip.addVar(vtype=kind) for key in keys}
-
-    v = SimpleNamespace(
-        T=scip.addVar(),
-        n=each("I", gpus),
-        used=each("B", gpus),
-        first=each("B", gpus),
-        last=each("B", gpus),
-        x=each("B", link),
-        done=each("C", gpus),
-    )
+    v = _variables(scip, gpus, link)
     scip.addCons(quicksum(v.n.values()) == pool.layers)
     scip.addCons(quicksum(v.first.values()) == 1)
     scip.addCons(quicksum(v.last.values()) == 1)

@@ -1,27 +1,27 @@
-"""Notebook 04, A failed heuristic: what counts and averages predict beside what is true, and a counterexample."""
+"""Notebook 04, A failed heuristic: what counts and averages predict, beside what is true."""
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
 from typing import TYPE_CHECKING, Any, cast
 
+from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
     SAME,
     Block,
     Row,
-    bars_of,
     colour_of,
     finish,
     plot_counts,
-    plot_lines,
     plot_rows,
 )
-from pipelab.engine.methods.counts_and_averages import average_link, list_options
+from pipelab.display import number
+from pipelab.engine.methods.counts_and_averages import EFFICIENCY, average_link, list_options
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
@@ -30,6 +30,96 @@ from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+
+# The heuristic: how many GPUs of which type, and averages
+
+
+def published_speedup(k: int) -> float:
+    """How many times as fast as one GPU the heuristic says that k of them are.
+
+    Examples
+    --------
+    >>> published_speedup(1), round(published_speedup(2), 2)
+    (1.0, 2.55)
+    """
+    return EFFICIENCY * (2 - 1 / k) * k if k > 1 else 1.0
+
+
+def average_link_ms(problem: Problem) -> float:
+    """Milliseconds of a message over a link with the average bandwidth of all; 0 for one GPU.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> round(average_link_ms(three_sites()))
+    52
+    """
+    many = len(problem.cluster) > 1
+    return 1000 * given(problem.workload).tokens / average_link(problem) if many else 0.0
+
+
+def predict_by_counts(
+    problem: Problem,
+    speedup: Callable[[int], float] = published_speedup,
+    link_ms: Callable[[Problem], float] = average_link_ms,
+    *,
+    real_memory: bool = False,
+) -> float | None:
+    """What the heuristic predicts if only counts of GPUs limit it.
+
+    The highest rate at which stages of GPUs of one type, as many as there are, hold all layers; or that
+    of the link, if it is lower. SCIP takes minutes for the same (`type_count` with counting rows).
+
+    Parameters
+    ----------
+    problem : Problem
+        With identical layers and `LayerTimes`.
+    speedup : callable
+        Of k, the number of GPUs of a stage.
+    link_ms : callable
+        Of the problem; what every link takes.
+    real_memory : bool
+        A stage must fit by the problem's own account; otherwise by the heuristic's, which lets one
+        GPU hold too much.
+
+    Returns
+    -------
+    float or None
+        In tokens/s; None where the layers do not fit at any rate.
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from pipelab.course import three_sites
+    >>> problem = three_sites(max_gpus_per_stage=2)
+    >>> identical = replace(problem.model, weight_factors=None, work_factors=None)
+    >>> round(predict_by_counts(replace(problem, model=identical)), 1)
+    6692.8
+    """
+    model, costs = cast("Model", problem.model), cast(LayerTimes, problem.costs)
+    room = max(gpu.memory_gb for gpu in problem.cluster.kinds) - costs.reserved_gb
+    longest = min(model.layers, int(room / model.layer_weight_gb))
+    # No stage is longer than memory allows, and those that start later repeat those that start first.
+    options = list_options(replace(problem, model=replace(model, layers=longest)))
+    chosen = (options.start == 0) & (options.fits | (not real_memory))
+    columns = (options.type_of, options.number, options.size)
+    stages = list(zip(*(column[chosen].tolist() for column in columns), strict=True))
+    ms = {(of, k, n): n * costs.ms_per_layer[options.types[of]] / speedup(k) for of, k, n in stages}
+    for limit in sorted(set(ms.values())):
+        held = 0
+        for kind, count in enumerate(options.counts):
+            most = Counter[int]()  # layers by number of GPUs
+            for (of, k, n), takes in ms.items():
+                if of == kind and takes <= limit * SAME:
+                    most[k] = max(most[k], n)
+            best = [0]
+            for gpus in range(1, count + 1):
+                best.append(max([best[-1], *(best[gpus - k] + most[k] for k in most if k <= gpus)]))
+            held += best[-1]
+        if held >= model.layers:
+            return 1000 * given(problem.workload).tokens / max(limit, link_ms(problem))
+    return None
 
 
 # The heuristic's predictions as pictures
@@ -172,102 +262,6 @@ def plot_fixes(outcomes: Mapping[str, Sequence[str]]) -> "Figure":
     )
 
 
-def plot_against_prediction(
-    predicted: float, rates: Mapping[str, float], optimum: float | None = None
-) -> "Figure":
-    """A bar for every rate that a choice yields, a line where the prediction is, and the optimum.
-
-    Parameters
-    ----------
-    predicted : float
-        Tokens/s.
-    rates : mapping of name to float
-        What the choice yields, tokens/s; 0: does not fit.
-    optimum : float, optional
-        What is possible with any choice, tokens/s; 0: nothing fits. A bar of its own.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Horizontal bars, the first at the top.
-
-    Examples
-    --------
-    >>> orders = {"best order": 5688.9, "worst order": 762.9}
-    >>> plot_against_prediction(6692.8, orders).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9'
-    >>> plot_against_prediction(6692.8, orders, optimum=6321).layout.title.text
-    'Predicted 6,692.8 tokens/s; the choice yields 762.9 to 5,688.9; possible: 6,321.0'
-    """
-    bars = {**rates} if optimum is None else {**rates, "optimum": optimum}
-    values = list(bars.values())
-    colours = [TYPE_COLOURS[0]] * len(rates) + [TYPE_COLOURS[2]] * (optimum is not None)
-    top = 1.18 * max(predicted, *values)
-    figure = bars_of(
-        list(bars),
-        values,
-        [f"{v:,.1f}" if v else "does not fit" for v in values],
-        "%{y}: %{x:,.1f} tokens/s",
-        marker={"color": colours},
-        # Beside a long bar, the text would stand on the line.
-        textposition=["inside" if v > top / 3 else "outside" for v in values],
-        insidetextanchor="end",
-    )
-    figure.add_vline(
-        x=predicted,
-        line={"color": WRONG, "width": 2, "dash": "dash"},
-        annotation={"text": "predicted", "font": {"color": WRONG}, "xanchor": "center"},
-        annotation_position="top",
-    )
-    return finish(
-        figure,
-        f"Predicted {predicted:,.1f} tokens/s; {_yields(rates.values())}{_possible(optimum)}",
-        height=150 + 44 * len(bars),
-        x={"title": "tokens/s", "range": [0, top]},
-    )
-
-
-def _yields(rates: Iterable[float]) -> str:
-    fitting = [rate for rate in rates if rate]
-    if not fitting:
-        return "the choice does not fit"
-    low, high = min(fitting), max(fitting)
-    between = f"{high:,.1f}" if low * SAME >= high else f"{low:,.1f} to {high:,.1f}"
-    return f"the choice yields {between}"
-
-
-def _possible(optimum: float | None) -> str:
-    if optimum is None:
-        return ""
-    return f"; possible: {optimum:,.1f}" if optimum else "; the model does not fit"
-
-
-def plot_speedup(factor: Callable[[int], float], most: int = 8) -> "Figure":
-    """How many times as fast as one GPU k of them are predicted to be, beside k.
-
-    Parameters
-    ----------
-    factor : callable
-        Of k, the number of GPUs.
-    most : int
-        Up to so many GPUs.
-
-    Returns
-    -------
-    plotly.graph_objects.Figure
-        Two lines.
-
-    Examples
-    --------
-    >>> plot_speedup(lambda k: 1.5 * k).layout.title.text
-    '8 GPUs are predicted to be 12.00 times as fast as one'
-    """
-    sizes: list[float] = list(range(1, most + 1))
-    lines = {"predicted": [factor(k) for k in range(1, most + 1)], "true: k times": sizes}
-    title = f"{most} GPUs are predicted to be {factor(most):.2f} times as fast as one"
-    return plot_lines(sizes, lines, title, ("k, GPUs of a stage", "times as fast as one GPU"))
-
-
 # Exercises
 
 
@@ -307,24 +301,7 @@ def _held() -> tuple[int, ...]:
 
 @cache
 def _predicted(mix: Mix, layers: int = 80) -> float | None:
-    """As `type_count` with counting rows and up to two GPUs per stage, by counting: SCIP takes minutes."""
-    # No stage is longer than memory allows, and those that start later repeat those that start first.
-    problem = _part(mix, min(layers, max(_held())), 2)
-    options = list_options(problem)
-    first = options.start == 0
-    columns = (options.type_of, options.number, options.size, options.throughput)
-    stages = list(zip(*(column[first].tolist() for column in columns), strict=True))
-    for rate in sorted({stage[3] for stage in stages}, reverse=True):
-        held = 0
-        for kind, count in enumerate(options.counts):
-            most = {1: 0, 2: 0}
-            for of, number, size, throughput in stages:
-                if of == kind and throughput >= rate:
-                    most[number] = max(most[number], size)
-            held += max(p * most[2] + (count - 2 * p) * most[1] for p in range(count // 2 + 1))
-        if held >= layers:
-            return float(min(rate, average_link(problem)))
-    return None
+    return predict_by_counts(_part(mix, layers, 2))
 
 
 def _too_much(mix: Mix) -> bool:
@@ -355,7 +332,7 @@ def _smallest_mix(mine: object) -> tuple[float, str]:
         *others, last = _held()
         fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
         return 0, f"this mix does not hold the model; hint: {fits}"
-    says = f"predicted {predicted:,.1f} tokens/s, possible {possible:,.1f}"
+    says = f"predicted {number(predicted)} tokens/s, possible {number(possible)}"
     if not _too_much(mix):
         return 0, f"{says}: not too much. Hint: {_PAIRS}"
     if sum(mix) > _fewest():

@@ -17,7 +17,7 @@ from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
 from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
-from pipelab.display import counted
+from pipelab.display import counted, number
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
@@ -283,7 +283,7 @@ def _height(a: Allocation) -> float:
 
 def _says(problem: Problem, chosen: Sequence[Allocation], claim: float) -> str:
     """The claim, and what is true."""
-    said = f"The program claims {claim:,.1f} tokens/s"
+    said = f"The program claims {number(claim)} tokens/s"
     stages = Counter(g for a in chosen for g in a.gpus)
     gpu, most = max(stages.items(), key=lambda item: item[1], default=(0, 0))
     layers = [layer for a in chosen for layer in a.layers]
@@ -294,7 +294,7 @@ def _says(problem: Problem, chosen: Sequence[Allocation], claim: float) -> str:
     true = evaluate(problem, _placement(chosen)).throughput
     if abs(true - claim) < 1e-6 * true:
         return f"{said}, and that is what the placement reaches"
-    return f"{said}; the placement reaches {true:,.1f}"
+    return f"{said}; the placement reaches {number(true)}"
 
 
 def _placement(chosen: Sequence[Allocation]) -> Placement:
@@ -372,7 +372,7 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     lowest = max(depth)
     return finish(
         figure,
-        f"{len(nodes)} nodes prove that {nodes[-1]['best']:,.1f} tokens/s is the optimum",
+        f"{len(nodes)} nodes prove that {number(nodes[-1]['best'])} tokens/s is the optimum",
         "numbers: the node's bound in tokens/s; hover over a node for the choice that led to it",
         height=222 + 62 * lowest,
         x={"visible": False},
@@ -608,9 +608,7 @@ def _drawn(failure: Failure) -> "Figure":
     allocations, connections = case.lists()
     if isinstance(claim, Claim) and claim >= best:
         z, e = claim.chosen
-        title = (
-            f"Your program claims {claim:,.1f} per second; no placement has more than {best:,.1f}"
-        )
+        title = f"Your program claims {number(claim)} per second; no placement has more than {number(best)}"
         if case.price:
             paid = case.cost(a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN)
             title = f"Your program pays {paid} for this placement; at most {case.most} are allowed"
@@ -618,7 +616,7 @@ def _drawn(failure: Failure) -> "Figure":
         _, stages = max(_allowed(case), key=lambda p: (p[0], -len(p[1])))
         z, links = [a in stages for a in allocations], [*pairwise(stages)]
         e = [(allocations[c.sender], allocations[c.receiver]) in links for c in connections]
-        claim, allow = best, f"do not allow this placement: {best:,.1f} per second"
+        claim, allow = best, f"do not allow this placement: {number(best)} per second"
         title = f"Your rows {allow}{failure.yours}"
     figure = plot_choice(case.problem, allocations, z, claim, connections, e)
     note = "boxes: stages, with their rates per second; arrows: chosen links; dotted: not chosen"

@@ -14,7 +14,7 @@ from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import SAME, Block, Row, bars_of, colour_of, finish, plot_rows
-from pipelab.display import counted
+from pipelab.display import counted, number
 from pipelab.engine.solving import solve
 from pipelab.figures.theme import (
     BOTTLENECK,
@@ -104,7 +104,7 @@ def plot_mixes(
     --------
     >>> from pipelab.course import three_sites
     >>> plot_mixes(three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None).layout.title.text
-    'At 8,000.0 tokens/s, no choice of stages holds all 80 layers'
+    'At 8,000 tokens/s, no choice of stages holds all 80 layers'
     """
     used = [(stages or []).count(mix) for mix in most]
     held = sum(n * h for n, h in zip(used, most.values(), strict=True))
@@ -121,7 +121,7 @@ def plot_mixes(
     )
     return finish(
         figure,
-        f"At {rate:,.1f} tokens/s, {none if stages is None else fits}",
+        f"At {number(rate)} tokens/s, {none if stages is None else fits}",
         height=120 + 28 * len(most),
         x={
             "title": "layers that one such stage can hold",
@@ -148,7 +148,7 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figu
     Examples
     --------
     >>> plot_bisection([10, 20, 30], {20: True, 30: False}).layout.title.text
-    '2 of 3 rates tried: 20.0 tokens/s is the highest reachable one'
+    '2 of 3 rates tried: 20 tokens/s is the highest reachable one'
     """
     import plotly.graph_objects as go
 
@@ -177,13 +177,13 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figu
             x=[n for n, _ in shown],
             y=[place[rate] for _, rate in shown],
             mode="markers+text",
-            text=[f"   {rate:,.1f}" for _, rate in shown],
+            text=[f"   {number(rate)}" for _, rate in shown],
             textposition="middle right",
             cliponaxis=False,
             marker={"color": colour, "symbol": symbol, "size": 11},
             hoverinfo="skip",
         )
-    found = f"{best:,.1f} tokens/s is the highest reachable one" if best else "none is reachable"
+    found = f"{number(best)} tokens/s is the highest reachable one" if best else "none is reachable"
     steps = {"range": [0.5, len(tried) + 0.9], "dtick": 1, "showgrid": False}
     return finish(
         figure,
@@ -217,13 +217,13 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best:
     >>> from pipelab.course import three_sites
     >>> prices = {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}
     >>> plot_prices(three_sites(), prices, 6321).layout.title.text
-    'At 6,340.6 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few'
+    'At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few'
     """
     import plotly.graph_objects as go
 
     kinds, counts = problem.cluster.kinds, problem.cluster.kind_count.tolist()
     layers = problem.model.layers
-    names = [f"<b>{r:,.1f}</b>" if isclose(r, best) else f"{r:,.1f}" for r in prices]
+    names = [f"<b>{number(r)}</b>" if isclose(r, best) else f"{number(r)}" for r in prices]
     colours = colour_of_types(kind.type for kind in kinds)
     parts = [[n * u for n, u in zip(counts, us, strict=True)] for us in prices.values()]
     totals = {rate: sum(part) for rate, part in zip(prices, parts, strict=True)}
@@ -275,7 +275,9 @@ def _beside(begin: float, end: float, line: float) -> float:
 def _verdict(totals: Mapping[float, float], layers: int, best: float) -> str:
     """What the prices prove of the next rate above the optimum."""
     after = min(rate for rate in totals if rate > best and not isclose(rate, best))
-    where = f"At {after:,.1f} tokens/s, just above the optimum, all GPUs cost {totals[after]:.4g}"
+    where = (
+        f"At {number(after)} tokens/s, just above the optimum, all GPUs cost {totals[after]:.4g}"
+    )
     if totals[after] * SAME < layers:
         return f"{where} of {layers:,} layers: {layers - totals[after]:.3g} too few"
     return f"{where} layers: prices prove nothing here"

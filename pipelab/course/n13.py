@@ -14,6 +14,7 @@ from pipelab.course.exercises import Construction, Exercise, Function, Given, Nu
 from pipelab.course.ledger.book import Ledger
 from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
 from pipelab.course.pictures import NAMES, finish, plot_counts
+from pipelab.display import number
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidPlacement, InvalidValue, shown
@@ -187,9 +188,9 @@ def _refutes(mine: object) -> tuple[float, str]:
         return 0, str(error)
     best = evaluate(problem, claimed).throughput
     if rate <= best * (1 + 1e-9):
-        yields = f"yours yields {rate:,.1f} tokens/s, the claimed one {best:,.1f}"
+        yields = f"yours yields {number(rate)} tokens/s, the claimed one {number(best)}"
         return 0.5, f"{yields}. Hint: {_ANOTHER_GROUP}"
-    return 1, f"refuted: {rate:,.1f} tokens/s against {best:,.1f}"
+    return 1, f"refuted: {number(rate)} tokens/s against {number(best)}"
 
 
 def _where_it_turns(holds: Callable[[float], bool], low: float, high: float) -> float:

@@ -15,15 +15,16 @@ from pipelab.course import n04, n06, n07, n08, n12
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Failure, Function, Given, Number
 from pipelab.course.outline import notebooks_of_the_course
+from pipelab.display import number
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
 
 
 def test_every_notebook_has_two():
-    numbers = {book.number for book in notebooks_of_the_course()}
-    assert {name[:2] for name in EXERCISES} == numbers
-    for number in numbers:
-        assert {f"{number}.1", f"{number}.2"} <= set(EXERCISES)
+    books = {book.number for book in notebooks_of_the_course()}
+    assert {name[:2] for name in EXERCISES} == books
+    for book in books:
+        assert {f"{book}.1", f"{book}.2"} <= set(EXERCISES)
 
 
 @pytest.mark.quick(2)
@@ -78,9 +79,9 @@ def test_a_mix_of_gpus_must_be_a_counterexample_and_none_may_be_smaller():
     for mix in ((3, 2, 0), [3, 2, 0]):
         assert str(pl.course.check("04.2", mix)).startswith("exercise 04.2: right, predicted ")
     for mix, says in [
-        ((0, 4, 4), "Predicted 1,706.7 tokens/s, possible 762.9: too much, but there is a smaller"),
+        ((0, 4, 4), "Predicted 1,707 tokens/s, possible 762.9: too much, but there is a smaller"),
         ((3, 1, 2), "too much, but there is a smaller"),
-        ((3, 1, 1), "Predicted 3,413.3 tokens/s, possible 3,413.3: not too much. Hint: "),
+        ((3, 1, 1), "Predicted 3,413 tokens/s, possible 3,413: not too much. Hint: "),
         ((0, 0, 4), "This mix does not hold the model"),
         ((0, 0, 0), "yours has no GPU"),
         ((4, 0, 0), "at most as many as there are; yours is (4, 0, 0)"),
@@ -331,7 +332,7 @@ def _no_rings(big_m=None, grow=True, add=True, by_one=False):
         ({"grow": False}, True),
         ({"big_m": 2}, False),
         ({"big_m": 80}, False),
-        # with these, notebook 03's own program falls from 6,321.0 to 6,023.5 tokens/s
+        # with these, notebook 03's own program falls from 6,321 to 6,024 tokens/s
         ({"big_m": 10, "by_one": True}, False),
     ],
     ids=str,
@@ -1221,7 +1222,7 @@ def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_
 def test_the_placement_that_rows_do_not_allow_is_drawn(name):
     for _, target, figure in _pictures(name, 4):
         assert figure.layout.title.text.startswith(
-            f"Your rows do not allow this placement: {target:,.1f} per second<br>"
+            f"Your rows do not allow this placement: {number(target)} per second<br>"
         )
         assert figure.layout.shapes  # a box per stage
         rates = [float(n.text.replace(",", "")) for n in figure.layout.annotations if n.text]

@@ -17,7 +17,7 @@ def test_a_mix_that_is_used_is_marked_and_counted():
     figure = course.plot_mixes(problem, 6320.99, most, stages)
     assert (
         figure.layout.title.text
-        == "At 6,321.0 tokens/s, 7 stages can hold 80 layers; the model has 80"
+        == "At 6,321 tokens/s, 7 stages can hold 80 layers; the model has 80"
     )
     (bars,) = figure.data
     assert list(bars.y) == ["A100", "L4", "L4 + L4", "T4 + T4"]
@@ -42,8 +42,7 @@ def test_bisection_shows_what_is_open_before_each_step():
     marks = {trace.name: list(zip(trace.x, trace.y, strict=True)) for trace in figure.data[1:]}
     assert marks == {"reachable": [(1, 3), (3, 4)], "not reachable": [(2, 5)]}
     assert (
-        figure.layout.title.text
-        == "3 of 6 rates tried: 400.0 tokens/s is the highest reachable one"
+        figure.layout.title.text == "3 of 6 rates tried: 400 tokens/s is the highest reachable one"
     )
     title = course.plot_bisection([100, 200], {200: False, 100: False}).layout.title.text
     assert title == "2 of 2 rates tried: none is reachable"
@@ -54,26 +53,26 @@ def test_bisection_shows_what_is_open_before_each_step():
     [
         (
             [19, 4, 2],
-            "At 7,000.0 tokens/s, just above the optimum, all GPUs cost 81 layers: prices",
+            "At 7,000 tokens/s, just above the optimum, all GPUs cost 81 layers: prices",
         ),
         (
             [17, 4, 2.5],
-            "At 7,000.0 tokens/s, just above the optimum, all GPUs cost 77 of 80 layers: 3",
+            "At 7,000 tokens/s, just above the optimum, all GPUs cost 77 of 80 layers: 3",
         ),
     ],
 )
 def test_prices_stand_end_to_end_beside_all_layers(prices, title):
     figure = course.plot_prices(course.one_network(2), {6000: [18.5, 4, 2.5], 7000: prices}, 6000)
     assert figure.layout.title.text.startswith(title)
-    assert list(figure.data[0].y) == ["<b>6,000.0</b>", "7,000.0"]
+    assert list(figure.data[0].y) == ["<b>6,000</b>", "7,000"]
     last = [bar[-1] for bar in _bars(figure)]
     assert last == [n * u for n, u in zip((3, 4, 4), prices, strict=True)]
     (line,) = figure.layout.shapes
     assert line.x0 == 80
-    notes = {note.text: note.x for note in figure.layout.annotations if note.y == "7,000.0"}
+    notes = {note.text: note.x for note in figure.layout.annotations if note.y == "7,000"}
     assert f"<b>{sum(last):.4g}</b>" in notes
     assert notes[f"3 × {prices[0]}"] == last[0] / 2
-    crossed = {note.text: note.x for note in figure.layout.annotations if "6,000.0" in str(note.y)}
+    crossed = {note.text: note.x for note in figure.layout.annotations if "6,000" in str(note.y)}
     assert crossed["4 × 2.5"] == (71.5 + 80) / 2  # beside the line, on the longer side
 
 

@@ -4,6 +4,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import course
+from pipelab.display import number
 
 
 def _bars(figure):
@@ -31,7 +32,7 @@ def test_bars_are_what_the_evaluator_says(per_stage):
     )
     framed = [i // 2 + 1 for i, (_, width, _) in enumerate(bars) if width]
     assert tuple(f"stage {i}" for i in framed) == report.bottlenecks
-    assert figure.layout.title.text.startswith(f"{report.throughput:,.1f} tokens/s: GPUs ")
+    assert figure.layout.title.text.startswith(f"{number(report.throughput)} tokens/s: GPUs ")
     (blocks,) = [list(trace.x) for trace in figure.data if trace.orientation == "h"]
     assert blocks == [len(stage.layers) for stage in placement.stages]
 

@@ -44,30 +44,3 @@ def test_bars_count_the_mixes_of_every_outcome():
     assert figure.layout.title.text == (
         "Of 4 mixes that hold the model, 1 is right as published and 4 are after the last fix"
     )
-
-
-@pytest.mark.parametrize(
-    ("rates", "yields"),
-    [
-        ({"a": 50.0, "b": 100.0}, "yields 50.0 to 100.0"),
-        ({"a": 50.0, "b": 50.0}, "yields 50.0"),
-        ({"a": 50.0, "b": 0.0}, "yields 50.0"),
-        ({"a": 0.0}, "does not fit"),
-    ],
-)
-def test_bars_of_rates_stand_beside_the_line_of_the_prediction(rates, yields):
-    figure = course.plot_against_prediction(120, rates)
-    assert list(figure.data[0].x) == list(rates.values())
-    assert figure.layout.shapes[0].x0 == figure.layout.shapes[0].x1 == 120
-    assert figure.layout.title.text == f"Predicted 120.0 tokens/s; the choice {yields}"
-    assert course.plot_against_prediction(120, {"a": 0}).data[0].text == ("does not fit",)
-
-
-def test_the_optimum_has_a_bar_of_its_own_and_is_no_rate_of_the_choice():
-    figure = course.plot_against_prediction(120, {"a": 50.0}, optimum=110)
-    assert list(figure.data[0].x) == [50, 110]
-    assert len(set(figure.data[0].marker.color)) == 2
-    title = figure.layout.title.text
-    assert title == "Predicted 120.0 tokens/s; the choice yields 50.0; possible: 110.0"
-    nothing = course.plot_against_prediction(120, {"a": 0.0}, optimum=0).layout.title.text
-    assert nothing == "Predicted 120.0 tokens/s; the choice does not fit; the model does not fit"
