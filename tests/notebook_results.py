@@ -211,7 +211,7 @@ RESULTS = {
         "runs['ZBV'][1].iteration_time == 24 and max(runs['ZBV'][1].peak_memory) == 4",
         "by_message['ZBV'][0] == min(ends[0] for ends in by_message.values())",
         "by_message['ZBH2'][-1] == min(ends[-1] for ends in by_message.values()) == 30",
-        "(equal, as_printed) == (36, 12) and min(kept_waits) > 1",
+        "equal == 36",
         # the first is optimal in all digits that are printed, and the others are near it
         "round(searched[0]['no order below'], 4) == searched[0]['ZB-2p'] and len(searched) == 6",
         "all(-5e-5 < row['ZB-2p'] - row['no order below'] < 0.004 for row in searched)",
@@ -234,21 +234,6 @@ RESULTS = {
         "max(other.peak_memory) > 1.5 * max(rule.peak_memory) and max(rule.peak_in_flight) == 4",
         "abs(max(rule.peak_memory) - 4) < 1e-9",
         "[round(x, 2) for x in zbh1.peak_memory] == [4, 3.94, 3.88, 3.82]",
-        "best.status == 'optimal' and faster['proven', '1F1B'] > 2 * faster['8 each, same order', 'ZBH1'] > 0",
-        "[cluster.gpus[s.gpus[0]].type for s in proven_cut.stages] == ['A40', 'A100-SXM-80'] * 2",
-        "[cluster.gpus[g].type for g in range(4)] == ['A100-SXM-80'] * 2 + ['A40'] * 2",
-        # with eight layers each the first A40 lacks memory; with the A100s first, 1F1B fits
-        "all('stage 1: 8 layers on 1 × A40' in steps['8 each, same order', name].shortfall for name in fullest)",
-        "[name for (cut, name), step in steps.items() if step.shortfall and 'first' in cut] == ['ZBH1', 'ZBH2']",
-        "not any(steps['proven', name].shortfall for name in ('1F1B', 'ZBH1', 'ZBH2'))",
-        "all(steps['8 each, A100s first', n].rate < steps['8 each, same order', n].rate for n in fullest)",
-        # one share for Llama, that of 12
-        "isclose(of_llama[0], 0.829, abs_tol=1e-3) and max(of_llama) < share",
-        "1.15 < (busy := sorted(steps['proven', 'ZBH1'].timeline.busy))[-1] / busy[-2] < 1.25",
-        "faster['proven', 'ZBH1'] > faster['proven', '1F1B']",
-        # "the A40s (ranks 0 and 2) work nearly all the time, and the A100s wait"
-        "[round(float(b / t.makespan), 2) for t in [steps['8 each, same order', 'ZBH1'].timeline] for b in t.busy]"
-        " == [0.96, 0.42, 0.96, 0.55]",
         "(asked := pl.course.n08).COSTS == unequal and asked.MEMORY == room",
     ],
     "solutions/08_zero_bubble.ipynb": [
@@ -363,8 +348,10 @@ RESULTS = {
         # the answers to "Change it"
         "(tried := [pl.deploy(replace(problem, cluster=cluster.with_counts(have | {'T4': n}), workload=load),"
         " batches=[2**k for k in range(10)]) for n, load in ((0, decode), (6, pl.Workload(2048, 16)))])",
-        "[sorted(len(p.placement) for p in of.pipelines for _ in range(p.count)) for of in tried] == [[1, 4], [1, 2, 2, 2, 4]]",
-        "0.13 < tried[1].throughput / pl.solve(tried[1].problem, batches=[2**k for k in range(10)]).throughput - 1 < 0.14",
+        "[sorted(len(p.placement) for p in of.pipelines for _ in range(p.count)) for of in tried]"
+        " == [[1, 4], [1, 2, 2, 2, 4]]",
+        "0.13 < tried[1].throughput / pl.solve(tried[1].problem, batches=[2**k for k in range(10)]).throughput - 1"
+        " < 0.14",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         "[row['stages'] for row in gains] == ['7, 1, 3', '1, 1, 4, 4', '10, 1', '11']",
         "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
@@ -507,11 +494,12 @@ RESULTS = {
         " for ms, t in ((15, 'H100-SXM'), (20, 'H100-SXM'), (40, 'A100-SXM-40')))",
         "keeping(15)['H100-SXM'].min() == 1 and keeping(5).empty and at[75] == at[40] < at[30]",
         # all that is rented is one pipeline of two types; pl.deploy finds none cheaper without a promise
-        "(usd, of_one_type) == (3.33, 3.87) and in_words(chosen) == '1 × (2 A100-SXM-40 + 1 A10)'.replace('-SXM-40', '')",
+        "(usd, of_one_type) == (3.33, 3.87) and in_words(chosen) == '1 × (2 A100 + 1 A10)'",
         "without_promise.status == 'optimal' and isclose(fewest(4000, np.inf)[0], usd)",
         "chosen.iloc[0]['in_flight'] == 3 and chosen.iloc[0]['batch'] == 64",
         # the A10 holds four layers
-        "[len(s.layers) for s in pl.solve(problem).placement.stages if problem.cluster.gpus[s.gpus[0]].type == 'A10'] == [4]",
+        "[len(s.layers) for s in pl.solve(problem).placement.stages"
+        " if problem.cluster.gpus[s.gpus[0]].type == 'A10'] == [4]",
         # the answers to "Change it"
         "[in_words(fewest(load, 50)[1]) for load in (1500, 2000)] == ['1 × (1 A100)', '1 × (1 A10); 1 × (1 A100)']",
         "['H100' in in_words(fewest(4000, 25, price | {'A100-SXM-40': a})[1]) for a in (0.75, 0.74)] == [True, False]",
@@ -683,13 +671,12 @@ FIGURES = {
     ),
     "08_zero_bubble.ipynb": (
         [
-            "ZBH1 ends at 27, 18% before 1F1B",
-            "ZBH1: the ranks hold up to 4, 3.94, 3.88, 3.82 microbatches",
-            "Both end at 27; in ZBH2 every rank is busy for 24 on end",
+            "1F1B and ZB-H1: four ranks, eight microbatches",
+            "1F1B: the ranks hold up to 4, 3, 2, 1 microbatches",
+            "ZB-H1 and ZB-H2: four ranks, eight microbatches",
             "A second step of ZB-H2 takes 24 more: its span, not its makespan of 27",
             "Proven: memory for 7 instead of 4 buys a span of 24; the makespan stays 27",
             "ZBH2 hides messages: it loses 3 where ZBH1 loses 14 and ZBV 16",
-            "Under ZB-H1 the proven cut ends ",
             "ZBH2: 11.1% of all ranks' time is idle",
             "On average 1F1B ends 14 to 22% above the optimum, ZBH1 up to 2.6% and ZBH2 up to 2.7%",
         ],
