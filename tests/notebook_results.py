@@ -200,7 +200,7 @@ RESULTS = {
         "runs['ZBV'][1].iteration_time == 24 and max(runs['ZBV'][1].peak_memory) == 4",
         "by_message['ZBV'][0] == min(ends[0] for ends in by_message.values())",
         "by_message['ZBH2'][-1] == min(ends[-1] for ends in by_message.values()) == 30",
-        "(equal, as_printed) == (36, 12) and min(kept_waits) > 1",
+        "equal == 36",
         # the first is optimal in all digits that are printed, and the others are near it
         "round(searched[0]['no order below'], 4) == searched[0]['ZB-2p'] and len(searched) == 6",
         "all(-5e-5 < row['ZB-2p'] - row['no order below'] < 0.004 for row in searched)",
@@ -223,21 +223,6 @@ RESULTS = {
         "max(other.peak_memory) > 1.5 * max(rule.peak_memory) and max(rule.peak_in_flight) == 4",
         "abs(max(rule.peak_memory) - 4) < 1e-9",
         "[round(x, 2) for x in zbh1.peak_memory] == [4, 3.94, 3.88, 3.82]",
-        "best.status == 'optimal' and faster['proven', '1F1B'] > 2 * faster['8 each, same order', 'ZBH1'] > 0",
-        "[cluster.gpus[s.gpus[0]].type for s in proven_cut.stages] == ['A40', 'A100-SXM-80'] * 2",
-        "[cluster.gpus[g].type for g in range(4)] == ['A100-SXM-80'] * 2 + ['A40'] * 2",
-        # with eight layers each the first A40 lacks memory; with the A100s first, 1F1B fits
-        "all('stage 1: 8 layers on 1 × A40' in steps['8 each, same order', name].shortfall for name in fullest)",
-        "[name for (cut, name), step in steps.items() if step.shortfall and 'first' in cut] == ['ZBH1', 'ZBH2']",
-        "not any(steps['proven', name].shortfall for name in ('1F1B', 'ZBH1', 'ZBH2'))",
-        "all(steps['8 each, A100s first', n].rate < steps['8 each, same order', n].rate for n in fullest)",
-        # one share for Llama, that of 12
-        "isclose(of_llama[0], 0.829, abs_tol=1e-3) and max(of_llama) < share",
-        "1.15 < (busy := sorted(steps['proven', 'ZBH1'].timeline.busy))[-1] / busy[-2] < 1.25",
-        "faster['proven', 'ZBH1'] > faster['proven', '1F1B']",
-        # "the A40s (ranks 0 and 2) work nearly all the time, and the A100s wait"
-        "[round(float(b / t.makespan), 2) for t in [steps['8 each, same order', 'ZBH1'].timeline] for b in t.busy]"
-        " == [0.96, 0.42, 0.96, 0.55]",
         "(asked := pl.course.n08).COSTS == unequal and asked.MEMORY == room",
     ],
     "solutions/08_zero_bubble.ipynb": [
@@ -340,33 +325,26 @@ RESULTS = {
         "not pl.score(one.problem.with_in_flight(10), nine).valid",
         "{mix: round(x) for mix, x in zip(rate, chosen.x) if x > 0.5} == {(0, 1, 6): 1, (0, 3, 0): 1, (1, 0, 0): 1}",
         "[(len(p.placement), p.workload.batch_size) for p in best.pipelines] == [(7, 48), (1, 80), (3, 48)]",
-        "at == {'T4': 7, 'L4': 7, 'T4, batch of 16': 2, 'L4, batch of 16': 1} and shares['T4'][0] == 0",
+        "at == {'T4': 7, 'L4': 3, 'T4, batch of 16': 2, 'L4, batch of 16': 1} and shares['T4'][0] == 0",
         "shares['T4'][7] < shares['T4'][6]",
-        "len(rate) == 69 and len(rounds) > 2 and all(row['bound'] >= best.throughput * (1 - 1e-9) for row in rounds)",
+        "len(rate) == 69 and len(rounds) > 3 and all(row['bound'] >= best.throughput * (1 - 1e-9) for row in rounds)",
         # with fractions a little more than with whole pipelines
-        "isclose(fractions, rounds[-1]['bound']) and 20 < fractions - best.throughput < 40",
+        "isclose(fractions, rounds[-1]['bound']) and 15 < fractions - best.throughput < 25",
         "all(added['proven']) and added['type'][added['gain_per_usd_per_hour'].idxmin()] == 'L4'",
         "[*(added['gain_tokens_per_s'] > added['dual_price_tokens_per_s'])] == [True, False, False]",
-        "all(abs(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s'] - 1) < 0.07)",
-        # "a seventh T4 … completes a pipeline": seven T4 as one are part of what is then best
-        "(0, 0, 7) not in rate and list(added['type'])[-1] == 'T4'",
-        "isclose(rate[1, 0, 0] + rate[0, 4, 0] + 7 * shares['T4'][6], added['throughput_after_tokens_per_s'].iloc[-1])",
-        "dollars == [1.29, 6.43] and dollars[-1] / dollars[0] > 1.2 * loads[-1] / loads[0]",
-        "len(curve) == len({row['tokens/s'] for row in curve}) and curve[0]['tokens/s'] - best.throughput < 1e-6",
-        # the A100 alone: the cheapest tokens of all
-        "max(row['tokens/s'] / row['usd_per_hour'] for row in curve) == rate[1, 0, 0] / price['A100-SXM-40']",
+        "all(abs(added['gain_tokens_per_s'] / added['dual_price_tokens_per_s'] - 1) < 0.17)",
+        "list(added['type'])[-1] == 'T4'",
+        # the answers to "Change it"
+        "(tried := [pl.deploy(replace(problem, cluster=cluster.with_counts(have | {'T4': n}), workload=load),"
+        " batches=[2**k for k in range(10)]) for n, load in ((0, decode), (6, pl.Workload(2048, 16)))])",
+        "[sorted(len(p.placement) for p in of.pipelines for _ in range(p.count)) for of in tried]"
+        " == [[1, 4], [1, 2, 2, 2, 4]]",
+        "0.13 < tried[1].throughput / pl.solve(tried[1].problem, batches=[2**k for k in range(10)]).throughput - 1"
+        " < 0.14",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         "[row['stages'] for row in gains] == ['7, 1, 3', '1, 1, 4, 4', '10, 1', '11']",
         "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
         "sequences[2]['pipelines'] == 7 and round(sequences[2]['tokens/s']) == 2622",
-        "len(affordable) == 32 and len(swept) == 192 and set(swept['status']) == {'optimal', 'infeasible'}",
-        "5 < dearer < 7",
-        "[''.join(map(str, mix)) for mix in least[list(have)].values] == '100 100 100 100 100 112'.split()",
-        # of the mixes, eight hold 64 sequences of 8,192 tokens, the cheapest one microbatch of them
-        "sum(swept[(swept['context'] == 8192) & (swept['batch'] == 64)]['status'] == 'optimal') == 8",
-        "(four := pl.solve(rented(64, 8192, **dict(zip(have, (1, 1, 2)))))).in_flight == 1",
-        "len(four.placement) == 4",
-        "{row['status'] for row in many} == {'optimal'} and many[2]['variables'] <= many[0]['variables'] < 20",
         "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
         "[sum(max(of.rates[m]) for m in of.machines) for of in clusters] == [152, 152, 350] and copies == [1, 1, 4]",
         # Helix's profile has no account of sequences: memory for many in flight leaves its rates as they are
@@ -485,6 +463,44 @@ RESULTS = {
     "solutions/15_a_pipeline_that_runs.ipynb": [
         "'right' in str(course.check('15.1', circle)) and 'right' in str(verdict)",
         "mine.simulated.makespan == 980 and 0 < mine.excess < 0.5",
+    ],
+    "17_what_to_rent.ipynb": [
+        "(len(mixes), len(asked), len(fitting)) == (14, 224, 195)",
+        # the highest rate of a mix, batch and number in flight is also the shortest wait
+        "all(isclose(row['wait_ms'] / 1000, pl.solve(rented(row['batch'], 1, **{t: row[t] for t in names if row[t]}))"
+        ".evaluation.seconds_per_pass, rel_tol=1e-6) for row in alone.to_dict('records'))",
+        # "an A100 with 64 sequences takes 37 ms for a round, with 16 it takes 19 ms"; an A10 holds 16
+        "[round(alone[(alone['A100-SXM-40'] == 1) & (alone['batch'] == b)]['wait_ms'].item()) for b in (64, 16)]"
+        " == [37, 19] and alone[alone['A10'] == 1]['batch'].max() == 16",
+        # bandwidth per dollar
+        "(per := facts['memory_bandwidth_gb_per_s'] / facts['usd_per_hour']).idxmin() == 'A10'",
+        "0.9 < per['H100-SXM'] / per['A100-SXM-40'] < 1 and {*facts['price_date']} == {'2025-10'}",
+        "all('Lambda' in source for source in facts['price_source'])",
+        # each step of the promise, and its pipeline
+        "[(keeping(ms)['usd_per_million'].idxmin() in set(alone.index), int(keeping(ms).loc[keeping(ms)"
+        "['usd_per_million'].idxmin(), 'batch'])) for ms in (15, 20, 40)] == [(True, 32), (True, 64), (True, 64)]",
+        "all(keeping(ms).loc[keeping(ms)['usd_per_million'].idxmin(), t] == 1"
+        " for ms, t in ((15, 'H100-SXM'), (20, 'H100-SXM'), (40, 'A100-SXM-40')))",
+        "keeping(15)['H100-SXM'].min() == 1 and keeping(5).empty and at[75] == at[40] < at[30]",
+        # all that is rented is one pipeline of two types; pl.deploy finds none cheaper without a promise
+        "(usd, of_one_type) == (3.33, 3.87) and in_words(chosen) == '1 × (2 A100 + 1 A10)'",
+        "without_promise.status == 'optimal' and isclose(fewest(4000, np.inf)[0], usd)",
+        "chosen.iloc[0]['in_flight'] == 3 and chosen.iloc[0]['batch'] == 64",
+        # the A10 holds four layers
+        "[len(s.layers) for s in pl.solve(problem).placement.stages"
+        " if problem.cluster.gpus[s.gpus[0]].type == 'A10'] == [4]",
+        # the answers to "Change it"
+        "[in_words(fewest(load, 50)[1]) for load in (1500, 2000)] == ['1 × (1 A100)', '1 × (1 A10); 1 × (1 A100)']",
+        "['H100' in in_words(fewest(4000, 25, price | {'A100-SXM-40': a})[1]) for a in (0.75, 0.74)] == [True, False]",
+        "sum('A10;' in (w := in_words(fewest(load, 50)[1]) + ';') or 'A10)' in w for load in loads) < len(loads) / 2",
+        # whole machines of eight
+        "(in_machines(4000, 15), round(in_machines(4000, 50), 2)) == (8 * price['H100-SXM'], 3.33)",
+        "[row['rent'] for row in rows].count('1 × (1 H100 + 1 A10)') == 2 and rows[0]['rent'] == rows[3]['rent']",
+        "[row['rent'] for row in rows].count(in_words(chosen)) == 4",
+    ],
+    "solutions/17_what_to_rent.ipynb": [
+        "'right' in str(course.check('17.1', fewest_dollars)) and 'right' in str(course.check('17.2', best_rate))",
+        "copies > fewest_dollars(offers, 11) and rates[0] == 0 < rates[1] < rates[2] == rates[3]",
     ],
     "14_reading_other_schedulers.ipynb": [
         "(len(panics), len(equal_layers), found) == (348, 840, ([1, 2], 2))",
@@ -637,13 +653,12 @@ FIGURES = {
     ),
     "08_zero_bubble.ipynb": (
         [
-            "ZBH1 ends at 27, 18% before 1F1B",
-            "ZBH1: the ranks hold up to 4, 3.94, 3.88, 3.82 microbatches",
-            "Both end at 27; in ZBH2 every rank is busy for 24 on end",
+            "1F1B and ZB-H1: four ranks, eight microbatches",
+            "1F1B: the ranks hold up to 4, 3, 2, 1 microbatches",
+            "ZB-H1 and ZB-H2: four ranks, eight microbatches",
             "A second step of ZB-H2 takes 24 more: its span, not its makespan of 27",
             "Proven: memory for 7 instead of 4 buys a span of 24; the makespan stays 27",
             "ZBH2 hides messages: it loses 3 where ZBH1 loses 14 and ZBV 16",
-            "Under ZB-H1 the proven cut ends ",
             "ZBH2: 11.1% of all ranks' time is idle",
             "On average 1F1B ends 14 to 22% above the optimum, ZBH1 up to 2.6% and ZBH2 up to 2.7%",
         ],
@@ -675,14 +690,12 @@ FIGURES = {
     "11_deployments.ipynb": (
         [
             " tokens/s in 11 stages",
-            " with 3 pipelines, proven best",
-            "A T4 contributes most in a pipeline of 7, at a batch of 16 in one of 2",
+            "The best deployment of the eleven GPUs",
+            "What each GPU of a pipeline contributes",
             "They meet after ",
-            "1,000 tokens/s cost 1.29 dollars per hour, 4,000 cost 6.43",
-            "At 8,192 tokens a batch of 64 costs 5.9 times as much as one of 16",
             "Best deployment: ",
-            "Llama-3-8B, 10 GPUs: ",
-            "is closest without a proof: ",
+            "Llama-3-8B, 11 GPUs: ",
+            "closest without a proof: ",
             "With 12 layers an A100 does 48% of the work it does with one",
             "single24: its slowest layers pass 1,290 tokens/s where Helix puts them, 2,046 in one pipeline",
         ],
@@ -716,6 +729,16 @@ FIGURES = {
             "boostr, zero bubble ends at 8 and holds up to 2; the right order ends at 7 and holds up to 2",
             "15 of 38 faults break the property that an input without an answer is refused",
             "boostr, zero bubble ends at 22",
+        ],
+        None,
+    ),
+    "17_what_to_rent.ipynb": (
+        [
+            "What a million tokens cost on one GPU of each type",
+            "The cheapest million tokens under each promise",
+            "Llama-3-8B: 4,253 tokens/s in 3 stages with 3 in flight",
+            "What each load costs, under three promises",
+            "3.33 dollars per hour: 1 × (2 A100 + 1 A10)",
         ],
         None,
     ),

@@ -17,11 +17,12 @@ from pipelab.course import (
     n13,
     n14,
     n15,
+    n17,
 )
 from pipelab.course.exercises import Answer, Exercise, Function, verdict
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
-_NOTEBOOKS = (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, n10, n11, n12, n13, n14, n15)
+_NOTEBOOKS = (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, n10, n11, n12, n13, n14, n15, n17)
 EXERCISES: dict[str, Exercise] = {
     name: exercise for notebook in _NOTEBOOKS for name, exercise in notebook.EXERCISES.items()
 }

@@ -3,11 +3,8 @@
 import json
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from pipelab.course.exercises import (
     Construction,
@@ -80,41 +77,6 @@ def published_bubbles() -> tuple[PublishedBubble, ...]:
         )
         for row in table["rows"]
     )
-
-
-def published_interleaved_rate(
-    ranks: int, microbatches: int, chunks: int, costs: StageCosts, *, as_printed: bool
-) -> float:
-    """The interleaved column of Zero Bubble's table 5: as printed, or with every dependency kept.
-
-    Parameters
-    ----------
-    costs : StageCosts
-        Of one chunk.
-    as_printed : bool
-        True drops the dependency from the last rank back to the first for all but the first
-        microbatch of each group of p, which is what the printed figures come out of.
-
-    Returns
-    -------
-    float
-        zb_bubble_rate.
-    """
-    whole = schedule("Interleaved1F1B", ranks, microbatches, chunks)
-    timeline = simulate(whole, costs)
-    if not as_printed:
-        return timeline.zb_bubble_rate
-    graph, duration = timeline.graph, timeline.node_end - timeline.node_start
-    stage, kind, batch = timeline.columns.stage, timeline.columns.kind, timeline.columns.microbatch
-    around = np.where(kind == 0, (stage > 0) & (stage % ranks == 0), stage % ranks == ranks - 1)
-    dropped = around & (batch % ranks != 0)
-    waits = graph.waits[1].copy()
-    waits[: len(dropped)][dropped] = len(graph)  # the number of nodes stands for nothing
-    free = replace(graph, waits=(graph.waits[0], waits))
-    end = free.finish(costs.times(whole))[: len(dropped)]
-    first, last = (end - duration).reshape(ranks, -1)[:, 0], end.reshape(ranks, -1)[:, -1]
-    span = float((last - first).max())
-    return (span - timeline.ideal) / span
 
 
 # Exercises

@@ -38,14 +38,16 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        tuple(f"{number:02}" for number in range(16)),
+        (*(f"{number:02}" for number in range(16)), "17"),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
         ("00", "03", "04", "06", "08", "13", "14"),
         ("05", "09"),
     ),
-    "engineer": Way("a placement for GPUs of your own", ("00", "09", "10", "11", "12"), ("06",)),
+    "engineer": Way(
+        "a placement for GPUs of your own", ("00", "09", "10", "11", "12", "17"), ("06",)
+    ),
 }
 
 
@@ -61,7 +63,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     Examples
     --------
     >>> [book.number for book in notebooks_of_the_course()][-1]
-    '15'
+    '17'
     """
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):

@@ -783,6 +783,8 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("10.2", lambda prefill, decode, tokens, n: 0),
         ("11.1", lambda rates, gpus: -1),
         ("11.2", lambda pipelines, prices, gpus: 0),
+        ("17.1", lambda pipelines, load: 0),
+        ("17.2", lambda reads, each, promise, room: 99),
         ("12.1", lambda rooms, m: list(range(len(rooms)))),
         ("12.1", lambda rooms, m: [0, 0]),
         ("12.2", lambda layers, whole, kept, held, room: 0),
@@ -1009,6 +1011,33 @@ def _at_most(pipelines, prices, gpus, raised=True, best=max):
     return cost(gpus) * (best(rate / cost(mix) for mix, rate in pipelines) if raised else 1)
 
 
+def _fewest_dollars(pipelines, load, best_only=False, whole=True):
+    """One pipeline, and the rest; with other arguments, as a reader may get it wrong."""
+    dollars, rate = min(pipelines, key=lambda pipeline: pipeline[0] / pipeline[1])
+    if not whole:
+        return dollars * load / rate
+    if best_only:
+        return dollars * math.ceil(load / rate)
+    if load <= 0:
+        return 0
+    return min(
+        dollars * n + (_fewest_dollars(rest, load - rate * n) if load > rate * n else 0)
+        for (dollars, rate), *rest in (pipelines[k:] for k in range(len(pipelines)))
+        for n in range(1 if rest else math.ceil(load / rate), math.ceil(load / rate) + 1)
+    )
+
+
+def _best_rate(reads, each, promise, room, most=math.inf, patient=False):
+    """All batches and numbers in flight; with other arguments, as a reader may get it wrong."""
+    best = 0
+    for b, m in itertools.product(range(1, room + 1), repeat=2):
+        times = [read + b * more for read, more in zip(reads, each, strict=True)]
+        end = max(sum(times), m * max(times))
+        if b * m <= room and m <= most and (patient or end <= promise):
+            best = max(best, b * m / end)
+    return best
+
+
 def _recomputed_layers(layers, whole, kept, held, room, once=True, never=math.inf):
     """From the room that is missing; with other arguments, as a reader may get it wrong."""
     missing = held * layers * whole - room
@@ -1077,6 +1106,10 @@ def test_what_1f1b_holds_is_what_the_simulator_says():
         ("11.1", _divided, {"greedy": True}),
         ("11.2", _at_most, {"raised": False}),
         ("11.2", _at_most, {"best": min}),
+        ("17.1", _fewest_dollars, {"best_only": True}),
+        ("17.1", _fewest_dollars, {"whole": False}),
+        ("17.2", _best_rate, {"most": 1}),
+        ("17.2", _best_rate, {"patient": True}),
         ("12.2", _recomputed_layers, {"once": False}),
         ("12.2", _recomputed_layers, {"never": 0}),
     ],
@@ -1342,6 +1375,12 @@ HALF = [
     ),
     ("11.1", lambda *x: _divided(*x, greedy=True), lambda *x: _divided(*x, several=False)),
     ("11.2", lambda *x: _at_most(*x, best=min), lambda *x: _at_most(*x, raised=False)),
+    (
+        "17.1",
+        lambda *x: _fewest_dollars(*x, best_only=True),
+        lambda *x: _fewest_dollars(*x, whole=False),
+    ),
+    ("17.2", lambda *x: _best_rate(*x, most=1), lambda *x: _best_rate(*x, patient=True)),
     ("12.1", lambda *x: _order_of(*x, few=False), lambda *x: _order_of(*x, largest_first=False)),
     ("12.2", lambda *x: _recomputed_layers(*x, once=False), lambda layers, *_: layers),
     ("13.2", lambda text: _step(text, about=False), lambda text: _step(text, suffix=False)),
@@ -1408,6 +1447,8 @@ RIGHT = {
     "10.2": _answer_seconds,
     "11.1": _divided,
     "11.2": _at_most,
+    "17.1": _fewest_dollars,
+    "17.2": _best_rate,
     "12.1": _order_of,
     "12.2": _recomputed_layers,
     "13.2": _step,
