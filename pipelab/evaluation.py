@@ -5,7 +5,7 @@ It shares no code with any formulation, so that every solver answers to it.
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, overload
@@ -20,11 +20,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = [
-    "DeploymentEvaluation", "Evaluation", "LinkReport", "StageReport", "broken_rules", "evaluate",
-    "tally",
+    "DeploymentEvaluation", "Evaluation", "FlowEvaluation", "LinkReport", "StageReport",
+    "WayReport", "broken_rules", "evaluate", "tally",
 ]  # fmt: skip
 
 MOST_IN_FLIGHT = 1_000_000  # more are not tried
+MOST_ABOVE = 1e-9  # what a flow may carry above its limits: sums differ by the last bits
 
 
 @dataclass(frozen=True)
@@ -232,6 +233,76 @@ class DeploymentEvaluation:
         return pd.concat(frames, ignore_index=True)
 
 
+@dataclass(frozen=True)
+class WayReport:
+    """One way of a flow: its stages by index, its tokens/s, and the seconds of a microbatch on it."""
+
+    stages: tuple[int, ...]
+    rate: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class FlowEvaluation:
+    """What every stage, link and way of a flow carries.
+
+    Attributes
+    ----------
+    stages : tuple of StageReport
+        With the rates of stages that are always busy.
+    carried : tuple of float
+        Tokens/s that pass each stage.
+    needed : tuple of float
+        Microbatches in flight that each stage keeps on average: its ways' tokens/s times their
+        seconds, over the tokens of a microbatch.
+    held : tuple of int
+        What each has memory for.
+    links : mapping of (int, int) to (LinkReport, float)
+        By indices of two stages: the link between them, and the tokens/s that it carries.
+    ways : tuple of WayReport
+    throughput : float
+        Tokens/s of all ways.
+    """
+
+    stages: tuple[StageReport, ...]
+    carried: tuple[float, ...]
+    needed: tuple[float, ...]
+    held: tuple[int, ...]
+    links: Mapping[tuple[int, int], tuple[LinkReport, float]]
+    ways: tuple[WayReport, ...]
+    throughput: float
+
+    @property
+    def seconds_per_pass(self) -> float:
+        """Seconds of a microbatch on its way, on average over all tokens."""
+        return math.fsum(way.rate * way.seconds for way in self.ways) / self.throughput
+
+    def to_frame(self) -> "DataFrame":
+        """The stages as a table.
+
+        Returns
+        -------
+        pandas.DataFrame
+            One row per stage: `layers`, `gpus`, `gpu_types`, `rate_tokens_per_s` (always busy),
+            `carried_tokens_per_s`, `busy` (their ratio), `in_flight` (memory for so many),
+            `in_flight_needed`.
+        """
+        import pandas as pd
+
+        return pd.DataFrame(
+            {
+                "layers": [show_layers(s.stage.layers) for s in self.stages],
+                "gpus": [", ".join(map(str, s.stage.gpus)) for s in self.stages],
+                "gpu_types": [tally(s.gpu_types) for s in self.stages],
+                "rate_tokens_per_s": [s.throughput for s in self.stages],
+                "carried_tokens_per_s": self.carried,
+                "busy": [c / s.throughput for c, s in zip(self.carried, self.stages, strict=True)],
+                "in_flight": self.held,
+                "in_flight_needed": self.needed,
+            }
+        )
+
+
 @overload
 def evaluate(problem: Problem, placement: Placement) -> Evaluation: ...
 @overload
@@ -243,15 +314,15 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     ----------
     problem : Problem
         Its rules and rates count.
-    placement : Placement or Deployment
+    placement : Placement, Deployment or Flow
         What is evaluated. Each pipeline of a deployment has a batch of its own.
 
     Returns
     -------
-    Evaluation or DeploymentEvaluation
+    Evaluation, DeploymentEvaluation or FlowEvaluation
         Attainable rate in tokens/s, the number in flight that it takes, the bottleneck, and every
         stage and link with that number in memory; of a deployment that of every pipeline, and the
-        sum of what they attain.
+        sum of what they attain; of a flow what each stage, link and way carries.
 
     Raises
     ------
@@ -259,9 +330,9 @@ def evaluate(problem: Problem, placement: Any) -> Any:
         A layer left out or covered twice, a GPU used twice or not in the cluster, too many GPUs or
         GPUs of different types in a stage, memory exceeded, or a stage without a rate. All defects
         are listed; memory is checked only if there is no other. Or two pipelines of a deployment
-        share a GPU.
+        share a GPU; or a stage or link of a flow carries more than it can, or keeps more in flight.
     InvalidValue
-        `problem` is not a Problem, or `placement` is neither a Placement nor a Deployment.
+        `problem` is not a Problem, or `placement` is no Placement, Deployment or Flow.
 
     Examples
     --------
@@ -272,6 +343,8 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     """
     if isinstance(problem, Problem) and hasattr(placement, "pipelines"):
         return _evaluate_pipelines(problem, placement.pipelines)
+    if isinstance(problem, Problem) and hasattr(placement, "ways"):
+        return _evaluate_flow(problem, placement)
     for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
         if not isinstance(value, kind):
             raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
@@ -388,6 +461,72 @@ def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluatio
     return DeploymentEvaluation(found, math.fsum(e.attainable for e in found))
 
 
+def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
+    """Follow every way, and add up what stages and links carry and keep."""
+    stages, total = flow.stages, problem.model.layers
+    defects = _gpu_defects(problem, Placement(stages))
+    defects += [d for i, stage in enumerate(stages) for d in _outside(stage, i, total)]
+    for number, (way, rate) in enumerate(flow.ways, start=1):
+        spans = [stages[v].layers for v in way]
+        ends = [0, *(span.stop for span in spans)]
+        if ends[-1] != total or not all(
+            span.start <= end < span.stop for end, span in zip(ends, spans, strict=False)
+        ):
+            defects.append(f"way {number} does not pass every layer once: {list(way)}")
+        if not rate >= 0:
+            defects.append(f"way {number} carries {rate} tokens/s")
+    if defects:
+        raise InvalidPlacement(defects)
+    reports = []
+    for i, (stage, number) in enumerate(zip(stages, flow.in_flight, strict=True)):
+        cost = _cost(problem, replace(problem.workload, in_flight=number), stage)
+        defects += _memory_defects(problem, Placement(stages), i, cost)
+        if not defects:
+            reports.append(stage_report(problem, stage, cost))
+    if defects:
+        raise InvalidPlacement(defects)
+    hops = {hop for way, _ in flow.ways for hop in pairwise(way)}
+    links = {(v, w): _link_report(problem, stages[v], stages[w]) for v, w in sorted(hops)}
+    ways = []
+    for way, rate in flow.ways:
+        times = [reports[v].seconds for v in way] + [links[hop].seconds for hop in pairwise(way)]
+        ways.append(WayReport(tuple(way), rate, math.fsum(times)))
+    tokens = problem.workload.tokens
+    through = [[way for way in ways if v in way.stages] for v in range(len(stages))]
+    carried = tuple(math.fsum(way.rate for way in own) for own in through)
+    needed = tuple(math.fsum(way.rate * way.seconds for way in own) / tokens for own in through)
+    across = {
+        hop: math.fsum(way.rate for way in ways if hop in pairwise(way.stages)) for hop in links
+    }
+    for i, report in enumerate(reports):
+        who = f"stage {i + 1} ({named_layers(stages[i].layers)})"
+        defects += _above(f"{who} carries", carried[i], report.throughput, "tokens/s")
+        if flow.memory_for is None:
+            defects += _above(f"{who} keeps", needed[i], flow.in_flight[i], "in flight")
+    for (v, w), link in links.items():
+        defects += _above(f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s")
+    if defects:
+        raise InvalidPlacement(defects)
+    total_rate = math.fsum(way.rate for way in ways)
+    both = {hop: (links[hop], across[hop]) for hop in links}
+    return FlowEvaluation(
+        tuple(reports), carried, needed, tuple(flow.in_flight), both, tuple(ways), total_rate
+    )
+
+
+def _outside(stage: Stage, index: int, total: int) -> list[str]:
+    if stage.layers.start >= 0 and stage.layers.stop <= total:
+        return []
+    held, model = named_layers(stage.layers), named_layers(range(total))
+    return [f"stage {index + 1} has {held}; the model has {model}"]
+
+
+def _above(who: str, amount: float, most: float, unit: str) -> list[str]:
+    """The defect of a sum above its limit, but for the arithmetic of a linear program."""
+    over = amount > most * (1 + MOST_ABOVE)
+    return [f"{who} {amount:.7g} {unit}, more than {most:.7g}"] if over else []
+
+
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:
     """Every rule a placement breaks besides memory, which is checked only if there is none."""
     return [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
@@ -398,9 +537,8 @@ def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
     total, expected, defects = problem.model.layers, 0, []
     for i, stage in enumerate(placement.stages):
         layers = stage.layers
-        if layers.start < 0 or layers.stop > total:
-            all_layers = named_layers(range(total))
-            defects.append(f"stage {i + 1} has {named_layers(layers)}; the model has {all_layers}")
+        if outside := _outside(stage, i, total):
+            defects += outside
         elif layers.start > expected:
             gap = _unassigned(range(expected, layers.start))
             defects.append(f"{gap}, left out before stage {i + 1}")

@@ -1,0 +1,99 @@
+"""The best flow of a small problem: one integer program over all stages and all ways.
+
+x_s says whether stage s is held, f_p is what way p carries. Stages that share a GPU exclude one another, and a stage
+that is not held carries nothing::
+
+    max Σ f_p      Σ_{s on g} x_s ≤ 1      Σ_{p through s} f_p ≤ q_s x_s      Σ_{p through s} f_p T_p ≤ n_s w x_s
+
+and Σ f_p ≤ l over the ways that use the link between two sets of GPUs. This is `pipelab.flows` in one program.
+"""
+
+from collections import defaultdict
+from itertools import islice, pairwise
+
+import numpy as np
+import scipy.sparse as sp
+
+from pipelab.candidates import list_allocations
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.solvers.choice import run_program
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.solver_run import SolverRun
+from pipelab.flows import (
+    Held,
+    link_between,
+    list_ways,
+    most_in_flight,
+    numbers,
+    stage_times,
+)
+from pipelab.placement import Stage
+from pipelab.problem import Problem
+
+_GPUS, _LAYERS = 6, 10  # more are not tried
+_MOST_WAYS = 20_000
+
+
+def every_option(problem: Problem, full: bool) -> list[Held]:
+    """Every stage with every number in flight that is worth having memory for; empty where these are too many."""
+    if len(problem.cluster) > _GPUS or problem.model.layers > _LAYERS:
+        return []
+    allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
+    stages = [Stage(own.layers, own.gpus) for own in allocations]
+    if full:
+        return [Held(stage, problem.workload.in_memory) for stage in stages]
+    most = most_in_flight(problem, stages)
+    return [Held(stage, number) for stage in stages for number in numbers(problem, stage, most)]
+
+
+def exact_flow(
+    problem: Problem, options: list[Held], most: float, full: bool, deadline: Deadline
+) -> tuple[list[Held], SolverRun] | None:
+    """The stages of the best flow, and how the program ended, in tokens/s; None where there are too many ways.
+
+    Parameters
+    ----------
+    most : float
+        No flow has more tokens/s.
+    """
+    stages = [own.stage for own in options]
+    ways = list(islice(list_ways(stages, problem.model.layers), _MOST_WAYS + 1))
+    if not 0 < len(ways) <= _MOST_WAYS:
+        return None
+    times = [stage_times(problem, own) for own in options]
+    hops = sorted({hop for way in ways for hop in pairwise(way)})
+    links = {(v, w): link_between(problem, stages[v], stages[w]) for v, w in hops}
+    deadline.check()
+    columns = Columns({"held": len(options), "ways": len(ways)})
+    pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
+    shape = len(options), len(ways)
+    through = sp.csr_array((np.ones(len(pairs)), pairs.T), shape=shape)
+    seconds = [
+        sum(times[v][1] for v in way) + sum(links[hop][1] for hop in pairwise(way)) for way in ways
+    ]
+    busy = -np.minimum([rate for rate, _ in times], most) / most
+    on = [[float(g in stage.gpus) for stage in stages] for g in range(len(problem.cluster))]
+    rows = {
+        "one stage": columns.rows({"held": np.array(on)}, upper=1.0),
+        "busy": columns.rows({"ways": through, "held": sp.diags_array(busy)}, upper=0.0),
+    }
+    if not full:
+        places = np.array([own.in_flight for own in options]) * problem.workload.tokens / most
+        kept = sp.csr_array(through.multiply(np.array(seconds)[None]).multiply(1 / places[:, None]))
+        rows["places"] = columns.rows({"ways": kept, "held": -sp.eye_array(len(options))}, upper=0.0)
+    across = defaultdict(list)
+    for p, way in enumerate(ways):
+        for v, w in pairwise(way):
+            across[stages[v].gpus, stages[w].gpus, links[v, w][0]].append(p)
+    tight = [(own, rate) for (_, _, rate), own in across.items() if rate < most]
+    if tight:
+        entries = np.array([(i, p) for i, (own, _) in enumerate(tight) for p in own])
+        matrix = sp.csr_array((np.ones(len(entries)), entries.T), shape=(len(tight), len(ways)))
+        limits = np.array([rate for _, rate in tight]) / most
+        rows["links"] = columns.rows({"ways": matrix}, upper=limits)
+    held = np.arange(columns.total) < len(options)
+    upper = np.where(held, 1.0, np.inf)
+    program = LinearProgram(columns, np.zeros(columns.total), upper, held, 1.0 - held, rows)
+    run = run_program(program, "scip", deadline=deadline)
+    chosen = [] if run.x is None else np.flatnonzero(run.x[: len(options)] > 0.5)
+    return [options[i] for i in chosen], run

@@ -1,0 +1,286 @@
+"""flow(problem): the greatest throughput if every microbatch may take its own way.
+
+First the best pipeline, and the best deployment: both are flows. Then a bound on every flow (`bounds`). A small
+problem is solved as one program (`exact`); otherwise `blocks` proposes stages for one throughput after another, and
+`routing` finds the ways through them. Whatever is found or proven is kept when time ends.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Literal
+
+from pipelab.costs import refuse_transfers
+from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.deployments.deploying import deploy
+from pipelab.engine.flows.blocks import Blocks
+from pipelab.engine.flows.bounds import Patterns
+from pipelab.engine.flows.capacities import Stages, stages_of
+from pipelab.engine.flows.exact import every_option, exact_flow
+from pipelab.engine.flows.result import Flow
+from pipelab.engine.flows.routing import Routing
+from pipelab.engine.options import refuse_training
+from pipelab.engine.solvers import choice
+from pipelab.engine.solving import solve
+from pipelab.engine.tolerances import ATTAINED
+from pipelab.errors import TooLarge
+from pipelab.fields import checked_arguments, described, given
+from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
+from pipelab.placement import Placement, Stage
+from pipelab.problem import Problem, link_unit
+
+_SHARE = 0.2  # of the time, for one pipeline and for a deployment each
+_SECONDS = 20.0  # for these where time is not limited
+_CLOSE = 1e-4  # throughputs that are tried one after another are further apart
+_TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory
+
+
+@checked_arguments
+def flow(
+    problem: choice.AskedProblem,
+    objective: Annotated[Literal["throughput", "rate"], described("'throughput' or 'rate'")] = "throughput",
+    *,
+    time_limit: choice.TimeLimit = None,
+    gap: choice.Floor = 0.0,
+    stop: choice.Stop = None,
+) -> Flow:
+    """The greatest throughput if stages may overlap and every microbatch takes its own way through them.
+
+    `solve` finds one pipeline, `deploy` several that share nothing; both are special flows. `pipelab.flows` has
+    the definition.
+
+    Parameters
+    ----------
+    problem : Problem
+        What is to be served, and on what. Stages keep the rules of a placement, but may hold the same layers.
+    objective : {"throughput", "rate"}
+        "throughput": all microbatches in flight, on all ways together, have memory on every stage that they
+        pass. "rate": that of stages that are always busy, with memory for `Workload.in_flight`
+        microbatches or 1; so for profiles that have the KV cache in their rates.
+    time_limit : float, optional
+        Seconds. The best flow found by then is kept, with a proven bound.
+    gap : float
+        Stop once the best is known to be at most this much better, as a share.
+    stop : threading.Event, optional
+        Set it to end the search; the best flow is kept. Ctrl-C does the same.
+
+    Returns
+    -------
+    Flow
+        Stages, ways with their tokens/s, a bound on every flow.
+
+    Raises
+    ------
+    InvalidValue
+        An argument is of another kind, the problem is one of training, or links count transfers/s.
+    TooLarge
+        Too many mixtures of too many kinds of GPU in one stage.
+
+    References
+    ----------
+    Y. Mei et al., *Helix: Serving Large Language Models over Heterogeneous GPUs and Network via
+    Max-Flow*, ASPLOS 2025.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> model = pl.Model("four layers", 4, 1000, 4000, 1.0)
+    >>> cluster = pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 100)
+    >>> times = pl.LayerTimes({"A": 1.0, "B": 3.0})
+    >>> problem = pl.Problem(cluster, model, pl.Workload(100, 1), times)
+    >>> best = pl.flow(problem)
+    >>> best.status, round(best.throughput), round(pl.solve(problem).throughput)
+    ('optimal', 41667, 33333)
+    """
+    refuse_training(problem, "flow")
+    refuse_transfers("flow", link_unit(problem.costs))
+    with deadline_of(time_limit, stop) as deadline:
+        return _Flowing(problem, objective == "rate", gap, deadline).run()
+
+
+@dataclass
+class _Flowing:
+    """One call of `flow`."""
+
+    problem: Problem
+    full: bool
+    gap: float
+    deadline: Deadline
+    held: Sequence[Held] = ()
+    ways: Sequence[Way] = ()
+    value: float = 0.0
+    bound: float = math.inf
+    size: dict[str, int] = field(default_factory=dict)
+    progress: list[tuple[float, float, float]] = field(default_factory=list)
+    _numbers: dict[tuple, list[tuple[Held, float]]] = field(default_factory=dict)
+    _most: int = 1
+
+    def run(self) -> Flow:
+        """Find a flow, and what none can beat."""
+        one = solve(
+            self.problem,
+            objective="rate" if self.full else "throughput",
+            time_limit=self._some_seconds(),
+            stop=self.deadline.stop,
+        )
+        if one.status == "infeasible":  # any way of a flow alone would be a pipeline
+            return self._answer("infeasible", one.reason, None)
+        self.size |= {"one_pipeline_stages": len(one.placement or ())}
+        if one.placement is not None:
+            number = given(one.evaluation).in_flight
+            self._keep_pipelines([(one.placement, one.memory_for or number or 1, given(one.throughput))])
+        stopped = None
+        try:
+            if not self.full:
+                self._deploy()
+            stages = stages_of(self.problem, self.full, self.deadline)
+            self._most = stages.numbers[-1]
+            self._prove(stages, math.inf if one.bound is None else one.bound)
+            if not self._done and not self._small():
+                self._search(stages)
+        except Ended as end:
+            stopped = end.reason
+        except TooLarge as error:
+            self.deadline.notes.append(str(error))
+        return self._answer("", "", stopped)
+
+    @property
+    def _done(self) -> bool:
+        return self.bound <= self.value * (1 + max(ATTAINED, self.gap))
+
+    def _some_seconds(self) -> float:
+        return min(_SECONDS, _SHARE * self.deadline.left)
+
+    def _keep(self, held: Sequence[Held], ways: Sequence[Way]) -> float:
+        """Keep a flow if it is the best so far; its tokens/s."""
+        value = math.fsum(way.rate for way in ways)
+        if value > self.value:
+            used = sorted({v for way in ways for v in way.stages}, key=lambda v: _place(held[v]))
+            new = {v: i for i, v in enumerate(used)}
+            self.held = [held[v] for v in used]
+            self.ways = [Way(tuple(new[v] for v in way.stages), way.rate) for way in ways]
+            self.value = value
+            self._note()
+        return value
+
+    def _note(self) -> None:
+        self.progress.append((self.deadline.spent, self.value, self.bound))
+
+    def _keep_pipelines(self, pipelines: Sequence[tuple[Placement, int, float]]) -> None:
+        """Each with its number in flight and its tokens/s."""
+        held: list[Held] = []
+        ways = []
+        for placement, number, rate in pipelines:
+            ways.append(Way(tuple(range(len(held), len(held) + len(placement))), rate))
+            held += [Held(stage, number) for stage in placement.stages]
+        self._keep(held, ways)
+
+    def _deploy(self) -> None:
+        several = deploy(self.problem, time_limit=self._some_seconds(), stop=self.deadline.stop)
+        self._keep_pipelines(
+            [
+                (replica, given(own.workload.in_flight), own.throughput)
+                for own in several.pipelines
+                for replica in own.replicas
+            ]
+        )
+
+    def _prove(self, stages: Stages, alone: float) -> None:
+        """A bound: of stages alone, and links that no pipeline is faster for."""
+        patterns = Patterns(stages.at(stages.least_seconds), alone)
+        part = self.deadline.within(max(1.0, self.deadline.left / 3)) if self.deadline.limited else self.deadline
+        self.bound = max(patterns.greatest(self.value, part), self.value)
+        self.size |= {"patterns": patterns.number}
+        self._note()
+
+    def _small(self) -> bool:
+        """Solve a small problem as one program; whether it was."""
+        options = every_option(self.problem, self.full)
+        found = options and exact_flow(self.problem, options, self.bound, self.full, self.deadline)
+        if not found:
+            return False
+        held, run = found
+        if held:
+            ways = greatest_flow(self.problem, held, self.full)
+            self._keep(held, Routing(self.problem, held, self.full).within_limits(ways))
+        if run.bound is not None:
+            self.bound = max(self.value, min(self.bound, run.bound * self.bound))
+            self._note()
+        return True
+
+    def _search(self, stages: Stages) -> None:
+        """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
+        for times in (1.0,) if self.full else _TIMES:
+            seconds = max(stages.least_seconds, times * self._mean_seconds)
+            capacities = stages.at(seconds)
+            blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
+            self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
+            low, high = self.value, self.bound
+            while high > low * (1 + _CLOSE) and not self._done:
+                middle = (low + high) / 2
+                proposed = blocks.at(middle)
+                if proposed is None:
+                    high = middle
+                else:
+                    low = max(middle, self._route(proposed, seconds))
+
+    @property
+    def _mean_seconds(self) -> float:
+        routing = Routing(self.problem, self.held, self.full)
+        return sum(way.rate * routing.seconds(way.stages) for way in self.ways) / max(self.value, 1e-300)
+
+    def _route(self, stages: Sequence[Stage], seconds: float) -> float:
+        """Ways through stages that were proposed; their tokens/s."""
+        if self.full:
+            held = [Held(stage, self.problem.workload.in_memory) for stage in stages]
+        else:
+            held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
+        return self._keep(held, Routing(self.problem, held, self.full).ways(seconds, self.deadline))
+
+    def _memory_of(self, stage: Stage, seconds: float) -> Held | None:
+        """The stage with the number in flight that lets most pass where a way takes so long; None if none fits."""
+        gpus = tuple(self.problem.cluster.gpus[g] for g in stage.gpus)
+        key = gpus, stage.layers
+        if key not in self._numbers:
+            self._numbers[key] = [
+                (Held(stage, number), stage_times(self.problem, Held(stage, number))[0])
+                for number in numbers(self.problem, stage, self._most)
+            ]
+        tokens = self.problem.workload.tokens
+        passed = {own.in_flight: min(rate, own.in_flight * tokens / seconds) for own, rate in self._numbers[key]}
+        return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
+
+    def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
+        routing = Routing(self.problem, self.held, self.full)
+        flow = Flow(
+            self.problem,
+            status,
+            tuple(own.stage for own in self.held),
+            tuple(own.in_flight for own in self.held),
+            tuple(routing.within_limits(list(self.ways))),
+            None,
+            None,
+            self.deadline.spent,
+            self.problem.workload.in_memory if self.full else None,
+            self.size,
+            choice.solver_version(),
+            self.deadline.remark(reason),
+            stopped,
+            {"progress": tuple(self.progress)},
+        )
+        if status:
+            return flow
+        value = given(flow.evaluation).throughput if self.ways else None
+        bound = self.bound if math.isfinite(self.bound) else None
+        if value is not None and self.bound <= value * (1 + ATTAINED):
+            return replace(flow, status="optimal", throughput=value, bound=value, stopped_by=None)
+        status = "feasible" if self.ways else "unknown"
+        if not stopped and not self._done:
+            more = "stages of more than one crossing and flows of no such blocks were not searched"
+            flow = replace(flow, reason=self.deadline.remark(more))
+        ended = stopped or ("gap limit" if self._done else None)
+        return replace(flow, status=status, throughput=value, bound=bound, stopped_by=ended)
+
+
+def _place(held: Held) -> tuple[int, int, tuple[int, ...]]:
+    return held.stage.layers.start, held.stage.layers.stop, held.stage.gpus

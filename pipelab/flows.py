@@ -1,0 +1,255 @@
+"""A flow: stages may overlap, and every microbatch takes its own way through them.
+
+In a pipeline each layer is on one stage, and all microbatches take the same way. In a *flow* several stages
+may hold the same layers. A microbatch that has passed the layers before a goes on to any stage that holds
+layer a, and leaves it behind that stage's last layer: its *way* is a list of stages, of which each holds the
+layer that follows the last one of the stage before. It may use a stage in part, and then takes as much of
+its time as if it used the whole.
+
+With f_p tokens/s on way p, stage v yields q_v, link vw carries l_vw, and a microbatch has w tokens::
+
+    max Σ f_p      Σ_{p through v} f_p ≤ q_v        Σ_{p from v to w} f_p ≤ l_vw        f_p ≥ 0
+
+All microbatches in flight need memory. A way takes T_p seconds, so f_p T_p / w of its microbatches are in
+flight (Little's law), and each is kept on all of its stages. A stage with memory for n_v of them has::
+
+    Σ_{p through v} f_p T_p ≤ n_v w
+
+One way alone is a pipeline: min(q_v, l_vw, n w / T) is its attainable rate. Ways through stages of their own
+are several pipelines. This module tries all sets of stages, and for each solves this linear program.
+
+Domain: problems of some GPUs and some layers; the number of sets grows as (L² / 2)^N. This is a definition
+to read. `pl.flow` runs `engine/flows` instead; `tests/engine/test_flows.py` holds it to this one.
+
+The model is Helix's (Y. Mei et al., ASPLOS 2025), with the memory in flight added.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+
+from pipelab.candidates import list_allocations
+from pipelab.placement import Stage
+from pipelab.problem import Problem
+
+__all__ = ["Held", "Way", "exhaustive_flow", "goes_on", "greatest_flow", "list_ways", "numbers"]
+
+
+class Held(NamedTuple):
+    """A stage, and the number of microbatches in flight that it has memory for."""
+
+    stage: Stage
+    in_flight: int
+
+
+class Way(NamedTuple):
+    """What goes one way: the indices of its stages, in order, and its tokens/s."""
+
+    stages: tuple[int, ...]
+    rate: float
+
+
+def goes_on(before: Stage, after: Stage) -> bool:
+    """Whether a microbatch that leaves one stage can go on to another, which may be used in part.
+
+    >>> goes_on(Stage(range(0, 3), (0,)), Stage(range(2, 5), (1,)))
+    True
+    """
+    return after.layers.start <= before.layers.stop < after.layers.stop
+
+
+def list_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]:
+    """Every way through the model, as indices of stages.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        Those that share a GPU are never on one way.
+    layers : int
+        Of the model.
+
+    Yields
+    ------
+    tuple of int
+
+    Examples
+    --------
+    >>> stages = [Stage(range(0, 2), (0,)), Stage(range(1, 3), (1,)), Stage(range(2, 3), (2,))]
+    >>> list(list_ways(stages, 3))
+    [(0, 1), (0, 2)]
+    """
+    begun = [(v,) for v in reversed(range(len(stages))) if stages[v].layers.start == 0]
+    while begun:
+        way = begun.pop()
+        last = stages[way[-1]]
+        if last.layers.stop == layers:
+            yield way
+            continue
+        for v in reversed(range(len(stages))):
+            if goes_on(last, stages[v]) and all(_apart(stages[u], stages[v]) for u in way):
+                begun.append((*way, v))
+
+
+def _apart(a: Stage, b: Stage) -> bool:
+    return set(a.gpus).isdisjoint(b.gpus)
+
+
+def stage_times(problem: Problem, held: Held) -> tuple[float, float]:
+    """Tokens/s of a stage, and the seconds of one microbatch in it."""
+    gpus = [problem.cluster.gpus[g] for g in held.stage.gpus]
+    cost = problem.with_in_flight(held.in_flight).stage_cost(gpus, held.stage.layers)
+    interval = problem.workload.tokens / cost.throughput
+    return cost.throughput, interval if cost.pass_seconds is None else cost.pass_seconds
+
+
+def link_between(problem: Problem, sender: Stage, receiver: Stage) -> tuple[float, float]:
+    """Tokens/s of the slowest link between the GPUs of two stages, and the seconds of a message."""
+    pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
+    bandwidth = np.array([problem.cluster.bandwidth_between(*pair) for pair in pairs])
+    latency = np.array([problem.cluster.latency_between(*pair) for pair in pairs])
+    seconds = problem.message_seconds(bandwidth, latency)
+    return float(problem.link_throughput(bandwidth.min())), float(np.max(seconds))
+
+
+def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) -> list[Way]:
+    """The best ways through stages that are given: a linear program over all of them.
+
+    Parameters
+    ----------
+    problem : Problem
+    held : sequence of Held
+        Stages that share no GPU.
+    full : bool
+        True: any number may be in flight, as if all stages were always busy (objective "rate").
+
+    Returns
+    -------
+    list of Way
+        Those that carry something.
+    """
+    stages = [own.stage for own in held]
+    ways = list(list_ways(stages, problem.model.layers))
+    if not ways:
+        return []
+    rates, seconds = zip(*(stage_times(problem, own) for own in held), strict=True)
+    hops = sorted({hop for way in ways for hop in zip(way, way[1:], strict=False)})
+    links = {(v, w): link_between(problem, stages[v], stages[w]) for v, w in hops}
+    through = np.array([[float(v in way) for way in ways] for v in range(len(stages))])
+    across = [[float(hop in zip(way, way[1:], strict=False)) for way in ways] for hop in hops]
+    rows, limits = [*through, *across], [*rates, *(links[hop][0] for hop in hops)]
+    if not full:
+        traversal = [
+            sum(seconds[v] for v in way) + sum(links[h][1] for h in zip(way, way[1:], strict=False))
+            for way in ways
+        ]
+        rows += [*(through * traversal)]
+        limits += [own.in_flight * problem.workload.tokens for own in held]
+    found = linprog(-np.ones(len(ways)), np.array(rows), limits)
+    return [Way(way, f) for way, f in zip(ways, found.x.tolist(), strict=True) if f > 0]
+
+
+def numbers(problem: Problem, stage: Stage, most: int) -> list[int]:
+    """Numbers in flight worth having memory for: of those with one rate and time, the largest.
+
+    Parameters
+    ----------
+    problem : Problem
+        A number of its own is the only one.
+    stage : Stage
+    most : int
+        More are of no use.
+
+    Returns
+    -------
+    list of int
+        Empty where not even one fits.
+    """
+    gpus, given = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload.in_flight
+    last: dict[tuple[float, float | None], int] = {}
+    for number in range(1, most + 1) if given is None else [given]:
+        cost = problem.with_in_flight(number).stage_cost(gpus, stage.layers)
+        if not cost.fits(gpus):
+            break
+        last[cost.throughput, cost.pass_seconds] = number
+    return list(last.values())
+
+
+def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
+    """A number in flight that no stage can use more of: its rate times the longest that a way may take."""
+    rates, longest = [0.0], dict.fromkeys(range(len(problem.cluster)), 0.0)
+    for stage in stages:
+        rate, seconds = stage_times(problem, Held(stage, problem.workload.in_memory))
+        rates.append(rate)
+        longest |= {g: max(longest[g], seconds) for g in stage.gpus}
+    pairs = {(a.gpus, b.gpus): (a, b) for a in stages for b in stages if goes_on(a, b)}
+    hops = [link_between(problem, *pair)[1] for pair in pairs.values() if _apart(*pair)]
+    slowest = sum(longest.values()) + len(longest) * max(hops, default=0.0)
+    return max(1, math.ceil(max(rates) * slowest / problem.workload.tokens))
+
+
+def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], list[Way]]:
+    """The best flow of a small problem, by trying all sets of stages that share no GPU.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of a few GPUs and layers.
+    full : bool
+        True: the rate as if all stages were always busy, with memory for `Workload.in_memory`.
+
+    Returns
+    -------
+    held : list of Held
+        Empty if there is no way through the model.
+    ways : list of Way
+        Indices into `held`, and tokens/s.
+
+    Examples
+    --------
+    >>> import pipelab as pl
+    >>> model = pl.Model("four layers", 4, 1000, 4000, 1.0)
+    >>> cluster = pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 100)
+    >>> costs = pl.LayerTimes({"A": 1.0, "B": 3.0})
+    >>> problem = pl.Problem(cluster, model, pl.Workload(100, 1), costs)
+    >>> held, ways = exhaustive_flow(problem)
+    >>> round(sum(way.rate for way in ways)), round(pl.solve(problem).throughput)
+    (41667, 33333)
+    """
+    allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
+    stages = [Stage(a.layers, a.gpus) for a in allocations]
+    if full:
+        options = [Held(stage, problem.workload.in_memory) for stage in stages]
+    else:
+        most = most_in_flight(problem, stages)
+        options = [Held(s, n) for s in stages for n in numbers(problem, s, most)]
+    rate_of = {own: stage_times(problem, own)[0] for own in options}
+    best: tuple[list[Held], list[Way]] = [], []
+    value = 0.0
+    for held in _disjoint(options, range(len(problem.cluster))):
+        passed = np.zeros(problem.model.layers)
+        for own in held:
+            passed[own.stage.layers.start : own.stage.layers.stop] += rate_of[own]
+        if passed.min() <= value * (1 + 1e-9):
+            continue  # some layer lets no more pass than is known
+        ways = greatest_flow(problem, held, full)
+        total = math.fsum(way.rate for way in ways)
+        if total > value:
+            best, value = (list(held), ways), total
+    return best
+
+
+def _disjoint(options: Sequence[Held], gpus: Sequence[int]) -> Iterator[tuple[Held, ...]]:
+    """Every set of options that share no GPU."""
+    if not gpus:
+        yield ()
+        return
+    first, *rest = gpus
+    yield from _disjoint(options, rest)
+    for own in options:
+        if own.stage.gpus[0] == first and set(own.stage.gpus) <= set(gpus):
+            left = [g for g in rest if g not in own.stage.gpus]
+            for others in _disjoint(options, left):
+                yield (own, *others)
