@@ -4,6 +4,7 @@ A cost model may bring its own `stage_tables`, as the roofline and the write-up'
 `stage` is asked once per entry. Tests hold each equal to `stage`.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -50,7 +51,7 @@ def stage_tables(
     """
     if hasattr(costs, "stage_tables"):
         return costs.stage_tables(model, workload, kinds, composition, batch_split)
-    return _one_by_one(costs, model, workload, kinds, composition, batch_split)
+    return tables_one_by_one(costs, model, workload, kinds, composition, batch_split)
 
 
 def mixes_as_slowest(problem: Problem) -> bool:
@@ -70,6 +71,12 @@ def nodes_matter_alone(costs: Any) -> bool:
     return bool(getattr(costs, "nodes_matter_alone", False))
 
 
+def most_gpus(costs: Any) -> float:
+    """More GPUs than this no pipeline may have; a cost model says so by an attribute `most_gpus`."""
+    most = getattr(costs, "most_gpus", None)
+    return math.inf if most is None else most
+
+
 def memory_parts(problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
     """GB that these layers need on one GPU that works on the whole batch, by what it is for."""
     costs = problem.costs
@@ -80,7 +87,7 @@ def memory_parts(problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
     return {"weights": weights, "all else": cost.memory_gb[0] - weights}
 
 
-def _one_by_one(
+def tables_one_by_one(
     costs: Any,
     model: ModelLike,
     workload: Workload,

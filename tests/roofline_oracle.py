@@ -207,27 +207,26 @@ def ways(problem, gpus, span):
     """(rate, GB lacking on the worst GPU, degree, seconds of one pass) of every way to run a stage."""
     w, k = problem.workload, len(gpus)
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
-    even = problem.batch_split == "even" or k == 1
+    apart = problem.costs.copies or k == 1
+    even = problem.batch_split == "even" or k == 1 or not apart
     batch = [w.batch_size / k] * k if even else balanced(problem, gpus, span)
     slowest = max(
         seconds(problem, g, span, b, 1) for g, b in zip(gpus, batch, strict=True) if b > 0
     )
-    yield (
-        tokens / slowest,
-        max(
+    if apart:
+        worst = max(
             memory_gb(problem, g, span, b, 1) - g.memory_gb
             for g, b in zip(gpus, batch, strict=True)
-        ),
-        1,
-        max(
+        )
+        turns = [
             seconds(problem, g, span, whole(b), 1)
             for g, b in zip(gpus, batch, strict=True)
             if whole(b)
-        ),
-    )
+        ]
+        yield tokens / slowest, worst, 1, max(turns)
     if problem.costs.tensor_parallel and len(set(gpus)) == 1 and gpus[0].node:
         m, parts = problem.model, problem.model.kv_heads if problem.model.latent is None else 1
-        for t in range(2, k + 1):
+        for t in range(2, k + 1) if apart else [k]:
             if k % t == 0 and m.heads % t == 0 and (parts % t == 0 or t % parts == 0):
                 b = w.batch_size * t / k
                 lack = memory_gb(problem, gpus[0], span, b, t) - gpus[0].memory_gb

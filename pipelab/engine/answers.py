@@ -5,11 +5,11 @@ from the best, why it ended and how that is said are written here once. `Result`
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from html import escape
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, number, rate
 from pipelab.engine.objective import Objective
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["Answer", "Result", "placement_in"]
+__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in"]
 
 
 class Answer(ABC):
@@ -96,8 +96,77 @@ class Answer(ABC):
         return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
+class PlanAnswer(Answer):
+    """An answer with plans: those that one engine can start, or any.
+
+    Attributes
+    ----------
+    runs_on : str
+        The engine whose plans the proof covers; empty: it covers all.
+    any_engine : function or None
+        Finds the best of all plans with the same options; None where no engine was named.
+    """
+
+    runs_on: str
+    any_engine: Callable[..., Any] | None
+
+    def cost_of_rules(self, **options: Any) -> "CostOfRules":
+        """Solve once more for any engine, and compare: what the engine's rules cost.
+
+        Parameters
+        ----------
+        **options
+            In place of those of the first call, such as `time_limit`.
+
+        Returns
+        -------
+        CostOfRules
+            `share` of what is lost, `sentence`, and `free`, the best of all plans.
+
+        Raises
+        ------
+        InvalidValue
+            The answer was not found with `runs_on`.
+        """
+        if self.any_engine is None:
+            expected = "expected an answer that was found with runs_on"
+            raise InvalidValue("cost_of_rules", [("runs_on", self.runs_on, expected)])
+        return CostOfRules(self, self.any_engine(**options))
+
+
+class CostOfRules(NamedTuple):
+    """What an engine's rules cost: the best plan that it can start, and the best of all.
+
+    Attributes
+    ----------
+    kept, free : Result or Deployment
+    """
+
+    kept: PlanAnswer
+    free: PlanAnswer
+
+    @property
+    def share(self) -> float | None:
+        """How much worse the engine's best is than the best of all, as a share of it; None without both."""
+        (value, _, least), (free, *_) = self.kept._goal, self.free._goal
+        if not value or not free:
+            return None
+        return value / free - 1 if least else 1 - value / free
+
+    @property
+    def sentence(self) -> str:
+        """The cost in words, and the best of all plans."""
+        engine, share = self.kept.runs_on, self.share
+        if share is None:
+            return f"{engine}: {self.kept.sentence} Of all plans: {self.free.sentence}"
+        text = f"{engine}'s rules cost {max(0.0, share):.1%} here"
+        if {self.kept.status, self.free.status} != {"optimal"}:
+            text += ", as far as is known"
+        return f"{text}. Of all plans: {self.free.sentence}"
+
+
 @dataclass(frozen=True, eq=False)
-class Result(Answer):
+class Result(PlanAnswer):
     """What `solve` returns.
 
     Attributes
@@ -136,6 +205,10 @@ class Result(Answer):
         maximised (objective "rate") whatever number fills it.
     batches : tuple of int
         Batch sizes among which that of `problem` was chosen; empty if it was given.
+    runs_on : str
+        The engine whose plans the proof covers; empty: it covers all.
+    any_engine : function or None
+        Solves for all plans; see `cost_of_rules`.
     """
 
     problem: Problem
@@ -153,6 +226,8 @@ class Result(Answer):
     objective: Objective | None = None
     memory_for: int | None = None
     batches: tuple[int, ...] = ()
+    runs_on: str = ""
+    any_engine: Callable[..., "Result"] | None = field(default=None, repr=False)
 
     @property
     def in_flight(self) -> int | None:
@@ -198,7 +273,8 @@ class Result(Answer):
             if goal is not None and goal.bound:
                 among = f" among placements of {goal.floor}" if goal.floor else ""
                 bound = f"; none{among} has less than {number(goal.bound)} {goal.unit}"
-            return self._none_found("placement", bound)
+            what = f"plan that {self.runs_on} can start" if self.runs_on else "placement"
+            return self._none_found(what, bound)
         head, best, limits = (
             f"{rate(given(self.throughput))}{self._in_flight}",
             "optimal",
@@ -220,8 +296,10 @@ class Result(Answer):
 
     @property
     def _among(self) -> str:
-        """The batches that the proof covers; empty if it covers the problem's own."""
-        return f" among batches of {', '.join(map(str, self.batches))}" if self.batches else ""
+        """The plans and batches that the proof covers; empty if it covers all with the problem's own batch."""
+        plans = f" among plans that {self.runs_on} can start" if self.runs_on else ""
+        batches = f" among batches of {', '.join(map(str, self.batches))}" if self.batches else ""
+        return plans + batches
 
     @property
     def _in_flight(self) -> str:
@@ -271,6 +349,7 @@ class Result(Answer):
     def _asked_for(self) -> dict:
         """What was asked for, if it was not the greatest throughput of all placements."""
         asked = {"objective": self.objective.to_dict()} if self.objective else {}
+        asked |= {"runs_on": self.runs_on} if self.runs_on else {}
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
     def to_frame(self) -> "DataFrame":

@@ -26,6 +26,7 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
+from pipelab.stage_arrays import most_gpus
 
 Verdict = Literal["yes", "no", "not answered"]
 SETS = "list limit"  # sets of classes were too many to list
@@ -75,6 +76,9 @@ def walks(
     """
     for part, stages in reach.parts():
         mosts = {**most, "stages": min(1, most.get("stages", 1))} if part.one_stage else most
+        number = most_gpus(stages.problem.costs)
+        if number < np.inf:
+            mosts = {**mosts, "gpus": min(number, mosts.get("gpus", number))}
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )

@@ -28,6 +28,7 @@ from pipelab.engine.methods.rules_of_thumb import (
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.options import check_options, refuse_training
+from pipelab.engine.runs_on import best_start
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.interrupts import noted_interrupts
@@ -57,7 +58,12 @@ OBJECTIVES: dict[str, Callable[..., Any] | None] = {
 
 @overload
 def solve(
-    problem: Problem, method: str = ..., *, objective: Literal["step_time"], **options: Any
+    problem: Problem,
+    method: str = ...,
+    *,
+    objective: Literal["step_time"],
+    runs_on: str | None = ...,
+    **options: Any,
 ) -> TrainingResult: ...
 
 
@@ -68,6 +74,7 @@ def solve(
     objective: str = ...,
     *,
     batches: Sequence[int] | None = ...,
+    runs_on: str | None = ...,
     **options: Any,
 ) -> Result: ...
 
@@ -78,6 +85,7 @@ def solve(
     objective: str = "throughput",
     *,
     batches: Sequence[int] | None = None,
+    runs_on: str | None = None,
     **options: Any,
 ) -> Any:
     """Find a placement.
@@ -103,6 +111,10 @@ def solve(
         proven by a search of their own, whatever the method.
     batches : sequence of int, optional
         Batch sizes among which the best is chosen; by default the problem's own.
+    runs_on : str, optional
+        An engine of `settings`: the best of the plans that it can start, proven by "auto" or "aggregated". The result
+        is of the problem in which GPUs of a stage cut its layers; its `cost_of_rules()` says what that engine's
+        rules cost.
     **options
         Those below that the method takes, and its own; see its docstring.
 
@@ -152,9 +164,18 @@ def solve(
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})
         ask = partial(_answer, method, objective, function)
-        if batches is not None:
-            return best_batch(problem, batches, ask, options)
-        return ask(problem, options)
+        if runs_on is not None:
+            if method not in ("auto", "aggregated"):
+                expected = "expected 'auto' or 'aggregated', which prove what is best on an engine"
+                raise InvalidValue("solve", [("method", method, expected)])
+            ask = partial(best_start, runs_on, ask)
+        found = (
+            ask(problem, options) if batches is None else best_batch(problem, batches, ask, options)
+        )
+        if runs_on is not None:
+            free = partial(solve, problem, method, objective, batches=batches, **options)
+            found = replace(found, any_engine=free)
+        return found
 
 
 def _answer(

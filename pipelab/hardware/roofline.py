@@ -75,6 +75,10 @@ class Roofline:
     tensor_parallel : bool
         Whether the GPUs of a stage that share a node, and are identical (`GPU`), may also cut
         each layer among them.
+    copies : bool
+        Whether the GPUs of a stage may each hold all its layers and share the batch. Without, all of
+        them cut every layer among them, and a stage whose GPUs cannot do that has no rate; engines
+        start no other stages (`pl.settings`).
     prefer : {"rate", "time"}
         Which of the execution modes that fit in memory a stage runs in: the one with the
         highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
@@ -152,6 +156,7 @@ class Roofline:
     hop_latency_s: NotNegative = 1e-5
     memory_share: Share = 0.9
     tensor_parallel: Flag = True
+    copies: Flag = True
     prefer: Literal["rate", "time"] = "rate"
 
     nodes_matter_alone = True  # identical nodes are interchangeable: see `stage_arrays`
@@ -684,7 +689,8 @@ class Candidates:
         in_a_node = [bool(kind.node) for kind in self.kinds]
         sizes = {int(n) for n in self.composition[alone][:, in_a_node].ravel() if n > 1}
         divisors = {t for n in sizes for t in range(2, n + 1) if n % t == 0}
-        return sorted(t for t in divisors if can_cut(self.demand.model, t))
+        chosen = divisors if self.costs.copies else sizes
+        return sorted(t for t in chosen if can_cut(self.demand.model, t))
 
     def best(self, shared: np.ndarray) -> Table:
         """Per stage the preferred mode among those that fit; if none fits, the one that lacks least memory.
@@ -692,6 +698,8 @@ class Candidates:
         `shared` is the batch of every GPU where all hold their layers whole, from `shared_batches`.
         """
         best = self._table(shared, 1)
+        if not self.costs.copies:
+            return self._all_cut(best)
         limit = np.array([kind.memory_gb for kind in self.kinds])[None, :, None] * MEMORY_SLACK
         for t in self.degrees():
             rows = self._can_be_cut(t)
@@ -699,6 +707,17 @@ class Candidates:
             cut = own._table(own.groups(t), t)
             best.put(rows, best.take(rows).or_better(cut, limit, self.costs.prefer))
         return best
+
+    def _all_cut(self, one: Table) -> Table:
+        """Stages of one GPU as they are, and larger ones whose GPUs all cut every layer; others have no rate."""
+        size = self.composition.sum(axis=1)
+        one.rate[size > 1], one.seconds[size > 1] = 0.0, np.inf
+        for t in self.degrees():
+            rows = self._can_be_cut(t)
+            rows = rows[size[rows] == t]
+            own = replace(self, composition=self.composition[rows])
+            one.put(rows, own._table(own.groups(t), t))
+        return one
 
     def shared_batches(self, batch_split: str) -> np.ndarray:
         """Sequences for a GPU of each kind: (C, 1, 1) in equal shares, (C, K, U) by speed."""
@@ -894,11 +913,13 @@ def _stages(
     demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
     # Serving may prefer to share the batch where training has to cut layers, and so may this.
-    shared = {1: batch}
+    shared = {1: batch} if costs.copies or len(gpus) == 1 else {}
     kinds = tuple(dict.fromkeys(gpus))
     counts = np.array([[gpus.count(kind) for kind in kinds]])
     for t in Candidates(costs, demand, kinds, counts, span).degrees():
         shared[t] = (load.batch_size * t / len(gpus),) * len(gpus)
+    if not shared:  # GPUs that share no batch and cannot cut layers are no stage
+        return np.full((len(TrainingCost._fields), *np.shape(span.layers)), np.inf)
     modes, busy = [], []
     for t, shares in shared.items():
         whole = [float(whole_sequences(share)) for share in shares]

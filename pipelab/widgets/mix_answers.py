@@ -80,7 +80,8 @@ def answer(
     if (known := kept(mix)) is not None:
         return known
     begun = problem_of(mix)
-    result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, batches=mix.batches)
+    options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
+    result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, **options)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
     found = Answer(mix, problem, result, rules)
@@ -92,13 +93,15 @@ def deployments(
     found: Answer, stop: threading.Event, limit_s: float
 ) -> Iterator[Deployment | PipelabError]:
     """Yield the best deployment of an answer's problem: a first one, then what is proven in time."""
-    key = "deployment", found.mix
+    mix = found.mix
+    key = "deployment", mix
     if (known := kept(key)) is not None:
         yield known
         return
     for seconds in (FIRST_S, limit_s):
         try:
-            best = deploy(found.problem, batches=found.mix.batches, time_limit=seconds, stop=stop)
+            options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
+            best = deploy(found.problem, time_limit=seconds, stop=stop, **options)
         except PipelabError as error:
             yield error
             return
@@ -140,11 +143,18 @@ def one_more(
 def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterator[str]:
     """Whether another plan is better where GPU types are off by as much as predictions are; nothing if stopped.
 
+    Of plans that an engine can start, what its rules cost instead.
+
     Parameters
     ----------
     budget_s : float
         Seconds for every type of GPU, faster or slower.
     """
+    if found.mix.runs_on is not None:
+        cost = found.result.cost_of_rules(stop=stop, time_limit=budget_s)
+        if not stop.is_set():
+            yield cost.sentence
+        return
     band = expected_of(found.problem, found.result.evaluation)
     if band is None or found.result.status != "optimal" or not band.within or stop.is_set():
         return

@@ -8,7 +8,7 @@ from typing import Any
 import ipywidgets as widgets
 
 from pipelab.widgets.explorer_parts import ControlPanel, choice, integer, menu
-from pipelab.widgets.mix_values import Mix, beginning, cost_models, sources, types_of
+from pipelab.widgets.mix_values import Mix, beginning, cost_models, engines, sources, types_of
 
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
@@ -28,7 +28,15 @@ _CHOSEN = 0  # batch, in flight: chosen with the placement
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
 _FEW = 3  # controls of the simple preset
 # Fields of a mix whose controls have the same values.
-_AS_SHOWN = ("phase", "context", "gpus_per_node", "gpus_per_stage", "batch_split", "costs")
+_AS_SHOWN = (
+    "phase",
+    "context",
+    "gpus_per_node",
+    "gpus_per_stage",
+    "batch_split",
+    "costs",
+    "runs_on",
+)
 
 
 class MixControls:
@@ -65,10 +73,12 @@ class MixControls:
         self.gpus_per_node = choice("nodes of … GPUs", _nodes(mix))
         self.in_flight = integer("in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
         self.gpus_per_stage = integer("GPUs per stage, up to", 1, 8)
+        self.runs_on = menu("runs on", options=[("any plan", None), *((e, e) for e in engines())])
         self.counts: dict[str, widgets.IntSlider] = {}
         self._gpus = widgets.VBox(layout={"margin": "0"})
         workload = [self.phase, self.batch, self.context, self.in_flight]
         stages = [self.network, self.gpus_per_node, self.gpus_per_stage, self.batch_split]
+        stages.append(self.runs_on)
         groups = {
             "Cluster": [self._gpus],
             "Model and workload": [self.source, self.costs, *workload],

@@ -286,7 +286,7 @@ def explore_mix(
     **values
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
         (tokens), in_flight (None: chosen with the placement), network_gb_per_s (GB/s; None: a
-        case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs.
+        case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
         (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
         for GPUs with coefficients in the write-up.

@@ -30,6 +30,7 @@ def headline(found: Answer) -> tuple[str, str]:
         return f"{name}: {outcome_of(result).word}, no placement found yet", ""
     far = f", the best may be up to {result.gap:.0%} faster" if result.gap is not None else ""
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
+    proof += f" for {result.runs_on}" if result.runs_on else ""
     stages = counted(len(result.placement), "stage")
     batch = f"a batch of {found.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"

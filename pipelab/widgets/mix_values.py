@@ -9,6 +9,7 @@ from pipelab.cluster import Cluster
 from pipelab.display import listed
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Later, Positive, checked, whole_number
+from pipelab.hardware.engine_rules import known_rules, rules_of
 from pipelab.hardware.known_clusters import cluster_of_counts
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.known_models import load_model, models
@@ -60,6 +61,8 @@ class Mix:
     batch_split : "even" or "balanced"
     costs : str, optional
         One of `cost_models(source)`, the first by default.
+    runs_on : str or None
+        Only plans that this engine can start; None: any plan.
 
     Raises
     ------
@@ -79,9 +82,12 @@ class Mix:
     gpus_per_stage: Count = 1
     batch_split: Literal["even", "balanced"] = "even"
     costs: Annotated[str, Later] = cast(str, None)
+    runs_on: str | None = None
 
     def __post_init__(self) -> None:
         known = cost_models(self.source)
+        if self.runs_on is not None:
+            rules_of(self.runs_on)
         if self.costs is None:
             object.__setattr__(self, "costs", known[0])
         if self.costs not in known:
@@ -112,6 +118,11 @@ class Mix:
 def sources() -> tuple[str, ...]:
     """Return everything a mix can be about: the bundled cases, smallest first, then the models."""
     return (*_cases(), *models().index)
+
+
+def engines() -> tuple[str, ...]:
+    """Return the engines that serve: those on which a mix may be asked to run."""
+    return tuple(name for name, rules in known_rules().items() if not rules.trains)
 
 
 _cases = cache(cases)
@@ -232,10 +243,11 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     """
     script, _ = script_of(mix)
     chosen = "" if mix.batches is None else f", batches={mix.batches}"
+    chosen += "" if mix.runs_on is None else f", runs_on={mix.runs_on!r}"
     script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
     if placement is not None:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
-        problem = "problem" if mix.batches is None else "result.problem"
+        problem = "problem" if not chosen else "result.problem"
         script.lines.append(f"placement = pl.Placement.of({parts!r})")
         script.lines.append(f"score = pl.score({problem}, placement, result)")
     return script.code

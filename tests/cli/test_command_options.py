@@ -309,6 +309,21 @@ def test_settings_of_a_model_and_of_its_plan(run, tmp_path):
     assert f"VLLM_PP_LAYER_PARTITION={','.join(map(str, layers))}\n" in direct[1]
 
 
+def test_the_best_plan_that_an_engine_can_start(run, tmp_path):
+    plan = tmp_path / "plan.json"
+    mixed = ("--model", "Llama-3-70B", "--gpus", "a100=4,l4=4", "--batch", "16")
+    status, out, _ = run("solve", *mixed, "--runs-on", "vLLM", "--output", plan)
+    assert status == 0
+    assert "among plans that vLLM can start" in out
+    assert "vLLM's rules cost " in out
+    assert run("settings", plan, *mixed, "--engine", "vLLM")[0] == 0
+    assert run("settings", *mixed, "--engine", "vLLM")[0] == 0
+    assert run("solve", *mixed, "--runs-on", "vLLM", "--json")[1].count("runs_on") == 1
+    status, _, err = run("solve", *mixed, "--runs-on", "vllm")
+    assert status == 2
+    assert "did you mean 'vLLM'" in err
+
+
 NAMES = {
     "h100": ("H100-SXM", "h100 is taken for H100-SXM, of H100-SXM, H100-PCIe"),
     "A100": ("A100-SXM-80", "of A100-SXM-40, A100-SXM-80, A100-PCIe-80"),

@@ -29,10 +29,16 @@ def test_parameters_equal_the_published_totals():
     assert pl.load_model("DeepSeek-V3").parameters(active=True) == pytest.approx(36.6e9, rel=2e-3)
 
 
+def _without_copies(problem, seed):
+    """Every third problem with GPUs that never share a stage's batch."""
+    costs = dataclasses.replace(problem.costs, copies=bool(seed % 3))
+    return dataclasses.replace(problem, costs=costs)
+
+
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(60))
 def test_every_stage_is_what_the_formulas_say(seed):
-    problem = roofline_oracle.random_problem(seed)
+    problem = _without_copies(roofline_oracle.random_problem(seed), seed)
     gpus, layers = problem.cluster.gpus, problem.model.layers
     sets = [
         s
@@ -52,8 +58,8 @@ def test_every_stage_is_what_the_formulas_say(seed):
                 for need, g in zip(cost.memory_gb, chosen, strict=True)
             )
             expected = roofline_oracle.stage(problem, chosen, span)
-            assert fits == (expected is not None)
-            if fits:
+            assert (fits and cost.throughput > 0) == (expected is not None)
+            if fits and cost.throughput > 0:
                 assert cost.throughput == pytest.approx(expected, rel=1e-9)
                 turn = roofline_oracle.way(problem, chosen, span)[1]
                 assert cost.pass_seconds == pytest.approx(turn, rel=1e-9)
@@ -62,7 +68,8 @@ def test_every_stage_is_what_the_formulas_say(seed):
                     assert need == pytest.approx(
                         roofline_oracle.memory_gb(problem, gpu, span, b, cost.degree), rel=1e-7
                     )
-            else:  # what is reported as missing is what the best mode lacks
+            elif list(roofline_oracle.ways(problem, chosen, span)):
+                # what is reported as missing is what the best mode lacks
                 lack = max(
                     need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True)
                 )
@@ -72,7 +79,7 @@ def test_every_stage_is_what_the_formulas_say(seed):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_tables_are_the_stages(seed):
-    problem = roofline_oracle.random_problem(seed)
+    problem = _without_copies(roofline_oracle.random_problem(seed), seed)
     model, kinds = problem.model, problem.cluster.kinds
     mixtures = compositions(problem, kinds, problem.cluster.kind_count.tolist())
     tables = stage_tables(
@@ -99,7 +106,7 @@ def test_tables_are_the_stages(seed):
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_aggregated_equals_brute_force(seed):
-    problem = roofline_oracle.random_problem(seed, layers=5)
+    problem = _without_copies(roofline_oracle.random_problem(seed, layers=5), seed)
     best, result = oracle.best(problem), pl.solve(problem, "aggregated", "rate")
     if best is None:
         assert result.status == "infeasible"

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.hardware import engine_rules as rules
 from pipelab.io.serving import demands
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
@@ -166,15 +167,15 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
         assert (done.returncode, done.stderr) == (0, "")
 
 
-PROGRAMS = ("vllm", "ray", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
+PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
-[ "${{1:-}}" = -c ] && [ $# -eq 2 ] && {{ echo 99; exit; }}  # the question how many GPUs have joined
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
 {{
-  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES ${{RAY_OVERRIDE_NODE_ID_FOR_TESTING:-}}"
+  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
   printf '  %s\\n' "$@"
-  for each; do case "$each" in *.yaml | *.json | *.csv) cat "$each" ;; esac; done
+  for each; do case "$each" in *.yaml | *.json | *.csv | *.py) cat "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
+sleep "${{LINGER:-0}}"  # where several run on a host, none ends before the others began
 """
 
 
@@ -234,7 +235,7 @@ LAUNCHED = {
     "SGLang": (2, 2, ["python3"], ["-m", "sglang.launch_server", "--model-path", "my model"]),
     "TensorRT-LLM": (2, 1, ["trtllm-serve"], ["my model"]),
     "llama.cpp": (1, 2, ["ggml-rpc-server", "llama-server"], ["-m", "my model"]),
-    "transformers": (1, 1, ["python3"], ["-c"]),
+    "transformers": (1, 1, ["python3"], ["my model"]),
     "Megatron": (2, 2, ["torchrun"], ["/m/pretrain_gpt.py"]),
     "torchtitan": (2, 2, ["torchrun"], ["-m", "torchtitan.train", "--module", "llama3"]),
 }
@@ -286,61 +287,128 @@ def test_vllm_on_one_host(run, three):
     ]  # fmt: skip
 
 
-def _rays_order(workers, driver):
-    """`get_bundles_sorted_by_node` of vLLM by Ray's node ids; inside a host GPUs ascend."""
-    return sorted(workers, key=lambda w: (w[0] != driver, w[0], w[1]))
+def _vllms_ranks(arguments):
+    """`MultiprocExecutor` of vLLM: the ranks of a start, in the order of its GPUs."""
+    nodes, node = (int(_after(arguments, f"--{name}")) for name in ("nnodes", "node-rank"))
+    assert ("--headless" in arguments) == (node > 0)
+    sizes = (f"--{name}-parallel-size" for name in ("pipeline", "tensor"))
+    own, left = divmod(np.prod([int(_after(arguments, size)) for size in sizes]), nodes)
+    assert not left
+    return [own * node + i for i in range(own)]
 
 
-def test_vllm_over_ray_numbers_hosts_as_the_plan_does(run, three):
-    problem, plan = three
-    found = pl.settings(problem, plan, "vLLM")
-    hosts = ["10.0.0.9", "10.0.0.30", "10.0.0.2"]
-    started = []
-    for number in (3, 2, 1):
-        done, calls = run(found, str(number), HOSTS=" ".join(hosts))
+def _sglangs_ranks(arguments):
+    """`_calculate_rank_ranges` of SGLang, and the GPU that it gives to every rank."""
+    names = ("pp-size", "tp-size", "nnodes", "node-rank")
+    pp, tp, nodes, node = (int(_after(arguments, f"--{name}")) for name in names)
+    stages, starts = max(pp // nodes, 1), max(nodes // pp, 1)
+    own = tp // starts
+    first = node % starts * own
+    gpus = {
+        (s % stages) * own + r % own: s * tp + r
+        for s in range(stages * (node // starts), stages * (node // starts + 1))
+        for r in range(first, first + own)
+    }
+    return [gpus[i] for i in range(len(gpus))]
+
+
+def _torchruns_ranks(arguments):
+    """Static rendezvous of torchrun: ranks are counted start by start."""
+    assert int(_after(arguments, "--nnodes")) > int(_after(arguments, "--node-rank"))
+    own = int(_after(arguments, "--nproc-per-node"))
+    return [own * int(_after(arguments, "--node-rank")) + i for i in range(own)]
+
+
+RANKS = {
+    "vLLM": _vllms_ranks,
+    "SGLang": _sglangs_ranks,
+    "Megatron": _torchruns_ranks,
+    "torchtitan": _torchruns_ranks,
+}
+
+
+def _started(run, found, engine, hosts):
+    """The place of every rank, by the engine's own rule, as (host, GPU as that host counts); and all arguments."""
+    places, asked = {}, []
+    for number in range(1, hosts + 1):
+        names = " ".join(f"h{i}" for i in range(1, hosts + 1))
+        done, calls = run(found, str(number), HOSTS=names, LINGER="0.3")
         assert done.returncode == 0, done.stderr
-        (program, gpus, node_id), ray = calls[0][0].split(), calls[0][1]
-        assert (program, len(node_id)) == ("ray", 56)
-        started += [(node_id, int(gpu)) for gpu in gpus.split(",")]
-        assert f"--node-ip-address={hosts[number - 1]}" in ray
-        assert ("--head" in ray) == (number == 1)
-        assert ("--address=10.0.0.9:6379" in ray) == (number > 1)
-    assert calls[1][0].startswith("vllm 0 ")
-    assert "ray" in calls[1][1]
-    order = [(int(node_id, 16), gpu) for node_id, gpu in _rays_order(started, started[-1][0])]
-    # The four A10G are equal, so that the plan's 3, 5, 4, 6 may ascend.
-    assert order == [(1, 0), (2, 0), (2, 1), (3, 0), (3, 1), (3, 2), (3, 3)]
-    assert found.hosts[2].gpus == (0, 1, 2, 3)
-    assert "stage 5: layers 24–26 on 1 × A10G: GPU 1 of host 3 = big" in found.script
+        for name, arguments in calls:
+            ranks, gpus = RANKS[engine](arguments), name.split()[1].split(",")
+            assert len(ranks) == len(gpus)
+            places |= {r: (number, int(gpu)) for r, gpu in zip(ranks, gpus, strict=True)}
+            asked.append(arguments)
+    return [places[r] for r in range(len(places))], asked
 
 
-def test_vllm_over_ray_refuses_orders_that_ray_does_not_keep(run, three):
-    problem, _ = three
-    falling = pl.Placement.of([(3, (0,)), (3, (3,)), (3, (4,)), (3, (5,)), (3, (6,)), (17, (1,))])
-    assert [len(host.gpus) for host in pl.settings(problem, falling, "vLLM").hosts] == [1, 4, 1]
-    gpus = (pl.GPU("T4", 16), pl.GPU("L40S", 48), pl.GPU("L40S", 48))
-    one = replace(problem, cluster=pl.Cluster(gpus, np.full((3, 3), 10.0)))
-    back = pl.Placement.of([(16, (1,)), (4, (0,)), (12, (2,))])
-    with pytest.raises(pl.errors.NotApplicable, match="in the order of its GPUs, which differ"):
-        pl.settings(one, back, "vLLM", hosts=["a", "a", "b"])
+@pytest.mark.parametrize("engine", RANKS)
+def test_ranks_lie_where_the_plan_has_them(run, engine):
+    """Stages come back to a host, in another order than its GPUs, and hosts have different numbers of them."""
+    problem = _free(4, 5, ["a", "a", "a", "b", "b"])
+    plan = pl.Placement.of([(1, (g,)) for g in (2, 3, 0, 1)])
+    places, asked = _started(run, pl.settings(problem, plan, engine), engine, 2)
+    assert places == [(1, 2), (2, 0), (1, 0), (1, 1)]
+    if engine == "SGLang":  # two on one host
+        assert len({_after(arguments, "--port") for arguments in asked}) == 4
 
 
-def test_vllm_needs_no_ray_where_hosts_are_equal(run):
-    """Rank r · 2 + i is the i-th visible GPU of host r, as `MultiprocExecutor` has it."""
-    problem = _free(8, 4, ["a", "a", "b", "b"])
-    plan = pl.Placement.of([(n, (g,)) for n, g in [(3, 1), (1, 0), (2, 2), (2, 3)]])
-    found, ranks = pl.settings(problem, plan, "vLLM"), []
-    for node in (0, 1):
-        done, ((name, arguments),) = run(found, str(node + 1), "--port", "80", HOSTS="x y")
-        assert done.returncode == 0, done.stderr
-        assert name.startswith("vllm ")
-        ranks += [(node, int(gpu)) for gpu in name.split()[1].split(",")]
-        told = [_after(arguments, f"--{o}") for o in ("nnodes", "node-rank", "master-addr")]
-        assert told == ["2", str(node), "x"]
-        assert _after(arguments, "--distributed-executor-backend") == "mp"
-        assert ("--headless" in arguments) == (node > 0)  # of which only the first has a server
-        assert arguments[-2:] == ["--port", "80"]
-    assert ranks == [(0, 1), (0, 0), (1, 0), (1, 1)]
+@pytest.mark.slow
+@pytest.mark.parametrize("case", range(6))
+@pytest.mark.parametrize("engine", RANKS)
+def test_ranks_lie_where_random_plans_have_them(run, engine, case):
+    rng = np.random.default_rng(case)
+    nodes = np.repeat(["a", "b", "c"], rng.integers(1, 7, 3)).tolist()
+    size = int(rng.integers(1, 4))
+    cluster = pl.Cluster(
+        tuple(pl.GPU("H100-SXM", 80, node=name, node_gb_per_s=450) for name in nodes),
+        np.full((len(nodes), len(nodes)), 25.0),
+    )
+    model = pl.load_model("Llama-3-8B")
+    if size == 3:
+        model = pl.load_model("Phi-3-mini") if "Phi-3-mini" in pl.hardware.models().index else model
+        size = 2
+    problem = pl.Problem(
+        cluster, model, pl.Workload(100, 4, "decode"), pl.Roofline(), max_gpus_per_stage=6
+    )
+    stages = [
+        tuple(own[i : i + size])
+        for name in "abc"
+        for own in [rng.permutation([g for g, n in enumerate(nodes) if n == name]).tolist()]
+        for i in range(0, len(own) - size + 1, size)
+    ]
+    stages = [stages[i] for i in rng.permutation(len(stages))]
+    cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 32), len(stages) - 1, False)), 32]).tolist()
+    plan = pl.Placement.of(zip(cuts, stages, strict=True))
+    found = pl.settings(problem, plan, engine)
+    used = len(found.hosts)
+    if used == 1:
+        assert found.hosts[0].gpus == tuple(g - nodes.index(nodes[g]) for g in plan.gpus)
+        return
+    order = list(dict.fromkeys(nodes[g] for g in plan.gpus))
+    wanted = [(order.index(nodes[g]) + 1, g - nodes.index(nodes[g])) for g in plan.gpus]
+    assert _started(run, found, engine, used)[0] == wanted
+
+
+def test_vllm_over_hosts(run, three):
+    found = pl.settings(*three, "vLLM")
+    done, calls = run(found, "2", "--port", "80", HOSTS="x y z", LINGER="0.3")
+    assert done.returncode == 0, done.stderr
+    assert sorted(name for name, _ in calls) == ["vllm 0", "vllm 1"]
+    for node, (_, arguments) in enumerate(sorted(calls), start=1):
+        assert _after(arguments, "--nnodes") == "7"
+        assert _after(arguments, "--node-rank") == str(node)
+        assert _after(arguments, "--master-addr") == "x"
+        assert arguments[-3:] == ["--headless", "--port", "80"]
+    assert "stage 5: layers 24–26 on 1 × A10G: GPU 2 of host 3 = big" in found.script
+
+
+def test_what_ends_one_start_ends_the_others_of_its_host(run, three):
+    """The status is that of the one that ended."""
+    found = pl.settings(*three, "vLLM")
+    broken = replace(found, script=found.script.replace("vllm serve", "vllm_of_old serve", 1))
+    done, _ = run(broken, "3", HOSTS="x y z", LINGER="30")
+    assert done.returncode == 127
 
 
 def test_a_script_wants_its_hosts(run, three):
@@ -356,43 +424,23 @@ def test_a_script_wants_its_hosts(run, three):
         assert (done.returncode != 0, calls) == (True, [])
         assert message in done.stderr
     known = pl.settings(*three, "vLLM", hosts=["a", "b", "b", "c", "c", "c", "c"])
-    assert run(known, "2")[1][0] == (
-        f"ray 0,1 {2:056x}", ["start", "--address=a:6379", "--node-ip-address=b", "--block"],
-    )  # fmt: skip
+    assert _after(run(known, "2", LINGER="0.3")[1][0][1], "--master-addr") == "a"
     assert "mid $(x)" in found.script  # in a comment
 
 
-def test_sglang_takes_equal_hosts(run, three):
-    with pytest.raises(
-        pl.errors.NotApplicable, match=r"\(1, 2, 4\): SGLang: expected as many GPUs"
-    ):
-        pl.settings(*three, "SGLang")
+def test_hosts_with_as_many_gpus_have_one_start_each(run):
     problem, stages = _free(8, 4, ["a", "a", "b", "b"]), [(3, 1), (1, 0), (2, 2), (2, 3)]
-    found = pl.settings(problem, pl.Placement.of([(n, (g,)) for n, g in stages]), "SGLang")
-    ranks = {}
-    for node in (0, 1):
-        done, ((name, arguments),) = run(found, str(node + 1), HOSTS="x y")
-        assert done.returncode == 0, done.stderr
-        assert _after(arguments, "--dist-init-addr") == "x:20000"
-        assert _after(arguments, "--pp-max-micro-batch-size") == "2"
-        pp, nodes = int(_after(arguments, "--pp-size")), int(_after(arguments, "--nnodes"))
-        assert int(_after(arguments, "--node-rank")) == node
-        for rank in range(pp // nodes * node, pp // nodes * (node + 1)):  # _calculate_rank_ranges
-            ranks[rank] = (node, int(name.split()[1].split(",")[rank % (pp // nodes)]))
-    assert [ranks[r] for r in range(4)] == [(0, 1), (0, 0), (1, 0), (1, 1)]
-
-
-def test_megatron_starts_as_many_ranks_as_a_host_has_gpus(run, three):
-    found = pl.settings(*three, "Megatron")
-    for number, count in ((1, "1"), (2, "2"), (3, "4")):
-        _, ((name, arguments),) = run(found, str(number), "--seq-length", "8", HOSTS="x y z")
-        assert name.startswith("torchrun ")
-        assert _after(arguments, "--nproc-per-node") == count
-        assert _after(arguments, "--node-rank") == str(number - 1)
-        assert _after(arguments, "--pipeline-model-parallel-layout") == (
-            "Et*3|t*9|t*8|t*3|t*3|t*3|t*3L"
-        )
-        assert arguments[-2:] == ["--seq-length", "8"]
+    plan = pl.Placement.of([(n, (g,)) for n, g in stages])
+    for engine in RANKS:
+        found = pl.settings(problem, plan, engine)
+        assert len(found.script.split("wait -n")) == 2
+        places, asked = _started(run, found, engine, 2)
+        assert places == [(1, 1), (1, 0), (2, 0), (2, 1)]
+        assert len(asked) == 2
+    arguments = pl.settings(problem, plan, "SGLang").arguments
+    assert _after(arguments, "--pp-max-micro-batch-size") == "2"
+    arguments = pl.settings(problem, plan, "Megatron").arguments
+    assert _after(arguments, "--pipeline-model-parallel-layout") == "Et*3|t|t*2|t*2L"
 
 
 @pytest.fixture(scope="module")
@@ -623,9 +671,6 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     _, calls = run(again, "1", HOSTS="x y")
     assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
     assert sorted(name for name, _ in calls) == ["ggml-rpc-server 0", "llama-server 1"]
-    for engine in ("vLLM", "SGLang", "Megatron", "torchtitan"):
-        with pytest.raises(pl.errors.NotApplicable, match="stage 3 is on 'a' again"):
-            pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), engine)
 
 
 def test_tensorrt_llm_reads_its_options_from_a_file(run, three):
@@ -652,15 +697,48 @@ def test_transformers_takes_its_map_from_a_file(run, three):
     done, ((name, arguments),) = run(found, "Who are you?", "And I?")
     assert done.returncode == 0, done.stderr
     assert name == "python3 0,1,2,3,5,4,6"
-    assert [found.arguments[1], "my model"] == [arguments[-1], arguments[-5]]
-    assert arguments[-3:-1] == ["Who are you?", "And I?"]
-    program = "\n".join(arguments[1:-5])
+    assert arguments[1] == "my model"
+    assert arguments[3:5] == ["Who are you?", "And I?"]
+    assert found.arguments[1] == arguments[-1]
+    program = "\n".join(arguments[5:-1])
     compile(program, "program", "exec")
     assert 'dtype="float16"' in program  # a T4 among them
     pair = _free(4, 2)
     cut = replace(pair, max_gpus_per_stage=2)
     with pytest.raises(pl.errors.NotApplicable, match="hold 2 copies"):
         pl.settings(cut, pl.Placement.of([(4, (0, 1))]), "transformers")
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "transformers"])
+def test_one_stage_is_cut_by_all_its_gpus(run, engine):
+    cluster = pl.load_cluster("tandemn-measured")
+    problem = pl.Problem(
+        cluster,
+        pl.load_model("Llama-3-8B"),
+        pl.Workload(100, 8, "decode"),
+        pl.Roofline(),
+        max_gpus_per_stage=4,
+    )
+    found = pl.settings(problem, pl.Placement.of([(32, (0, 1, 2, 3))]), engine)
+    done, ((name, arguments),) = run(found, "Who are you?")
+    assert done.returncode == 0, done.stderr
+    program, gpus = name.split()
+    assert gpus == "0,1,2,3"
+    if engine == "llama.cpp":
+        assert program == "llama-server"
+        assert _after(arguments, "-sm") == "tensor"
+        assert _after(arguments, "-ts") == "1,1,1,1"
+        assert _after(arguments, "-ngl") == "33"
+        return
+    assert program == "torchrun"
+    assert _after(arguments, "--nproc-per-node") == "4"
+    assert arguments[3:5] == ["my model", "Who are you?"]
+    text = "\n".join(arguments[5:])
+    compile(text, "program", "exec")
+    assert "DistributedConfig(tp_size=4)" in text
+    two = pl.Placement.of([(16, (0, 1)), (16, (2, 3))])
+    with pytest.raises(pl.errors.NotApplicable, match="or one stage on one host: a device map"):
+        pl.settings(problem, two, engine)
 
 
 def test_data_types_follow_the_oldest_gpu_and_the_model(three):
@@ -747,10 +825,10 @@ def test_what_no_engine_does_is_refused_with_the_reason(tiny):
     with pytest.raises(pl.errors.NotApplicable, match="one GPU in every stage"):
         pl.settings(nodes, even, "llama.cpp")
     assert pl.settings(nodes, even, "SGLang").tensor_parallel_size == 2
-    many = _free(20, 17)
-    with pytest.raises(pl.errors.NotApplicable, match=r"stages = 17: .*at most 16"):
+    many = _free(20, 16)
+    with pytest.raises(pl.errors.NotApplicable, match=r"GPUs = 16: .*at most 15"):
         pl.settings(
-            many, pl.Placement.of([(1, (g,)) for g in range(16)] + [(4, (16,))]), "llama.cpp"
+            many, pl.Placement.of([(1, (g,)) for g in range(15)] + [(5, (15,))]), "llama.cpp"
         )
 
 
@@ -762,24 +840,20 @@ def test_a_rule_that_an_engine_does_not_have_is_not_asked(three, monkeypatch):
     makers = pl.Cluster((pl.GPU("MI300X", 24), pl.GPU("RTX4090", 24)), np.full((2, 2), 5.0))
     halves = pl.Placement.of([(16, (0,)), (16, (1,))])
     pairs = pl.Placement.of([(16, (0, 1)), (16, (4, 5))])
-    back = pl.Placement.of([(8, (0,)), (8, (4,)), (8, (1,)), (8, (5,))])
     for rule, engine, one, placement in (
         ("equal_stages", "vLLM", nodes, pl.Placement.of([(16, (0, 1, 2, 3)), (16, (4, 5))])),
         ("one_maker", "vLLM", replace(problem, cluster=makers), halves),
-        ("one_gpu_stages", "llama.cpp", nodes, pairs),
+        ("cut_alone", "llama.cpp", nodes, pairs),
         ("one_host", "TensorRT-LLM", problem, plan),
-        ("hosts_in_order", "Megatron", nodes, back),
-        ("equal_hosts", "SGLang", problem, plan),
     ):
         made = EnginePlan.of(one, placement, engine, None)
         with pytest.raises(pl.errors.NotApplicable):
             demands.check(made)
-        own = demands.engine_rules()[engine]
-        free = {engine: replace(own, **{rule: False})}
+        free = {engine: replace(rules.rules_of(engine), **{rule: False})}
         with monkeypatch.context() as patched:
-            patched.setattr(demands, "engine_rules", lambda free=free: free)
+            patched.setattr(rules, "known_rules", lambda free=free: free)
             demands.check(made)
-    assert all(one.source for one in demands.engine_rules().values())
+    assert all(one.source for one in rules.known_rules().values())
 
 
 def test_other_makers_gpus(three):

@@ -67,6 +67,10 @@ STATES = [
         "Llama-3-70B", {"A100-SXM-40": 24, "L4": 0}, phase="decode", batch=32, gpus_per_node=8,
         gpus_per_stage=8,
     ),
+    beginning(
+        "Llama-3-70B", {"A100-SXM-80": 4, "L4": 4}, phase="decode", batch=16, gpus_per_node=4,
+        gpus_per_stage=4, runs_on="vLLM",
+    ),
 ]  # fmt: skip
 
 
@@ -86,6 +90,22 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
     for rule in found.baselines:
         assert rule.throughput == pl.solve(found.problem, rule.name).throughput
         assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
+
+
+def test_the_best_plan_of_an_engine_has_its_cost_said():
+    mix = STATES[-1]
+    found = answer(mix)
+    assert headline(found)[0].endswith("proven optimal for vLLM")
+    (sentence,) = plan_within(found, threading.Event(), 30)
+    assert sentence.startswith("vLLM's rules cost ")
+    free = answer(dataclasses.replace(mix, runs_on=None)).result
+    assert f"{1 - found.result.throughput / free.throughput:.1%}" in sentence
+    controls = MixControls(mix, lambda: None)
+    assert controls.mix == mix
+    controls.runs_on.value = None
+    assert controls.mix.runs_on is None
+    with pytest.raises(pl.errors.UnknownName, match="there is no engine 'vllm'"):
+        dataclasses.replace(mix, runs_on="vllm")
 
 
 def test_the_batch_is_chosen_where_none_is_given():
@@ -608,7 +628,7 @@ def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
             "in flight (0: chosen)",
         ],
         "Network and stages": ["network, any to any",
-            "nodes of … GPUs", "GPUs per stage, up to", "batch is split"],
+            "nodes of … GPUs", "GPUs per stage, up to", "batch is split", "runs on"],
     }  # fmt: skip
     assert shown(simple.panel) == ["A100", "V100", "H100"]
     assert simple.controls.mix == every.controls.mix

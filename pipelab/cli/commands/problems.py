@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 _PLAN = ".json"
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
+RunsOn = Annotated[
+    Text, option("The best plan that this engine can start, and what its rules cost; see settings.")
+]
 Plan = Annotated[Text, option("Write the whole plan, rates included, to this .json file.")]
 Table = Annotated[Text, option("Write the table to this CSV file, too.")]
 
@@ -51,6 +54,7 @@ def solve(
     recompute: Annotated[
         Text, option("In training: none (the default), selective, full or auto.")
     ] = None,
+    runs_on: RunsOn = None,
     form: Annotated[Text, option("With --method joint: written or tight.")] = None,
     time_limit: Annotated[
         Real, option("Seconds; the best placement by then is kept.", min=0)
@@ -71,6 +75,7 @@ def solve(
         json_path("save", output)  # refused before the search, not after it
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
+    options |= {"runs_on": runs_on}
     options = {name: value for name, value in options.items() if value is not None}
     problem = context.obj.problem(case)
     result = run(problem, method, objective or objective_of(problem), **options)
@@ -78,6 +83,8 @@ def solve(
         print(json.dumps(result.to_dict(), allow_nan=False))
     else:
         print_result(result)
+        if runs_on is not None and result.placement is not None:
+            print(result.cost_of_rules().sentence)
     if result.placement is None:
         raise typer.Exit(1)
     if output is not None:
@@ -127,10 +134,10 @@ def settings(
     ] = None,
     output: Annotated[Text, option("Write the script to this file.")] = None,
 ) -> None:
-    """Print the launch script of an engine for a plan, or for the best one of a case or a model."""
+    """Print the launch script of an engine for a plan, or for the best one of a case or a model that it can start."""
     from pipelab.io.serving.engine_settings import settings as translated
 
-    problem, plan = _planned(case_or_plan, context.obj, case)
+    problem, plan = _planned(case_or_plan, context.obj, case, engine)
     if plan is None:
         raise typer.Exit(1)
     addresses = hosts.split(",") if hosts and "," in hosts else hosts
@@ -141,7 +148,7 @@ def settings(
 
 
 def _planned(
-    given: str | None, wanted: Wanted, case: str | None
+    given: str | None, wanted: Wanted, case: str | None, engine: str
 ) -> tuple["Problem", "Placement | Result | None"]:
     """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed."""
     from pipelab.engine.solving import solve as run
@@ -152,7 +159,7 @@ def _planned(
         expected = "expected it beside a plan (.json) only"
         raise InvalidValue("settings", [("--case", case, expected)])
     problem = wanted.problem(given)
-    result = run(problem, objective=objective_of(problem))
+    result = run(problem, objective=objective_of(problem), runs_on=engine)
     if result.placement is None:
         print(result.sentence)
     return problem, result if result.placement else None

@@ -29,6 +29,7 @@ from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
+from pipelab.engine.runs_on import as_engines_run, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
@@ -58,6 +59,7 @@ def deploy(
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
     stop: choice.Stop = None,
     on_progress: Annotated[Callable | None, described("a function of Progress, or None")] = None,
+    runs_on: str | None = None,
 ) -> Deployment:
     """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
@@ -82,6 +84,8 @@ def deploy(
         Set it to end the search; the best deployment is kept. Ctrl-C does the same.
     on_progress : function of Progress, optional
         Called after every round.
+    runs_on : str, optional
+        An engine of `settings`: only pipelines that it can start. Its `cost_of_rules()` says what that costs.
 
     Returns
     -------
@@ -119,16 +123,25 @@ def deploy(
     sizes = batches or (problem.workload.batch_size,)
     loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
     problems = [replace(problem, workload=load) for load in loads]
+    again = partial(deploy, batches=batches, gap=gap)
+    if runs_on is not None:
+        started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
+        problems = [start.problem for own in started for start in own]
     with deadline_of(time_limit, stop) as deadline:
-        again = partial(deploy, batches=batches, gap=gap)
-        return _Deploying(problems, at_least, gap, on_progress, deadline, again).run()
+        if runs_on is None:
+            return _Deploying(problems, at_least, gap, on_progress, deadline, again).run()
+        shown, free = as_engines_run(problem), partial(again, problem, at_least)
+        asked = partial(again, runs_on=runs_on)
+        run = _Deploying(problems or [shown], at_least, gap, on_progress, deadline, asked)
+        found = run.run() if problems else run.none(why_not_here(problem, runs_on))
+    return replace(found, problem=shown, runs_on=runs_on, any_engine=free)
 
 
 @dataclass
 class _Deploying:
     """One call of `deploy`."""
 
-    problems: Sequence[Problem]  # one for each workload
+    problems: Sequence[Problem]  # one for each workload, and each way to start an engine
     at_least: float
     gap: float
     on_progress: Callable | None
@@ -147,10 +160,10 @@ class _Deploying:
         except Ended as end:
             return self._simple(end.reason)
         if not offers:
-            return self._none(why_no_layer_fits(self.problem))
+            return self.none(why_no_layer_fits(self.problem))
         able = [offer for offer in offers if len(offer.stage_rates)]
         if not able:
-            return self._none(self._why_none(offers))
+            return self.none(self._why_none(offers))
         found, packed = self._best(able)
         if packed:
             return found
@@ -238,7 +251,7 @@ class _Deploying:
             bound = math.inf if most.bound is None else most.bound
         if bound >= self.at_least * (1 - REACHED):
             return self._simple(ended or "list limit")
-        return self._none(_too_much(self.at_least, greatest, bound))
+        return self.none(_too_much(self.at_least, greatest, bound))
 
     def _answer(self, generation: Generation, ended: str | None) -> tuple[Deployment, bool]:
         """From the best columns to pipelines, and what is known of them."""
@@ -254,7 +267,7 @@ class _Deploying:
         if not pipelines and ended:
             return self._simple(ended), packed
         if not pipelines and packed and (settled or generation.bound is None):
-            return self._none(self._why_none(generation.offers)), packed
+            return self.none(self._why_none(generation.offers)), packed
         bound, reason = generation.value if settled else generation.bound, ""
         if ended is None:
             within = generation.finished and packed
@@ -280,7 +293,7 @@ class _Deploying:
         reason = "" if pipelines else "the rates of stages were still being listed"
         return self._deployment(pipelines, None, ended, reason)
 
-    def _none(self, reason: str) -> Deployment:
+    def none(self, reason: str) -> Deployment:
         """There is none."""
         return replace(self._deployment((), None, None, reason), status="infeasible")
 

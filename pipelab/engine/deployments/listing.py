@@ -229,7 +229,8 @@ class Listing:
 
     def _found(self, labels: _Labels, starts: list[int]) -> list[Found]:
         rate = np.minimum(labels.rate, self.offer.tokens / np.maximum(labels.seconds, 1e-300))
-        worth = np.flatnonzero(rate >= labels.price - self.slack)
+        few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
+        worth = np.flatnonzero((rate >= labels.price - self.slack) & few)
         worth = worth[np.lexsort((labels.gpus[worth].sum(axis=1), -rate[worth]))]
         gpus, seen = labels.gpus[worth], set()
         kept = []

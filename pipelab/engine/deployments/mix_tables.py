@@ -119,6 +119,7 @@ class MixTables:
         """The least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
         _, tables = self._filled(index)
         least = tables[-1].min(axis=0, initial=np.inf)
+        least[np.indices(self.shape).sum(axis=0) > self.offer.most_gpus] = np.inf
         for axis in range(least.ndim):
             np.minimum.accumulate(least, axis=axis, out=least)
         return least

@@ -38,6 +38,7 @@ from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
+from pipelab.stage_arrays import most_gpus
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATES = 200  # where numbers in flight are limited: steps of the logarithm
@@ -83,6 +84,11 @@ class Offer:
     def tokens(self) -> float:
         """The most in flight at once; infinite where the range has no end."""
         return self.numbers.last * self.problem.workload.tokens
+
+    @cached_property
+    def most_gpus(self) -> float:
+        """More GPUs than this no pipeline may have."""
+        return most_gpus(self.problem.costs)
 
     @cached_property
     def span(self) -> np.ndarray:
@@ -320,6 +326,8 @@ class Offer:
         return attained < rate * (1 - ONE_ANSWER) or not attained
 
     def _evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, float]:
+        if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
+            self._rates[stages] = 0.0, 0.0
         if stages not in self._rates:
             (ids,) = FreeGPUs(self.problem, self.table.classes).taken([stages])
             layers = [number for number, _ in stages]

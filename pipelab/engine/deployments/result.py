@@ -8,7 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, number, rate, table
-from pipelab.engine.answers import Answer
+from pipelab.engine.answers import PlanAnswer
 from pipelab.engine.deadline import deadline_of
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
@@ -53,7 +53,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True, eq=False)
-class Deployment(Answer):
+class Deployment(PlanAnswer):
     """Pipelines on disjoint GPUs: what `deploy` returns.
 
     Attributes
@@ -88,6 +88,10 @@ class Deployment(Answer):
         says that one more GPU brings, in tokens/s.
     again : function or None
         `deploy` with the same batches, for a problem and a load.
+    runs_on : str
+        The engine whose plans the proof covers; empty: it covers all.
+    any_engine : function or None
+        Finds the best deployment of all plans; see `cost_of_rules`.
     """
 
     problem: Problem
@@ -103,6 +107,8 @@ class Deployment(Answer):
     stopped_by: str | None = None
     details: Mapping[str, Any] = field(default_factory=dict)
     again: "Callable[..., Deployment] | None" = field(default=None, repr=False)
+    runs_on: str = ""
+    any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
 
     @property
     def count(self) -> int:
@@ -161,13 +167,15 @@ class Deployment(Answer):
     def sentence(self) -> str:
         """The answer in one or two sentences."""
         if self.status in ("infeasible", "unknown"):
-            return self._none_found("deployment")
+            plans = f" of plans that {self.runs_on} can start" if self.runs_on else ""
+            return self._none_found(f"deployment{plans}")
         noun = "pipeline" if self.count == 1 else "pipelines"
         text = f"{self.count} {noun}, {rate(given(self.throughput))}"
         if self.at_least:
             text = f"{number(given(self.value))} $ per hour: {text}"
         if self.status == "optimal":
-            among = f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
+            among = f" of plans that {self.runs_on} can start" if self.runs_on else ""
+            among += f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
             best = "cheapest" if self.at_least else "optimal"
             return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
         far = self._up_to("; the best", "cheaper" if self.at_least else "faster")

@@ -58,9 +58,13 @@ def best_batch(
         found.append(solve(replace(problem, workload=load), own, to_beat))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
-    answer = _best(found)
-    left_out = len(found) < len(sizes)
-    return replace(_bounded(answer, found, left_out), seconds=deadline.spent, batches=sizes)
+    answer = best_answer(found, len(found) < len(sizes))
+    return replace(answer, seconds=deadline.spent, batches=sizes)
+
+
+def best_answer(found: Sequence[Result], left_out: bool) -> Result:
+    """The best of several answers to one question, with the bound of all; `left_out`: whether some are missing."""
+    return _bounded(_best(found), found, left_out)
 
 
 def _nearest(sizes: Sequence[int], size: int) -> int:
@@ -81,7 +85,7 @@ def _best(found: Sequence[Result]) -> Result:
 
 
 def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
-    """The answer with the bound of all batches that have a placement or may have one."""
+    """The answer with the bound of all that have a placement or may have one."""
     others = [result for result in found if result.status != "infeasible"]
     if answer.placement is None or not others:
         return answer

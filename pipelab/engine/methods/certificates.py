@@ -326,6 +326,9 @@ def certificate(result: Result) -> Certificate:
             f"expected a result without limits; this is of placements of {result.under_limit}"
         )
         raise InvalidValue("certificate", [("result", result.throughput, expected)])
+    if result.runs_on:
+        expected = "expected a result among all placements; this proof knows no engine's rules"
+        raise InvalidValue("certificate", [("result.runs_on", result.runs_on, expected)])
     if result.objective is not None:
         expected = f"expected a result for the greatest throughput; this one has the least {result.objective.unit}"
         raise InvalidValue("certificate", [("result", result.throughput, expected)])

@@ -20,6 +20,7 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.splits import split_even
+from pipelab.stage_arrays import most_gpus
 
 _SECONDS = 0.2
 Value = Callable[[Placement, Evaluation], float]  # the less, the better
@@ -48,7 +49,10 @@ def evaluated(
 ) -> dict[Placement, Evaluation]:
     """Evaluate placements, as many as there is time for, without those that do not fit."""
     found = {}
+    most = most_gpus(problem.costs)
     for placement in placements:
+        if len(placement.gpus) > most:
+            continue
         try:
             found[placement] = evaluate(problem, placement)
         except InvalidPlacement:

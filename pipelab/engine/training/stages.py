@@ -25,6 +25,7 @@ from pipelab.evaluation import stage_report
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, answered, fits_in
 from pipelab.spans import Spans
+from pipelab.stage_arrays import most_gpus
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
@@ -111,7 +112,8 @@ class Stages:
     @property
     def most(self) -> int:
         """No placement has more stages."""
-        return min(int(self.classes.count.sum()), self.layers)
+        most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
+        return int(min(self.classes.count.sum(), self.layers, most))
 
     def needed(self, mode: str | None, held: np.ndarray, chunks: int) -> np.ndarray:
         """Return GB on the fullest GPU of every stage, for `Columns.held_counts` of its rank; (C, U)."""
@@ -230,7 +232,7 @@ def _costs(
     if hasattr(problem.costs, "training_table"):
         table = problem.costs.training_table(problem, ids, **more)
         if table is not None:
-            return table
+            return np.where(exists, table, 0.0)
     found = np.zeros((8, len(exists)))
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:

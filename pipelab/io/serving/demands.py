@@ -1,76 +1,14 @@
-"""What each engine demands of a plan: the table data/engine_rules.csv, and the plans that it refuses."""
+"""The plans that an engine refuses, by its row of data/engine_rules.csv."""
 
-import re
 from collections.abc import Iterator
-from functools import cache
 
 from pipelab.display import counted
-from pipelab.fields import Count, checked
-from pipelab.files.csv_cells import read_by_name
-from pipelab.files.paths import data_dir
+from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of
 from pipelab.io.serving.engine_plan import EnginePlan
-from pipelab.placement import Placement
 from pipelab.schedules import Schedule
 from pipelab.spans import spans_of
 
-_PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 _Broken = tuple[str, object, str]  # a field, its value, and what was expected
-
-
-@checked
-class EngineRules:
-    """What an engine demands of a plan; a row of data/engine_rules.csv. Lists have spaces between.
-
-    Parameters
-    ----------
-    platforms : str
-        On which it runs: CUDA, ROCm, Metal.
-    one_maker : bool
-        Whether all GPUs must be of one maker, since its ranks share one library.
-    kv_precisions : str
-        In which it keeps keys and values; empty if it keeps none.
-    equal_stages : bool
-        Whether every stage must have the same number of GPUs.
-    heads_divide : bool
-        Whether that number must divide the model's attention heads.
-    one_gpu_stages, one_host : bool
-        Whether every stage must have one GPU, and all stages be on one host; `why` says the reason.
-    hosts_in_order : bool
-        Whether the stages of a host must follow one another, since ranks are numbered host by host.
-    equal_hosts : bool
-        Whether every host must have the same number of GPUs, in whole stages or equal parts of one.
-    stages : int, optional
-        How many there may be at most.
-    trains : bool
-        Whether it takes a training step and not a serving plan.
-    schedules : str
-        The only ones that it has; empty if it takes any.
-    why : str
-        The reason for one GPU in every stage, or for one host.
-    source : str
-        Where the engine's code or documentation says so.
-    """
-
-    platforms: str
-    one_maker: bool
-    equal_stages: bool
-    heads_divide: bool
-    one_gpu_stages: bool
-    one_host: bool
-    hosts_in_order: bool
-    equal_hosts: bool
-    trains: bool
-    source: str
-    kv_precisions: str = ""
-    stages: Count | None = None
-    schedules: str = ""
-    why: str = ""
-
-
-@cache
-def engine_rules() -> dict[str, EngineRules]:
-    """Return the rules of every engine, by its name."""
-    return read_by_name(data_dir() / "engine_rules.csv", "engine", EngineRules)
 
 
 def check(plan: EnginePlan) -> None:
@@ -81,14 +19,14 @@ def check(plan: EnginePlan) -> None:
     NotApplicable
         Names the first rule that is broken.
     """
-    for field, value, expected in _broken(plan, engine_rules()[plan.engine]):
+    for field, value, expected in _broken(plan, rules_of(plan.engine)):
         raise plan.refuse(field, value, expected)
 
 
 def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
     """List the rules that a plan breaks: a field, its value, and what was expected."""
     yield from _broken_by_stages(plan, rules)
-    makers = {kind: _platform(kind) for kind in plan.types}
+    makers = {kind: platform_of(kind) for kind in plan.types}
     for kind, platform in makers.items():
         if platform not in rules.platforms.split():
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
@@ -98,30 +36,15 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
     if known and precision and precision not in known:
         expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
         yield "model.kv_precision", precision, expected
-    if rules.hosts_in_order:
-        yield from _scattered(plan)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
-    if rules.one_gpu_stages and plan.size > 1:
-        expected = f"expected one GPU in every stage: {rules.why}; solve with max_gpus_per_stage=1"
+    if rules.cut_alone and plan.size > 1 and max(len(plan.layers), len(plan.hosts)) > 1:
+        expected = f"expected one GPU in every stage, or one stage on one host: {rules.why}"
         yield "GPUs per stage", plan.size, expected
     if rules.one_host and len(plan.hosts) > 1:
         yield "hosts", len(plan.hosts), f"expected stages on one host: {rules.why}"
-    if rules.stages is not None and len(plan.layers) > rules.stages:
-        expected = f"expected at most {rules.stages} stages: it takes no more devices"
-        yield "stages", len(plan.layers), expected
-    counts = tuple(len(host.gpus) for host in plan.hosts)
-    parts = counts[0] % plan.size == 0 or plan.size % counts[0] == 0
-    if rules.equal_hosts and not (plan.equal_hosts and parts):
-        expected = (
-            "expected as many GPUs of the plan on every host, and whole stages or equal parts of them: it takes "
-            "stages ÷ hosts as the stages of every host"
-        )
-        yield "GPUs of the hosts", counts, expected
-
-
-def _platform(kind: str) -> str:
-    return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, kind)), "CUDA")
+    if rules.gpus is not None and len(plan.places) > rules.gpus:
+        yield "GPUs", len(plan.places), f"expected at most {rules.gpus}: it takes no more devices"
 
 
 def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
@@ -152,22 +75,6 @@ def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]
             "solve with max_gpus_per_stage=1 for a placement of that shape"
         )
         yield "GPUs per stage", tuple(sizes), expected
-
-
-def _scattered(plan: EnginePlan) -> Iterator[_Broken]:
-    """List the stages with which a plan comes back to a host."""
-    seen, rank = set[int](), 0
-    for host, gpus in plan.runs:
-        if host in seen:
-            placement = Placement(tuple(report.stage for report in plan.evaluation.stages))
-            expected = (
-                "expected the stages of a host one after another, since ranks are numbered host by host; "
-                f"stage {rank // plan.size + 1} is on {plan.hosts[host].name!r} again. "
-                "Exchange GPUs of one type among stages"
-            )
-            yield "placement", str(placement), expected
-        seen.add(host)
-        rank += len(gpus)
 
 
 def _broken_by_step(plan: EnginePlan, schedule: Schedule, rules: EngineRules) -> Iterator[_Broken]:

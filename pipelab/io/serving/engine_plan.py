@@ -6,8 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, count, groupby, pairwise
+from typing import NamedTuple
 
-from pipelab.errors import InvalidValue, NotApplicable
+from pipelab.engine.runs_on import as_engines_run
+from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
 from pipelab.placement import Placement, named_layers
@@ -38,6 +40,24 @@ class Host:
 
     name: str
     address: str
+    gpus: tuple[int, ...]
+
+
+class Start(NamedTuple):
+    """Consecutive ranks that one command starts on one host.
+
+    Attributes
+    ----------
+    number : int
+        From 0.
+    host : int
+        From 0.
+    gpus : tuple of int
+        As that host counts them, in the order of the ranks.
+    """
+
+    number: int
+    host: int
     gpus: tuple[int, ...]
 
 
@@ -84,7 +104,10 @@ class EnginePlan:
         InvalidValue
             `hosts` does not fit.
         """
-        evaluation = evaluate(problem, placement)
+        try:  # GPUs of a stage cut its layers where they can
+            evaluation = evaluate(as_engines_run(problem), placement)
+        except InvalidPlacement:
+            evaluation = evaluate(problem, placement)
         names, given = _hosts(problem, hosts)
         numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         local = [next(numbers[name]) for name in names]
@@ -134,11 +157,6 @@ class EnginePlan:
         return tuple(range(*pair) for pair in pairwise(ends))
 
     @property
-    def equal_hosts(self) -> bool:
-        """Whether every host has the same number of the plan's GPUs."""
-        return len({len(host.gpus) for host in self.hosts}) == 1
-
-    @property
     def context(self) -> int:
         """Tokens that one sequence may reach: what it starts from, and those written after."""
         load = self.problem.workload
@@ -177,6 +195,23 @@ class EnginePlan:
         """Consecutive ranks on one host: the host (from 0), and the GPUs as it counts them."""
         runs = groupby(self.places, key=lambda place: place[0])
         return [(host, [gpu for _, gpu in ranks]) for host, ranks in runs]
+
+    @property
+    def starts(self) -> list[Start]:
+        """As few starts as there can be: each has whole stages, or equal parts of one, and all have as many ranks.
+
+        Engines number ranks start by start. So stages may come back to a host, and hosts may have different numbers of
+        GPUs, if a host has several starts.
+        """
+        numbers = [len(gpus) for _, gpus in self.runs]
+        each = math.gcd(*numbers)
+        each = each if each % self.size == 0 else math.gcd(each, self.size)
+        parts = [
+            (host, gpus[i : i + each])
+            for host, gpus in self.runs
+            for i in range(0, len(gpus), each)
+        ]
+        return [Start(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)]
 
     @property
     def kv_precision(self) -> str:

@@ -16,10 +16,10 @@ from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
-from pipelab.errors import InvalidValue, UnknownName, nearest, shown
+from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.io.serving import ray_order
-from pipelab.io.serving.demands import check, engine_rules
+from pipelab.hardware.engine_rules import rules_of
+from pipelab.io.serving.demands import check
 from pipelab.io.serving.engine_plan import EnginePlan, Host, Hosts, rpc_servers
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement
@@ -131,7 +131,9 @@ def settings(
     -----
     Translated: the cuts between stages, how many GPUs a stage has and which, the data type (half
     where a GPU has no bf16), how long a sequence may be, and how many fit: the workload's batch
-    times the microbatches in flight of its attainable rate. How many tokens a microbatch has, vLLM, llama.cpp and
+    times the microbatches in flight of its attainable rate. GPUs of a stage cut its layers, even where the
+    cost model would have them share its batch. Where a plan comes back to a host, or hosts have different
+    numbers of GPUs, a host starts the engine several times. How many tokens a microbatch has, vLLM, llama.cpp and
     TensorRT-LLM decide at every step; only SGLang takes the batch. `gpu_memory_utilization` and its
     like are what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or what
     the plan needs on its fullest GPU. The templates in `pipelab/io/serving/templates` name
@@ -145,8 +147,7 @@ def settings(
     >>> pl.settings(tiny, plan, "vLLM", hosts="10.0.0.1").environment["VLLM_PP_LAYER_PARTITION"]
     '3,1'
     """
-    if not isinstance(engine, str) or engine not in engine_rules():
-        raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, engine_rules())}")
+    rules_of(engine)
     if isinstance(placement, Deployment):
         return _of_pipelines(problem, placement, engine, hosts)
     chosen = placement_in(placement, "settings")
@@ -178,10 +179,8 @@ def _of_pipelines(
 def _launched(plan: EnginePlan) -> EngineSettings:
     """Fill in the engine's template for a plan that the engine can run."""
     check(plan)
-    if plan.engine == "vLLM" and not plan.equal_hosts:
-        plan = ray_order.in_rays_order(plan)
     template = _templates().get_template(f"{plan.engine}.sh.j2")
-    serves = not engine_rules()[plan.engine].trains
+    serves = not rules_of(plan.engine).trains
     filled: Any = template.make_module({"plan": plan, "serves": serves})
     return EngineSettings(
         plan.engine,

@@ -1,0 +1,315 @@
+"""The plans that an engine can start, as problems whose placements together are just these.
+
+An engine gives every stage the same number of GPUs, and these cut its layers among them
+(`hardware.engine_rules`). So there is one problem for each number that a stage may have, and for each maker or host,
+where all GPUs must be of one. It is the given problem with another cost model, in which stages that the engine does
+not start have no rate. Every search finds the best of such a problem, and the best of all of them is proven if each is.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from pipelab.cluster import GPU
+from pipelab.display import listed
+from pipelab.engine.answers import Result
+from pipelab.engine.deadline import Deadline
+from pipelab.engine.infeasible import infeasible_result
+from pipelab.engine.methods.batches import best_answer
+from pipelab.engine.schedules.named_schedules import RULES, name_of
+from pipelab.engine.training import TrainingResult
+from pipelab.engine.training.bounds import TRAINED_BY
+from pipelab.errors import NotApplicable
+from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of
+from pipelab.hardware.roofline import Roofline
+from pipelab.problem import Problem, StageCost, answered
+from pipelab.spans import spans_of
+from pipelab.stage_arrays import (
+    StageTables,
+    nodes_matter_alone,
+    stage_tables,
+    tables_one_by_one,
+)
+
+
+def as_engines_run(problem: Problem) -> Problem:
+    """Return a problem in which GPUs of one stage cut its layers, as in every engine, and never share its batch."""
+    if isinstance(problem.costs, Roofline):
+        return replace(problem, costs=replace(problem.costs, copies=False))
+    return problem
+
+
+@dataclass(frozen=True, eq=False)
+class EngineStages:
+    """A cost model in which only some stages have a rate: those that one start of an engine can have.
+
+    Attributes
+    ----------
+    costs : CostModel
+        What these yield and need.
+    size : int or None
+        GPUs of every stage; None: any number.
+    types : frozenset of str
+        Types of GPU.
+    node : str or None
+        The only host: a node, or "" for GPUs in none. None: any.
+    whole : bool
+        Whether a stage must have all layers, on GPUs of one node where it has several.
+    most_gpus : int or None
+        Of a pipeline; read where pipelines are put together.
+    """
+
+    costs: Any
+    size: int | None
+    types: frozenset[str]
+    node: str | None
+    whole: bool
+    most_gpus: int | None
+
+    def __getattr__(self, name: str) -> Any:
+        # One execution mode is left, so there is nothing to `prefer`.
+        if name.startswith("__") or name in ("costs", "prefer"):
+            raise AttributeError(name)
+        value = getattr(self.costs, name)
+        return (lambda: replace(self, costs=value())) if name == "for_training" else value
+
+    @property
+    def nodes_matter_alone(self) -> bool:
+        """As of the cost model, unless one host is meant."""
+        return self.node is None and nodes_matter_alone(self.costs)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        """Whether a mixed stage is as fast as its slowest GPUs: where stages have one GPU there are none."""
+        return self.size == 1
+
+    def stage(
+        self, model: Any, workload: Any, gpus: Any, layers: Any, batch_split: str
+    ) -> StageCost:
+        """The cost model's answer, without a rate where the engine does not start such a stage."""
+        cost = answered(self.costs, model, workload, gpus, layers, batch_split)
+        whole = len(layers) == model.layers
+        if cost.degree == len(gpus) and self._starts(gpus, np.ones(len(gpus), int), whole):
+            return cost
+        return cost._replace(throughput=0.0, pass_seconds=None)
+
+    def stage_tables(
+        self, model: Any, workload: Any, kinds: Sequence[GPU], composition: np.ndarray, split: str
+    ) -> StageTables:
+        """`stage` for every composition and kind of span."""
+        if self.size != 1 and not isinstance(self.costs, Roofline):  # its tables say no degree
+            return tables_one_by_one(self, model, workload, kinds, composition, split)
+        tables = stage_tables(self.costs, model, workload, kinds, composition, split)
+        whole = spans_of(model).layers == model.layers
+        starts = np.array(
+            [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
+        )
+        return tables._replace(throughput=np.where(starts, tables.throughput, 0.0))
+
+    def _starts(self, kinds: Sequence[GPU], counts: np.ndarray, whole: Any) -> Any:
+        """Whether the engine starts a stage of so many of each GPU; `whole`: whether it has all layers."""
+        used = [kind for kind, number in zip(kinds, counts, strict=True) if number]
+        size = self.size in (None, int(counts.sum()))
+        host = self.node is None or all(kind.node == self.node for kind in used)
+        if self.whole and counts.sum() > 1:
+            host = host and bool(used[0].node) and len({kind.node for kind in used}) == 1
+        starts = size and host and all(kind.type in self.types for kind in used)
+        return starts & (whole if self.whole else True)
+
+
+class Start(NamedTuple):
+    """One way to start an engine: the problem of it, and options of `solve` that it fixes."""
+
+    problem: Problem
+    options: Mapping[str, Any]
+
+
+def starts_of(
+    problem: Problem, engine: str, options: Mapping[str, Any], every_host: bool = False
+) -> list[Start]:
+    """List the ways to start an engine.
+
+    Parameters
+    ----------
+    options : mapping
+        Of `solve`.
+    every_host : bool
+        Whether identical hosts each have their own, where all stages must be on one.
+
+    Raises
+    ------
+    NotApplicable
+        The engine does not keep keys and values in the model's precision, does not train, or lacks the schedule.
+    UnknownName
+        There is no such engine.
+    """
+    rules = rules_of(engine)
+    _refuse(problem, engine, rules)
+    choices = [dict(options)]
+    if problem.workload.phase == "training":
+        choices = list(_steps(problem, engine, rules, options))
+    found = []
+    for size in _sizes(problem, rules):
+        for types in _makers(problem, rules):
+            alone = rules.cut_alone and size != 1
+            for node in _hosts(problem, types, every_host) if rules.one_host else [None]:
+                for choice in choices:
+                    whole = alone or node == ""  # GPUs in no node are each on a host of its own
+                    most = _most_gpus(problem, rules, size, choice)
+                    run = as_engines_run(problem).costs
+                    own = replace(problem, costs=EngineStages(run, size, types, node, whole, most))
+                    if size is not None:
+                        own = replace(own, max_gpus_per_stage=size)
+                    if isinstance(problem.costs, Roofline):  # only identical GPUs cut layers
+                        own = replace(own, same_type_stages=True)
+                    found.append(Start(own, choice))
+    return found
+
+
+def _most_gpus(
+    problem: Problem, rules: EngineRules, size: int | None, options: Mapping[str, Any]
+) -> int | None:
+    """The most GPUs that a pipeline may have: where chunks interleave, each rank has a microbatch at least."""
+    schedule = options.get("schedule") if problem.workload.phase == "training" else None
+    if schedule is None or size is None or not (rules.schedules and RULES[schedule].chunked):
+        return rules.gpus
+    return size * problem.workload.microbatches
+
+
+def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
+    """Refuse what no plan can mend."""
+    precision, known = getattr(problem.model, "kv_precision", ""), rules.kv_precisions.split()
+    if known and precision and precision not in known:
+        expected = f"expected one of {', '.join(known)}: {engine} keeps keys and values in no other"
+        raise NotApplicable("runs_on", [("model.kv_precision", precision, expected)])
+    if problem.workload.phase == "training" and not rules.trains:
+        expected = f"expected another: {engine} serves, and Megatron and torchtitan train"
+        raise NotApplicable("runs_on", [("problem.workload.phase", "training", expected)])
+
+
+def _steps(
+    problem: Problem, engine: str, rules: EngineRules, options: Mapping[str, Any]
+) -> Iterator[dict[str, Any]]:
+    """List schedules whose stages go round the ranks, and what is recomputed, which is one choice for all layers."""
+    known = rules.schedules.split() or [n for n in TRAINED_BY if not RULES[n].v_shaped]
+    if not spans_of(problem.model).alike_inside:  # a chunk has other layers than the plan's stage
+        known = [name for name in known if not RULES[name].chunked]
+    asked = options.get("schedule", "1F1B")
+    asked = asked if asked == "best" else name_of(asked)
+    if asked != "best" and asked not in known:
+        expected = (
+            f"expected one of {', '.join(known)}, or 'best': those that {engine} has for this model"
+        )
+        raise NotApplicable("runs_on", [("schedule", asked, expected)])
+    again = options.get("recompute")
+    for schedule in known if asked == "best" else [asked]:
+        for recompute in ("none", "full") if again == "auto" else [again]:
+            yield {**options, "schedule": schedule, "recompute": recompute}
+
+
+def _sizes(problem: Problem, rules: EngineRules) -> Sequence[int | None]:
+    """How many GPUs a stage may have."""
+    if not rules.equal_stages:
+        return [None]
+    most = min(problem.max_gpus_per_stage, len(problem.cluster))
+    heads = getattr(problem.model, "heads", 0) if rules.heads_divide else 0
+    return [size for size in range(1, most + 1) if not heads % size]
+
+
+def _makers(problem: Problem, rules: EngineRules) -> list[frozenset[str]]:
+    """The types of GPU that one start may have."""
+    names = {kind.type for kind in problem.cluster.kinds}
+    found = [{t for t in names if platform_of(t) == p} for p in rules.platforms.split()]
+    if not rules.one_maker:
+        found = [set[str]().union(*found)]
+    return [frozenset(types) for types in found if types]
+
+
+def _hosts(problem: Problem, types: Iterable[str], every_host: bool) -> list[str | None]:
+    """The nodes that all stages may be on, of identical ones the first; "" for GPUs in none."""
+    cluster, found = problem.cluster, dict[Any, str | None]()
+    for node in dict.fromkeys(gpu.node for gpu in cluster.gpus if gpu.type in types):
+        ids = [g for g, gpu in enumerate(cluster.gpus) if gpu.node == node]
+        key: Any = node
+        if node and not every_host:
+            pairs = [(i, j) for i in ids for j in ids if i != j]
+            gpus = tuple(replace(cluster.gpus[g], node="same") for g in ids)
+            links = tuple(
+                (cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs
+            )
+            key = gpus, links
+        found.setdefault(key, node)
+    return list(found.values())
+
+
+def best_start(
+    engine: str,
+    solve: Callable[..., Result],
+    problem: Problem,
+    options: Mapping[str, Any],
+    to_beat: float = 0.0,
+) -> Result:
+    """Solve for every way to start an engine and keep the best answer.
+
+    Parameters
+    ----------
+    solve : function of a problem, options and the tokens/s to beat
+    options : mapping
+        Of `pipelab.solve`; a time limit is for all ways together.
+    to_beat : float
+        Tokens/s that another batch size attains.
+
+    Returns
+    -------
+    Result
+        Of the problem in which GPUs of a stage cut its layers; "optimal" is proven among all plans that the
+        engine can start.
+    """
+    deadline, found = Deadline(options.get("time_limit")), list[Result]()
+    starts = starts_of(problem, engine, options)
+    for i, start in enumerate(starts):
+        own = dict(start.options)
+        if deadline.limited:
+            own["time_limit"] = deadline.left / (2 if i + 1 < len(starts) else 1)
+        beat = max([to_beat, *(result.throughput or 0.0 for result in found)])
+        found.append(solve(start.problem, own, beat))
+        if found[-1].stopped_by in ("stop", "interrupt"):
+            break
+    run = as_engines_run(problem)
+    if not found:
+        reason = why_not_here(problem, engine)
+        none = infeasible_result(run, "aggregated", reason, {}, deadline)
+        return replace(none, runs_on=engine)
+    answer = best_answer(found, len(found) < len(starts))
+    if answer.placement is None and answer.status == "infeasible":
+        answer = replace(answer, reason=_why_none(starts, found))
+    answer = replace(
+        answer,
+        problem=replace(run, workload=answer.problem.workload),
+        seconds=deadline.spent,
+        runs_on=engine,
+    )
+    if isinstance(answer, TrainingResult) and answer.step is not None:
+        answer = replace(answer, step=replace(answer.step, problem=answer.problem))
+    return answer
+
+
+def why_not_here(problem: Problem, engine: str) -> str:
+    """Say why an engine runs on none of the GPUs."""
+    kinds = listed(list(dict.fromkeys(gpu.type for gpu in problem.cluster.kinds)))
+    return f"{engine} runs on {listed(rules_of(engine).platforms.split())}, and not on {kinds}"
+
+
+def _why_none(starts: Sequence[Start], found: Sequence[Result]) -> str:
+    """The reason, or several, each with the numbers of GPUs per stage for which it is one."""
+    sizes: dict[str, dict[int, None]] = {}
+    for start, result in zip(starts, found, strict=True):
+        sizes.setdefault(result.reason, {})[start.problem.max_gpus_per_stage] = None
+    if len(sizes) == 1:
+        return found[0].reason
+    numbers = {reason: " or ".join(map(str, own)) for reason, own in sizes.items()}
+    return "; ".join(
+        f"with {own} GPU{'' if own == '1' else 's'} in every stage, {reason}"
+        for reason, own in numbers.items()
+    )

@@ -1,0 +1,85 @@
+"""What each engine demands of a plan: the table data/engine_rules.csv, one row per engine."""
+
+import re
+from functools import cache
+
+from pipelab.errors import UnknownName, nearest, shown
+from pipelab.fields import Count, checked
+from pipelab.files.csv_cells import read_by_name
+from pipelab.files.paths import data_dir
+
+_PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
+
+
+@checked
+class EngineRules:
+    """What an engine demands of a plan; a row of data/engine_rules.csv. Lists have spaces between.
+
+    Parameters
+    ----------
+    platforms : str
+        On which it runs: CUDA, ROCm, Metal.
+    one_maker : bool
+        Whether all GPUs must be of one maker, since its ranks share one library.
+    kv_precisions : str
+        In which it keeps keys and values; empty if it keeps none.
+    equal_stages : bool
+        Whether every stage must have the same number of GPUs.
+    heads_divide : bool
+        Whether that number must divide the model's attention heads.
+    cut_alone, one_host : bool
+        Whether GPUs cut layers only where one stage has all layers, and all stages must be on one host; `why` says
+        the reason.
+    gpus : int, optional
+        How many there may be at most.
+    trains : bool
+        Whether it takes a training step and not a serving plan.
+    schedules : str
+        The only ones that it has for one stage per rank; empty if it takes any.
+    why : str
+        The reason for one GPU in every stage of several, or for one host.
+    source : str
+        Where the engine's code or documentation says so.
+    """
+
+    platforms: str
+    one_maker: bool
+    equal_stages: bool
+    heads_divide: bool
+    cut_alone: bool
+    one_host: bool
+    trains: bool
+    source: str
+    kv_precisions: str = ""
+    gpus: Count | None = None
+    schedules: str = ""
+    why: str = ""
+
+
+@cache
+def known_rules() -> dict[str, EngineRules]:
+    """Return the rules of every engine, by its name."""
+    return read_by_name(data_dir() / "engine_rules.csv", "engine", EngineRules)
+
+
+def rules_of(engine: object) -> EngineRules:
+    """Return the rules of an engine.
+
+    Raises
+    ------
+    UnknownName
+        There is no such engine.
+    """
+    known = known_rules()
+    if not isinstance(engine, str) or engine not in known:
+        raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, known)}")
+    return known[engine]
+
+
+def platform_of(gpu_type: str) -> str:
+    """Return the platform of a type of GPU.
+
+    >>> platform_of("A100-SXM-80"), platform_of("MI300X"), platform_of("M3-Max-40c")
+    ('CUDA', 'ROCm', 'Metal')
+    """
+    return next((p for pattern, p in _PLATFORMS.items() if re.match(pattern, gpu_type)), "CUDA")

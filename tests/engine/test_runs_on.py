@@ -1,0 +1,401 @@
+"""`runs_on`: the best among the plans that an engine can start, against all placements that `pl.settings` accepts."""
+
+import dataclasses
+import math
+from itertools import combinations, pairwise, permutations
+
+import node_oracle
+import numpy as np
+import pytest
+import test_step_time
+
+import pipelab as pl
+from pipelab.engine.runs_on import as_engines_run
+from pipelab.hardware.engine_rules import known_rules
+from pipelab.io.serving.demands import check
+from pipelab.io.serving.engine_plan import EnginePlan
+
+SERVING = [name for name, rules in known_rules().items() if not rules.trains]
+TRAINING = [name for name, rules in known_rules().items() if rules.trains]
+OBJECTIVES = ("throughput", "throughput", "rate", "latency", "cost")
+MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
+
+
+def placements(problem):
+    """Every placement: sets of GPUs in every order, every cut."""
+    layers = problem.model.layers
+    gpus = range(len(problem.cluster))
+    sets = [s for k in range(1, problem.max_gpus_per_stage + 1) for s in combinations(gpus, k)]
+    for stages in range(1, min(len(gpus), layers) + 1):
+        for chosen in permutations(sets, stages):
+            if len({g for own in chosen for g in own}) == sum(map(len, chosen)):
+                for cuts in combinations(range(1, layers), stages - 1):
+                    sizes = [b - a for a, b in pairwise((0, *cuts, layers))]
+                    yield pl.Placement.of(zip(sizes, chosen, strict=True))
+
+
+def accepted(problem, engines):
+    """Every plan that `settings` accepts, by engine, as it evaluates it."""
+    found = {engine: [] for engine in engines}
+    for placement in placements(problem):
+        try:
+            plan = EnginePlan.of(problem, placement, engines[0], None)
+        except pl.errors.InvalidPlacement:
+            continue
+        for engine in engines:
+            try:
+                check(dataclasses.replace(plan, engine=engine))
+            except pl.errors.NotApplicable:
+                continue
+            found[engine].append((placement, plan.evaluation))
+    return found
+
+
+def random_problem(seed):
+    """Nodes of GPUs of one maker or several, with prices; links, memory and heads bind somewhere."""
+    rng = np.random.default_rng([39, seed])
+    problem = node_oracle.random_problem(
+        seed, gpus=5 if seed % 10 == 0 else 4, layers=4, costs="roofline",
+        max_gpus_per_stage=int(rng.integers(2, 5)),
+    )  # fmt: skip
+    names = MAKERS if rng.random() < 0.4 else {}
+    facts = {names.get(name, name): own for name, own in problem.costs.gpus.items()}
+    price = {name: round(float(rng.uniform(0.5, 3)), 2) for name in facts}
+    gpus = [
+        dataclasses.replace(g, type=kind, usd_per_hour=price[kind])
+        for g in problem.cluster.gpus
+        for kind in [names.get(g.type, g.type)]
+    ]
+    costs = dataclasses.replace(problem.costs, gpus=facts, tensor_parallel=rng.random() < 0.9)
+    more = float(rng.choice([1, 1, 2, 4]))
+    gpus = [dataclasses.replace(g, memory_gb=more * g.memory_gb) for g in gpus]
+    cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
+    model = problem.model
+    if rng.random() < 0.8:
+        model = dataclasses.replace(model, kv_precision="bf16")
+    problem = dataclasses.replace(problem, cluster=cluster, costs=costs, model=model)
+    return problem.with_in_flight(None) if rng.random() < 0.5 else problem
+
+
+def value_of(problem, objective, placement, evaluation):
+    """What the best has most or least of, from the evaluation of the plan."""
+    if objective == "rate":
+        number = problem.workload.in_memory
+        return pl.evaluate(as_engines_run(problem.with_in_flight(number)), placement).rate
+    if objective == "latency":
+        return -evaluation.seconds_per_pass
+    if objective == "cost":
+        dollars = sum(problem.cluster.gpus[g].usd_per_hour for g in placement.gpus)
+        return -dollars / evaluation.attainable / 3600 * 1e6
+    return evaluation.attainable
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(300))
+def test_serving_equals_brute_force(seed):
+    problem = random_problem(seed)
+    objective, found = OBJECTIVES[seed % len(OBJECTIVES)], accepted(problem, SERVING)
+    for engine in SERVING:
+        values = [value_of(problem, objective, *plan) for plan in found[engine]]
+        try:
+            result = pl.solve(problem, objective=objective, runs_on=engine)
+        except pl.errors.NotApplicable:
+            assert not values
+            continue
+        assert result.status == ("optimal" if values else "infeasible"), (engine, result)
+        if values:
+            goal = result.throughput if result.objective is None else -result.objective.value
+            assert goal == pytest.approx(max(values), rel=3e-6), (engine, objective)
+            assert pl.settings(problem, result, engine).layers
+            own = pl.settings(result.problem, result, engine)
+            assert own.tensor_parallel_size == len(result.placement.stages[0].gpus)
+
+
+def best_sets(problem, plans):
+    """For every set of GPUs, as bits: the most that disjoint plans in it attain, by their price."""
+    each = {}
+    for placement, evaluation in plans:
+        mask = sum(1 << g for g in placement.gpus)
+        each[mask] = max(each.get(mask, 0.0), evaluation.attainable)
+    whole = 1 << len(problem.cluster)
+    best = {0: 0.0}
+    for mask in range(1, whole):
+        own = [rate + best[mask ^ part] for part, rate in each.items() if part & mask == part]
+        best[mask] = max([0.0, *own])
+    return best
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(120))
+def test_deployments_equal_brute_force(seed):
+    problem = random_problem(seed)
+    problem = dataclasses.replace(problem, max_gpus_per_stage=2)
+    rng, found = np.random.default_rng(seed), accepted(problem, SERVING)
+    engine = SERVING[seed % len(SERVING)]
+    best = best_sets(problem, found[engine])
+    most = max(best.values())
+    load = most * float(rng.uniform(0.2, 1.0)) if seed % 2 else 0.0
+    try:
+        result = pl.deploy(problem, load, runs_on=engine)
+    except pl.errors.NotApplicable:
+        assert not found[engine]
+        return
+    assert result.status == ("optimal" if most else "infeasible"), result
+    if not most:
+        return
+    if load:
+        price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
+        least = min(
+            sum(p for g, p in enumerate(price) if mask >> g & 1)
+            for mask, rate in best.items()
+            if rate >= load * (1 - 1e-9)
+        )
+        assert result.usd_per_hour == pytest.approx(least, rel=1e-6)
+    else:
+        assert result.throughput == pytest.approx(most, rel=3e-6)
+    scripts = pl.settings(problem, result, engine)
+    assert len(scripts) == result.count
+
+
+def random_training(seed):
+    """Transformers on nodes of GPUs, memory that binds as often as not; or another cost model, one GPU per stage."""
+    rng = np.random.default_rng([40, seed])
+    if seed % 3 == 0:
+        return test_step_time.random_problem(rng, layers=4)
+    nodes = [f"node {i}" for i in np.sort(rng.integers(0, 2, 4)).tolist()]
+    kinds = {name: str(rng.choice(["A100-SXM-80", "L40S", "MI300X"])) for name in set(nodes)}
+    model = pl.hardware.Transformer(
+        "random", 4, 1024, 2048, int(rng.choice([4, 6])), 2, 128, int(rng.choice([1000, 60_000]))
+    )
+    state = 20 * model.parameters(range(4)) / 1e9
+    room = state * rng.choice([0.4, 0.7, 1.5, 6.0])
+    gpus = [pl.GPU(kinds[n], float(room), None, n, float(rng.choice([30, 300]))) for n in nodes]
+    links = 10.0 ** rng.uniform(-0.5, 2, (4, 4))
+    inside = {n: float(rng.choice([30, 300])) for n in set(nodes)}
+    gpus = [dataclasses.replace(g, node_gb_per_s=inside[g.node]) for g in gpus]
+    load = pl.Workload(
+        int(rng.choice([256, 2048])), int(rng.choice([1, 2])), "training",
+        microbatches=int(rng.integers(1, 7)),
+    )  # fmt: skip
+    return pl.Problem(pl.Cluster(gpus, links), model, load, pl.Roofline(memory_share=1.0))
+
+
+def least_step(problem, engine, schedules, modes):
+    """The least time of a step that the engine accepts."""
+    best, run = math.inf, as_engines_run(problem)
+    for placement in placements(problem):
+        for schedule in schedules:
+            for mode in modes:
+                try:
+                    step = pl.timeline_of(
+                        run, placement, training=True, schedule=schedule, recompute=mode
+                    )
+                    plan = EnginePlan.of(problem, placement, engine, None)
+                    order, again = step.timeline.schedule, step.recompute or ()
+                    check(dataclasses.replace(plan, schedule=order, recomputed=again))
+                except (pl.errors.InvalidPlacement, pl.errors.NotApplicable):
+                    continue
+                except pl.errors.InvalidValue as error:
+                    if not str(error).startswith("schedule"):
+                        raise
+                    continue
+                if not step.shortfall:
+                    best = min(best, step.timeline.iteration_time)
+    return best
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("seed", range(300))
+def test_training_equals_brute_force(seed):
+    problem = random_training(seed)
+    engine = TRAINING[seed % len(TRAINING)]
+    trains = hasattr(problem.costs, "training_cost")
+    again = (["none", "auto"][seed // 2 % 2]) if trains else None
+    names = ("1F1B", "Interleaved1F1B", "1F1B", "GPipe", "ZBH1", "LoopedBFS")
+    schedule = names[seed // 4 % (2 if engine == "Megatron" else 6)]
+    modes = ("none", "full") if again == "auto" else (again,)
+    least = least_step(problem, engine, [schedule], modes)
+    asked = {"objective": "step_time", "schedule": schedule, "recompute": again}
+    try:
+        result = pl.solve(problem, runs_on=engine, **asked)
+    except pl.errors.NotApplicable:
+        assert least == math.inf
+        return
+    assert result.status == ("infeasible" if least == math.inf else "optimal"), result
+    if least < math.inf:
+        assert result.objective.value == pytest.approx(least, rel=1e-6)
+        assert pl.settings(problem, result, engine).layers
+
+
+def fleet(counts, phase="decode", batch=16, **more):
+    """Llama-3-70B on nodes of up to eight GPUs of one type."""
+    cluster = pl.hardware.cluster_of_counts(counts, 8, 100)
+    load = pl.Workload(1000, batch, phase, output_tokens=200)
+    return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **more)
+
+
+def test_the_standard_deployment_is_had():
+    """Eight H100 of one node that cut all layers: by hand, and as what takes least time."""
+    problem = fleet({"H100-SXM": 8})
+    whole = pl.Placement.of([(80, tuple(range(8)))])
+    result = pl.solve(problem, objective="latency", runs_on="vLLM")
+    assert result.placement == whole
+    for plan in (whole, result):
+        found = pl.settings(problem, plan, "vLLM")
+        assert (found.tensor_parallel_size, found.layers) == (8, (80,))
+    small = dataclasses.replace(problem, model=pl.load_model("Llama-3-8B"))
+    one = dataclasses.replace(small, workload=pl.Workload(1000, 1))  # sharing has the greater rate
+    for n in (2, 4, 8):
+        plan = pl.Placement.of([(32, tuple(range(n)))])
+        assert pl.settings(one, plan, "SGLang").tensor_parallel_size == n
+    assert pl.evaluate(one, plan).stages[0].degree < 8
+
+
+def test_the_cost_of_the_rules_is_said_and_both_optima_are_proven():
+    problem = fleet({"A100-SXM-80": 4, "L4": 4})
+    kept, free = pl.solve(problem, runs_on="vLLM"), pl.solve(problem)
+    with pytest.raises(pl.errors.NotApplicable):
+        pl.settings(problem, free, "vLLM")
+    cost = kept.cost_of_rules()
+    assert cost.share == pytest.approx(1 - kept.throughput / free.throughput)
+    assert 0.01 < cost.share < 0.2
+    assert cost.sentence.startswith(f"vLLM's rules cost {cost.share:.1%} here. Of all plans: ")
+    assert "proven optimal among plans that vLLM can start" in kept.sentence
+    assert kept.to_dict()["runs_on"] == "vLLM"
+    several, all_plans = pl.deploy(problem, runs_on="vLLM"), pl.deploy(problem)
+    assert several.status == all_plans.status == "optimal"
+    share = 1 - several.throughput / all_plans.throughput
+    assert several.cost_of_rules().share == pytest.approx(share)
+    assert "of plans that vLLM can start" in several.sentence
+    with pytest.raises(pl.errors.InvalidValue, match="found with runs_on"):
+        free.cost_of_rules()
+    with pytest.raises(pl.errors.InvalidValue, match="knows no engine's rules"):
+        pl.certificate(kept)
+
+
+def test_batches_and_the_engine_are_chosen_together():
+    problem = fleet({"A100-SXM-80": 4, "L4": 4})
+    sizes = (4, 16, 64)
+    each = [pl.solve(fleet({"A100-SXM-80": 4, "L4": 4}, batch=b), runs_on="SGLang") for b in sizes]
+    result = pl.solve(problem, runs_on="SGLang", batches=sizes)
+    assert result.status == "optimal"
+    assert result.throughput == pytest.approx(max(r.throughput for r in each))
+    assert "among plans that SGLang can start among batches of 4, 16, 64" in result.sentence
+
+
+def test_what_no_engine_starts_is_an_answer_with_its_reason():
+    problem = fleet({"MI300X": 2})
+    for found in (
+        pl.solve(problem, runs_on="TensorRT-LLM"),
+        pl.deploy(problem, runs_on="TensorRT-LLM"),
+    ):
+        assert found.status == "infeasible"
+        assert "TensorRT-LLM runs on CUDA, and not on MI300X" in found.sentence
+    assert pl.solve(problem, runs_on="vLLM").status == "optimal"
+    none = pl.solve(fleet({"L4": 2}), runs_on="vLLM").sentence
+    assert none.startswith("No plan that vLLM can start exists: all GPUs together can hold")
+    with pytest.raises(pl.errors.UnknownName, match="did you mean 'vLLM'"):
+        pl.solve(problem, runs_on="vllm")
+    with pytest.raises(pl.errors.InvalidValue, match="'auto' or 'aggregated'"):
+        pl.solve(problem, "even", runs_on="vLLM")
+    with pytest.raises(pl.errors.NotApplicable, match="Megatron and torchtitan train"):
+        pl.solve(random_training(1), objective="step_time", runs_on="vLLM")
+    with pytest.raises(pl.errors.NotApplicable, match="expected one of 1F1B, Interleaved1F1B, or"):
+        pl.solve(random_training(1), objective="step_time", schedule="ZBH1", runs_on="Megatron")
+
+
+def test_the_best_schedule_is_one_that_the_engine_has():
+    problem = random_training(5)
+    best = pl.solve(problem, objective="step_time", schedule="best", runs_on="torchtitan")
+    each = [
+        pl.solve(problem, objective="step_time", schedule=name, runs_on="torchtitan")
+        for name in ("1F1B", "GPipe", "ZBH1", "ZBH2")
+    ]
+    assert best.objective.value == pytest.approx(
+        min(r.objective.value for r in each if r.placement is not None)
+    )
+    assert pl.settings(problem, best, "torchtitan").layers
+
+
+@pytest.mark.parametrize("objective", ["throughput", "latency", "cost"])
+def test_llama_cpp_has_no_more_stages_than_devices(objective):
+    """17 layers on GPUs that hold one each, and it takes 15 of them; larger ones hold two."""
+
+    def problem(small, large):
+        gpus = [pl.GPU("T4", 1.5, 0.3)] * small + [pl.GPU("L4", 2.5, 1.0)] * large
+        cluster = pl.Cluster(gpus, np.full((len(gpus), len(gpus)), 1e3))
+        model = pl.Model("many", 17, 1000, 4000, 1.0)
+        times = pl.LayerTimes({"T4": 10.0, "L4": 10.0})
+        return pl.Problem(cluster, model, pl.Workload(100, 1), times, 1)
+
+    few, more = problem(20, 0), problem(20, 8)
+    assert len(pl.solve(few, objective=objective).placement) == 17
+    for engine, status in (("llama.cpp", "infeasible"), ("vLLM", "optimal")):
+        assert pl.solve(few, objective=objective, runs_on=engine).status == status
+        assert pl.deploy(few, runs_on=engine).status == status
+    found = pl.solve(more, objective=objective, runs_on="llama.cpp")
+    assert found.status == "optimal"
+    assert len(found.placement) <= 15
+    if objective == "cost":  # the fewest dear ones
+        assert sorted(len(stage.layers) for stage in found.placement.stages) == [1] * 13 + [2] * 2
+    several = pl.deploy(more, runs_on="llama.cpp")
+    assert (several.status, several.count) == ("optimal", 2)
+    for plan in (found, several):
+        pl.settings(more, plan, "llama.cpp")
+
+
+def test_a_cost_model_of_ones_own_may_cut_layers():
+    """It says so by the degree of a stage, and then two GPUs of any types are one stage."""
+
+    class Own(pl.LayerTimes):
+        def stage(self, model, workload, gpus, layers, batch_split):
+            cost = super().stage(model, workload, gpus, layers, batch_split)
+            return cost._replace(degree=len(gpus))
+
+    cluster = pl.Cluster([pl.GPU(t, 24.0) for t in "abab"], np.full((4, 4), 1e3))
+    model = pl.Model("own", 6, 1000, 4000, 1.0)
+    problem = pl.Problem(
+        cluster, model, pl.Workload(100, 2), Own({"a": 1.0, "b": 3.0}), 3, same_type_stages=False
+    )
+    best = max(found.attainable for _, found in accepted(problem, ["vLLM"])["vLLM"])
+    result = pl.solve(problem, runs_on="vLLM")
+    assert result.throughput == pytest.approx(best)
+    assert {len(stage.gpus) for stage in result.placement.stages} == {2}
+
+
+FLEETS = (
+    {"A100-SXM-80": 8}, {"A100-SXM-80": 16}, {"A100-SXM-80": 16, "L40S": 8}, {"H100-SXM": 8},
+    {"A100-SXM-80": 4, "L4": 4}, {"A100-SXM-40": 4, "L4": 8, "T4": 12}, {"L40S": 8, "L4": 8},
+    {"H100-SXM": 4, "A100-SXM-80": 8}, {"H100-SXM": 8, "L40S": 6}, {"A100-SXM-80": 6, "V100-SXM-32": 8},
+    {"L40S": 12},
+)  # fmt: skip
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("case", range(33))
+def test_plans_for_fleets_are_never_refused(case):
+    """33 fleets and phases, and every engine that serves."""
+    phase, batch = (("decode", 16), ("prefill", 1), ("mixed", 8))[case % 3]
+    problem = fleet(FLEETS[case // 3], phase, batch)
+    free = pl.solve(problem)
+    for engine in SERVING:
+        result = pl.solve(problem, runs_on=engine)
+        assert result.status in ("optimal", "infeasible"), (engine, result)
+        if result.placement is not None:
+            assert result.throughput <= free.throughput * (1 + 1e-9)
+            assert pl.settings(problem, result, engine).layers
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("case", range(24))
+def test_deployments_on_two_nodes_and_four_others_are_never_refused(case):
+    """2 × 8 A100 and four L40S: two models, three phases, four sets of batches."""
+    name = ("Llama-3-8B", "Llama-3-70B")[case % 2]
+    phase = ("decode", "prefill", "mixed")[case // 2 % 3]
+    sizes = ((1,), (8,), (32,), (4, 16))[case // 6]
+    problem = fleet({"A100-SXM-80": 16, "L40S": 4}, phase)
+    problem = dataclasses.replace(problem, model=pl.load_model(name))
+    for engine in ("vLLM", "SGLang", "llama.cpp"):
+        found = pl.deploy(problem, batches=sizes, runs_on=engine, time_limit=30, gap=0.02)
+        assert found.pipelines, (engine, found)
+        assert len(pl.settings(problem, found, engine)) == found.count
