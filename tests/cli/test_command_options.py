@@ -351,7 +351,7 @@ REFUSED = {
     "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
     "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
-    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: H200"),
+    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: B200"),
     "an empty type": (("solve", *MODEL, "--gpus", "=1"), "'': expected a known GPU"),
     "a model": (("solve", "--model", "Lama-3-8B", "--gpus", "l4=1"), "did you mean 'Llama-3-8B'"),
     "an engine": (("solve", *MODEL, "--gpus", "l4=1", "--rates", "vlm"), "did you mean 'vLLM'"),
