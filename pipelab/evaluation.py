@@ -134,6 +134,18 @@ class Evaluation:
             refuse_transfers("seconds_per_pass", self.link_unit)
         return math.fsum(part.seconds for parts in (self.stages, self.links) for part in parts)
 
+    @property
+    def seconds_per_token(self) -> float | None:
+        """Seconds from token to token of every sequence, with `in_flight` microbatches in flight (TPOT, in decode).
+
+        A sequence has its next token when its microbatch has been round: the traversal, or the interval
+        of the slowest stage or link for each microbatch in flight, whichever is longer. The way of the token back to
+        the first stage is left out. None without a number in flight.
+        """
+        if self.in_flight is None:
+            return None
+        return self.in_flight * self.tokens / self.attainable
+
     def to_frame(self) -> "DataFrame":
         """The stages as a table.
 
@@ -504,7 +516,9 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
         if flow.memory_for is None:
             defects += _above(f"{who} keeps", needed[i], flow.in_flight[i], "in flight")
     for (v, w), link in links.items():
-        defects += _above(f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s")
+        defects += _above(
+            f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s"
+        )
     if defects:
         raise InvalidPlacement(defects)
     total_rate = math.fsum(way.rate for way in ways)

@@ -5,6 +5,7 @@ import io
 import json
 import sys
 import warnings
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -81,8 +82,13 @@ def _warn(message: object, *_: Any, **__: Any) -> None:
 
 
 @app.callback(invoke_without_command=True)
-def _open(context: typer.Context) -> None:
-    if context.invoked_subcommand is None:
+def _open(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version.")] = False,
+) -> None:
+    if version:
+        print(f"pipelab {metadata.version('pipelab')}")
+    elif context.invoked_subcommand is None:
         from pipelab.cli.lab import open_lab
 
         open_lab([])

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
     from pipelab.course.ledger.book import Ledger
     from pipelab.engine.answers import Result
+    from pipelab.engine.deployments.result import Deployment
     from pipelab.evaluation import Evaluation
     from pipelab.hardware.what_fits import Capacity
     from pipelab.placement import Placement
@@ -28,7 +29,19 @@ def print_result(result: "Result") -> None:
         if result.step is not None:
             print(f"\n{table_text(result.step.to_frame())}")
     elif result.evaluation:
+        _print_times(result.problem, result.evaluation)
         _print_stages(result.evaluation)
+
+
+def print_deployment(found: "Deployment") -> None:
+    """Print the answer, and its pipelines."""
+    print(found.sentence)
+    if found.doubt:
+        print(found.doubt)
+    if found.pipelines:
+        price = found.usd_per_hour
+        print(f"Its GPUs cost {price:.7g} $ per hour" if price is not None else "", end="\n\n")
+        print(table_text(found.to_frame()))
 
 
 def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity") -> None:
@@ -50,7 +63,27 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
         f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
+    _print_times(problem, found)
     _print_stages(found)
+
+
+def _print_times(problem: "Problem", found: "Evaluation") -> None:
+    """Print how long the sequences in flight take, where links have a time."""
+    from pipelab.display import duration
+
+    each = found.seconds_per_token
+    if each is None:
+        return
+    passed = duration(found.seconds_per_pass)
+    some = f"{found.in_flight} in flight"
+    if problem.workload.phase == "prefill":
+        print(
+            f"A prompt has its first token after {passed} (TTFT) where nothing waits, with {some}"
+        )
+    else:
+        print(
+            f"Every sequence gets a token every {duration(each)} (TPOT), with {some}; a pass takes {passed}"
+        )
 
 
 def _print_stages(evaluation: "Evaluation") -> None:

@@ -333,6 +333,7 @@ class Result(PlanAnswer):
             "status": self.status,
             "throughput_tokens_per_s": self.throughput,
             "in_flight": self.in_flight,
+            "seconds_per_token": self.evaluation.seconds_per_token if self.evaluation else None,
             "bound_tokens_per_s": self.bound,
             "gap": self.gap,
             "stopped_by": self.stopped_by,

@@ -144,7 +144,11 @@ def load_cluster(
 
 
 def cluster_of_counts(
-    counts: Mapping[str, int], gpus_per_node: int, network_gbit_per_s: float
+    counts: Mapping[str, int],
+    gpus_per_node: int = 8,
+    network_gbit_per_s: float = 100.0,
+    *,
+    gpus: Mapping[str, GPUFacts] | None = None,
 ) -> Cluster:
     """Make a cluster of known GPUs on nodes of one type each; inside a node the GPUs' own links count.
 
@@ -156,6 +160,8 @@ def cluster_of_counts(
         The last node of a type may have fewer.
     network_gbit_per_s : float
         Between nodes, in Gbit/s.
+    gpus : dict of str to GPUFacts, optional
+        By default `load_gpus()`.
 
     Returns
     -------
@@ -173,7 +179,7 @@ def cluster_of_counts(
         _Nodes(kind, count, gpus_per_node, network_gbit_per_s=network_gbit_per_s)
         for kind, count in counts.items()
     ]
-    return _cluster("--gpus", rows, load_gpus())
+    return _cluster("--gpus", rows, load_gpus() if gpus is None else gpus)
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.methods.trade_offs import TradeOff
 from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import evaluate
@@ -40,14 +41,14 @@ _WORKLOAD = {name: name for name in ("sequence_length", "batch_size", "phase", "
 _WORKLOAD |= {"in_flight_given": "in_flight"}  # null if it was chosen with the placement
 
 
-def save(x: Result | Deployment | Schedule | Timeline, path: str | Path) -> Path:
-    """Write a result's plan, a deployment, a schedule or a timeline, replacing the file whole.
+def save(x: Result | Deployment | TradeOff | Schedule | Timeline, path: str | Path) -> Path:
+    """Write a result's plan, a deployment, a trade-off, a schedule or a timeline, replacing the file whole.
 
     Parameters
     ----------
-    x : Result, Deployment, Schedule or Timeline
-        A result or a deployment is written as its plan (JSON), a schedule as CSV as torch writes
-        it, a timeline as a Chrome trace (JSON).
+    x : Result, Deployment, TradeOff, Schedule or Timeline
+        A result or a deployment is written as its plan (JSON), a trade-off with the plan of every
+        point (JSON), a schedule as CSV as torch writes it, a timeline as a Chrome trace (JSON).
     path : str or Path
         Of a plan, it ends in `.json`. Pipelines, stages and layers are counted from 1.
 
@@ -82,12 +83,26 @@ def save(x: Result | Deployment | Schedule | Timeline, path: str | Path) -> Path
         if not x.pipelines:
             expected = f"expected a deployment with a pipeline. {x.sentence}"
             raise InvalidValue("save", [("x", x.status, expected)])
-        evaluate(x.problem, x)
-        return _write(path, x.to_dict() | {"conditions": _conditions(x.problem)})
+        return _write(path, _document(x.problem, x))
+    elif isinstance(x, TradeOff):
+        plans = [_document(x.problem, point) for point in x.points]
+        head = {"problem": x.problem.name, "against": x.against, "complete": x.complete}
+        return _write(path, head | {"points": plans})
     else:
-        expected = "expected a Result, a Deployment, a Schedule or a Timeline; tables: x.to_frame().to_csv(path)"
+        expected = (
+            "expected a Result, a Deployment, a TradeOff, a Schedule or a Timeline; "
+            "tables: x.to_frame().to_csv(path)"
+        )
         raise InvalidValue("save", [("x", type(x).__name__, expected)])
     return write_to("save", path, text)
+
+
+def _document(problem: Problem, plan: Result | Deployment) -> dict[str, Any]:
+    """Return what a file says of a plan, once it is known to be valid."""
+    if isinstance(plan, Result):
+        return document_of(problem, plan)
+    evaluate(problem, plan)
+    return plan.to_dict() | {"conditions": _conditions(problem)}
 
 
 def save_placement(problem: Problem, plan: Placement | Result, path: str | Path) -> Path:
@@ -262,6 +277,11 @@ def _read(path: Path) -> dict[str, Any]:
             expected = (
                 "expected a plan of one pipeline, and this is a deployment; "
                 "load one of its replicas from a file of its own"
+            )
+        elif isinstance(document, dict) and "points" in document:
+            expected = (
+                "expected a plan of one pipeline, and this is a trade-off; "
+                "load one of its points from a file of its own"
             )
         raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})

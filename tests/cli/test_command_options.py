@@ -1,6 +1,7 @@
 """The command line on a model and GPUs of one's own, in this process: each answer beside the package's."""
 
 import dataclasses
+import inspect
 import json
 import shutil
 import subprocess
@@ -14,11 +15,13 @@ import pytest
 
 import pipelab as pl
 from pipelab.cli import command_line
-from pipelab.cli.commands import problem_options
-from pipelab.display import number, rate
+from pipelab.cli.commands import problem_options, problems
+from pipelab.display import duration, number, rate
+from pipelab.engine.methods.joint import joint_size
 
 DATA = Path(__file__).parents[1] / "data"
 OWN = ("--model", "Llama-3-8B", "--gpus", "a100-sxm-40=2,l4=3", "--batch", "4", "--length", "512")
+OWN += ("--phase", "decode")
 
 
 @pytest.fixture
@@ -48,7 +51,7 @@ def _problem(**more):
 
 def test_a_model_on_gpus_is_the_problem_made_by_hand(run):
     found = problem_options.Wanted(
-        model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512
+        model="Llama-3-8B", gpus="a100-sxm-40=2,l4=3", batch=4, length=512, phase="decode"
     )
     by_hand = _problem(name="Llama-3-8B on 2 × A100-SXM-40, 3 × L4")
     assert found.problem(None) == by_hand  # the rules that nobody gave, too: they stand in Problem
@@ -87,7 +90,7 @@ def test_every_option_reaches_its_field():
         "tokens",
     )
     plain = problem_options.Wanted(model="Llama-3-8B", gpus="l4=1").problem(None)
-    assert plain.workload == pl.Workload(2048, 8, "decode")
+    assert plain.workload == pl.Workload(2048, 8)
     assert plain.max_gpus_per_stage == 1
 
 
@@ -198,6 +201,7 @@ def test_objectives_are_those_of_the_package(run):
 def test_what_a_cluster_attains_is_what_memory_holds(run, tmp_path):
     """4 L40S as four stages fill with 4 batches in flight, and hold 2: the rate is not the answer."""
     big = ("--model", "Llama-3-70B", "--gpus", "l40s=4", "--batch", "16", "--max-gpus", "1")
+    big += ("--phase", "decode")
     full = json.loads(run("solve", *big, "--objective", "rate", "--json")[1])
     status, out, _ = run("solve", *big, "--json", "--output", tmp_path / "plan.json")
     told = json.loads(out)
@@ -236,6 +240,158 @@ def test_a_training_step_is_solved_saved_and_launched(run, tmp_path):
     one_host = ("--gpus", "h100=4", "--max-gpus", "1")
     status, out, _ = run("settings", "--engine", "torchtitan", *TRAINED, *one_host)
     assert (status, "torchrun" in out) == (0, True)
+
+
+def test_the_times_of_a_sequence_are_told(run):
+    """What a stream waits for: the traversal, or the interval times the number in flight."""
+    answer = pl.solve(_problem())
+    found = answer.evaluation
+    each = max(found.seconds_per_pass, found.in_flight * found.tokens / found.rate)
+    assert found.seconds_per_token == pytest.approx(each, rel=1e-12)
+    told = f"gets a token every {duration(each)} (TPOT), with {found.in_flight} in flight; a pass"
+    assert told in run("solve", *OWN)[1]
+    assert (
+        json.loads(run("solve", *OWN, "--json")[1])["seconds_per_token"] == found.seconds_per_token
+    )
+    prompts = pl.solve(_problem(load=pl.Workload(512, 4)))
+    passed = duration(prompts.evaluation.seconds_per_pass)
+    out = run("solve", *OWN, "--phase", "prefill")[1]
+    assert f"A prompt has its first token after {passed} (TTFT)" in out
+    assert "(TPOT)" not in run("solve", "medium")[1]  # its links have no time
+
+
+def test_a_budget_is_an_option(run):
+    for objective in ("throughput", "cost"):
+        expected = pl.solve(_problem(), objective=objective, budget=1.5)
+        status, out, _ = run("solve", *OWN, "--objective", objective, "--budget", "1.5", "--json")
+        told = json.loads(out)
+        assert (status, told["under_limit"]) == (0, "at most 1.5 $ per hour")
+        assert told["throughput_tokens_per_s"] == pytest.approx(expected.throughput)
+    status, out, _ = run("solve", *OWN, "--budget", "0.1")
+    assert (status, "more than the budget of 0.1" in out) == (1, True)
+
+
+def test_a_deployment_is_found_saved_and_priced(run, tmp_path):
+    more = ("--batches", "4,8", "--json", "--output", tmp_path / "several.json")
+    status, out, err = run("deploy", *OWN, *more)
+    assert (status, err) == (0, "")
+    expected = pl.deploy(_problem(), batches=[4, 8])
+    told = json.loads(out)
+    assert told["throughput_tokens_per_s"] == pytest.approx(expected.throughput, rel=1e-9)
+    assert [p["batch_size"] for p in told["pipelines"]] == [
+        p.workload.batch_size for p in expected.pipelines
+    ]
+    saved = json.loads((tmp_path / "several.json").read_text("utf-8"))
+    assert saved["pipelines"] == told["pipelines"]
+    cheapest = pl.deploy(_problem(), 500.0)
+    out = run("deploy", *OWN, "--at-least", "500")[1]
+    assert out.startswith(f"{number(cheapest.usd_per_hour)} $ per hour: {cheapest.count} pipeline")
+    assert f"Its GPUs cost {cheapest.usd_per_hour:.7g} $ per hour" in out
+    assert run("deploy", *OWN, "--at-least", "1e9")[0] == 1
+
+
+@pytest.mark.parametrize("deployments", [False, True])
+def test_a_trade_off_is_listed_and_its_points_saved(run, tmp_path, deployments):
+    own = ("--against", "usd_per_hour", *(["--deployments"] if deployments else []))
+    status, out, err = run("trade-off", *OWN, *own, "--json", "--output", tmp_path / "curve.json")
+    assert (status, err) == (0, "")
+    curve = pl.trade_off(_problem(), "usd_per_hour", deployments=deployments)
+    rows = json.loads(out)
+    assert [row["usd_per_hour"] for row in rows] == list(curve.to_frame()["usd_per_hour"])
+    saved = json.loads((tmp_path / "curve.json").read_text("utf-8"))
+    assert (saved["against"], saved["complete"], len(saved["points"])) == (
+        "usd_per_hour",
+        True,
+        len(rows),
+    )
+    for point, row in zip(saved["points"], rows, strict=True):
+        name = "throughput_tokens_per_s" if deployments else "attainable_tokens_per_s"
+        assert point[name] == pytest.approx(row["throughput_tokens_per_s"])
+    if not deployments:  # a point is a plan
+        (tmp_path / "point.json").write_text(json.dumps(saved["points"][-1]), encoding="utf-8")
+        assert pl.load_placement(tmp_path / "point.json", _problem()) == curve.points[-1].placement
+    with pytest.raises(pl.errors.InvalidData, match="this is a trade-off; load one of its points"):
+        pl.load_placement(tmp_path / "curve.json")
+    status, out, err = run("trade-off", *OWN, *own, "--time-limit", "0")
+    assert "points may be missing" in err
+
+
+def test_gpus_of_ones_own_are_a_file(run, tmp_path):
+    file = tmp_path / "gpus.csv"
+    file.write_text(
+        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s,usd_per_hour,link_gb_per_s\n"
+        "Mine-32,32,1000,200,0.5,100\nL4,24.153,600,242,0.98,31.5\n",
+        encoding="utf-8",
+    )
+    options = problem_options.Wanted(
+        model="Llama-3-8B", gpus="mine=2,l4=2", gpu_facts=str(file), per_node=2
+    )
+    found = options.problem(None)
+    assert [gpu.type for gpu in found.cluster.gpus] == ["Mine-32"] * 2 + ["L4"] * 2
+    assert found.cluster.gpus[0] == pl.GPU("Mine-32", 32, 0.5, "Mine-32×2 no. 1", 100)
+    assert (
+        found.costs.gpus["L4"].memory_bandwidth_gb_per_s == 600
+    )  # a type of the same name is replaced
+    own = ("--model", "Llama-3-8B", "--gpus", "mine=2,l4=2", "--gpu-facts", file)
+    told = json.loads(run("solve", *own, "--json")[1])
+    facts = pl.hardware.load_gpus(file)
+    cluster = pl.hardware.cluster_of_counts({"Mine-32": 2, "L4": 2}, gpus=facts)
+    problem = pl.Problem(
+        cluster, pl.load_model("Llama-3-8B"), pl.Workload(2048, 8), pl.Roofline(gpus=facts)
+    )
+    assert told["throughput_tokens_per_s"] == pytest.approx(pl.solve(problem).throughput)
+    assert run("sweep", *own, "--vary", "mine=1,2", "--jobs", "1", "--json")[0] == 0
+    status, _, err = run("solve", *own[:4], "--gpu-facts", tmp_path / "gone.csv")
+    assert (status, "gone.csv: there is no such file" in err) == (2, True)
+
+
+def test_settings_take_the_schedule_of_a_training_step(run, tmp_path):
+    own = (*TRAINED[:2], "--gpus", "h200=4", "--max-gpus", "1", *TRAINED[4:])
+    step = ("--schedule", "Interleaved1F1B", "--recompute", "full")
+    solved = run("settings", "--engine", "Megatron", *own, *step)
+    assert solved[0] == 0
+    assert "--microbatch-group-size-per-virtual-pipeline-stage 4" in solved[1]
+    assert "--recompute-granularity full" in solved[1]
+    plan = tmp_path / "plan.json"
+    assert run("solve", *own, *step, "--output", plan)[0] == 0
+    assert run("settings", plan, "--engine", "Megatron", *own, *step)[1] == solved[1]
+    plain = run("settings", plan, "--engine", "torchtitan", *own)[1]
+    assert "--parallelism.pipeline_parallel_schedule 1F1B" in plain
+    assert "no schedule was given" not in plain
+    status, _, err = run("settings", "tiny", "--engine", "vLLM", "--schedule", "1F1B")
+    assert (status, "has no option 'schedule'" in err) == (2, True)
+
+
+# Commands beside what they call; an option that has another name there, or makes something else, is left out.
+CALLED = {
+    "solve": (pl.solve, {}),
+    "deploy": (pl.deploy, {"batches"}),
+    "trade_off": (pl.trade_off, set()),
+    "settings": (pl.settings, {"hosts"}),
+    "compare": (pl.compare, {"methods"}),
+    "sweep": (pl.sweep, set()),
+    "count": (joint_size, set()),
+}
+
+
+@pytest.mark.parametrize("name", CALLED)
+def test_what_nobody_says_is_the_same_as_in_python(name):
+    """A default of a command is the package's, or there is none and the package's holds."""
+    function, others = CALLED[name]
+    command = inspect.signature(getattr(problems, name)).parameters
+    own = inspect.signature(function).parameters
+    compared = [option for option in own if option in command and option not in others]
+    for option in compared:
+        given, default = command[option].default, own[option].default
+        assert given is None or given == default, (name, option)
+    assert compared or name == "settings"
+
+
+def test_a_problem_that_nobody_describes_is_the_packages():
+    plain = problem_options.Wanted(model="Llama-3-8B", gpus="l4=10").problem(None)
+    cluster, model = pl.hardware.cluster_of_counts({"L4": 10}), pl.load_model("Llama-3-8B")
+    by_hand = pl.Problem(cluster, model, pl.Workload(2048, 8), pl.Roofline(), name=plain.name)
+    assert plain == by_hand
 
 
 def test_methods_are_compared(run, tmp_path):
@@ -283,7 +439,7 @@ def test_a_sweep_varies_options_and_counts(run, tmp_path):
 
 def test_mixes_of_a_node(run):
     gpu = pl.GPU("H100-SXM", 85.521, node="a", node_gb_per_s=450)
-    model, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 8, "decode")
+    model, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 8)
     expected = pl.hardware.node_mixes(pl.Roofline(), model, load, gpu, 4)
     status, out, _ = run("node", "--model", "Llama-3-70B", "--gpus", "h100-sxm=4", "--json")
     assert status == 0
@@ -340,7 +496,7 @@ NAMES = {
 def test_a_gpu_is_known_by_several_names(name, capsys):
     problem_options._say_once.cache_clear()
     kind, said = NAMES[name]
-    assert problem_options.counts_of(f"{name}=3") == {kind: 3}
+    assert problem_options.counts_of(f"{name}=3", pl.hardware.load_gpus()) == {kind: 3}
     assert said in capsys.readouterr().err
 
 
@@ -366,7 +522,7 @@ REFUSED = {
     "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "no count": (("solve", *MODEL, "--gpus", "l4"), "'l4': expected TYPE=COUNT"),
     "none at all": (("solve", *MODEL, "--gpus", "l4=0"), "expected at least one GPU"),
-    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: H200"),
+    "a type": (("solve", *MODEL, "--gpus", "l5=1"), "'l5': expected a known GPU; Known: B200"),
     "an empty type": (("solve", *MODEL, "--gpus", "=1"), "'': expected a known GPU"),
     "a model": (("solve", "--model", "Lama-3-8B", "--gpus", "l4=1"), "did you mean 'Llama-3-8B'"),
     "an engine": (("solve", *MODEL, "--gpus", "l4=1", "--rates", "vlm"), "did you mean 'vLLM'"),
@@ -377,6 +533,10 @@ REFUSED = {
     ),
     "an objective": (("solve", "tiny", "--objective", "speed"), "there is no objective 'speed'"),
     "a floor": (("solve", "tiny", "--at-least", "3"), "has no option 'at_least'"),
+    "a budget": (("solve", *MODEL, "--gpus", "l4=1", "--budget", "0"), "budget = 0.0: expected $ per hour"),
+    "batches": (("deploy", *MODEL, "--gpus", "l4=1", "--batches", "4,x"), "--batches = 'x': expected whole"),
+    "a trade-off": (("trade-off", "tiny", "--against", "gpu"), "did you mean 'gpus'"),
+    "a deployment's name": (("deploy", "tiny", "--output", "d.csv"), "expected a name that ends in .json"),
     "a method": (("compare", "tiny", "--methods", "evn"), "did you mean 'even'"),
     "an axis": (("sweep", "tiny", "--vary", "btch=3"), "did you mean 'batch'"),
     "a value": (("sweep", "tiny", "--vary", "batch=x"), "expected NAME=NUMBER"),
@@ -411,7 +571,8 @@ def test_the_help_names_every_command_and_every_option(run, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     status, out, _ = run("--help")
     assert status == 0
-    commands = "solve evaluate settings compare sweep node count cases models gpus doctor lab reproduce copy static"
+    commands = "solve deploy trade-off evaluate settings compare sweep node count"
+    commands += " cases models gpus doctor lab reproduce copy static"
     for command in commands.split():
         assert f"│ {command} " in out
     text = run("solve", "--help")[1]
@@ -450,7 +611,7 @@ def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
     own = ("--model", "DeepSeek-V3", "--gpus", "h200=8", "--precision", "fp8")
     said = "none is of prompts read by a mixture of experts"
     assert said in run("node", *own, "--phase", "prefill")[1]
-    assert said not in run("node", *own)[1]
+    assert said not in run("node", *own, "--phase", "decode")[1]
     told = run("node", *own, "--phase", "prefill", "--json")[1]
     assert said not in told
     assert json.loads(told)
@@ -478,5 +639,10 @@ def test_ctrl_c_while_the_command_line_is_imported_is_answered():
     ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
     assert (ended.returncode, ended.stdout) == (130, "")
     assert ended.stderr == "pipelab: interrupted before it began\n"
-    command = [sys.executable, "-m", "pipelab.cli.entry", "cases"]
-    assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for module in ("pipelab.cli.entry", "pipelab"):
+        command = [sys.executable, "-m", module, "cases"]
+        assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_the_version_is_told(run):
+    assert run("--version") == (0, f"pipelab {pl.__version__}\n", "")

@@ -356,7 +356,7 @@ def test_what_was_found_so_far_stays_refused(tmp_path):
         pl.load_placement(tmp_path / "plan.json")
     (tmp_path / "gpus.csv").write_text(FEW_GPUS.replace("150.755", "x" * 100_000))
     with pytest.raises(
-        pl.errors.InvalidData, match=r"row 2, column 'memory_gb': 'xxx.* … .*expected a number"
+        pl.errors.InvalidData, match=r"row 3, column 'memory_gb': 'xxx.* … .*expected a number"
     ):
         pl.hardware.load_gpus(tmp_path / "gpus.csv")
     text = _sweep_text()

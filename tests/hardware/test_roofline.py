@@ -305,6 +305,30 @@ def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
     assert "offers 42.95 GB" in result.reason
 
 
+# What data sheets and drivers print: sparse 16-bit and 8-bit TFLOP/s, GB/s of memory, GB/s of the link in both
+# directions together, MiB.
+PRINTED = {
+    "B200": (4500, 9000, 8000, 1800, 183359),
+    "H20": (296, 592, 4000, 900, 97871),
+    "GH200": (1979, 3958, 4000, 900, 97871),
+    "RTX6000-Ada": (728.5, 1457, 960, 63, 49140),
+    "MI325X": (2614.9, 5229.8, 6000, 896, 262128),
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_a_types_facts_are_those_of_its_data_sheet(name):
+    sparse, sparse_8, moved, both, mib = PRINTED[name]
+    facts = pl.hardware.load_gpus()[name]
+    assert facts.fp16_tflop_per_s == pytest.approx(sparse / 2, rel=1e-3)
+    assert facts.fp8_tflop_per_s == pytest.approx(sparse_8 / 2, rel=1e-3)
+    assert moved * 0.95 < facts.memory_bandwidth_gb_per_s <= moved
+    assert facts.link_gb_per_s == both / 2
+    assert facts.memory_gb == pytest.approx(mib * 1024**2 / 1e9, abs=1e-3)
+    assert facts.source
+    assert pl.hardware.gpus()["price_date"].notna()[name] == (facts.usd_per_hour is not None)
+
+
 def test_prices_and_networks_come_from_the_files():
     cluster = pl.load_cluster("helix-geo24")
     assert {g.usd_per_hour for g in cluster.gpus if g.type == "L4"} == {0.98}

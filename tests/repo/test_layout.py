@@ -53,6 +53,8 @@ def _imports(tree: ast.Module, modules: Container[str]) -> Iterator[str]:
 def _layer(module: str) -> int:
     """0 for the modules directly in pipelab/; a new folder has to be given its place."""
     _, *parts = module.split(".")
+    if parts == ["__main__"]:  # above all: python -m pipelab
+        return 1 + len(LAYERS)
     return 1 + LAYERS.index(parts[0]) if parts and (PACKAGE / parts[0]).is_dir() else 0
 
 

@@ -15,11 +15,11 @@ from pipelab.errors import InvalidValue, nearest
 
 if TYPE_CHECKING:
     from pipelab.cluster import Cluster
+    from pipelab.hardware.known_gpus import GPUFacts
     from pipelab.problem import Problem
 
-_NODE, _NETWORK_GBIT = 8, 100.0  # where nothing else is said
-# What a model on GPUs has where nothing is said; a case has its own.
-_LENGTH, _BATCH, _PHASE = 2048, 8, "decode"
+# What a model on GPUs has where nothing is said; a case has its own. Other defaults are the package's.
+_LENGTH, _BATCH = 2048, 8
 
 Text = str | None
 Whole = int | None
@@ -50,23 +50,24 @@ class Wanted:
         None
     )
     gpus: Annotated[Text, _model("Types and counts, such as a100=4,l4=8.")] = None
+    gpu_facts: Annotated[
+        Text, _model("A CSV of GPUs of your own, with columns of data/gpus.csv.")
+    ] = None
     cluster: Annotated[
         Text, _model("Or a known cluster, or a folder with nvidia-smi listings.")
     ] = None
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
-    per_node: Annotated[Whole, _model(f"Of a type per node; {_NODE} by default.", min=1)] = None
-    network_gbit: Annotated[
-        Real, _model(f"Between nodes, in Gbit/s; {_NETWORK_GBIT:g} by default.")
-    ] = None
+    per_node: Annotated[Whole, _model("Of a type per node; 8 by default.", min=1)] = None
+    network_gbit: Annotated[Real, _model("Between nodes, in Gbit/s; 100 by default.")] = None
     rates: Annotated[Text, _model("Engine whose speed counts; vLLM by default.")] = None
     batch: Annotated[
         Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
     ] = None
     length: Annotated[Whole, _load(f"Tokens per sequence; {_LENGTH} without a case.")] = None
-    phase: Annotated[
-        Text, _load(f"prefill, decode, mixed or training; {_PHASE} without a case.")
-    ] = None
+    phase: Annotated[Text, _load("prefill, decode, mixed or training; prefill without a case.")] = (
+        None
+    )
     output_tokens: Annotated[Whole, _load("Written per sequence; for --phase mixed.")] = None
     in_flight: Annotated[
         Whole, _load("Microbatches in flight; chosen with the placement by default.")
@@ -139,10 +140,11 @@ class Wanted:
             raise _refused("--model", None, "expected a model beside --gpus or --cluster")
         precisions = {name: name for name in ("precision", "kv_precision")}
         model = load_model(self.model, **self._given(precisions))
-        load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH, "phase": _PHASE}
+        load: dict[str, Any] = {"sequence_length": _LENGTH, "batch_size": _BATCH}
         load |= self._given(_LOAD_FIELDS)
-        cluster = self._cluster()
-        costs = Roofline() if self.rates is None else Roofline(engine=self.rates)
+        facts = known_gpus(self.gpu_facts)
+        cluster = self._cluster(facts)
+        costs = Roofline(gpus=facts, **self._given({"rates": "engine"}))
         types = Counter(gpu.type for gpu in cluster.gpus)
         pool = ", ".join(f"{n} × {t}" for t, n in types.items())
         name = f"{model.name} on {pool}"
@@ -150,18 +152,18 @@ class Wanted:
         problem = Problem(cluster, model, Workload(**load), costs, name=name, **rules)
         return with_link_units(problem, self.link_units or "tokens")
 
-    def _cluster(self) -> "Cluster":
+    def _cluster(self, facts: "Mapping[str, GPUFacts]") -> "Cluster":
         from pipelab.hardware.known_clusters import cluster_of_counts, load_cluster
 
         if bool(self.gpus) == bool(self.cluster):
             expected = "expected --gpus or --cluster beside --model, and not both"
             raise _refused("--cluster", self.cluster, expected)
         if self.gpus:
-            network = _NETWORK_GBIT if self.network_gbit is None else self.network_gbit
-            return cluster_of_counts(counts_of(self.gpus), self.per_node or _NODE, network)
+            own = self._given({"per_node": "gpus_per_node", "network_gbit": "network_gbit_per_s"})
+            return cluster_of_counts(counts_of(self.gpus, facts), gpus=facts, **own)
         if self.per_node is not None:
             raise _refused("--per-node", self.per_node, "expected it beside --gpus")
-        return load_cluster(str(self.cluster), network_gbit_per_s=self.network_gbit)
+        return load_cluster(str(self.cluster), gpus=facts, network_gbit_per_s=self.network_gbit)
 
 
 _NAMES = [field.name for field in fields(Wanted)]
@@ -200,7 +202,14 @@ def _refused(option: str, value: object, expected: str) -> InvalidValue:
     return InvalidValue("options", [(option, value, expected)])
 
 
-def counts_of(text: str) -> dict[str, int]:
+def known_gpus(path: str | None) -> "Mapping[str, GPUFacts]":
+    """Return the known types of GPU, and those of a file of the user's own."""
+    from pipelab.hardware.known_gpus import load_gpus
+
+    return load_gpus(path)
+
+
+def counts_of(text: str, known: "Mapping[str, GPUFacts]") -> dict[str, int]:
     """Read counts by type: "a100=4,l4=8" is four A100-SXM-80 (the first of those with most memory) and eight L4."""
     counts: dict[str, int] = {}
     for part in text.split(","):
@@ -209,18 +218,18 @@ def counts_of(text: str) -> dict[str, int]:
             raise _refused(
                 "--gpus", part, "expected TYPE=COUNT with counts up to 999999, such as a100=4,l4=8"
             )
-        kind = gpu_type(name)
+        kind = gpu_type(name, known)
         counts[kind] = counts.get(kind, 0) + int(number)
     if not any(counts.values()):
         raise _refused("--gpus", text, "expected at least one GPU")
     return {kind: count for kind, count in counts.items() if count}
 
 
-def gpu_type(name: str) -> str:
-    """Find a type of `data/gpus.csv` by its name, a driver's name, or a beginning that several share, which is said."""
-    from pipelab.hardware.known_gpus import load_gpus, type_of
+def gpu_type(name: str, known: "Mapping[str, GPUFacts]") -> str:
+    """Find a known type by its name, a driver's name, or a beginning that several share, which is said."""
+    from pipelab.hardware.known_gpus import type_of
 
-    known, wanted = load_gpus(), name.lower()
+    wanted = name.lower()
     exact = next((t for t in known if t.lower() == wanted), None) or type_of(name, known)
     if exact:
         return exact
@@ -249,7 +258,8 @@ def changed(wanted: Wanted, point: Mapping[str, Any]) -> Wanted:
     options = {name: value for name, value in point.items() if name in VARIED}
     counts = {name: value for name, value in point.items() if name not in VARIED}
     if counts:
-        before = {} if not wanted.gpus else counts_of(wanted.gpus)
-        pool = before | {gpu_type(name): count for name, count in counts.items()}
+        known = known_gpus(wanted.gpu_facts)
+        before = {} if not wanted.gpus else counts_of(wanted.gpus, known)
+        pool = before | {gpu_type(name, known): count for name, count in counts.items()}
         options["gpus"] = ",".join(f"{kind}={count}" for kind, count in pool.items())
     return replace(wanted, **options)

@@ -1,6 +1,7 @@
-"""The commands about a problem: one plan (solve, evaluate, settings), or a table (compare, sweep, node, count)."""
+"""The commands about a problem: plans (solve, deploy, evaluate, settings), or tables (trade-off, compare, sweep, …)."""
 
 import json
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -16,9 +17,16 @@ from pipelab.cli.commands.problem_options import (
     Whole,
     changed,
     gpu_type,
+    known_gpus,
     option,
 )
-from pipelab.cli.printing import print_evaluation, print_result, say, table_text
+from pipelab.cli.printing import (
+    print_deployment,
+    print_evaluation,
+    print_result,
+    say,
+    table_text,
+)
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.whole_files import write_to
@@ -27,6 +35,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
     from pipelab.engine.answers import Result
+    from pipelab.engine.timeline.placement_timelines import TrainingTimeline
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
@@ -36,6 +45,11 @@ RunsOn = Annotated[
     Text, option("The best plan that this engine can start, and what its rules cost; see settings.")
 ]
 Plan = Annotated[Text, option("Write the whole plan, rates included, to this .json file.")]
+Budget = Annotated[Real, option("The most that all GPUs may cost, in $ per hour.")]
+Schedule = Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")]
+Recompute = Annotated[Text, option("In training: none (the default), selective, full or auto.")]
+Limit = Annotated[Real, option("Seconds; the best by then is kept.", min=0)]
+Gap = Annotated[Real, option("Stop when at most this share below the best.", min=0)]
 Table = Annotated[Text, option("Write the table to this CSV file, too.")]
 
 
@@ -50,16 +64,13 @@ def solve(
         ),
     ] = None,
     at_least: Annotated[Real, option("With latency or cost: a floor in tokens/s.")] = None,
-    schedule: Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")] = None,
-    recompute: Annotated[
-        Text, option("In training: none (the default), selective, full or auto.")
-    ] = None,
+    budget: Budget = None,
+    schedule: Schedule = None,
+    recompute: Recompute = None,
     runs_on: RunsOn = None,
     form: Annotated[Text, option("With --method joint: written or tight.")] = None,
-    time_limit: Annotated[
-        Real, option("Seconds; the best placement by then is kept.", min=0)
-    ] = None,
-    gap: Annotated[Real, option("Stop when at most this share below the best.", min=0)] = None,
+    time_limit: Limit = None,
+    gap: Gap = None,
     as_json: Json = False,
     output: Plan = None,
 ) -> None:
@@ -74,11 +85,10 @@ def solve(
     if output is not None:
         json_path("save", output)  # refused before the search, not after it
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
-    options |= {"at_least": at_least, "schedule": schedule, "recompute": recompute}
-    options |= {"runs_on": runs_on}
-    options = {name: value for name, value in options.items() if value is not None}
+    options |= {"at_least": at_least, "budget": budget, "runs_on": runs_on}
+    options |= {"schedule": schedule, "recompute": recompute}
     problem = context.obj.problem(case)
-    result = run(problem, method, objective or objective_of(problem), **options)
+    result = run(problem, method, objective or objective_of(problem), **_given(options))
     if as_json:
         print(json.dumps(result.to_dict(), allow_nan=False))
     else:
@@ -89,6 +99,87 @@ def solve(
         raise typer.Exit(1)
     if output is not None:
         save(result, output)
+
+
+def deploy(
+    context: typer.Context,
+    case: Case = None,
+    at_least: Annotated[
+        Real, option("A load in tokens/s, to be served at the least price.")
+    ] = None,
+    batches: Annotated[
+        Text, option("Batch sizes to choose from for each pipeline, such as 4,8,16.")
+    ] = None,
+    runs_on: RunsOn = None,
+    time_limit: Limit = None,
+    gap: Gap = None,
+    as_json: Json = False,
+    output: Annotated[Text, option("Write the deployment to this .json file.")] = None,
+) -> None:
+    """Divide the GPUs among pipelines: the most tokens/s, or the least price of a load; exit status 1 where none fits.
+
+    Such as: pipelab deploy --model Llama-3-8B --gpus a100=8,l4=16 --batches 8,16,32
+    """
+    from pipelab.engine.deployments.deploying import deploy as run
+    from pipelab.io.plans import json_path, save
+
+    if output is not None:
+        json_path("save", output)
+    options: dict[str, Any] = {"at_least": at_least, "time_limit": time_limit, "gap": gap}
+    options |= {"runs_on": runs_on}
+    if batches is not None:
+        options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
+    found = run(context.obj.problem(case), **_given(options))
+    if as_json:
+        print(json.dumps(found.to_dict(), allow_nan=False))
+    else:
+        print_deployment(found)
+    if not found.pipelines:
+        raise typer.Exit(1)
+    if output is not None:
+        save(found, output)
+
+
+def trade_off(
+    context: typer.Context,
+    case: Case = None,
+    against: Annotated[
+        str, option("gpus, usd_per_hour, usd_per_million_tokens or seconds_per_pass.")
+    ] = "gpus",
+    deployments: Annotated[
+        bool, option("Points are deployments, as of deploy.", "--deployments")
+    ] = False,
+    time_limit: Limit = None,
+    as_json: Json = False,
+    output: Annotated[Text, option("Write every point as a plan to this .json file.")] = None,
+) -> None:
+    """List every best compromise between throughput and what it costs; exit status 1 where nothing fits."""
+    from pipelab.engine.methods.trade_offs import trade_off as run
+    from pipelab.io.plans import json_path, save
+
+    if output is not None:
+        json_path("save", output)
+    problem = context.obj.problem(case)
+    curve = run(problem, against, deployments=deployments, **_given({"time_limit": time_limit}))
+    _show(curve.to_frame(), as_json, None, "trade-off")
+    if not curve.complete:
+        say("points may be missing, or are not proven: give it more time, with --time-limit")
+    if not curve.points:
+        raise typer.Exit(1)
+    if output is not None:
+        save(curve, output)
+
+
+def _given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given; the package's own defaults hold for the others."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _whole(command: str, name: str, text: str) -> int:
+    """Read a whole number above 0."""
+    if not (text.strip().isascii() and text.strip().isdigit() and 0 < int(text) < 10**9):
+        raise InvalidValue(command, [(name, text, "expected whole numbers with commas between")])
+    return int(text)
 
 
 def objective_of(problem: "Problem") -> str:
@@ -132,12 +223,15 @@ def settings(
     hosts: Annotated[
         Text, option("Address of all GPUs, or of each by its id, with commas between.")
     ] = None,
+    schedule: Schedule = None,
+    recompute: Recompute = None,
     output: Annotated[Text, option("Write the script to this file.")] = None,
 ) -> None:
     """Print the launch script of an engine for a plan, or for the best one of a case or a model that it can start."""
     from pipelab.io.serving.engine_settings import settings as translated
 
-    problem, plan = _planned(case_or_plan, context.obj, case, engine)
+    step = _given({"schedule": schedule, "recompute": recompute})
+    problem, plan = _planned(case_or_plan, context.obj, case, engine, step)
     if plan is None:
         raise typer.Exit(1)
     addresses = hosts.split(",") if hosts and "," in hosts else hosts
@@ -148,18 +242,25 @@ def settings(
 
 
 def _planned(
-    given: str | None, wanted: Wanted, case: str | None, engine: str
-) -> tuple["Problem", "Placement | Result | None"]:
-    """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed."""
+    given: str | None, wanted: Wanted, case: str | None, engine: str, step: Mapping[str, str]
+) -> tuple["Problem", "Placement | Result | TrainingTimeline | None"]:
+    """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed.
+
+    `step` has the schedule of a training step, and what it recomputes, where they were given.
+    """
     from pipelab.engine.solving import solve as run
+    from pipelab.engine.timeline.placement_timelines import training_timeline
 
     if given is not None and given.endswith(_PLAN):
-        return _read(given, wanted, case)
+        problem, placement = _read(given, wanted, case)
+        if step or problem.workload.phase == "training":
+            return problem, training_timeline(problem, placement, **step)
+        return problem, placement
     if case is not None:
         expected = "expected it beside a plan (.json) only"
         raise InvalidValue("settings", [("--case", case, expected)])
     problem = wanted.problem(given)
-    result = run(problem, objective=objective_of(problem), runs_on=engine)
+    result = run(problem, objective=objective_of(problem), runs_on=engine, **step)
     if result.placement is None:
         print(result.sentence)
     return problem, result if result.placement else None
@@ -263,7 +364,7 @@ def _axis(text: str, wanted: Wanted) -> tuple[str, list[float]]:
         if not wanted.gpus:
             expected = f"expected one of these, or with --gpus a type; {nearest(name, VARIED)}"
             raise InvalidValue("sweep", [("--vary", name, expected)])
-        plain = gpu_type(name)
+        plain = gpu_type(name, known_gpus(wanted.gpu_facts))
     try:
         numbers = [float(v) if plain == "network_gbit" else int(v) for v in values.split(",")]
     except ValueError:
@@ -324,4 +425,4 @@ def _show(frame: "DataFrame", as_json: bool, output: str | None, command: str) -
         write_to(command, output, frame.to_csv(index=False))
 
 
-COMMANDS = (solve, evaluate, settings, compare, sweep, node, count)
+COMMANDS = (solve, deploy, trade_off, evaluate, settings, compare, sweep, node, count)
