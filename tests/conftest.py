@@ -28,12 +28,17 @@ SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
 
 def _mark_by_case(items):
     """Give `slow` to the cases that the fast subset leaves out, and `nightly` to those left for the night."""
-    cases = Counter()
+    cases, numbered = Counter(), Counter()
     for item in items:
         name, _, case = item.nodeid.partition("[")
         cases[name] += 1
         quick = item.get_closest_marker("quick")
-        nightly = case.rstrip("]").isdecimal() and cases[name] > DAILY
+        parts = case.rstrip("]").split("-")
+        others = [part for part in parts if not part.isdecimal()]
+        series = name, *others
+        numbered[series] += 1
+        # one number: a random problem, counted apart for every other parameter
+        nightly = len(others) == len(parts) - 1 and numbered[series] > DAILY
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
         waits = waits or item.name in SLOW_EXAMPLES
         if waits or nightly or (quick and cases[name] > quick.args[0]):

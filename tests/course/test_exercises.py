@@ -117,25 +117,6 @@ def _best_of_orders(stages, links, worst=max, as_given=False, mean=False):
     return min(found)
 
 
-@pytest.mark.parametrize("wrong", [{"worst": sum}, {"as_given": True}, {"mean": True}], ids=str)
-def test_the_best_order_is_right_or_told_the_smallest_input(wrong):
-    puzzle = EXERCISES["04.3"]
-    assert str(pl.course.check("04.3", _best_of_orders)).endswith(
-        "right, it agrees on all 300 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.stages) for x in tried] == sorted(len(x.stages) for x in tried)
-    first = next(
-        x for x in tried if _best_of_orders(x.stages, dict(x.links), **wrong) != puzzle.target(x)
-    )
-    said = str(
-        pl.course.check("04.3", lambda stages, links: _best_of_orders(stages, links, **wrong))
-    )
-    assert said.startswith(f"exercise 04.3: not yet. On {first} yours gives ")
-    assert str(first).startswith("stages=[(")
-    assert len({puzzle.hint(x) for x in tried}) == 3
-
-
 def test_the_first_hint_is_not_the_solution():
     hint = EXERCISES["00.1"].hint
     assert "split_proportional" not in hint
@@ -254,23 +235,6 @@ def _rate(parts, head=1.1, reserved=2, ends=2.23, skip=True, order=False):
     return 2048000 / (sum(stages) if order else max(stages + links))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "wrong", [{"head": 1}, {"reserved": 0}, {"ends": 1}, {"skip": False}, {"order": True}], ids=str
-)
-def test_a_function_is_right_or_told_the_smallest_input_on_which_it_is_not(wrong):
-    puzzle = EXERCISES["00.2"]
-    assert isinstance(puzzle, Function)
-    assert (
-        str(pl.course.check("00.2", _rate)) == "exercise 00.2: right, it agrees on all 200 inputs"
-    )
-    tried = puzzle.inputs()
-    first = next(x for x in tried if not math.isclose(_rate(*x, **wrong), _rate(*x), rel_tol=1e-6))
-    said = str(pl.course.check("00.2", lambda x: _rate(x, **wrong)))
-    assert said.startswith(f"exercise 00.2: not yet. On {first} yours gives ")
-    assert [len(x.cuts) for x in tried] == sorted(len(x.cuts) for x in tried)
-
-
 def test_what_is_no_function_or_raises_is_told_so():
     grade = EXERCISES["00.2"].grade
     assert "expected the function itself, as `def rate(cuts):` makes it; yours is 3" in grade(3)[1]
@@ -284,8 +248,6 @@ def test_what_is_no_function_or_raises_is_told_so():
         return answer
 
     assert grade(changes_its_argument)[0]
-    hints = {EXERCISES["00.2"].hint(given) for given in EXERCISES["00.2"].inputs()}
-    assert len(hints) == 3
 
 
 def _reach(costs, speeds, ms, skip=True, at=True):
@@ -324,36 +286,6 @@ def _no_rings(big_m=None, grow=True, add=True, by_one=False):
     return family
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("wrong", "below"),
-    [
-        ({"add": False}, True),
-        ({"grow": False}, True),
-        ({"big_m": 2}, False),
-        ({"big_m": 80}, False),
-        # with these, notebook 03's own program falls from 6,321 to 6,024 tokens/s
-        ({"big_m": 10, "by_one": True}, False),
-    ],
-    ids=str,
-)
-def test_rows_are_right_or_told_the_smallest_program_that_they_spoil(wrong, below):
-    """A ring claims less time than any pipeline takes; an M that is too small cuts pipelines off."""
-    for right in (_no_rings(), _no_rings(by_one=True)):
-        assert (
-            str(pl.course.check("03.1", right))
-            == "exercise 03.1: right, it agrees on all 40 inputs"
-        )
-    puzzle = EXERCISES["03.1"]
-    assert isinstance(puzzle, Function)
-    mine = [puzzle.call(_no_rings(**wrong), x) for x in puzzle.inputs()]
-    wanted = [puzzle.target(x) for x in puzzle.inputs()]
-    off = [i for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if not math.isclose(a, b)]
-    assert (mine[off[0]] < wanted[off[0]]) == below
-    said = str(pl.course.check("03.1", _no_rings(**wrong)))
-    assert said.startswith(f"exercise 03.1: not yet. On {puzzle.inputs()[off[0]]} yours gives ")
-
-
 def _stairs(ms, most, layers, head, memory=True, heads=True, whole=True):
     times = sorted({(n + h) * tau for tau in ms for n in range(layers + 1) for h in (0, head)})
     for time in times:
@@ -364,50 +296,6 @@ def _stairs(ms, most, layers, head, memory=True, heads=True, whole=True):
             if time >= tau * (1 + head * heads) - 1e-9 and sum(held) >= layers:
                 return time
     return math.inf
-
-
-@pytest.mark.parametrize("wrong", [{"memory": False}, {"heads": False}, {"whole": False}], ids=str)
-def test_a_staircase_is_right_or_told_the_smallest_input(wrong):
-    puzzle = EXERCISES["03.2"]
-    assert (
-        str(pl.course.check("03.2", _stairs)) == "exercise 03.2: right, it agrees on all 300 inputs"
-    )
-    first = next(x for x in puzzle.inputs() if not math.isclose(_stairs(*x, **wrong), _stairs(*x)))
-    said = str(pl.course.check("03.2", lambda *x: _stairs(*x, **wrong)))
-    assert said.startswith(f"exercise 03.2: not yet. On {first} yours gives ")
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize(
-    ("name", "function", "wrong"),
-    [
-        ("01.2", _reach, {"skip": False}),
-        ("01.2", _reach, {"at": False}),
-        ("01.3", _split, {"empty": False}),
-        ("01.3", _split, {"worst": lambda a, b: a + b}),
-    ],
-)
-def test_functions_of_the_exact_split_are_right_or_told_the_smallest_input(name, function, wrong):
-    puzzle = EXERCISES[name]
-    assert (
-        str(pl.course.check(name, function))
-        == f"exercise {name}: right, it agrees on all 300 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.costs) + len(x.speeds) for x in tried] == sorted(
-        len(x.costs) + len(x.speeds) for x in tried
-    )
-
-    def mine(*given):
-        return function(*given, **wrong)
-
-    first = next(
-        x for x in tried if not math.isclose(puzzle.call(mine, x), puzzle.call(function, x))
-    )
-    said = str(pl.course.check(name, mine))
-    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
-    assert str(first).startswith("costs=[")
-    assert len({puzzle.hint(x) for x in tried}) == 3
 
 
 def test_who_stops_at_a_gpu_that_is_too_slow_is_asked_who_takes_the_layer():
@@ -455,23 +343,6 @@ def _placements(layers, kinds, idle=True, apart=False):
     return total
 
 
-@pytest.mark.parametrize("wrong", [{"idle": False}, {"apart": True}], ids=str)
-def test_a_count_of_placements_is_right_or_told_the_smallest_input(wrong):
-    puzzle = EXERCISES["02.2"]
-    assert (
-        str(pl.course.check("02.2", _placements))
-        == "exercise 02.2: right, it agrees on all 200 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [x.layers + sum(x.kinds) for x in tried] == sorted(
-        x.layers + sum(x.kinds) for x in tried
-    )
-    first = next(x for x in tried if _placements(*x, **wrong) != _placements(*x))
-    said = str(pl.course.check("02.2", lambda n, kinds: _placements(n, kinds, **wrong)))
-    assert said.startswith(f"exercise 02.2: not yet. On {first} yours gives ")
-    assert len({puzzle.hint(x) for x in tried}) == 4
-
-
 def _refutes(prices, stages, counts, layers, sign=True, rows=True, strict=True):
     """Whether prices are a proof; with other arguments, as one may get it wrong."""
     covered = all(most <= sum(prices[k] for k in gpus) for gpus, most in stages)
@@ -486,36 +357,6 @@ def _count_mixes(counts, most, supply=True, empty=1, exactly=False):
     for n in counts:
         ways = [sum(ways[max(0, size - n) if supply else 0 : size + 1]) for size in range(most + 1)]
     return ways[-1] if exactly else sum(ways) - empty
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize(
-    ("name", "function", "wrong"),
-    [
-        ("06.1", _refutes, {"sign": False}),
-        ("06.1", _refutes, {"rows": False}),
-        ("06.1", _refutes, {"strict": False}),
-        ("06.3", _count_mixes, {"supply": False}),
-        ("06.3", _count_mixes, {"empty": 0}),
-        ("06.3", _count_mixes, {"exactly": True}),
-    ],
-)
-def test_functions_of_counting_are_right_or_told_the_smallest_input(name, function, wrong):
-    puzzle = EXERCISES[name]
-    assert (
-        str(pl.course.check(name, function))
-        == f"exercise {name}: right, it agrees on all 300 inputs"
-    )
-    tried = puzzle.inputs()
-    first = next(
-        x
-        for x in tried
-        if puzzle.call(lambda *given: function(*given, **wrong), x) != puzzle.call(function, x)
-    )
-    said = str(pl.course.check(name, lambda *given: function(*given, **wrong)))
-    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
-    assert f"expected {puzzle.call(function, first)}. Hint: " in said
-    assert len({puzzle.hint(x) for x in tried}) == 3
 
 
 def _fits(order, spare=0, stalls=True, room=None):
@@ -546,29 +387,6 @@ def _fits(order, spare=0, stalls=True, room=None):
             return False
         done |= {(a.kind, a.stage, a.microbatch) for a in (row.pop(0) for row in able)}
     return True
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    "wrong", [{"spare": 1}, {"spare": -1}, {"stalls": False}, {"room": 2}], ids=str
-)
-def test_a_property_of_orders_accepts_the_right_and_rejects_the_faulty(wrong):
-    puzzle = EXERCISES["14.1"]
-    assert (
-        str(pl.course.check("14.1", _fits)) == "exercise 14.1: right, it agrees on all 300 inputs"
-    )
-    tried = puzzle.inputs()
-    steps = [sum(map(len, order)) for order in tried]
-    assert steps == sorted(steps)
-    assert 50 < sum(puzzle.target(order) for order in tried) < 150
-    first = next(
-        order for order in tried if _fits(order.schedule(), **wrong) != puzzle.target(order)
-    )
-    said = str(pl.course.check("14.1", lambda order: _fits(order, **wrong)))
-    assert said.startswith(f"exercise 14.1: not yet. On {first} yours gives ")
-    assert f"expected {puzzle.target(first)}. Hint: " in said
-    assert str(first).startswith("rank 0: ")
-    assert len({puzzle.hint(order) for order in tried}) == 3
 
 
 @pytest.mark.slow
@@ -607,12 +425,7 @@ def _even(costs, stages):
 def test_a_rule_is_repaired_when_every_answer_keeps_what_is_required():
     required = EXERCISES["14.2"]
     assert isinstance(required, Function)
-    for right in (_by_flops, lambda c, s: [len(part) for part in pl.splits.split_minmax(c, s)]):
-        assert str(pl.course.check("14.2", right)) == (
-            "exercise 14.2: right, it keeps the rule on all 300 inputs"
-        )
-    lengths = [len(costs) for costs, _ in required.inputs()]
-    assert lengths == sorted(lengths)
+    assert required.grade(lambda c, s: [len(part) for part in pl.splits.split_minmax(c, s)])[0]
     for wrong, why in [
         (lambda c, s: _by_flops(c, s, repaired=False), "yours gives [2]: that is 1 of 2 stages"),
         (lambda c, s: [len(c)] + [0] * (s - 1), "yours gives [2, 0]: stage 2 has no layer"),
@@ -655,18 +468,6 @@ def _step(text, about=True, commas=True, suffix=True):
     return scale * 10.0 ** (len(whole) - len(whole.rstrip("0")))
 
 
-@pytest.mark.parametrize("wrong", ["about", "commas", "suffix"])
-def test_printed_digits_are_read_as_the_ledger_reads_them(wrong):
-    puzzle = EXERCISES["13.2"]
-    assert (
-        str(pl.course.check("13.2", _step)) == "exercise 13.2: right, it agrees on all 200 inputs"
-    )
-    first = next(x for x in puzzle.inputs() if _step(*x, **{wrong: False}) != puzzle.target(x))
-    said = str(pl.course.check("13.2", lambda text: _step(text, **{wrong: False})))
-    assert said.startswith(f"exercise 13.2: not yet. On {first} yours gives ")
-    assert len({puzzle.hint(x) for x in puzzle.inputs()}) == 3
-
-
 def _linked(z, e, connections, forced=-1):
     """A link is on where both its ends are chosen; with another number, as one may get it wrong."""
     return [e[i] >= z[c.sender] + z[c.receiver] + forced for i, c in enumerate(connections)]
@@ -676,31 +477,6 @@ def _budget(z, allocations, price, most, sharing=True):
     """What the stages cost; with False, only the first GPU of each is paid for."""
     cost = [sum(price[g] for g in (a.gpus if sharing else a.gpus[:1])) for a in allocations]
     return sum(c * z[i] for i, c in enumerate(cost)) <= most
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "function", "wrong"),
-    [
-        ("05.3", _linked, {"forced": -2}),
-        ("05.3", _linked, {"forced": 0}),
-        ("05.4", _budget, {"sharing": False}),
-    ],
-)
-def test_families_of_constraints_are_right_or_told_the_smallest_problem(name, function, wrong):
-    puzzle = EXERCISES[name]
-    assert (
-        str(pl.course.check(name, function))
-        == f"exercise {name}: right, it agrees on all 40 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.ms) + x.layers for x in tried] == sorted(len(x.ms) + x.layers for x in tried)
-    said = str(pl.course.check(name, lambda *given: function(*given, **wrong)))
-    first = next(x for x in tried if said.startswith(f"exercise {name}: not yet. On {x} yours "))
-    for case in tried[: tried.index(first)]:
-        agrees = puzzle.call(lambda *given: function(*given, **wrong), case)
-        assert math.isclose(agrees, puzzle.target(case), rel_tol=1e-6)
-    assert len({puzzle.hint(x) for x in tried}) == 2
 
 
 @pytest.mark.slow
@@ -841,22 +617,6 @@ def _gpipe_end(forward, backward, message, m, links=True, drain=True, once=False
     return sum(forward) + sum(backward) + (m - 1) * slowest + hops
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("wrong", [{"links": False}, {"drain": False}, {"once": True}], ids=str)
-def test_the_end_of_gpipe_is_right_or_told_the_smallest_input(wrong):
-    puzzle = EXERCISES["07.1"]
-    assert (
-        str(pl.course.check("07.1", _gpipe_end))
-        == "exercise 07.1: right, it agrees on all 200 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.forward) + x.m for x in tried] == sorted(len(x.forward) + x.m for x in tried)
-    first = next(x for x in tried if _gpipe_end(*x, **wrong) != _gpipe_end(*x))
-    said = str(pl.course.check("07.1", lambda *given: _gpipe_end(*given, **wrong)))
-    assert said.startswith(f"exercise 07.1: not yet. On {first} yours gives ")
-    assert len({puzzle.hint(x) for x in tried}) == 4
-
-
 def _in_turns(m, ahead):
     turns = [(i, kind, i - ahead * (kind == "B")) for i in range(m + ahead) for kind in "FB"]
     return [f"{kind}{i}" for _, kind, i in turns if 0 <= i < m]
@@ -885,9 +645,7 @@ def _within_room(rank, m, room, before=True, rooms=True):
 )
 def test_an_order_within_the_memory_is_right_or_told_why_not(mine, why):
     puzzle = EXERCISES["07.2"]
-    assert str(pl.course.check("07.2", _within_room)).endswith("right, it agrees on all 150 inputs")
     tried = puzzle.inputs()
-    assert [len(x.room) + x.m for x in tried] == sorted(len(x.room) + x.m for x in tried)
     assert why in str(pl.course.check("07.2", mine))
     assert "itself, as `def order(rank, m, room):` makes it" in str(pl.course.check("07.2", 3))
     assert len({re.sub(r"\d", "", puzzle.hint(x)) for x in tried}) == 3
@@ -946,13 +704,7 @@ def _put_off(row, share, room, early=False, late=False, newest=False):
     ids=str,
 )
 def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
-    puzzle = EXERCISES["08.1"]
-    assert (
-        str(pl.course.check("08.1", _put_off))
-        == "exercise 08.1: right, it agrees on all 150 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.row) for x in tried] == sorted(len(x.row) for x in tried)
+    tried = EXERCISES["08.1"].inputs()
     first = next(x for x in tried if _put_off(*x, **wrong) != _put_off(*x))
     said = str(pl.course.check("08.1", lambda *given: _put_off(*given, **wrong)))
     assert said.startswith(f"exercise 08.1: not yet. On {first} yours gives ")
@@ -963,7 +715,6 @@ def test_weight_gradients_put_off_are_right_or_told_why_not(wrong, why):
         (lambda row, *_: sorted(_put_off(row, 0, 9)), "no longer in the given order"),
     ]:
         assert what in str(pl.course.check("08.1", mine))
-    assert len({puzzle.hint(x) for x in tried}) == 3
 
 
 def _crossing(weights, cache, flops, B, F, kept=True, least=1, never=math.inf):
@@ -1063,17 +814,10 @@ def _order_of(rooms, m, largest_first=True, few=True):
     ids=str,
 )
 def test_an_order_of_gpus_is_right_or_told_why_not(wrong, why):
-    puzzle = EXERCISES["12.1"]
-    assert (
-        str(pl.course.check("12.1", _order_of))
-        == "exercise 12.1: right, it agrees on all 150 inputs"
-    )
-    tried = puzzle.inputs()
-    assert [len(x.rooms) for x in tried] == sorted(len(x.rooms) for x in tried)
+    tried = EXERCISES["12.1"].inputs()
     first = next(x for x in tried if (_order_of(*x) is None) != (_order_of(*x, **wrong) is None))
     said = str(pl.course.check("12.1", lambda *given: _order_of(*given, **wrong)))
     assert said.startswith(f"exercise 12.1: not yet. On {first} {why}")
-    assert len({puzzle.hint(x) for x in tried}) == 3
     for mine, what in [
         (lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
         (lambda rooms, m: list(range(len(rooms))), "and GPU 0 has room for 1; no order fits here"),
@@ -1090,10 +834,47 @@ def test_what_1f1b_holds_is_what_the_simulator_says():
         assert list(timeline.peak_in_flight) == n12.held_by_1f1b(given)
 
 
-@pytest.mark.quick(1)
+def _rings(scip, variables, data, **wrong):
+    _no_rings(**wrong)(scip, variables, data)
+
+
+@pytest.mark.quick(13)
 @pytest.mark.parametrize(
     ("name", "function", "wrong"),
     [
+        *(("00.2", _rate, {part: 0}) for part in ("reserved", "skip")),
+        *(("00.2", _rate, {part: 1}) for part in ("head", "ends", "order")),
+        ("01.2", _reach, {"skip": False}),
+        ("01.2", _reach, {"at": False}),
+        ("01.3", _split, {"empty": False}),
+        ("01.3", _split, {"worst": lambda a, b: a + b}),
+        ("02.2", _placements, {"idle": False}),
+        ("02.2", _placements, {"apart": True}),
+        *(("03.2", _stairs, {part: False}) for part in ("memory", "heads", "whole")),
+        ("04.3", _best_of_orders, {"worst": sum}),
+        ("04.3", _best_of_orders, {"as_given": True}),
+        ("04.3", _best_of_orders, {"mean": True}),
+        ("03.1", _rings, {"add": False}),
+        ("03.1", _rings, {"grow": False}),
+        ("03.1", _rings, {"big_m": 2}),
+        ("03.1", _rings, {"big_m": 80}),
+        # with these, notebook 03's own program loses rate
+        ("03.1", _rings, {"big_m": 10, "by_one": True}),
+        ("05.3", _linked, {"forced": -2}),
+        ("05.3", _linked, {"forced": 0}),
+        ("05.4", _budget, {"sharing": False}),
+        *(("06.1", _refutes, {part: False}) for part in ("sign", "rows", "strict")),
+        ("06.3", _count_mixes, {"supply": False}),
+        ("06.3", _count_mixes, {"empty": 0}),
+        ("06.3", _count_mixes, {"exactly": True}),
+        ("07.1", _gpipe_end, {"links": False}),
+        ("07.1", _gpipe_end, {"drain": False}),
+        ("07.1", _gpipe_end, {"once": True}),
+        *(("13.2", _step, {part: False}) for part in ("about", "commas", "suffix")),
+        ("14.1", _fits, {"spare": 1}),
+        ("14.1", _fits, {"spare": -1}),
+        ("14.1", _fits, {"stalls": False}),
+        ("14.1", _fits, {"room": 2}),
         ("09.1", _crossing, {"kept": False}),
         ("09.1", _crossing, {"never": 0}),
         ("09.2", _factor, {"prior": False}),
@@ -1114,25 +895,19 @@ def test_what_1f1b_holds_is_what_the_simulator_says():
         ("12.2", _recomputed_layers, {"never": 0}),
     ],
 )
-def test_functions_of_serving_are_right_or_told_the_smallest_input(name, function, wrong):
+def test_what_is_wrong_is_told_with_the_smallest_input(name, function, wrong):
     puzzle = EXERCISES[name]
-    assert (
-        str(pl.course.check(name, function))
-        == f"exercise {name}: right, it agrees on all 200 inputs"
-    )
-    tried = puzzle.inputs()
 
     def mine(*given):
         return function(*given, **wrong)
 
-    first = next(
-        x for x in tried if not math.isclose(puzzle.call(mine, x), puzzle.call(function, x))
-    )
+    def agrees(given):
+        return math.isclose(puzzle.call(mine, given), puzzle.target(given), rel_tol=1e-6)
+
+    first = next(given for given in puzzle.inputs() if not agrees(given))
     said = str(pl.course.check(name, mine))
-    assert said.startswith(f"exercise {name}: not yet. On {first} yours gives ")
-    assert len({puzzle.hint(x) for x in tried}) >= 2
-    titles = {puzzle.picture(Failure(x, "")).layout.title.text for x in tried[::20]}
-    assert len(titles) > 3
+    assert said.startswith(f"exercise {name}: not yet. On {first} yours ")
+    assert said.endswith(f"Hint: {puzzle.hint(first)}")
 
 
 def test_littles_number_is_what_the_timeline_needs():
@@ -1318,9 +1093,7 @@ def _circle(waits, tail=False):
     return []
 
 
-def test_a_circle_is_found_or_told_the_smallest_input():
-    says = "exercise 15.1: right, it keeps the rule on all 200 inputs"
-    assert str(pl.course.check("15.1", _circle)) == says
+def test_a_circle_that_is_not_found_is_shown():
     wrong = str(pl.course.check("15.1", lambda waits: []))
     assert "On waits=[1, 0] yours gives [], expected [0, 1]. Hint: follow the chain" in wrong
 
@@ -1463,8 +1236,9 @@ RIGHT = {
 def test_hidden_inputs_come_to_those_of_the_notebook_and_verdicts_stay(name):
     shown = EXERCISES[name].inputs()
     hidden = replace(EXERCISES[name], inputs=partial(EXERCISES[name].inputs, 1))
-    assert all(given in hidden.inputs() for given in shown)
-    assert sum(given not in shown for given in hidden.inputs()) >= 38
+    others = hidden.inputs()
+    assert all(given in others for given in shown)
+    assert sum(given not in shown for given in others) >= 38
     assert hidden.grade(RIGHT[name])[0] == 1
     for half, none in [(half, none) for of, half, none in HALF if of == name]:
         assert (hidden.grade(half)[0], hidden.grade(none)[0]) == (0.5, 0)
@@ -1477,9 +1251,9 @@ def test_hidden_inputs_come_to_those_of_the_notebook_and_verdicts_stay(name):
 def test_every_exercise_has_hints_one_at_a_time_and_none_gives_the_answer(name):
     hints = EXERCISES[name].hints()
     assert len(set(hints)) == len(hints) >= 1
-    for number, says in enumerate(hints, start=1):
-        shown = str(pl.course.hint(name, number))
-        assert shown == f"exercise {name}, hint {number} of {len(hints)}: {says}"
+    for place, says in enumerate(hints, start=1):
+        shown = str(pl.course.hint(name, place))
+        assert shown == f"exercise {name}, hint {place} of {len(hints)}: {says}"
         if isinstance(EXERCISES[name], Number):
             assert f"{EXERCISES[name].target():,.4g}" not in says
     for number in (0, len(hints) + 1, "2"):
@@ -1495,3 +1269,36 @@ def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
     assert f"for {smallest}: here a layer is too slow for one of the GPUs" in said
     with pytest.raises(pl.errors.UnknownName, match=r"there is no exercise '01\.9'"):
         pl.course.hint("01.9")
+
+
+SIZES = {  # the smallest input comes first
+    "00.2": lambda x: len(x.cuts),
+    "01.2": lambda x: len(x.costs) + len(x.speeds),
+    "01.3": lambda x: len(x.costs) + len(x.speeds),
+    "02.2": lambda x: x.layers + sum(x.kinds),
+    "04.3": lambda x: len(x.stages),
+    "05.3": lambda x: len(x.ms) + x.layers,
+    "05.4": lambda x: len(x.ms) + x.layers,
+    "07.1": lambda x: len(x.forward) + x.m,
+    "07.2": lambda x: len(x.room) + x.m,
+    "08.1": lambda x: len(x.row),
+    "12.1": lambda x: len(x.rooms),
+    "14.1": lambda x: sum(map(len, x)),
+    "14.2": lambda x: len(x.costs),
+}
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("name", RIGHT)
+def test_what_is_right_is_right_and_inputs_grow_and_differ(name):
+    puzzle, size = EXERCISES[name], SIZES.get(name, lambda x: 0)
+    assert isinstance(puzzle, Function)
+    tried = puzzle.inputs()
+    does = "agrees" if puzzle.target else "keeps the rule"
+    said = f"exercise {name}: right, it {does} on all {len(tried)} inputs"
+    assert str(pl.course.check(name, RIGHT[name])) == said
+    assert [size(x) for x in tried] == sorted(size(x) for x in tried)
+    if puzzle.hint:
+        assert len({puzzle.hint(x) for x in tried}) >= 2
+    if name == "14.1":  # orders that run, and others
+        assert 50 < sum(puzzle.target(order) for order in tried) < 150

@@ -264,24 +264,6 @@ def test_prices_that_cannot_be_told_apart_say_what_would_help(problem, h100, num
     assert pl.solve(many, "aggregated").details["fewest"] is False
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("error")
-def test_prices_in_cents_over_a_thousand_gpus_are_no_obstacle(problem):
-    pool = pl.Cluster.from_counts(
-        {"H100-SXM": 500, "L4": 500}, 24, 10, {"H100-SXM": 2.99, "L4": 1.29}
-    )
-    many = pl.Problem(
-        pool,
-        problem.model,
-        problem.workload,
-        problem.costs,
-        32,
-        same_type_stages=False,
-    )
-    result = pl.solve(many, objective="cost")
-    assert (result.status, result.objective.bound) == ("optimal", result.objective.value)
-
-
 @pytest.mark.parametrize(
     ("table", "column", "meant"),
     [
