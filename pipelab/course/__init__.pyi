@@ -24,7 +24,7 @@ from .n04 import plot_fixes as plot_fixes, plot_predictions as plot_predictions
 from .n04 import predict_by_counts as predict_by_counts, published_speedup as published_speedup
 from .n05 import plot_choice as plot_choice, plot_closing as plot_closing, plot_tree as plot_tree
 from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
-from .n06 import plot_prices as plot_prices
+from .n06 import plot_prices as plot_prices, plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_stage_groups as plot_stage_groups

@@ -144,7 +144,17 @@ class ScipAnswer(NamedTuple):
 _ZERO = 1e-6  # what SCIP takes for 0
 
 # The columns of SCIP's log that the notebook reads.
-_COLUMNS = ["solfound", "time", "nnodes", "nodesleft", "memtotal", "cuts", "dualbound", "primalbound", "gap"]
+_COLUMNS = [
+    "solfound",
+    "time",
+    "nnodes",
+    "nodesleft",
+    "memtotal",
+    "cuts",
+    "dualbound",
+    "primalbound",
+    "gap",
+]
 
 
 def ask_scip(

@@ -2,6 +2,7 @@
 
 import pytest
 
+import pipelab as pl
 from pipelab import course
 from pipelab.course.n06 import USED
 from pipelab.figures.theme import NEUTRAL_LIGHT
@@ -81,3 +82,24 @@ def test_without_order_and_ends_all_layers_are_identical():
     assert problem.model.uniform
     assert problem.cluster.kind_count.tolist() == [2, 5, 1]
     assert problem.costs == course.three_sites().costs
+
+
+FOLLOWS = {"A100": ["A100", "L4", "T4"], "L4": ["A100", "L4"], "T4": ["A100", "T4"]}
+
+
+def test_a_pipeline_is_a_walk_through_states_that_enters_each_as_often_as_it_leaves():
+    figure = course.plot_states(FOLLOWS, ["L4", "L4", "A100", "T4"])
+    (circles,) = figure.data
+    assert circles.text == ("<b>A100<br>L4<br>T4</b>", "A100<br>L4", "A100<br>T4", "end")
+    said = [note.text for note in figure.layout.annotations if note.text]
+    assert sorted(said) == sorted(
+        ["A100", "<b>1 × L4</b>", "<b>1 × T4</b>", "<b>1 × A100</b>", "<b>1 × L4</b>", "T4", "A100"]
+    )
+    dark = [note for note in figure.layout.annotations if note.showarrow and note.arrowwidth == 2]
+    assert len(dark) == 5  # four stages and the end
+    assert len(figure.layout.shapes) == 3  # a class may follow itself in every state
+
+
+def test_a_walk_that_takes_a_slow_link_is_refused():
+    with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
+        course.plot_states(FOLLOWS, ["L4", "T4"])

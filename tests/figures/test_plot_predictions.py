@@ -1,6 +1,5 @@
 """The pictures of notebook 04: predictions against the truth."""
 
-import pytest
 
 from pipelab import course
 
