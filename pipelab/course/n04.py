@@ -328,7 +328,7 @@ def _smallest_mix(mine: object) -> tuple[float, str]:
     if not any(mix):
         return 0, f"{expected}; yours has no GPU"
     possible, predicted = _possible_rate(mix), _predicted(mix)
-    if possible is None:
+    if possible is None or predicted is None:
         *others, last = _held()
         fits = f"{', '.join(map(str, others))} and {last} layers fit at most"
         return 0, f"this mix does not hold the model; hint: {fits}"

@@ -271,7 +271,8 @@ class Result(PlanAnswer):
         if self.status in ("infeasible", "unknown"):
             bound = f"; none can exceed {rate(self.bound)}" if self.bound is not None else ""
             if goal is not None and goal.bound:
-                among = f" among placements of {goal.floor}" if goal.floor else ""
+                among = (f" of {goal.floor}" if goal.floor else "") + goal.scope
+                among = f" among placements{among}" if among else ""
                 bound = f"; none{among} has less than {number(goal.bound)} {goal.unit}"
             what = f"plan that {self.runs_on} can start" if self.runs_on else "placement"
             return self._none_found(what, bound)
@@ -286,7 +287,8 @@ class Result(PlanAnswer):
             limits.append(goal.floor)
             far = "; the least", "lower"
         among = " and ".join(filter(None, limits))
-        among = f" among placements of {among}" if among else ""
+        among = (f" of {among}" if among else "") + (goal.scope if goal else "")
+        among = f" among placements{among}" if among else ""
         if self.status == "optimal":
             text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."
         else:
@@ -349,7 +351,7 @@ class Result(PlanAnswer):
     @property
     def _asked_for(self) -> dict:
         """What was asked for, if it was not the greatest throughput of all placements."""
-        asked = {"objective": self.objective.to_dict()} if self.objective else {}
+        asked: dict[str, Any] = {"objective": self.objective.to_dict()} if self.objective else {}
         asked |= {"runs_on": self.runs_on} if self.runs_on else {}
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 

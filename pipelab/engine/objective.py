@@ -43,6 +43,11 @@ class Objective:
         """What the placements have that the proof covers; empty if it covers all."""
         return f"at least {self.at_least:,.7g} tokens/s" if self.at_least else ""
 
+    @property
+    def scope(self) -> str:
+        """What else the proof is about; empty if nothing."""
+        return ""
+
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded."""
         return {

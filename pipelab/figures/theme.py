@@ -45,12 +45,12 @@ VERDICT_COLOURS = {
 _GENERATIONS = (
     "A100 A100-SXM-40 A100-SXM-80 A100-PCIe-80",
     "V100 V100-SXM-16 V100-SXM-32",
-    "H100 H100-SXM H100-PCIe",
+    "H100 H100-SXM H100-PCIe GH200 H20",
     "A40",
     "L20 L4",
     "A10 A10G",
     "T4",
-    "RTX4090 RTX3090 L40S L40",
+    "RTX4090 RTX3090 L40S L40 RTX6000-Ada",
 )
 _KNOWN = {
     name: colour
@@ -58,8 +58,10 @@ _KNOWN = {
     for name in names.split()
 }
 _KNOWN |= {
+    "B200": "#4B2E83",
     "H200-SXM": "#00583F",
     "MI300X": "#8C2D5A",
+    "MI325X": "#8C2D5A",
     "M2-Ultra-76c": "#7A5230",
     "M3-Max-40c": "#B08D57",
 }

@@ -50,10 +50,17 @@ def brute_force(problem):
         ]
         for gpu in gpus
     ]
-    rate = [[0.0] + [1000 * tokens / (problem.costs.ms_per_layer[g.type] * (e - a)) for a, e in own[1:]]
-            for g, own in zip(gpus, spans, strict=True)]
+    rate = [
+        [0.0] + [1000 * tokens / (problem.costs.ms_per_layer[g.type] * (e - a)) for a, e in own[1:]]
+        for g, own in zip(gpus, spans, strict=True)
+    ]
     passed = [
-        np.array([[r * (s is not None and s[0] <= i < s[1]) for i in range(layers)] for s, r in zip(*both, strict=True)])
+        np.array(
+            [
+                [r * (s is not None and s[0] <= i < s[1]) for i in range(layers)]
+                for s, r in zip(*both, strict=True)
+            ]
+        )
         for both in zip(spans, rate, strict=True)
     ]
     total = passed[0]

@@ -234,7 +234,7 @@ def test_a_plan_with_its_number_in_flight_is_drawn_and_saved_like_any_other(tiny
     path = pl.save(result, tmp_path / "plan.json")
     assert pl.load_placement(path) == result.placement
     with pytest.raises(
-        pl.errors.InvalidValue, match="expected a Result, a Deployment, a Schedule or"
+        pl.errors.InvalidValue, match="expected a Result, a Deployment, a TradeOff, a Schedule or"
     ):
         pl.save(result.placement, tmp_path / "plan.json")
     heavy = dataclasses.replace(problem, model=dataclasses.replace(tiny.model, layer_weight_gb=500))

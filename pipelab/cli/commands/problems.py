@@ -242,7 +242,7 @@ def settings(
 
 
 def _planned(
-    given: str | None, wanted: Wanted, case: str | None, engine: str, step: Mapping[str, str]
+    given: str | None, wanted: Wanted, case: str | None, engine: str, step: Mapping[str, Any]
 ) -> tuple["Problem", "Placement | Result | TrainingTimeline | None"]:
     """Return the problem and its plan, read from a file or solved; None if no placement exists, which is printed.
 

@@ -37,7 +37,9 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
     The simplest come first; after 0.2 s no more are tried. Those that do not fit, or cost more than a budget in $ per
     hour, are left out.
     """
-    found = chain(_by_rules(problem), _stages_alone(problem), _pipelines(problem))
+    found: Iterator[Placement] = chain(
+        _by_rules(problem), _stages_alone(problem), _pipelines(problem)
+    )
     if budget is not None:
         most = budget * (1 + ONE_ANSWER)
         found = (p for p in found if given(price_per_hour(problem, p)) <= most)

@@ -36,9 +36,9 @@ class StepTime(Objective):
     schedule: str = ""
 
     @property
-    def among(self) -> str:
+    def scope(self) -> str:
         """The schedule that the proof covers."""
-        return f" among placements under {self.schedule}"
+        return f" under {self.schedule}"
 
 
 @dataclass(frozen=True, eq=False)

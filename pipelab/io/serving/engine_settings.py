@@ -18,6 +18,7 @@ from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
+from pipelab.fields import instance
 from pipelab.hardware.engine_rules import rules_of
 from pipelab.io.serving.demands import check
 from pipelab.io.serving.engine_plan import EnginePlan, Host, Hosts, rpc_servers
@@ -148,6 +149,7 @@ def settings(
     '3,1'
     """
     rules_of(engine)
+    instance("settings", "problem", problem, Problem, "Problem(...)")
     if isinstance(placement, Deployment):
         return _of_pipelines(problem, placement, engine, hosts)
     chosen = placement_in(placement, "settings")
