@@ -504,7 +504,9 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
         if flow.memory_for is None:
             defects += _above(f"{who} keeps", needed[i], flow.in_flight[i], "in flight")
     for (v, w), link in links.items():
-        defects += _above(f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s")
+        defects += _above(
+            f"link {v + 1}→{w + 1} carries", across[v, w], link.throughput, "tokens/s"
+        )
     if defects:
         raise InvalidPlacement(defects)
     total_rate = math.fsum(way.rate for way in ways)
