@@ -26,6 +26,7 @@ The model is Helix's (Y. Mei et al., ASPLOS 2025), with the memory in flight add
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -81,7 +82,9 @@ def list_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]
     >>> list(list_ways(stages, 3))
     [(0, 1), (0, 2)]
     """
-    begun = [(v,) for v in reversed(range(len(stages))) if stages[v].layers.start == 0]
+    begun: list[tuple[int, ...]] = [
+        (v,) for v in reversed(range(len(stages))) if stages[v].layers.start == 0
+    ]
     while begun:
         way = begun.pop()
         last = stages[way[-1]]
@@ -135,15 +138,14 @@ def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) ->
     if not ways:
         return []
     rates, seconds = zip(*(stage_times(problem, own) for own in held), strict=True)
-    hops = sorted({hop for way in ways for hop in zip(way, way[1:], strict=False)})
+    hops = sorted({hop for way in ways for hop in pairwise(way)})
     links = {(v, w): link_between(problem, stages[v], stages[w]) for v, w in hops}
     through = np.array([[float(v in way) for way in ways] for v in range(len(stages))])
-    across = [[float(hop in zip(way, way[1:], strict=False)) for way in ways] for hop in hops]
+    across = [[float(hop in pairwise(way)) for way in ways] for hop in hops]
     rows, limits = [*through, *across], [*rates, *(links[hop][0] for hop in hops)]
     if not full:
         traversal = [
-            sum(seconds[v] for v in way) + sum(links[h][1] for h in zip(way, way[1:], strict=False))
-            for way in ways
+            sum(seconds[v] for v in way) + sum(links[h][1] for h in pairwise(way)) for way in ways
         ]
         rows += [*(through * traversal)]
         limits += [own.in_flight * problem.workload.tokens for own in held]

@@ -11,6 +11,7 @@ from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.baselines import plot_comparison
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
+from pipelab.figures.flows import plot_flow
 from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.placement_timelines import placed_gantt
@@ -30,6 +31,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
     "Problem": {"placement": plot_placement},
     "Result": {"placement": plot_result, "progress": plot_progress},
     "Deployment": {"pipelines": plot_deployment},
+    "Flow": {"stages": plot_flow},
     "Cluster": {"classes": plot_classes},
     "Comparison": {"bars": plot_comparison},
     "TradeOff": {"curve": plot_trade_off},
@@ -56,7 +58,7 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Any:
 
     Parameters
     ----------
-    x : Result, Deployment, Problem, Cluster, Comparison, TradeOff, Sweep, Timeline, \
+    x : Result, Deployment, Flow, Problem, Cluster, Comparison, TradeOff, Sweep, Timeline, \
             PlacedTimeline, TrainingTimeline, BestSchedule, table of `against_measured`
         A list of timelines, or a mapping of names to timelines, draws them side by side.
     *others

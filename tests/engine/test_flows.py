@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import math
 import threading
 
@@ -10,9 +11,15 @@ import pytest
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
+import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.flows import exhaustive_flow
+from pipelab.engine.flows import flowing
+from pipelab.engine.flows.result import Flow
+from pipelab.engine.flows.routing import Routing
+from pipelab.flows import Held, Way, exhaustive_flow
+from pipelab.placement import Stage
+from pipelab.writeup.linear_rates import with_link_units
 
 LEAST_MBYTE = 1e-3  # GB
 
@@ -37,7 +44,7 @@ def random_problem(seed, gpus=4, layers=5):
 
 def brute_force(problem):
     """The greatest flow over all spans, by scipy's maximum flow, from the raw numbers."""
-    number, layers = len(problem.cluster), problem.model.layers
+    layers = problem.model.layers
     gpus, tokens = problem.cluster.gpus, 100
     message = 100 * 1000 * 2 / 1e9
     link = problem.cluster.bandwidth_matrix() / message * tokens
@@ -96,7 +103,12 @@ def max_flow(placed, rates, link, layers):
     return maximum_flow(whole, 2 * n, 2 * n + 1).flow_value / 100
 
 
-@pytest.mark.parametrize("seed", range(40))
+def total(ways):
+    return math.fsum(way.rate for way in ways)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(500))
 def test_rates_equal_brute_force(seed):
     problem = random_problem(seed)
     found, best = pl.flow(problem, "rate"), brute_force(problem)
@@ -105,4 +117,162 @@ def test_rates_equal_brute_force(seed):
         return
     assert found.status == "optimal", found.sentence
     assert found.throughput == pytest.approx(best, rel=1e-5)
-    assert pl.evaluate(problem, found).throughput == pytest.approx(found.throughput, rel=1e-9)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(300))
+def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
+    """Half of them with several GPUs to a stage, on the roofline or the write-up's rates."""
+    if seed % 2:
+        problem = with_link_units(oracle.random_problem(seed, layers=4, gpus=3), "tokens")
+    else:
+        problem = random_problem(seed, gpus=3, layers=4)
+    found, (_, ways) = pl.flow(problem), exhaustive_flow(problem)
+    if not ways:
+        assert found.status == "infeasible"
+        return
+    assert found.status == "optimal", found.sentence
+    assert found.throughput == pytest.approx(total(ways), rel=1e-5)
+    assert found.throughput >= pl.deploy(problem).throughput * (1 - 1e-6)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(100))
+def test_the_definition_equals_brute_force(seed):
+    problem = random_problem(seed)
+    assert total(exhaustive_flow(problem, full=True)[1]) == pytest.approx(
+        brute_force(problem), rel=1e-5
+    )
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(200))
+def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
+    """As for problems that are too large for one program."""
+    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
+    problem, best = random_problem(seed), brute_force(random_problem(seed))
+    found = pl.flow(problem, "rate")
+    if best:
+        assert found.throughput <= best * (1 + 1e-5)
+        assert found.bound >= best * (1 - 1e-5)
+
+
+def shipped(name, spans=None):
+    """Helix's own placement as a flow."""
+    problem, of = course.helix_problem(name), course.helix_cluster(name)
+    stages = [Stage(range(a - 1, e), (v,)) for v, (a, e) in enumerate(spans or of.shipped)]
+    held = [Held(stage, 1) for stage in stages]
+    ways = Routing(problem, held, full=True).ways(0.0, flowing.Deadline())
+    flow = Flow(
+        problem, "feasible", tuple(stages), (1,) * len(stages), tuple(ways), None, None, 0.0, 1
+    )
+    return flow, of
+
+
+@pytest.mark.parametrize("name", ["single24", "geo24", "hetero42"])
+def test_what_helix_ships_yields_what_it_reports(name):
+    flow, of = shipped(name)
+    assert pl.evaluate(flow.problem, flow).throughput == pytest.approx(of.reported, rel=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "least", "status"),
+    [
+        ("single24", 2045.641047, "optimal"),
+        ("geo24", 1754.38189, "optimal"),
+        ("hetero42", 5977.7, "feasible"),
+    ],
+)
+def test_helix_is_surpassed_within_a_minute(name, least, status):
+    of, found = course.helix_cluster(name), course.helix_flow(name, time_limit=60)
+    assert found.throughput > 1.4 * of.reported
+    assert found.throughput == pytest.approx(least, rel=1e-4)
+    assert found.throughput >= least * (1 - 1e-7)
+    assert found.status == status
+    assert found.gap < 0.013
+    assert pl.evaluate(found.problem, found).throughput == pytest.approx(found.throughput, rel=1e-9)
+    values = [value for _, value, _ in found.details["progress"]]
+    bounds = [bound for *_, bound in found.details["progress"]]
+    assert values == sorted(values)
+    assert bounds == sorted(bounds, reverse=True)
+
+
+@pytest.fixture
+def small():
+    """One fast GPU and two slow ones: a fast way of two stages, a slow one beside it."""
+    model = pl.Model("four layers", 4, 1000, 4000, 1.0)
+    cluster = pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 100)
+    costs = pl.LayerTimes({"A": 1.0, "B": 3.0})
+    return pl.Problem(cluster, model, pl.Workload(100, 1), costs, name="small")
+
+
+def test_an_answer_says_what_goes_where(small):
+    best = pl.flow(small)
+    assert best.throughput == pytest.approx(41_666 + 2 / 3)
+    assert best.sentence.startswith("41,667 tokens/s on 2 ways through 3 stages, proven optimal")
+    assert all(math.isclose(sum(next_.values()), 1) for next_ in best.shares.values())
+    assert best.links[-1, 0] + best.links[-1, 1] == pytest.approx(best.throughput)
+    frame = best.to_frame()
+    assert frame["carried_tokens_per_s"].max() == pytest.approx(33_333 + 1 / 3)
+    assert json.loads(json.dumps(best.to_dict()))["stages"][0]["first_layer"] == 1
+    assert "41,667" in best._repr_html_()
+    assert best.evaluation.to_frame()["busy"].max() == pytest.approx(1)
+    figure = pl.plot(best)
+    assert len(figure.data[0].x) == 3
+    assert "41,667 tokens/s on 2 ways, proven best" in figure.layout.title.text
+
+
+def with_ways(flow, *ways, **changed):
+    return dataclasses.replace(flow, ways=tuple(Way(*way) for way in ways), **changed)
+
+
+def test_the_evaluator_refuses_what_is_no_flow(small):
+    best = pl.flow(small)
+    one, two = (next(w for w in best.ways if len(w.stages) == n) for n in (1, 2))
+    with pytest.raises(pl.errors.InvalidPlacement, match="carries 50000 tokens/s, more than 33333"):
+        pl.evaluate(small, with_ways(best, (two.stages, 50_000)))
+    with pytest.raises(pl.errors.InvalidPlacement, match="way 1 does not pass every layer once"):
+        pl.evaluate(small, with_ways(best, (two.stages[:1], 1)))
+    with pytest.raises(pl.errors.InvalidPlacement, match=r"keeps .* in flight, more than 1"):
+        pl.evaluate(small, dataclasses.replace(best, in_flight=(1, 1, 1)))
+    twice = tuple(dataclasses.replace(stage, gpus=(0,)) for stage in best.stages)
+    with pytest.raises(pl.errors.InvalidPlacement, match="GPU 0 is used more than once"):
+        pl.evaluate(small, dataclasses.replace(best, stages=twice))
+    slow = dataclasses.replace(
+        small, cluster=pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 0.02)
+    )  # 10,000 tokens/s
+    with pytest.raises(pl.errors.InvalidPlacement, match=r"link .* more than 10000"):
+        pl.evaluate(slow, with_ways(best, one, two, memory_for=1))
+
+
+def test_an_infeasible_problem_is_an_answer(small):
+    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=100))
+    found = pl.flow(heavy)
+    assert found.status == "infeasible"
+    assert found.sentence.startswith("No flow exists: layer 1 alone needs 100 GB")
+    assert found.throughput is found.bound is found.evaluation is None
+
+
+def test_what_ends_early_keeps_what_it_has():
+    problem, stop = course.helix_problem("hetero42"), threading.Event()
+    stop.set()
+    for found, by in (
+        (pl.flow(problem, "rate", stop=stop), "stop"),
+        (pl.flow(problem, "rate", time_limit=0), "time limit"),
+    ):
+        assert found.status in ("feasible", "unknown")
+        assert found.stopped_by == by
+    found = pl.flow(problem, "rate", gap=0.5)
+    assert (found.status, found.stopped_by) == ("feasible", "gap limit")
+    assert found.gap <= 0.5
+
+
+def test_what_has_no_flow_is_refused(small):
+    with pytest.raises(pl.errors.InvalidValue, match="links have a time"):
+        pl.flow(pl.load_case("tiny"))
+    training = dataclasses.replace(small, workload=pl.Workload(100, 1, "training"))
+    with pytest.raises(pl.errors.InvalidValue, match="training"):
+        pl.flow(training)
+    with pytest.raises(pl.errors.InvalidValue, match="'throughput' or 'rate'"):
+        pl.flow(small, "latency")

@@ -66,7 +66,9 @@ _Half = tuple[Key, Ends, np.ndarray]
 class _Tables:
     """The greatest rate of every multiset of the units of one part, by entries, exits and layers."""
 
-    def __init__(self, units: Sequence[Unit], counts: Sequence[int], crossings: bool, deadline: Deadline) -> None:
+    def __init__(
+        self, units: Sequence[Unit], counts: Sequence[int], crossings: bool, deadline: Deadline
+    ) -> None:
         self.units, self.most = units, _CROSSING if crossings else 1
         self.rates: dict[Key, dict[Ends, np.ndarray]] = {}
         number = 0
@@ -100,7 +102,9 @@ class _Tables:
                     pair = (first, own, a), (rest, other, b)
                     yield (own[0], other[1]), *pair, True
                     if first <= rest:
-                        enter, leave = (min(n + m, self.most) for n, m in zip(own, other, strict=True))
+                        enter, leave = (
+                            min(n + m, self.most) for n, m in zip(own, other, strict=True)
+                        )
                         yield (enter, leave), *pair, False
 
     def spread(self, key: Key, ends: Ends, start: int, layers: int) -> Iterator[tuple[Unit, range]]:
@@ -225,7 +229,8 @@ class Blocks:
         blocks = self._chosen(t)
         if blocks is None:
             return None
-        layers, start, spread = self.capacities.most.shape[1], 0, []
+        layers, start = self.capacities.most.shape[1], 0
+        spread: list[tuple[Unit, range]] = []
         for block in blocks:
             spread += self.tables[block.part].spread(block.key, block.ends, start, block.layers)
             start += block.layers
@@ -263,9 +268,9 @@ class Blocks:
 class _Choice:
     """The integer program: how often each block is used, and where several parts are passed, in which order.
 
-    Columns: `middle`, `first`, `last`, `both`: blocks by their place in their part; where there is one part all are
-    in the middle. `both`: the only one of its part. `hops`: from a part with x exits to another with e entries. `begin`, `end`: where the model begins
-    and ends. `place`: of a part in the order.
+    Columns: `middle`, `first`, `last`, `both` (first and last at once): blocks by their place in their part; where
+    there is one part all are in the middle. `hops`: from a part with x exits to another with e entries. `begin`,
+    `end`: the part of the first layer and of the last. `place`: of a part in the order.
     """
 
     def __init__(self, of: Blocks, blocks: Sequence[Block], t: float) -> None:
@@ -294,26 +299,23 @@ class _Choice:
             objective[columns.slices[role]] = layers
         upper[columns.slices["middle"]] = np.inf
         whole = np.ones(columns.total, dtype=bool)
-        if self.hops:
+        if self.of.parts > 1:
             upper[columns.slices["place"]], whole[columns.slices["place"]] = self.of.parts, False
         rows = {"GPUs": self._gpus()} | (self._walk() if self.of.parts > 1 else {})
         program = LinearProgram(columns, np.zeros(columns.total), upper, whole, objective, rows)
         run = run_program(program, gap=1e-3, deadline=deadline.within(_SECONDS))
         if run.x is None:
             return None
-        times = {role: np.rint(run.x[columns.slices[role]]).astype(int) for role in self.roles}
-        place = run.x[columns.slices["place"]] if self.hops else np.zeros(self.of.parts)
-        out = []
-        for part in np.argsort(place, kind="stable").tolist():
-            for role in ("first", "both", "middle", "last"):
-                chosen = np.flatnonzero(times.get(role, np.zeros(0, dtype=int)))
-                out += [
-                    self.blocks[i]
-                    for i in chosen
-                    if self.blocks[i].part == part
-                    for _ in range(times[role][i])
-                ]
-        return out
+        chosen: list[tuple[float, int, Block]] = []
+        for order, role in enumerate(("first", "both", "middle", "last")):
+            if role not in self.roles:
+                continue
+            times = np.rint(run.x[columns.slices[role]]).astype(int)
+            for i in np.flatnonzero(times).tolist():
+                block = self.blocks[i]
+                place = run.x[columns.slices["place"]][block.part] if self.of.parts > 1 else 0.0
+                chosen += [(float(place), order, block)] * int(times[i])
+        return [block for _, _, block in sorted(chosen, key=lambda one: one[:2])]
 
     def _gpus(self) -> RowBlock:
         """GPUs of each part and type; of stages of at least each size, those that the nodes have room for."""
@@ -322,7 +324,9 @@ class _Choice:
             for size in sorted({u.size for u in self.of.units if (u.part, u.type) == (part, kind)}):
                 rows.append([self._uses(block, part, kind, size) for block in self.blocks])
                 most.append(sum(len(node) // size * size for node in nodes))
-        return self.columns.rows(dict.fromkeys(self.roles, np.array(rows, float)), upper=np.array(most, float))
+        return self.columns.rows(
+            dict.fromkeys(self.roles, np.array(rows, float)), upper=np.array(most, float)
+        )
 
     def _uses(self, block: Block, part: int, kind: int, size: int) -> int:
         """GPUs of a type that a block takes in stages of at least this size."""

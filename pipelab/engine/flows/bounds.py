@@ -134,7 +134,9 @@ class Patterns:
         size = group.total
         objective = np.append(np.ones(len(columns)), -float(self.capacities.most.shape[1]))
         whole = np.zeros(size, dtype=bool)
-        program = LinearProgram(group, np.zeros(size), np.full(size, np.inf), whole, objective, blocks)
+        program = LinearProgram(
+            group, np.zeros(size), np.full(size, np.inf), whole, objective, blocks
+        )
         found = run_program(program)
         duals = given(found.row_duals)
         return given(found.objective), duals[:-1], float(duals[-1])

@@ -78,7 +78,9 @@ class Stages:
         tables = [t for own in self.instances for t in (own.seconds, *own.inside.seconds)]
         least = np.min([t.min(axis=0) for t in tables], axis=0)
         hop = float(instance.hop.min())
-        span = np.full((layers + 1, layers + 1), np.inf)  # [a, e]: enters after a layers, leaves at e
+        span = np.full(
+            (layers + 1, layers + 1), np.inf
+        )  # [a, e]: enters after a layers, leaves at e
         for e in range(1, layers + 1):
             starts = np.arange(e)
             span[:e, e] = np.minimum.accumulate(least[kind[starts, e - starts - 1]])
@@ -95,7 +97,9 @@ class Stages:
         plain, inside = (
             np.max(
                 [
-                    np.minimum(table(own), math.inf if self.full or not seconds else n * tokens / seconds)
+                    np.minimum(
+                        table(own), math.inf if self.full or not seconds else n * tokens / seconds
+                    )
                     for own, n in zip(self.instances, self.numbers, strict=True)
                 ],
                 axis=0,
@@ -110,7 +114,13 @@ class Stages:
                 out[..., n - 1] = rates[..., layers == n].max(axis=-1, initial=0.0)
             return out
 
-        return Capacities(instance.composition, by_number(plain), by_number(inside), instance.inside.type_of, instance.count)
+        return Capacities(
+            instance.composition,
+            by_number(plain),
+            by_number(inside),
+            instance.inside.type_of,
+            instance.count,
+        )
 
 
 def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:

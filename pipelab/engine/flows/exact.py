@@ -80,7 +80,9 @@ def exact_flow(
     if not full:
         places = np.array([own.in_flight for own in options]) * problem.workload.tokens / most
         kept = sp.csr_array(through.multiply(np.array(seconds)[None]).multiply(1 / places[:, None]))
-        rows["places"] = columns.rows({"ways": kept, "held": -sp.eye_array(len(options))}, upper=0.0)
+        rows["places"] = columns.rows(
+            {"ways": kept, "held": -sp.eye_array(len(options))}, upper=0.0
+        )
     across = defaultdict(list)
     for p, way in enumerate(ways):
         for v, w in pairwise(way):
@@ -95,5 +97,5 @@ def exact_flow(
     upper = np.where(held, 1.0, np.inf)
     program = LinearProgram(columns, np.zeros(columns.total), upper, held, 1.0 - held, rows)
     run = run_program(program, "scip", deadline=deadline)
-    chosen = [] if run.x is None else np.flatnonzero(run.x[: len(options)] > 0.5)
-    return [options[i] for i in chosen], run
+    chosen = np.zeros(0) if run.x is None else run.x[: len(options)]
+    return [options[i] for i in np.flatnonzero(chosen > 0.5)], run

@@ -38,7 +38,9 @@ _TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memo
 @checked_arguments
 def flow(
     problem: choice.AskedProblem,
-    objective: Annotated[Literal["throughput", "rate"], described("'throughput' or 'rate'")] = "throughput",
+    objective: Annotated[
+        Literal["throughput", "rate"], described("'throughput' or 'rate'")
+    ] = "throughput",
     *,
     time_limit: choice.TimeLimit = None,
     gap: choice.Floor = 0.0,
@@ -128,7 +130,9 @@ class _Flowing:
         self.size |= {"one_pipeline_stages": len(one.placement or ())}
         if one.placement is not None:
             number = given(one.evaluation).in_flight
-            self._keep_pipelines([(one.placement, one.memory_for or number or 1, given(one.throughput))])
+            self._keep_pipelines(
+                [(one.placement, one.memory_for or number or 1, given(one.throughput))]
+            )
         stopped = None
         try:
             if not self.full:
@@ -188,7 +192,11 @@ class _Flowing:
     def _prove(self, stages: Stages, alone: float) -> None:
         """A bound: of stages alone, and links that no pipeline is faster for."""
         patterns = Patterns(stages.at(stages.least_seconds), alone)
-        part = self.deadline.within(max(1.0, self.deadline.left / 3)) if self.deadline.limited else self.deadline
+        part = (
+            self.deadline.within(max(1.0, self.deadline.left / 3))
+            if self.deadline.limited
+            else self.deadline
+        )
         self.bound = max(patterns.greatest(self.value, part), self.value)
         self.size |= {"patterns": patterns.number}
         self._note()
@@ -227,7 +235,9 @@ class _Flowing:
     @property
     def _mean_seconds(self) -> float:
         routing = Routing(self.problem, self.held, self.full)
-        return sum(way.rate * routing.seconds(way.stages) for way in self.ways) / max(self.value, 1e-300)
+        return sum(way.rate * routing.seconds(way.stages) for way in self.ways) / max(
+            self.value, 1e-300
+        )
 
     def _route(self, stages: Sequence[Stage], seconds: float) -> float:
         """Ways through stages that were proposed; their tokens/s."""
@@ -247,7 +257,10 @@ class _Flowing:
                 for number in numbers(self.problem, stage, self._most)
             ]
         tokens = self.problem.workload.tokens
-        passed = {own.in_flight: min(rate, own.in_flight * tokens / seconds) for own, rate in self._numbers[key]}
+        passed = {
+            own.in_flight: min(rate, own.in_flight * tokens / seconds)
+            for own, rate in self._numbers[key]
+        }
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:

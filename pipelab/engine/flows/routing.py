@@ -78,7 +78,10 @@ class Routing:
             return self.within_limits(self._maximum_flow(rates))
         known: dict[tuple[int, ...], None] = {}
         for times in (1.0, 1.5, 2.25, math.inf):
-            kept = [own.in_flight * tokens / (seconds * times) if times < math.inf else math.inf for own in self.held]
+            kept = [
+                own.in_flight * tokens / (seconds * times) if times < math.inf else math.inf
+                for own in self.held
+            ]
             flow = self._maximum_flow([min(pair) for pair in zip(rates, kept, strict=True)])
             known |= dict.fromkeys(way.stages for way in flow)
         if not known:
@@ -130,17 +133,17 @@ class Routing:
         places = np.array([own.in_flight for own in self.held]) * self.problem.workload.tokens
         carried = np.array([rate for rate, _ in self.links.values()])
         columns, one = Columns({"ways": len(ways)}), np.ones(len(ways))
-        rows = {
-            "busy": columns.rows({"ways": through / rates[:, None]}, upper=1.0),
-            "places": columns.rows({"ways": through * seconds / places[:, None]}, upper=1.0),
-            "links": columns.rows({"ways": across / carried.reshape(-1, 1)}, upper=1.0),
-        }
         scale = rates.max()
-        rows = {name: _scaled(block, scale) for name, block in rows.items()}
+        busy, places, carried = (own[:, None] / scale for own in (rates, places, carried))
+        rows = {
+            "busy": columns.rows({"ways": through / busy}, upper=1.0),
+            "places": columns.rows({"ways": through * seconds / places}, upper=1.0),
+            "links": columns.rows({"ways": across / carried}, upper=1.0),
+        }
         program = LinearProgram(columns, 0 * one, np.inf * one, one < 0, one, rows)
         found = run_program(program)
         flow = [Way(way, x * scale) for way, x in zip(ways, given(found.x).tolist(), strict=True)]
-        prices = given(found.row_duals) / np.concatenate([rates, places, carried]) * scale
+        prices = given(found.row_duals) / np.concatenate([busy, places, carried])[:, 0] / scale
         return flow, prices
 
     def _useful(self, ways: list[tuple[int, ...]], prices: np.ndarray) -> set[tuple[int, ...]]:
@@ -165,7 +168,9 @@ class Routing:
     def _shortest(self, own: np.ndarray, hops: Mapping[tuple[int, int], float]) -> tuple[int, ...]:
         """The way of least cost: stages in the order of their last layers form no circle."""
         stages, layers = [held.stage.layers for held in self.held], self.problem.model.layers
-        best = {v: (own[v], (v,)) for v in range(len(stages)) if stages[v].start == 0}
+        best: dict[int, tuple[float, tuple[int, ...]]] = {
+            v: (float(own[v]), (v,)) for v in range(len(stages)) if stages[v].start == 0
+        }
         before: dict[int, list[int]] = {}
         for v, w in self.links:
             before.setdefault(w, []).append(v)
@@ -193,10 +198,6 @@ class Routing:
             carried = math.fsum(way.rate for way in flow if hop in pairwise(way.stages))
             over = max(over, carried / rate)
         return [Way(way.stages, way.rate / over) for way in flow]
-
-
-def _scaled(block, scale):
-    return type(block)(block.matrix * scale, block.lower, block.upper)
 
 
 def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[int, ...], float]]:

@@ -1,0 +1,127 @@
+"""A flow as a picture: the layers that each stage holds, and what goes from stage to stage."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from pipelab.display import counted, rate
+from pipelab.engine.flows.result import Flow
+from pipelab.figures.theme import (
+    NEUTRAL,
+    colour_of_types,
+    figure_of,
+    finish,
+    line,
+    plain,
+    rows,
+)
+from pipelab.placement import named_layers
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_TALL, _LOW = 26, 15  # pixels of a row with few stages, and with many
+_MANY = 16
+_WIDEST = 8  # pixels of the link that carries most
+
+
+def plot_flow(flow: Flow) -> "Figure":
+    """Draw a flow: layers across, stages down, and lines as wide as what they carry.
+
+    Parameters
+    ----------
+    flow : Flow
+        As `flow` returns it.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        Hover gives each stage's rate, what it carries, and what it keeps in flight; a line ends at the
+        layer at which microbatches enter.
+    """
+    return figure_of(flow_parts(flow))
+
+
+def flow_parts(flow: Flow) -> dict:
+    """Return the drawing of a flow, for `figure_of`.
+
+    Parameters
+    ----------
+    flow : Flow
+
+    Returns
+    -------
+    dict
+        "data": one trace of stages, one for each width of a line; and "layout".
+    """
+    stages, gpus, layers = flow.stages, flow.problem.cluster.gpus, flow.problem.model.layers
+    types = [gpus[stage.gpus[0]].type for stage in stages]
+    colours = colour_of_types(gpu.type for gpu in gpus)
+    bars = {
+        "type": "bar",
+        "name": "stages",
+        "orientation": "h",
+        "y": list(range(len(stages))),
+        "base": [stage.layers.start + 0.5 for stage in stages],
+        "x": [len(stage.layers) for stage in stages],
+        "hovertext": _hovers(flow),
+        "hoverinfo": "text",
+        "marker": {
+            "color": [colours[own] for own in types],
+            "line": {"color": "white", "width": 1},
+        },
+    }
+    widths: dict[int, list[tuple[float, float, float, float]]] = defaultdict(list)
+    most = max(flow.links.values(), default=1.0)
+    for (v, w), carried in flow.links.items():
+        if min(v, w) >= 0:
+            end = stages[v].layers.stop + 0.5
+            widths[max(1, round(_WIDEST * carried / most))].append((end, v, end, w))
+    lines = [
+        line(
+            f"{width / _WIDEST * most:,.0f} tokens/s",
+            [x for a, _, b, _ in own for x in (a, b, None)],
+            [y for _, v, _, w in own for y in (v, w, None)],
+            NEUTRAL,
+            width,
+            opacity=0.75,
+        )
+        for width, own in sorted(widths.items())
+    ]
+    names = [
+        f"{plain(own)} · {', '.join(map(str, stage.gpus))}"
+        for own, stage in zip(types, stages, strict=True)
+    ]
+    return finish(
+        [bars, *lines],
+        _title(flow),
+        "a line goes from a stage's last layer to the next stage, as wide as what it carries",
+        x={"title": "layer", "range": [0.4, layers + 0.6]},
+        y=rows(names, tickfont={"size": 12 if len(names) <= _MANY else 9}),
+        height=130 + (_TALL if len(names) <= _MANY else _LOW) * max(1, len(names)),
+        showlegend=False,
+        bargap=0.15,
+    )
+
+
+def _hovers(flow: Flow) -> list[str]:
+    found = flow.evaluation
+    if found is None:
+        return []
+    each = zip(found.stages, found.carried, found.needed, found.held, strict=True)
+    memory = flow.memory_for is None
+    return [
+        f"<b>{named_layers(own.stage.layers)}</b> on {plain(', '.join(own.gpu_types))}"
+        f"<br>{carried:,.6g} of {own.throughput:,.6g} tokens/s"
+        + (f"<br>{needed:.3g} in flight, memory for {held}" if memory else "")
+        for own, carried, needed, held in each
+    ]
+
+
+def _title(flow: Flow) -> str:
+    name = plain(flow.problem.name)
+    if not flow.ways:
+        return f"{name}: no flow" + (" exists" if flow.status == "infeasible" else "")
+    text = f"{name}: {rate(flow.throughput or 0.0)} on {counted(len(flow.ways), 'way')}"
+    if flow.status == "optimal":
+        return text + ", proven best"
+    return text + (f", the best at most {flow.gap:.1%} better" if flow.gap is not None else "")
