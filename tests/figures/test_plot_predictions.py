@@ -1,6 +1,5 @@
 """The pictures of notebook 04: predictions against the truth."""
 
-
 from pipelab import course
 
 MIXES = ["a", "b", "c", "d", "e"]
