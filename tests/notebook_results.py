@@ -51,26 +51,27 @@ RESULTS = {
         "not any('right' in str(course.check('01.1', x)) for x in (as_listed, in_other_order))",
     ],
     "02_exhaustive_search.ipynb": [
-        "len(tried) == count(16, 5) == sum(course.count_placements(blocks).values()) == 225005",
-        "abs(best - 2048000 / 268.8) < 1e-6 and fits == truth.details['tried'] == 77020 and truth.status == 'optimal'",
-        "truth.reason == 'all 77,020 placements that fit were tried, of 225,005'",
+        "len(tried) == count(16, 5) == 225005 and problem.costs.ms_per_layer == MS",
+        "all(round(8 * problem.cluster.bandwidth_between(SITES[a[:4]][0], SITES[b][0]), 3) == GBPS[a, b]"
+        " for a, b in GBPS if a[:4] in SITES)",
+        "abs(best - 2048000 / 268.8) < 1e-6 and fits == 77020",
         "len(winner.gpus) == 4 and 4 not in winner.gpus and per_second == len(tried) / seconds",
         "round(listed['even'], 1) == 1220.7 and listed['even'] == min(r for r in tried.values() if r)",
-        "round(slow / fits, 2) == 0.64",
+        "len(set(listed.values())) == 1",
         "abs(in_best_order['by speed'] - 2048000 / 340) < 1e-6 and rule == 'by speed' and 0.99 < beaten < 1",
-        "round(best / in_best_order[rule], 2) == 1.26 and BLOCK * ms['T4'] == 340",  # "a quarter faster"
-        "(len(different), len(top), len(best_of_each)) == (56613, 12, 3)",
+        "round(best / in_best_order[rule], 2) == 1.26 and BLOCK * MS['T4'] == 340",  # "a quarter faster"
+        "len(different) == 56613 and isclose(max(tried[one] for one in different.values()), best)",
+        # what the reader should see: no rule comes nearer to the best with a faster link
+        "(fast := {(a, b): t / (10 if {a, b} & {4} and {a, b} & {2, 3} else 1) for (a, b), t in link.items()})",
+        "max(rate(*by_rule(rule, sites), fast) for rule in RULES for sites in ORDERS) < 2048000 / 330",
         "exact.status == 'optimal' and abs(exact.throughput - 2048000 / 249.6) < 1e-6",
-        "(count(64, 5), everything) == (76363565, sum(course.count_placements(three).values()))",
+        "(count(64, 5), everything) == (76363565, sum(course.count_placements(course.three_sites()).values()))",
         "all(77 < count(80, n + 1) / count(80, n) < 165 for n in range(1, 11))",
         "(stopped.status, stopped.stopped_by) == ('feasible', 'time limit')",
         "abs(stopped.bound - 2048000 / 9.6) < 1e-6",
         "stopped.throughput > 7000 and hopeless.placement is None and hopeless.details['tried'] == 0",
         # what is shown is not what is asked for
         "not any('right' in str(course.check('02.3', n)) for n in (everything, len(different), count(64, 5)))",
-        "by_stages == {1: 10, 2: 126, 3: 180, 4: 24} and abs(tiny_truth.throughput - 301.784) < 1e-9",
-        "(tiny_truth.reason, early.details['tried']) == ('all 340 placements were tried', 5)",
-        "early.reason.startswith('5 of 340 placements were tried')",
     ],
     "03_one_gpu_per_stage.ipynb": [
         "abs(bound(problem) - 2048000 / 324) < 1e-6 and eleven.status == 'optimal'",
