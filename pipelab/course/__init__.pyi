@@ -19,11 +19,21 @@ from .n10 import helix_problem as helix_problem
 from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving
 from .n01 import plot_split_table as plot_split_table, plot_splits as plot_splits
 from .n02 import plot_rates as plot_rates
-from .n03 import ask_scip as ask_scip, plot_answer as plot_answer, plot_staircase as plot_staircase
+from .n03 import (
+    ask_scip as ask_scip,
+    plot_answer as plot_answer,
+    plot_staircase as plot_staircase,
+    rows_of_03 as rows_of_03,
+)
 from .n04 import average_link_ms as average_link_ms, outcome_of_prediction as outcome_of_prediction
 from .n04 import plot_fixes as plot_fixes, plot_predictions as plot_predictions
 from .n04 import predict_by_counts as predict_by_counts, published_speedup as published_speedup
-from .n05 import plot_choice as plot_choice, plot_closing as plot_closing, plot_tree as plot_tree
+from .n05 import (
+    ask_joint as ask_joint,
+    plot_choice as plot_choice,
+    plot_closing as plot_closing,
+    plot_tree as plot_tree,
+)
 from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
 from .n06 import plot_prices as plot_prices, plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles

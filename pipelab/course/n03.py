@@ -163,6 +163,7 @@ def ask_scip(
     seconds: float = 30,
     relaxed: bool = False,
     log: bool = False,
+    symmetry: bool = True,
 ) -> ScipAnswer:
     """Minimise the time of the slowest stage or link under families of rows, one GPU per stage.
 
@@ -180,6 +181,8 @@ def ask_scip(
         Whether fractions are allowed.
     log : bool
         Print what SCIP says while it works, with the columns that the notebook reads.
+    symmetry : bool
+        Whether SCIP may look for variables that can be exchanged.
 
     Returns
     -------
@@ -212,6 +215,8 @@ def ask_scip(
     else:
         scip.hideOutput()
     scip.setParam("limits/time", seconds)
+    if not symmetry:
+        scip.setParam("misc/usesymmetry", 0)
     for family in families:
         family(scip, variables, data)
     scip.setObjective(variables.T, "minimize")
@@ -225,6 +230,54 @@ def ask_scip(
     return ScipAnswer(
         ms, scip.getDualbound(), layers, sends, scip.getStatus(), scip.getNTotalNodes()
     )
+
+
+def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
+    """Return the families that notebook 03 ends with, for `ask_scip`.
+
+    Parameters
+    ----------
+    problem : Problem
+        With one GPU per stage.
+
+    Examples
+    --------
+    >>> from pipelab.course import three_sites
+    >>> round(ask_scip(three_sites(), *rows_of_03(three_sites())).ms)
+    324
+    """
+    layer_gb = problem.model.weight_gb(range(1, 2))
+    end_gb = problem.model.weight_gb(range(1)) - layer_gb
+    head = given(problem.model.work_factors)[-1] - 1
+
+    def ends(scip: Any, v: Any, d: Any) -> None:
+        for g in d.G:
+            scip.addCons(d.ms[g] * (v.n[g] + head * v.last[g]) <= v.T)
+            used = layer_gb * v.n[g] + end_gb * (v.first[g] + v.last[g])
+            scip.addCons(used <= d.room_gb[g])
+
+    def places(scip: Any, v: Any, d: Any) -> None:
+        for (g, h), x in v.x.items():
+            scip.addCons(v.place[h] >= v.place[g] + 1 - len(d.G) * (1 - x))
+
+    return _chain, ends, places
+
+
+def _chain(scip: Any, v: Any, d: Any) -> None:
+    """Add times of stages and links, all layers, and neighbours: rings are still possible."""
+    from pyscipopt import quicksum
+
+    scip.addCons(quicksum(v.n.values()) == d.layers)
+    scip.addCons(quicksum(v.first.values()) == 1)
+    scip.addCons(quicksum(v.last.values()) == 1)
+    for g in d.G:
+        scip.addCons(d.ms[g] * v.n[g] <= v.T)
+        scip.addCons(v.n[g] >= v.used[g])
+        scip.addCons(v.n[g] <= d.layers * v.used[g])
+        scip.addCons(v.first[g] + quicksum(v.x[h, g] for h in d.G if h != g) == v.used[g])
+        scip.addCons(v.last[g] + quicksum(v.x[g, h] for h in d.G if h != g) == v.used[g])
+    for pair, ms in d.link.items():
+        scip.addCons(ms * v.x[pair] <= v.T)
 
 
 def _variables(scip: Any, gpus: range, links: Any, relaxed: bool = False) -> SimpleNamespace:
@@ -491,7 +544,7 @@ def _best_pipeline(pool: Pool) -> Pipeline:
 
 def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     """What the notebook's program claims with the reader's rows instead of those for positions."""
-    from pyscipopt import Model, quicksum
+    from pyscipopt import Model
 
     scip, gpus = Model(), range(len(pool.ms))
     scip.hideOutput()
@@ -499,20 +552,11 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
     link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
 
     v = _variables(scip, gpus, link)
-    scip.addCons(quicksum(v.n.values()) == pool.layers)
-    scip.addCons(quicksum(v.first.values()) == 1)
-    scip.addCons(quicksum(v.last.values()) == 1)
-    for g in gpus:
-        scip.addCons(pool.ms[g] * v.n[g] <= v.T)
-        scip.addCons(v.n[g] >= v.used[g])
-        scip.addCons(v.n[g] <= pool.layers * v.used[g])
-        scip.addCons(v.first[g] + quicksum(v.x[h, g] for h in gpus if h != g) == v.used[g])
-        scip.addCons(v.last[g] + quicksum(v.x[g, h] for h in gpus if h != g) == v.used[g])
-    for pair, ms in link.items():
-        scip.addCons(ms * v.x[pair] <= v.T)
+    data = SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers)
+    _chain(scip, v, data)
     for pair in pairwise(gpus) if pool.line else ():  # nothing to search for: do the rows allow it?
         scip.addCons(v.x[pair] == 1)
-    family(scip, v, SimpleNamespace(G=gpus, ms=list(pool.ms), link=link, layers=pool.layers))
+    family(scip, v, data)
     scip.setObjective(v.T)
     scip.optimize()
     if not scip.getNSols():

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, count, pairwise
 from statistics import mean
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -115,6 +116,81 @@ def seven_gpus(
         same_type_stages=True,
         name=f"{name}, blocks of {layers_per_block}",
     )
+
+
+# The joint program: everything but its rows
+
+
+class JointAnswer(NamedTuple):
+    """What SCIP answers."""
+
+    claim: float  # tokens/s; minus infinity without an answer
+    z: np.ndarray  # of every allocation, 1 if it is chosen, or a fraction
+    e: np.ndarray  # of every connection
+
+
+def ask_joint(
+    problem: Problem,
+    *families: Callable[[Any, Any, Any], None],
+    relaxed: bool = False,
+) -> JointAnswer:
+    """Maximise the rate of the pipeline under families of rows.
+
+    Parameters
+    ----------
+    problem : Problem
+        Small enough to be listed.
+    *families : callable
+        Each gets the model of SCIP, to which it adds its rows, the variables and the data. Variables: `z`
+        of every allocation, `e` of every connection, and `t`, the rate. Data: `allocations` and
+        `connections`, as `pipelab.candidates` lists them; `blocks` and `gpus`, their ids.
+    relaxed : bool
+        Whether fractions are allowed.
+
+    Returns
+    -------
+    JointAnswer
+        With a claim of minus infinity and nothing chosen where the rows have no solution.
+
+    Examples
+    --------
+    >>> def one(scip, v, d):
+    ...     scip.addCons(v.t <= 1)
+    >>> ask_joint(seven_gpus(), one).claim
+    1.0
+    """
+    from pyscipopt import Model as Program
+
+    allocations = list_allocations(problem)
+    data = SimpleNamespace(
+        allocations=allocations,
+        connections=list_connections(problem, allocations),
+        blocks=range(problem.model.layers),
+        gpus=range(len(problem.cluster)),
+    )
+    scip, kind = Program(), "C" if relaxed else "B"
+    variables = SimpleNamespace(
+        t=scip.addVar(lb=None),
+        z=_each(scip, kind, len(allocations)),
+        e=_each(scip, kind, len(data.connections)),
+    )
+    for family in families:
+        family(scip, variables, data)
+    scip.setObjective(variables.t, "maximize")
+    scip.setParam("numerics/feastol", 1e-9)  # a big-M makes much of little
+    scip.hideOutput()
+    scip.optimize()
+    found = bool(scip.getNSols())
+    z, e = (
+        np.array([scip.getVal(one) if found else 0.0 for one in of])
+        for of in (variables.z, variables.e)
+    )
+    return JointAnswer(scip.getObjVal() if found else -math.inf, z, e)
+
+
+def _each(scip: Any, kind: str, number: int) -> Any:
+    """Variables from 0 to 1 that can be added one by one or multiplied by a matrix."""
+    return scip.addMatrixVar(number, vtype=kind, lb=0, ub=1) if number else []
 
 
 # What a family of constraints is for
@@ -576,30 +652,30 @@ def _best_if_one_is_paid(case: Case) -> float:
 
 def _claim(mine: Callable[..., Any], case: Case) -> float:
     """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
-    import cvxpy as cp
 
-    allocations, connections = case.lists()
-    z, t = cp.Variable(len(allocations), boolean=True), cp.Variable()
-    e: Any = cp.Variable(len(connections), boolean=True) if connections else None
-    covers = np.array([[layer in a.layers for a in allocations] for layer in range(case.layers)])
-    uses = np.array([[g in a.gpus for a in allocations] for g in range(len(case.ms))])
-    theta = np.array([a.rate for a in allocations])
-    top = theta.max()
-    rows = [covers @ z == 1, uses @ z <= 1, t <= cp.multiply(theta, z) + top * (1 - z)]
-    if e is not None:
-        nu = np.minimum([c.rate for c in connections], top)
-        rows += [t <= cp.multiply(nu, e) + top * (1 - e)]
-    if case.price:
-        rows += [mine(z, allocations, list(case.price), case.most)]
-        rows += [e[i] >= z[c.sender] + z[c.receiver] - 1 for i, c in enumerate(connections)]
-    elif connections:
-        found = mine(z, e, connections)
-        rows += list(found) if isinstance(found, list | tuple) else [found]
-    program = cp.Problem(cp.Maximize(t), rows)
-    program.solve(solver=cp.HIGHS)
-    if program.status != cp.OPTIMAL:
+    def rows(scip: Any, v: Any, d: Any) -> None:
+        top = max(a.rate for a in d.allocations)
+        for block in d.blocks:
+            scip.addCons(sum(v.z[i] for i, a in enumerate(d.allocations) if block in a.layers) == 1)
+        for gpu in d.gpus:
+            scip.addCons(sum(v.z[i] for i, a in enumerate(d.allocations) if gpu in a.gpus) <= 1)
+        for i, a in enumerate(d.allocations):
+            scip.addCons(v.t <= a.rate * v.z[i] + top * (1 - v.z[i]))
+        for i, c in enumerate(d.connections):
+            scip.addCons(v.t <= min(c.rate, top) * v.e[i] + top * (1 - v.e[i]))
+            if case.price:
+                scip.addCons(v.e[i] >= v.z[c.sender] + v.z[c.receiver] - 1)
+        if case.price:
+            own: Any = mine(v.z, d.allocations, list(case.price), case.most)
+        else:
+            own = mine(v.z, v.e, d.connections) if d.connections else ()
+        for row in np.ravel(np.asarray(own, dtype=object)):
+            scip.addCons(row)
+
+    found = ask_joint(case.problem, rows)
+    if found.claim == -math.inf:
         raise ValueError("your constraints leave no placement")
-    return Claim.of(float(program.value), (z.value, () if e is None else e.value))
+    return Claim.of(found.claim, (found.z, found.e))
 
 
 def _drawn(failure: Failure) -> "Figure":

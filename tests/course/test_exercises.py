@@ -1256,9 +1256,9 @@ def test_every_exercise_has_hints_one_at_a_time_and_none_gives_the_answer(name):
         assert shown == f"exercise {name}, hint {place} of {len(hints)}: {says}"
         if isinstance(EXERCISES[name], Number):
             assert f"{EXERCISES[name].target():,.4g}" not in says
-    for number in (0, len(hints) + 1, "2"):
+    for wrong in (0, len(hints) + 1, "2"):
         with pytest.raises(pl.errors.InvalidValue, match=f"expected 1 to {len(hints)}"):
-            pl.course.hint(name, number)
+            pl.course.hint(name, wrong)
 
 
 def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
