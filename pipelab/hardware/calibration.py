@@ -18,6 +18,7 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
 from pipelab.files.csv_cells import Row, read_objects
+from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Roofline
@@ -89,6 +90,14 @@ class Measurement:
         """Time of one traversal of the whole batch."""
         return self.measured if self.unit == "ms" else 1000 * self.workload.tokens / self.measured
 
+    def too_fast(self, costs: Roofline) -> str:
+        """Say why the time cannot be true: it is below what physics needs; else nothing."""
+        least, what = Traversal(self, costs).least(costs.gpus[self.gpu_type])
+        if self.milliseconds >= least:
+            return ""
+        text = f"{self.milliseconds:.4g} ms is less than the {least:.4g} ms that {self.gpu_type} takes for {what}"
+        return f"{text}; expected the time of one pass of the whole batch"
+
     def predicted(self, costs: Roofline) -> float:
         """Predict the time by this cost model, in milliseconds."""
         return Traversal(self, costs).milliseconds(costs)
@@ -126,6 +135,36 @@ class Traversal:
         """Predict the time with the constants of this cost model, of which only the row's engine counts."""
         hardware = costs.running(self.engine).hardware(self.demand, [self.gpu])
         return 1000 * float(hardware.stage_seconds(self.span, self.batch, self.degree)[0])
+
+    def least(self, facts: GPUFacts) -> tuple[float, str]:
+        """Return the milliseconds that no engine can beat, and what takes them.
+
+        All products at the highest peak of the GPU, or all weights (of experts those that one token visits), keys
+        and values once at the peak of its memory: whichever takes longer.
+        """
+        demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
+        flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
+        for own, numbers in demand.groups(span):
+            attention = batch * own.attention_flops()
+            for kind, number in numbers.items():
+                weights = own.layer_weight_bytes(kind, 1 / own.new_tokens)
+                flops += number * (own.layer_flops(kind, batch) + attention)
+                moved += number * (weights + own.kv_bytes(batch) * (own.load.phase == "decode"))
+        peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
+        if demand.model.precision in ("fp8", "int8", "int4"):
+            peaks.append(facts.fp8_tflop_per_s or 0.0)
+        speed, among = (
+            facts.memory_bandwidth_gb_per_s,
+            f" on each of {gpus} GPUs" if gpus > 1 else "",
+        )
+        computing = 1000 * flops / (gpus * max(peaks) * 1e12)
+        moving = 1000 * moved / (gpus * speed * 1e9)
+        if computing > moving:
+            what = f"{flops / gpus / 1e12:.3g} TFLOP at {max(peaks):g} TFLOP/s{among}"
+            return float(computing), what
+        return float(
+            moving
+        ), f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:

@@ -6,7 +6,7 @@ mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,8 @@ from annotated_types import Ge, Gt, Le
 from pydantic import AllowInfNan, Strict, StringConstraints
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Count, NotNegative, Positive, checked, described, instance
-from pipelab.files.csv_cells import NUMBER, Row, read_objects
+from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
+from pipelab.files.csv_cells import NUMBER, Row, place, read_objects
 from pipelab.files.whole_files import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
@@ -121,9 +121,7 @@ def _format_of(path: Path) -> str:
     return "helix" if len(cells) == 2 and all(NUMBER.fullmatch(c.strip()) for c in cells) else "own"
 
 
-def measurements_of(
-    path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts]
-) -> list[Measurement]:
+def measurements_of(path: Path, kind: str, stated: Stated, costs: Roofline) -> list[Measurement]:
     """Read the times of a file as rows that `Roofline` can be fitted to.
 
     Of a long profile only every second, fourth, eighth, … number of tokens. `kind` is from
@@ -132,15 +130,19 @@ def measurements_of(
     Raises
     ------
     InvalidData
-        The file is torn or strange, or does not say what nobody states; names file and place.
+        The file is torn or strange, does not say what nobody states, or has a time that is too short to be
+        true; names file and place.
     """
     found = []
-    for one in _timed(path, kind, stated, gpus, few=True):
+    for one in _timed(path, kind, stated, costs.gpus, few=True):
         _said(one.model, "model", one.place, "which model this is")
         _said(one.tokens, "tokens", one.place, "how long the context was")
         same = {f: getattr(one, f) for f in Measurement.__dataclass_fields__ if hasattr(one, f)}
         node = stated.node_gb_per_s
-        found.append(Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node))
+        made = Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node)
+        if text := made.too_fast(costs):
+            raise InvalidData(f"{one.place}: {text}")
+        found.append(made)
     return found
 
 
@@ -586,15 +588,18 @@ def _phase_by_name(path: Path) -> Phase:
     return _said(phases.get(path.name[:6]), "phase", named(path), of)
 
 
-def calibrate(costs: Roofline, path: str | Path, **stated: Any) -> Calibration:
-    """Fit the constants of engines and GPUs to measured times.
+def calibrate(
+    costs: Roofline, path: str | Path | Sequence[str | Path], **stated: Any
+) -> Calibration:
+    """Fit the constants of engines and GPUs to measured times, of one file or of several together.
 
     Parameters
     ----------
     costs : Roofline
         Whose constants are the priors.
-    path : str or Path
-        A CSV with the columns of `data/measured_times.csv`; or what another tool measured:
+    path : str, Path, or sequence of these
+        A file, a folder of which every .csv, .json and .jsonl file counts, or several of these. Each is a
+        CSV with the columns of `data/measured_times.csv`; or what another tool measured:
         `llama-bench -o json`, `vllm bench serve` or `latency` (JSON), Vidur's `mlp.csv`, Helix's
         `prompt_bs2time.csv` and `decode_bs2time.csv`.
     **stated
@@ -612,16 +617,44 @@ def calibrate(costs: Roofline, path: str | Path, **stated: Any) -> Calibration:
     Raises
     ------
     InvalidData
-        The file is not there or cannot be read, a value does not fit, or neither the file nor
-        `stated` says what is needed.
+        A file is not there or cannot be read, a folder has none, a value does not fit, neither the file
+        nor `stated` says what is needed, or a time is below what the GPU needs for the products or the
+        bytes alone.
     InvalidValue
         `path` is not a path, or a stated fact does not fit.
     UnknownName
         The model is unknown.
     """
     instance("calibrate", "costs", costs, Roofline, "Roofline()")
+    files = [file for one in (path if is_list(path) else [path]) for file in _files(one)]
+    if not files:
+        raise InvalidValue("calibrate", [("path", path, "expected at least one file")])
+    tables = [file for file in files if _format_of(file) == "own"]
+    if len(tables) == len(files):  # none that anything could be stated of
+        stated_of("calibrate", files[0], stated)
+    rows = []
+    for file in files:
+        if file in tables:
+            rows += [_slow_enough(row, one, costs) for row, one in read_measurements(file)]
+        else:
+            kind, facts = stated_of("calibrate", file, stated)
+            rows += measurements_of(file, kind, facts, costs)
+    return fit_constants(costs, rows)
+
+
+def _files(path: str | Path) -> list[Path]:
+    """Return a file, or the files of a folder in the order of their names."""
     path = path_of("calibrate", path)
-    kind, facts = stated_of("calibrate", path, stated)
-    if kind == "own":
-        return fit_constants(costs, [one for _, one in read_measurements(path)])
-    return fit_constants(costs, measurements_of(path, kind, facts, costs.gpus))
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
+    if not found:
+        raise InvalidData(f"{path}: no .csv, .json or .jsonl file is in this folder")
+    return found
+
+
+def _slow_enough(row: Row, one: Measurement, costs: Roofline) -> Measurement:
+    """Return a measurement that physics allows."""
+    if text := place(row, {}, partial(one.too_fast, costs)):
+        raise row.error("measured", row.cells["measured"], text)
+    return one

@@ -162,7 +162,7 @@ DOORS = {
         lambda folder: (
             pl.hardware.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
             measurements_of(
-                folder / "mlp.csv", "vidur", Stated(gpu_type="L4", model="Llama-3-8B"), pl.hardware.load_gpus()
+                folder / "mlp.csv", "vidur", Stated(gpu_type="A100-SXM-80", model="Llama-3-8B"), pl.Roofline()
             ),
         ),
         lambda found: {},  # rows of two GPUs are passed over

@@ -118,7 +118,7 @@ def _file(tmp_path, rows):
     path = tmp_path / "mine.csv"
     with path.open("w", newline="") as file:
         columns = ["what", "model", "gpu_type", "engine", "phase", "batch", "tokens", "measured"]
-        writer = csv.DictWriter(file, [*columns, "unit"])
+        writer = csv.DictWriter(file, [*columns, "unit", "precision"])
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -195,6 +195,81 @@ def test_a_row_that_does_not_fit_is_named(tmp_path, column, value, message):
 
 
 @pytest.mark.slow
+def test_what_was_measured_is_slower_than_physics():
+    """The floor holds for every published time that is bundled."""
+    costs = pl.Roofline()
+    assert [one.what for one in ROWS if one.too_fast(costs)] == []
+
+
+@pytest.mark.parametrize(
+    ("phase", "gpu", "precision", "named"),
+    [
+        ("decode", "L4", "bf16", "GB of weights, keys and values at 300 GB/s"),
+        ("decode", "L4", "int8", "GB of weights, keys and values at 300 GB/s"),
+        ("prefill", "L4", "bf16", "TFLOP at 121 TFLOP/s"),
+        ("prefill", "L4", "fp8", "TFLOP at 242.5 TFLOP/s"),
+        ("prefill", "RTX4090", "bf16", "TFLOP at 330.3 TFLOP/s"),  # that add up in 16 bits
+    ],
+)
+def test_a_time_below_what_physics_needs_is_refused_with_the_floor(
+    tmp_path, phase, gpu, precision, named
+):
+    costs, tokens = pl.Roofline(), 512
+    model, facts = pl.load_model("Llama-3-8B", precision=precision), pl.hardware.load_gpus()[gpu]
+    bytes_moved = 1e9 * sum(model.weight_gb(range(i, i + 1)) for i in range(1, 31)) / 30 * 32
+    bytes_moved += 2 * model.vocab * model.d_model + 32 * tokens * model.kv_bytes
+    each = (
+        model.heads * model.head_dim * 2 * tokens**2
+    )  # of attention: half of all pairs, four FLOPs a number
+    flops = 32 * (2 * tokens * model.layer_parameters() + each) + 2 * model.vocab * model.d_model
+    peak = {"bf16": facts.fp16_accumulate_tflop_per_s, "fp8": facts.fp8_tflop_per_s}.get(precision)
+    least = bytes_moved / facts.memory_bandwidth_gb_per_s / 1e6
+    if phase == "prefill":
+        least = flops / (peak or facts.fp16_tflop_per_s) / 1e9
+    for share in (0.99, 1.01):
+        row = {
+            "what": "mine", "model": "Llama-3-8B", "gpu_type": gpu, "phase": phase, "batch": 1, "engine": "",
+            "tokens": tokens, "measured": share * least, "unit": "ms", "precision": precision,
+        }  # fmt: skip
+        file = _file(tmp_path, [row])
+        if share > 1:
+            assert len(pl.hardware.calibrate(costs, file).table) == 1
+            continue
+        with pytest.raises(pl.errors.InvalidData) as refused:
+            pl.hardware.calibrate(costs, file)
+        text = str(refused.value)
+        assert f"{file}, row 2, column 'measured'" in text
+        assert f"less than the {least:.4g} ms that {gpu} takes for " in text
+        assert named in text
+
+
+def test_several_files_and_a_folder_are_one_calibration(tmp_path):
+    costs = pl.Roofline()
+    rows = [_row(costs, "L4", "decode", 512, 1.2), _row(costs, "A100-SXM-80", "decode", 512, 1.1)]
+    for number, row in enumerate(rows):
+        _file(tmp_path, [row]).rename(tmp_path / f"{number}.csv")
+    bench = Path(__file__).parents[1] / "data" / "measured" / "llama_bench.json"
+    together = pl.hardware.calibrate(costs, [tmp_path / "0.csv", str(tmp_path / "1.csv")])
+    alone = pl.hardware.calibrate(costs, _file(tmp_path, rows)).costs
+    assert list(together.table["what"]) == [row["what"] for row in rows]
+    assert together.costs.gpus["L4"] == alone.gpus["L4"]
+    (tmp_path / "mine.csv").unlink()
+    (tmp_path / "bench.json").write_text(bench.read_text("utf-8"), encoding="utf-8")
+    (tmp_path / "notes.txt").write_text("not measured", encoding="utf-8")
+    folder = pl.hardware.calibrate(costs, tmp_path)
+    own = pl.hardware.calibrate(costs, bench)
+    assert len(folder.table) == 2 + len(own.table)
+    stated = pl.hardware.calibrate(costs, tmp_path, gpu_type="RTX3090")  # of what other tools wrote
+    assert "RTX3090" in set(stated.constants["of"])
+    with pytest.raises(pl.errors.InvalidValue, match="already contains this"):
+        pl.hardware.calibrate(costs, [tmp_path / "0.csv"], gpu_type="L4")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for nothing, message in ((empty, "no .csv, .json or .jsonl file"), ([], "at least one file")):
+        with pytest.raises((pl.errors.InvalidData, pl.errors.InvalidValue), match=message):
+            pl.hardware.calibrate(costs, nothing)
+
+
 def test_bands_count_every_row_and_hold_four_of_five():
     table = pl.hardware.against_measured()
     bands = error_bands(table)

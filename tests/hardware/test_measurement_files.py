@@ -24,7 +24,7 @@ ROOF = pl.Roofline()
 
 
 def _rows(path, kind="json", **stated):
-    return measurements_of(path, kind, Stated(**stated), ROOF.gpus)
+    return measurements_of(path, kind, Stated(**stated), ROOF)
 
 
 def _table(path, **stated):
@@ -182,11 +182,19 @@ def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
 
 def test_no_more_run_at_once_than_there_are(tmp_path):
     new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
-    assert "decode of 37 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4").table["what"][0]
+    assert "decode of 37 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="B200").table["what"][0]
     new = _changed(SERVE, tmp_path, request_rate=2.0)
     assert (
-        "decode of 3 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="L4", batch=3).table["what"][0]
+        "decode of 3 ×"
+        in pl.hardware.calibrate(ROOF, new, gpu_type="B200", batch=3).table["what"][0]
     )
+
+
+def test_a_benchmark_that_is_faster_than_its_gpu_is_refused():
+    with pytest.raises(
+        pl.errors.InvalidData, match=r"vllm_serve.*ms is less than the .* ms that L4"
+    ):
+        pl.hardware.calibrate(ROOF, SERVE, gpu_type="L4")
 
 
 def test_what_is_stated_counts(tmp_path):
