@@ -28,11 +28,12 @@ from pipelab.writeup.cases_csv import load_case
 
 _FIELDS = ("first_layer", "last_layer", "gpus")
 _RATE, _SHARES = "throughput_tokens_per_s", "sequences_per_gpu"
-# Rates of a whole plan, by their attribute in an evaluation; no number in flight if links have no time.
+# Rates of a whole plan, by their attribute in an evaluation; nothing in flight if links have no time.
 _PLAN = {
     "rate_tokens_per_s": "rate",
     "attainable_tokens_per_s": "attainable",
     "in_flight": "in_flight",
+    "seconds_per_token": "seconds_per_token",
 }
 # The conditions of a plan, by the field of the problem and of its workload that each comes from.
 _RULES = {name: name for name in ("batch_split", "max_gpus_per_stage", "same_type_stages")}

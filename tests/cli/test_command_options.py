@@ -138,6 +138,7 @@ def test_a_plan_is_evaluated_with_all_its_rates(run, tmp_path):
     assert told["rate_tokens_per_s"] == pytest.approx(expected.rate, rel=1e-12)
     assert told["attainable_tokens_per_s"] == pytest.approx(expected.attainable, rel=1e-12)
     assert told["in_flight"] == expected.in_flight
+    assert told["seconds_per_token"] == pytest.approx(expected.seconds_per_token, rel=1e-12)
     assert len(told["links"]) == 2
     held = pl.hardware.capacity(problem, plan)
     out = run("evaluate", saved, *OWN)[1]
@@ -589,10 +590,13 @@ def test_the_commands_of_the_tour_run(run, tmp_path, monkeypatch):
     pl.writeup.save_case(pl.load_case("tiny"), "path/to/my_case")
     shutil.copytree(DATA / "hosts" / "h100-mesh", "my_hosts")
     configs = json.loads((DATA / "model_configs.json").read_text(encoding="utf-8"))
+    Path("mine.csv").write_text(
+        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nmine,32,1000,200\n"
+    )
     Path("path/to/config.json").write_text(json.dumps(configs["Llama-3-8B"]["config.json"]))
     slow = ("reproduce", "static")  # with tests of their own
     tried = [arguments for _, *arguments in lines if arguments[0] not in slow]
-    assert {a[0] for a in tried} >= {"solve", "evaluate", "compare", "sweep", "node", "settings"}
+    assert {a[0] for a in tried} >= {"solve", "deploy", "trade-off", "settings"}
     for arguments in tried:
         more = ["--jobs", "1"] if arguments[0] == "sweep" else []
         assert run(*arguments, *more)[0] == 0, arguments
