@@ -626,7 +626,8 @@ def calibrate(
         The model is unknown.
     """
     instance("calibrate", "costs", costs, Roofline, "Roofline()")
-    files = [file for one in (path if is_list(path) else [path]) for file in _files(one)]
+    several: Any = path if is_list(path) else [path]
+    files = [file for one in several for file in _files(one)]
     if not files:
         raise InvalidValue("calibrate", [("path", path, "expected at least one file")])
     tables = [file for file in files if _format_of(file) == "own"]
