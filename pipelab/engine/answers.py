@@ -271,37 +271,32 @@ class Result(PlanAnswer):
         if self.status in ("infeasible", "unknown"):
             bound = f"; none can exceed {rate(self.bound)}" if self.bound is not None else ""
             if goal is not None and goal.bound:
-                among = (f" of {goal.floor}" if goal.floor else "") + goal.scope
-                among = f" among placements{among}" if among else ""
-                bound = f"; none{among} has less than {number(goal.bound)} {goal.unit}"
+                bound = f"; none{self._among} has less than {number(goal.bound)} {goal.unit}"
             what = f"plan that {self.runs_on} can start" if self.runs_on else "placement"
             return self._none_found(what, bound)
-        head, best, limits = (
-            f"{rate(given(self.throughput))}{self._in_flight}",
-            "optimal",
-            [self.under_limit],
-        )
+        head, best = f"{rate(given(self.throughput))}{self._in_flight}", "optimal"
         far = "; the best", "faster"
         if goal is not None:
             head, best = f"{number(given(goal.value))} {goal.unit} at {head}", "least"
-            limits.append(goal.floor)
             far = "; the least", "lower"
-        among = " and ".join(filter(None, limits))
-        among = (f" of {among}" if among else "") + (goal.scope if goal else "")
-        among = f" among placements{among}" if among else ""
         if self.status == "optimal":
-            text = f"{head}, proven {best}{self._among}{among} in {self.seconds:.3g} s."
+            text = f"{head}, proven {best}{self._among} in {self.seconds:.3g} s."
         else:
             up_to = self._up_to(*far) if self._goal[1] else ""
-            text = f"{head}, not proven {best}{self._among}{among}{self._why}{up_to}."
+            text = f"{head}, not proven {best}{self._among}{self._why}{up_to}."
         return text + self._remark
 
     @property
     def _among(self) -> str:
-        """The plans and batches that the proof covers; empty if it covers all with the problem's own batch."""
+        """What the proof covers: plans, batches, limits; empty if it covers all with the problem's own batch."""
+        floor, scope = (self.objective.floor, self.objective.scope) if self.objective else ("", "")
+        limit = " and ".join(filter(None, (self.under_limit, floor)))
         plans = f" among plans that {self.runs_on} can start" if self.runs_on else ""
         batches = f" among batches of {', '.join(map(str, self.batches))}" if self.batches else ""
-        return plans + batches
+        limit = (f" of {limit}" if limit else "") + scope
+        if limit:
+            limit = f",{limit}" if self.runs_on else f" among placements{limit}"
+        return plans + batches + limit
 
     @property
     def _in_flight(self) -> str:
