@@ -349,7 +349,7 @@ class Result(PlanAnswer):
     @property
     def _asked_for(self) -> dict:
         """What was asked for, if it was not the greatest throughput of all placements."""
-        asked = {"objective": self.objective.to_dict()} if self.objective else {}
+        asked: dict = {"objective": self.objective.to_dict()} if self.objective else {}
         asked |= {"runs_on": self.runs_on} if self.runs_on else {}
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
