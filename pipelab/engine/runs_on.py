@@ -36,9 +36,12 @@ from pipelab.stage_arrays import (
 
 def as_engines_run(problem: Problem) -> Problem:
     """Return a problem in which GPUs of one stage cut its layers, as in every engine, and never share its batch."""
-    if isinstance(problem.costs, Roofline):
-        return replace(problem, costs=replace(problem.costs, copies=False))
-    return problem
+    costs = getattr(problem, "costs", None)  # what is no problem is refused where it is evaluated
+    return (
+        replace(problem, costs=replace(costs, copies=False))
+        if isinstance(costs, Roofline)
+        else problem
+    )
 
 
 @dataclass(frozen=True, eq=False)
