@@ -39,6 +39,7 @@ def _mark_by_case(items):
         numbered[series] += 1
         # one number: a random problem, counted apart for every other parameter
         nightly = len(others) == len(parts) - 1 and numbered[series] > DAILY
+        nightly = nightly or item.get_closest_marker("nightly")
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
         waits = waits or item.name in SLOW_EXAMPLES
         if waits or nightly or (quick and cases[name] > quick.args[0]):

@@ -472,9 +472,8 @@ def test_small_numbers_of_numpy_count_as_whole_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [3_000_000, 4_999_999])
-def test_one_high_number_is_answered_at_once(number):
-    began = time.perf_counter()
+def test_one_high_number_is_answered_at_once():
+    began, number = time.process_time(), 4_999_999
     one, two = f"0F0,0B0,0F{number},0B{number}\n", f"0F0,0B0\n{number}F0,{number}B0\n"
     with pytest.raises(
         pl.errors.InvalidSchedule,
@@ -486,7 +485,7 @@ def test_one_high_number_is_answered_at_once(number):
         match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need",
     ):
         read(two)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     for huge in (5_000_000, 10**10, 10**30):
         with pytest.raises(
             pl.errors.InvalidValue, match=r"expected (at most 4,999,999|stage, kind)"
