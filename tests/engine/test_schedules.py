@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
@@ -96,7 +96,6 @@ def test_inference_runs_forward_alone():
 # every schedule
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.sampled_from(sorted(RULES)), st.integers(1, 6), st.integers(1, 14), st.integers(1, 4))
 def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbatches, chunks):
     """Counted from the actions' text, with no code of the validation."""
@@ -252,7 +251,6 @@ def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
     assert len(edges) == 2
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_lost_or_doubled_action_is_found(data):
     name = data.draw(st.sampled_from(sorted(RULES)))
