@@ -3,8 +3,10 @@
 import dataclasses
 import signal
 from collections import Counter
+from datetime import timedelta
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import pipelab as pl
 from lab_server import lab_server
@@ -13,6 +15,28 @@ from lab_session import one_page
 # as in a job that a shell's script runs in the background
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# hypothesis tries the same few examples in every run; with `-m nightly` many, and others each time,
+# of which one that fails is printed so that it can be repeated.
+EVERY_RUN = settings(
+    max_examples=60,
+    derandomize=True,
+    database=None,
+    deadline=timedelta(seconds=60),  # far more than any takes; a hang is a failure
+    suppress_health_check=list(HealthCheck),
+)
+settings.register_profile("every run", EVERY_RUN)
+settings.register_profile("night", EVERY_RUN, max_examples=1000, derandomize=False, print_blob=True)
+
+
+def _at_night(config):
+    return config.getoption("markexpr") == "nightly"
+
+
+def pytest_configure(config):
+    """Choose how many examples are tried."""
+    settings.load_profile("night" if _at_night(config) else "every run")
 
 
 # Numbered cases are random problems: every run has the first few, and the one at night the rest.
@@ -39,6 +63,7 @@ def _mark_by_case(items):
         numbered[series] += 1
         # one number: a random problem, counted apart for every other parameter
         nightly = len(others) == len(parts) - 1 and numbered[series] > DAILY
+        nightly = nightly or item.get_closest_marker("nightly")
         waits = item.get_closest_marker("browser") or WAITS & set(getattr(item, "fixturenames", ()))
         waits = waits or item.name in SLOW_EXAMPLES
         if waits or nightly or (quick and cases[name] > quick.args[0]):
@@ -47,7 +72,7 @@ def _mark_by_case(items):
             item.add_marker(pytest.mark.nightly)
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     """Browser tests come first: they take longest, and `--dist worksteal` then gives them to one process.
 
     It deals out the tests in one run after the other and lets an idle process take from another's
@@ -55,6 +80,11 @@ def pytest_collection_modifyitems(items):
     set up once.
     """
     _mark_by_case(items)
+    if _at_night(config):
+        for item in items:
+            test = getattr(item, "obj", None)
+            if hasattr(test, "hypothesis") or item.get_closest_marker("examples"):
+                item.add_marker(pytest.mark.nightly)
     items.sort(key=lambda item: item.get_closest_marker("browser") is None)
 
 

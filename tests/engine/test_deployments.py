@@ -470,7 +470,7 @@ def test_where_only_one_pipeline_fits_it_is_the_best_one():
     assert several.throughput == pytest.approx(one.throughput, rel=1e-9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_thousand_gpus_of_eight_types_within_one_percent():
     memory = pl.hardware.gpus()["memory_gb"]
     types = ["A100-SXM-80", "A100-SXM-40", "H100-SXM", "L4", "T4", "V100-SXM-32", "L40S", "A10"]

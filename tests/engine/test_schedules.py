@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
@@ -96,7 +96,6 @@ def test_inference_runs_forward_alone():
 # every schedule
 
 
-@settings(deadline=None, max_examples=150)
 @given(st.sampled_from(sorted(RULES)), st.integers(1, 6), st.integers(1, 14), st.integers(1, 4))
 def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbatches, chunks):
     """Counted from the actions' text, with no code of the validation."""
@@ -252,7 +251,6 @@ def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
     assert len(edges) == 2
 
 
-@settings(deadline=None, max_examples=100)
 @given(st.data())
 def test_any_lost_or_doubled_action_is_found(data):
     name = data.draw(st.sampled_from(sorted(RULES)))
@@ -472,9 +470,8 @@ def test_small_numbers_of_numpy_count_as_whole_numbers():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [3_000_000, 4_999_999])
-def test_one_high_number_is_answered_at_once(number):
-    began = time.perf_counter()
+def test_one_high_number_is_answered_at_once():
+    began, number = time.process_time(), 4_999_999
     one, two = f"0F0,0B0,0F{number},0B{number}\n", f"0F0,0B0\n{number}F0,{number}B0\n"
     with pytest.raises(
         pl.errors.InvalidSchedule,
@@ -486,7 +483,7 @@ def test_one_high_number_is_answered_at_once(number):
         match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need",
     ):
         read(two)
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
     for huge in (5_000_000, 10**10, 10**30):
         with pytest.raises(
             pl.errors.InvalidValue, match=r"expected (at most 4,999,999|stage, kind)"

@@ -8,7 +8,7 @@ from itertools import pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
@@ -58,7 +58,6 @@ def runs(draw):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=150)
 @given(runs())
 def test_nothing_overlaps_no_dependency_breaks_and_no_work_is_lost(case):
     """Straight from the definition, with no code of either simulator."""
@@ -132,7 +131,6 @@ def halves(action):
     return [str(part) for part in action.parts or (action,)]
 
 
-@settings(deadline=None, max_examples=100)
 @given(runs())
 def test_queued_messages_go_one_at_a_time_over_a_line(case):
     """Rank by rank and message by message, with no code of the simulator."""
@@ -179,7 +177,6 @@ def whole_actions(schedule):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
 @given(runs())
 def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
     """Half a pair where data is needed, the pair where the rank was busy; named alike everywhere."""
@@ -203,7 +200,6 @@ def test_what_was_waited_for_is_what_is_needed_and_ended_last(case):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=100)
 @given(runs())
 def test_the_critical_path_is_a_chain_of_dependencies(case):
     """From time 0 to the makespan; each action needs the one before, and works and messages add up to the makespan."""
@@ -381,7 +377,6 @@ def test_closed_forms_equal_the_simulation_wherever_they_claim_to_hold(name):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
 @given(st.data())
 def test_gpipes_closed_form_holds_on_unequal_stages_and_links(data):
     p, m = data.draw(st.integers(1, 5)), data.draw(st.integers(1, 7))
@@ -438,7 +433,6 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=200)
 @given(st.data())
 def test_the_lower_bound_is_never_above_a_simulation(data):
     name = data.draw(st.sampled_from(["GPipe", "1F1B", "ZBH1", "ZBH2"]))
@@ -518,7 +512,6 @@ def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
 @given(runs(), st.sampled_from([0, 0.25, 0.9375, 1]))
 def test_peak_memory_is_what_is_counted_along_every_ranks_order(case, share):
     schedule, costs = case

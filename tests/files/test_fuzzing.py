@@ -1,7 +1,7 @@
 """Whatever a file holds: it is read whole, or refused with one error of pipelab's own that names the file.
 
-`PIPELAB_FUZZ=5000 python -m pytest -n 0 tests/files/test_fuzzing.py` looks deeper, and elsewhere each
-time; without it the same few inputs are tried in every run.
+The same few inputs are tried in every run; `pytest -m nightly tests/files/test_fuzzing.py` tries many
+more, and others each time.
 """
 
 import csv
@@ -25,7 +25,7 @@ from pipelab.files.paths import data_dir
 from pipelab.hardware.measurement_files import Stated, measurements_of
 from pipelab.io.plans import save_placement
 from pipelab.io.torch_csv import to_csv
-from spoiling import LOOK, spoilt, table_of, written
+from spoiling import spoilt, table_of, written
 
 
 class Door(NamedTuple):
@@ -207,13 +207,13 @@ def _outcome(load: Callable[[], Any], name: str) -> Any:
 
 
 @pytest.mark.slow
+@pytest.mark.examples
 @pytest.mark.parametrize(
     ("door", "name"), [(door, name) for door in DOORS for name in DOORS[door].files]
 )
 def test_a_spoilt_file_is_read_whole_or_refused(door, name):
     files, load, count = DOORS[door]
 
-    @LOOK
     @given(spoilt(files[name]))
     def look(data: bytes) -> None:
         with tempfile.TemporaryDirectory() as place:
@@ -249,7 +249,6 @@ SCHEDULES = {
 
 
 @pytest.mark.slow
-@LOOK
 @given(st.data())
 def test_a_spoilt_schedule_is_run_or_refused(data):
     text = data.draw(spoilt(SCHEDULES[data.draw(st.sampled_from(sorted(SCHEDULES)))])).decode(
@@ -280,7 +279,6 @@ ANYTHING = st.recursive(
 
 
 @pytest.mark.slow
-@LOOK
 @given(st.data())
 def test_a_spoilt_placement_in_json_is_read_whole_or_refused(data):
     document = {"stages": json.loads(json.dumps(STAGES))}
@@ -311,7 +309,6 @@ def test_a_spoilt_placement_in_json_is_read_whole_or_refused(data):
 
 
 @pytest.mark.slow
-@LOOK
 @given(st.data())
 def test_a_spoilt_plan_in_json_is_for_its_problem_or_refused(data):
     document = json.loads(_planned_text())

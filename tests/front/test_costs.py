@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
@@ -68,7 +68,6 @@ def test_a_balanced_split_that_has_no_answer_is_refused(tiny):
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
 @given(seed=st.integers(0, 10**6), split=st.sampled_from(["even", "balanced"]))
 def test_one_stage_and_many_stages_agree(seed, split):
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
@@ -267,7 +267,6 @@ def test_equal_layers_are_split_equally_whatever_they_cost(cost):
         assert sizes(split_by_flops([cost] * layers, stages)) == [layers // stages] * stages
 
 
-@settings(max_examples=300, deadline=None)
 @given(weights=st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=12), more=st.integers(0, 40))
 def test_proportional_shares_are_within_one_layer_or_the_minimum(weights, more):
     layers = len(weights) + more
@@ -370,7 +369,6 @@ def test_minmax_equals_trying_everything():
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_minmax_equals_trying_everything_at_the_edges_of_numbers(data):
     layers = data.draw(st.integers(1, 9))

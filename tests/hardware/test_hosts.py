@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
-from spoiling import LOOK
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
 GPUS = "index, name, memory.total [MiB]\n"
@@ -262,6 +261,7 @@ def test_every_name_belongs_to_one_type():
 
 
 @pytest.mark.slow
+@pytest.mark.examples
 def test_a_spoilt_listing_is_read_or_refused(tmp_path):
     text = (HOSTS / "rtx3090-pairs/a.topo.txt").read_text()
     (tmp_path / "a.gpus.csv").write_text((HOSTS / "rtx3090-pairs/a.gpus.csv").read_text())
@@ -283,7 +283,6 @@ def test_a_spoilt_listing_is_read_or_refused(tmp_path):
         ]
     )
 
-    @LOOK
     @given(st.data())
     def look(data):
         new = text[: data.draw(st.integers(0, len(text)))] if data.draw(st.booleans()) else text

@@ -2,12 +2,11 @@
 
 import json
 import tempfile
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
@@ -238,10 +237,6 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
 }  # fmt: skip
-LOOK = settings(
-    max_examples=60, derandomize=True, database=None, deadline=timedelta(seconds=60),
-    suppress_health_check=list(HealthCheck),
-)  # fmt: skip
 ODD = st.sampled_from(
     [None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x00", [], {}, [1], {"a": 1}, "9" * 5000]
 )  # fmt: skip
@@ -262,6 +257,7 @@ def _refused_or_read(path, stated):
 
 
 @pytest.mark.slow
+@pytest.mark.examples
 @pytest.mark.parametrize("path", [BENCH, SERVE, LATENCY], ids=lambda path: path.name)
 def test_odd_json_is_read_or_refused(path):
     text = path.read_text()
@@ -269,7 +265,6 @@ def test_odd_json_is_read_or_refused(path):
         [json.loads(line) for line in text.splitlines()] if path == SERVE else json.loads(text)
     )
 
-    @LOOK
     @given(st.data())
     def look(data):
         new = json.loads(json.dumps(objects))

@@ -302,6 +302,14 @@ def _python_of(page):
     return re.findall(r"```python\n(.*?)```", text, flags=re.S)
 
 
+def test_every_page_with_python_is_run():
+    """By the tests below, and by the one of `how_a_placement_is_computed` in test_site.py."""
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+    with_python = {page.name for page in pages if "```py" in page.read_text(encoding="utf-8")}
+    run = {"how_a_placement_is_computed.md", "how_an_optimum_is_found.md", "using.md"}
+    assert with_python == {"README.md", *run}
+
+
 def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monkeypatch):
     assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 600
     (ten_lines,) = _python_of("README.md")
