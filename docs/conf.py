@@ -31,9 +31,15 @@ myst_heading_slug_func = "pages.anchor"
 nb_execution_mode = "off"  # the reader below runs them
 student = tags.has("student")  # noqa: F821 - `-t student`: without solutions; Sphinx gives the tags
 nb_custom_formats = {".ipynb": ["pages.run_notebook", {"student": student}, False]}
-if student:
-    exclude_patterns += ["notebooks/solutions/**", "docs/instructors.md"]
-    suppress_warnings += ["myst.xref_missing", "toc.excluded"]
+for_lecturers = [
+    "docs/instructors.md",
+    "docs/lectures.md",
+    "docs/points.md",
+    "docs/course_files.md",
+]
+if student:  # `pages` takes what leads there out of the start page
+    exclude_patterns += ["notebooks/solutions/**", *for_lecturers]
+    suppress_warnings += ["myst.xref_missing"]
 
 default_role = "py:obj"  # `solve` in a docstring links to it
 numpydoc_show_class_members = False
@@ -47,6 +53,7 @@ html_css_files = ["site.css"]
 html_math_renderer = "mathml"
 templates_path = ["_templates"]
 html_additional_pages = {"index": "to_the_start.html"}
+html_search_scorer = str(Path(__file__).parent / "search_scores.js")
 html_show_search_summary = False  # it is fetched, which a browser refuses in a folder
 html_copy_source = False
 html_show_sphinx = False

@@ -32,6 +32,7 @@ PICTURES = {
     "14_reading_other_schedulers": "Every fault",
 }
 
+LONG = 6  # headings, from which on a page has a list of its contents
 _GALLERY = '<div class="gallery">'
 # A picture is shown at a third of a page's width: its title, in small print there, is its text instead.
 _UNTITLED = """async figure => {
@@ -48,7 +49,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("source-read", _generated)
     app.connect("doctree-read", _numbers_and_anchors, priority=100)  # before titles are collected
     app.connect("env-get-outdated", lambda *_: ["docs/index"])  # its pictures are of other pages
-    app.connect("html-page-context", _plotly_and_gallery)
+    app.connect("html-page-context", _plotly_contents_and_gallery)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -91,8 +92,11 @@ def _formula(translator: Any, node: nodes.Element) -> None:
     raise nodes.SkipNode
 
 
-def _generated(_app: Sphinx, name: str, source: list[str]) -> None:
-    """Fill the pages that are computed."""
+def _generated(app: Sphinx, name: str, source: list[str]) -> None:
+    """Fill the pages that are computed; for a student, take out what leads to pages for lecturers."""
+    if name == app.config.root_doc and app.tags.has("student"):
+        source[0] = re.sub(r"^% for lecturers$.*?^% end$", "", source[0], flags=re.M | re.S)
+        source[0] = re.sub(r"^<a .*<b>Teach</b>.*\n", "", source[0], flags=re.M)
     if name == "docs/reference":
         source[0] += _reference()
     if name == "docs/ledger":
@@ -132,12 +136,18 @@ def _entry(package: ModuleType, name: str) -> str:
     return f".. auto{kind}:: {full}\n   :members:\n{skipped}"
 
 
-def _plotly_and_gallery(app: Sphinx, name: str, _template: str, context: dict, _: Any) -> None:
+def _plotly_contents_and_gallery(
+    app: Sphinx, name: str, _template: str, context: dict, _: Any
+) -> None:
     if name.startswith("notebooks/"):
         plotly = context["pathto"]("_static/plotly.min.js", resource=True)
         # plotly.js comes before the figures; once the whole page is there, they take its width.
         fitted = 'addEventListener("load", () => dispatchEvent(new Event("resize")))'
         context["metatags"] += f'<script src="{plotly}"></script><script>{fitted}</script>'
+    sections = context.get("toc", "").count("<li>")
+    if sections >= LONG and name != app.config.root_doc:
+        contents = f'<details class="on-this-page"><summary>On this page</summary>{context["toc"]}</details>'
+        context["body"] = context["body"].replace("</h1>", f"</h1>{contents}", 1)
     if name == app.config.root_doc:
         cards = _cards(app, Path(app.outdir) / "_static" / "gallery")
         context["body"] = context["body"].replace(_GALLERY, f"{_GALLERY}{cards}")

@@ -566,6 +566,27 @@ RESULTS = {
         "[len(result.placement) for result in around] == [3, 2] and around[0].throughput > around[1].throughput",
         "claim < alone * (1 - 1e-3)",
     ],
+    # what is predicted of the labs' problems
+    "lab_schedule.ipynb": [
+        "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_schedule'])",
+        "round(100 * sum(1 - lab.best(p) / lab.baseline(p) for p in problems) / len(problems)) == 16",
+        "len(problems) == 12",
+    ],
+    "lab_pricing.ipynb": [
+        "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_pricing'])",
+        "[round(end(map(lab.baseline, problems))) for end in (min, max)] == [7, 25]",
+        "[round(end(map(lab.best, problems)), 1) for end in (min, max)] == [0.1, 6.1]",
+        "len(problems) == 10 and lab._try(one_type_each, problems[0]).share == 0",
+    ],
+    "lab_placement.ipynb": [
+        "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_placement'])",
+        "(times := [lab.best(p) / lab.baseline(p) for p in problems])",
+        "len(times) == 12 and [round(end(times), 1) for end in (min, max)] == [1.3, 12]",
+    ],
+    "lab_roofline.ipynb": [
+        "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_roofline'])",
+        "len(problems) == 12 and max(map(lab.best, problems)) < 2.5",
+    ],
 }
 
 # Of the notebooks that are also run in a browser: titles of their figures, bars drawn in all of

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelab.course.checks import EXERCISES
+from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
@@ -96,7 +96,7 @@ def grade(
     ----------
     path : str or Path
         A student's copy of a notebook of the course: its exercises are those of the notebook that
-        most of its checks belong to, or without a check, of the number in its name.
+        most of its checks belong to, or without a check, of the number or the lab in its name.
     limit : float
         Seconds for the whole notebook. What was answered before it ends, counts.
     each : float
@@ -185,14 +185,14 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
 
 def _exercises(path: Path, checks: list[str]) -> list[str]:
     """The names of all exercises that there are points for."""
-    most = Counter(name[:2] for name in checks).most_common(1)
-    numbers = [number for number, _ in most] or re.findall(r"(?<!\d)\d\d(?!\d)", path.name)
-    names = [name for name in EXERCISES if name[:2] in numbers]
+    groups = dict.fromkeys(map(group_of, EXERCISES))
+    most = Counter(map(group_of, checks)).most_common(1)
+    named = re.findall(rf"(?<!\d)(?:{'|'.join(groups)})(?!\d)", path.name)
+    of = [group for group, _ in most] or named
+    names = [name for name in EXERCISES if group_of(name) in of]
     if not names:
-        known = ", ".join(sorted({name[:2] for name in EXERCISES}))
-        expected = (
-            f"expected a check, or a name with the number of a notebook with exercises ({known})"
-        )
+        known = ", ".join(groups)
+        expected = f"expected a check, or a name with the number of a notebook with exercises, or a lab: {known}"
         raise InvalidData(f"{path}: {expected}")
     return names
 

@@ -3,7 +3,7 @@
 
 # In every notebook
 from .exercises import guess as guess
-from .checks import check as check, hint as hint
+from .checks import check as check, hint as hint, lab_problems as lab_problems
 from .ledger.book import reproduce as reproduce
 from .reading_tables import show_table as show_table
 

@@ -1,6 +1,10 @@
 """All exercises by name; what checks an answer, and what gives a hint."""
 
 from pipelab.course import (
+    lab_placement,
+    lab_pricing,
+    lab_roofline,
+    lab_schedule,
     n00,
     n01,
     n02,
@@ -19,12 +23,16 @@ from pipelab.course import (
     n15,
     n17,
 )
-from pipelab.course.exercises import Answer, Exercise, Function, verdict
+from pipelab.course.exercises import Answer, Exercise, Given, verdict
+from pipelab.course.labs import Lab
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
 _NOTEBOOKS = (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, n10, n11, n12, n13, n14, n15, n17)
+_LABS = (lab_schedule, lab_pricing, lab_placement, lab_roofline)
 EXERCISES: dict[str, Exercise] = {
-    name: exercise for notebook in _NOTEBOOKS for name, exercise in notebook.EXERCISES.items()
+    name: exercise
+    for notebook in (*_NOTEBOOKS, *_LABS)
+    for name, exercise in notebook.EXERCISES.items()
 }
 
 
@@ -37,7 +45,8 @@ def check(name: str, value: object) -> Answer:
     Parameters
     ----------
     name : str
-        Of the exercise: notebook and number, such as `"05.1"`.
+        Of the exercise: notebook and number, such as `"05.1"`; of a lab, its file, such as
+        `"lab_schedule"`.
     value : number, function, Schedule, Placement, None or ...
         The reader's; `...` means not attempted yet, and so does None where no reader would arrive
         at it. A function is tried on many inputs, and a schedule is run by the simulator.
@@ -47,7 +56,7 @@ def check(name: str, value: object) -> Answer:
     Answer
         The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a
         wrong answer. Where a function is wrong, the smallest input on which it is may be drawn
-        below.
+        below; of a lab, the one on which it is worth the least.
 
     Raises
     ------
@@ -68,17 +77,8 @@ def check(name: str, value: object) -> Answer:
     if value is ... or (value is None and not exercise.none):
         says = f'exercise {name}: not attempted yet; course.hint("{name}") gives a hint'
         return verdict("not attempted yet", says)
-    figure = None
-    if isinstance(exercise, Function) and callable(value):
-        failure = exercise.smallest_failure(value)
-        right, why = failure is None, exercise.says(failure) if failure else exercise.praise()
-        figure = exercise.picture(failure) if failure and exercise.picture else None
-    else:
-        points, why = exercise.grade(value)
-        right = points == 1
-    if right:
-        return verdict("right", f"exercise {name}: right, {why}")
-    return verdict("not yet", f"exercise {name}: not yet. {why[0].upper()}{why[1:]}", figure)
+    kind, says, figure, below = exercise.seen(value)
+    return verdict(kind, f"exercise {name}: {says}", figure, below)
 
 
 def hint(name: str, number: int = 1) -> Answer:
@@ -113,6 +113,40 @@ def hint(name: str, number: int = 1) -> Answer:
     if number not in range(1, len(hints) + 1):
         raise InvalidValue("hint", [("number", number, f"expected 1 to {len(hints)}")])
     return verdict("hint", f"exercise {name}, hint {number} of {len(hints)}: {hints[number - 1]}")
+
+
+def lab_problems(name: str) -> tuple[Given, ...]:
+    """Give the problems that `check` tries a lab's function on.
+
+    Parameters
+    ----------
+    name : str
+        Of the lab, such as `"lab_schedule"`.
+
+    Returns
+    -------
+    tuple of Given
+        Their fields are the function's arguments, in order: `my_function(*problem)`.
+
+    Raises
+    ------
+    UnknownName
+        There is no such lab.
+
+    Examples
+    --------
+    >>> lab_problems("lab_pricing")[0].layers
+    22
+    """
+    labs = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Lab)}
+    if name not in labs:
+        raise UnknownName(f"there is no lab {name!r}; {nearest(name, labs)}")
+    return tuple(labs[name].inputs())
+
+
+def group_of(name: str) -> str:
+    """Say which notebook an exercise belongs to: the number of "05.1"; a lab has one of its own."""
+    return name.partition(".")[0]
 
 
 def _exercise(name: str) -> Exercise:

@@ -131,11 +131,27 @@ def guess(question: str, answer: object) -> Guess:
     return Guess(question, html, answer=str(answer))
 
 
-def verdict(kind: str, text: str, figure: Any = None) -> Answer:
-    """Give a sentence the sign and colour of its kind, such as "right" or "not yet"."""
+def verdict(kind: str, text: str, figure: Any = None, below: str = "") -> Answer:
+    """Give a sentence the sign and colour of its kind, such as "right" or "not yet", and HTML below it."""
     sign, colour = _SIGNS[kind]
     html = f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>"
-    return Answer(text, html, figure)
+    return Answer(text, html + below, figure)
+
+
+class Seen(NamedTuple):
+    """What a reader sees of an answer: its kind as in `verdict`, what is said, a figure, and HTML below."""
+
+    kind: str
+    says: str
+    figure: Any = None
+    below: str = ""
+
+    @classmethod
+    def of(cls, right: bool, says: str, figure: Any = None) -> Self:
+        """Say whether an answer is right."""
+        if right:
+            return cls("right", f"right, {says}")
+        return cls("not yet", f"not yet. {says[0].upper()}{says[1:]}", figure)
 
 
 # A number
@@ -190,6 +206,11 @@ class Number:
         hint = self._hint(number, target)
         points = 0.5 if hint in self.half else 0
         return points, f"Yours is {yours}, {_how_far(number, target)}. Hint: {hint}"
+
+    def seen(self, value: object) -> Seen:
+        """Say whether a reader's value is right, and what is off."""
+        points, says = self.grade(value)
+        return Seen.of(points == 1, says)
 
     def hints(self) -> list[str]:
         """List what can be asked for before an answer: the general hint, then those by mistake."""
@@ -265,6 +286,9 @@ class Given(SimpleNamespace):
 
     def __iter__(self) -> Any:
         return iter(vars(self).values())
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash(repr(self))
 
 
 def drawn(
@@ -389,6 +413,15 @@ class Function:
             return 1, self.praise()
         return 0.5 * all(map(self._earns_half, failures)), self.says(failures[0])
 
+    def seen(self, mine: object) -> Seen:
+        """Say whether the reader's function is right, with a figure of the smallest input where it is not."""
+        if not callable(mine):
+            return Seen.of(False, self.no_function(mine))
+        failure = self.smallest_failure(mine)
+        if failure is None:
+            return Seen.of(True, self.praise())
+        return Seen.of(False, self.says(failure), self.picture(failure) if self.picture else None)
+
     def hints(self) -> list[str]:
         """List what can be asked for before an answer: what `hint` says, with the smallest input of each."""
         found = dict[str, str]()
@@ -495,6 +528,11 @@ class Construction:
     grade: Callable[[object], tuple[float, str]]
     advice: tuple[str, ...]
     none = ""  # None means not attempted, always
+
+    def seen(self, found: object) -> Seen:
+        """Say whether what was found is right, and why or why not."""
+        points, says = self.grade(found)
+        return Seen.of(points == 1, says)
 
     def hints(self) -> list[str]:
         """List what can be asked for before an answer."""

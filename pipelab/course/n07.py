@@ -60,13 +60,13 @@ def _rooms(chance: random.Random) -> Given:
     return Given(m=chance.randint(1, 6), room=[chance.randint(1, 5) for _ in range(p)])
 
 
-def _within(given: Given) -> list[list[str]]:
-    """1F1B, with no rank further ahead than the ranks before it have room for; not always the fastest."""
+def rows_within(room: Sequence[int], microbatches: int) -> list[list[str]]:
+    """Run 1F1B, with no rank further ahead than the ranks before it have room for; not always the fastest."""
     rows = []
-    for rank in range(len(given.room)):
-        ahead = min(len(given.room) - 1 - rank, min(given.room[: rank + 1]) - 1)
-        passes = [(rank, i) for i in range(given.m)]
-        row = one_rank(passes, passes, min(ahead, given.m))
+    for rank in range(len(room)):
+        ahead = min(len(room) - 1 - rank, min(room[: rank + 1]) - 1)
+        passes = [(rank, i) for i in range(microbatches)]
+        row = one_rank(passes, passes, min(ahead, microbatches))
         rows.append([f"{action.kind}{action.microbatch}" for action in row])
     return rows
 
@@ -94,7 +94,7 @@ def _why_not(given: Given, rows: Any) -> str:
     for rank, held in enumerate(timeline.peak_in_flight):
         if held > given.room[rank]:
             return f"rank {rank} holds {held} microbatches and has room for {given.room[rank]}"
-    rule = _run(_within(given), given.m).makespan
+    rule = _run(rows_within(given.room, given.m), given.m).makespan
     late = f"it ends at {timeline.makespan:g}, and 1F1B with a shorter lead at {rule:g}"
     return late if timeline.makespan > rule else ""
 
@@ -156,7 +156,7 @@ EXERCISES: dict[str, Exercise] = {
     "07.2": Function(
         signature="order(rank, m, room)",
         inputs=drawn(72, 150, _rooms, lambda given: len(given.room) + given.m),
-        target=_within,
+        target=lambda given: rows_within(given.room, given.m),
         off=off_room,
         hint=_look_at_room,
         call=_orders_of,

@@ -343,3 +343,40 @@ def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path, copy):
     else:
         said = {"torn": "could not be graded", "none": "no notebook here"}[copy]
         assert said in result["output"]
+
+
+LAB = """
+from pipelab import course
+def my_times(measured, asked):
+    flops = max(f / t for f, b, t in measured)
+    size = max(b / t for f, b, t in measured)
+    least = min(t for f, b, t in measured)
+    return [max(f / flops, b / size) + least for f, b in asked]
+course.check("lab_roofline", my_times)
+"""
+KIT = """
+from pipelab import course
+from pipelab.course.lab_roofline import fitted, _naive
+def my_times(measured, asked):
+    machine = fitted(measured, _naive(type("G", (), {"measured": measured})))
+    return [machine.seconds(work) for work in asked]
+course.check("lab_roofline", my_times)
+"""
+
+
+@pytest.mark.slow
+def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
+    """Also with problems that no notebook shows; a lab is graded for itself alone."""
+    for seed in (0, 5):
+        result = grade(_saved(tmp_path / "mine.ipynb", LAB), seed=seed)
+        (test,) = result["tests"]
+        assert test["number"] == "lab_roofline"
+        assert 0.2 < test["score"] == result["score"] < 0.99
+        assert test["output"].startswith(
+            f"{test['score']:.2f} of 1 point; all of it on 0 of 12 inputs. On "
+        )
+        (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT), seed=seed)["tests"]
+        assert test["score"] == 0
+        assert "yours gives UsesTheKit: it calls " in test["output"]
+    (test,) = grade(_saved(tmp_path / "lab_pricing_smith.ipynb", "1"))["tests"]
+    assert (test["number"], test["score"]) == ("lab_pricing", 0)

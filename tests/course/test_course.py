@@ -194,13 +194,26 @@ def _minutes(path):
             asked, guess = re.search(r'course\.check\("(.*?)"', text), "course.guess(" in text
             long = asked and isinstance(EXERCISES[asked[1]], Function)
             seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
-            lines = re.findall(r"^(?!from |import ).*\S", text, re.M)
+            lines = re.findall(r"^(?!from |import |guess_).*\S", text, re.M)
             minutes += (function if long else 4 * bool(asked)) + guess / 2 + seen
             if cell.metadata.get("jupyter", {}).get("source_hidden") and not guess:
                 minutes += len(text.split()) / words_a_minute
             elif not asked and not guess:
                 minutes += len(lines) / lines_a_minute
     return minutes
+
+
+@pytest.mark.parametrize("path", COURSE, ids=_name)
+def test_every_prediction_has_a_cell_of_its_own_to_type_into(path):
+    """Its names differ, so that a cell that is run again asks its own question."""
+    cells, names = nbformat.read(path, as_version=4).cells, []
+    for cell, below in itertools.pairwise(cells):
+        if "course.guess(" in cell.source:
+            (name,) = re.findall(r"^(guess_\d+) = course\.guess\(", cell.source, flags=re.M)
+            assert cell.source.endswith(f"\n{name}")
+            assert (below.source, below.metadata) == (f'{name}("")', {"tags": ["remove-input"]})
+            names.append(name)
+    assert len(set(names)) == len(names) >= 1
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)

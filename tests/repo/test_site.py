@@ -11,6 +11,7 @@ import warnings
 from html import unescape
 from pathlib import Path
 from posixpath import normpath
+from types import SimpleNamespace
 from urllib.parse import unquote
 
 import nbformat
@@ -39,14 +40,41 @@ def _module(name):
 
 def test_the_page_for_instructors_says_what_the_notebooks_say():
     """Otherwise: python docs/make_instructors.py."""
-    made = _module("make_instructors").page()
-    assert made == (ROOT / "docs" / "instructors.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\b\d\d\.\d(?= \()", made))
-    assert named == set(EXERCISES)
-    lectures = made.partition("## Three lectures")[2].partition("## Grading")[0]
+    pages = _module("make_instructors").pages()
+    for name, text in pages.items():
+        assert text == (ROOT / "docs" / name).read_text(encoding="utf-8"), name
+    made = pages["instructors.md"]
+    named = set(re.findall(r"\b\d\d\.\d(?= \()", pages["points.md"]))
+    labs = set(re.findall(r"\.\./notebooks/(lab_\w+)\.ipynb", made))
+    assert named | labs == set(EXERCISES)
+    lectures = made.partition("## Three lectures")[2].partition("## The students")[0]
     assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
     numbers = {book.number for book in notebooks_of_the_course()}
-    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90"} == numbers
+    assert (
+        set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90", "30", "16"} == numbers
+    )
+
+
+def test_a_run_of_show_fills_its_lecture_in_the_order_of_the_notebooks():
+    page = _module("make_instructors").pages()["lectures.md"]
+    lectures = page.split("\n## ")[1:]
+    assert len(lectures) == 3
+    for lecture in lectures:
+        rows = re.findall(
+            r"^\| (\d):(\d\d) \| \[(\d\d) .*?\]\(\.\./notebooks/(.*?)#cell-id=(.*?)\)",
+            lecture,
+            re.M,
+        )
+        minutes = [60 * int(hours) + int(rest) for hours, rest, *_ in rows]
+        assert minutes[0] == 0
+        assert minutes == sorted(minutes)
+        assert 70 < minutes[-1] < 90
+        assert [number for _, _, number, *_ in rows] == sorted(number for _, _, number, *_ in rows)
+        for *_, file, cell in rows:
+            cells = nbformat.read(ROOT / "notebooks" / file, as_version=4).cells
+            assert "## " in next(c.source for c in cells if c.id == cell)
+    assert page.count("| 0:00 |") == 3
+    assert "Sources" not in page
 
 
 @pytest.mark.parametrize(
@@ -62,7 +90,7 @@ def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, ne
     (tmp_path / "rubrics.toml").write_text(text.replace(old, new), encoding="utf-8")
     monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
     with pytest.raises(SystemExit, match=re.escape(said)):
-        module.page()
+        module.pages()
 
 
 def test_a_placement_is_computed_as_its_page_says():
@@ -228,3 +256,49 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
         browser.close()
     assert errors == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+
+
+@pytest.mark.browser
+@needs_chromium
+def test_solutions_come_last_in_the_search_and_long_pages_have_their_contents(site):
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        tab = browser.new_page(viewport={"width": 1200, "height": 900})
+        tab.goto(f"{(site / 'search.html').as_uri()}?q=makespan")
+        tab.wait_for_selector("#search-results li")
+        tab.wait_for_timeout(500)
+        found = tab.eval_on_selector_all(
+            "#search-results li > a", "all => all.map(a => a.getAttribute('href'))"
+        )
+        solutions = ["/solutions/" in target for target in found]
+        assert True in solutions
+        assert False in solutions
+        assert solutions == sorted(solutions)
+        tab.goto((site / "docs" / "instructors.html").as_uri())
+        contents = tab.locator("details.on-this-page")
+        assert not contents.get_by_text("Reading list").is_visible()
+        contents.locator("summary").click()
+        assert contents.get_by_text("Reading list").is_visible()
+        tab.set_viewport_size({"width": 1500, "height": 900})
+        assert not contents.is_visible()  # the theme has it at the side
+        assert tab.locator(".toc-tree").get_by_text("Reading list").is_visible()
+        tab.goto((site / "docs" / "index.html").as_uri())
+        assert tab.locator("details.on-this-page").count() == 0
+        browser.close()
+
+
+def test_a_student_is_led_to_no_page_for_lecturers(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    pages = importlib.import_module("pages")
+    for tags, doors in ((set(), 1), ({"student"}, 0)):
+        app = SimpleNamespace(
+            config=SimpleNamespace(root_doc="docs/index"),
+            tags=SimpleNamespace(has=tags.__contains__),
+        )
+        source = [(ROOT / "docs" / "index.md").read_text(encoding="utf-8")]
+        pages._generated(app, "docs/index", source)
+        assert source[0].count("<b>Teach</b>") == source[0].count("\ninstructors\n") == doors
+        assert source[0].count("{toctree}") == 3 + doors
+        assert source[0].count("<b>") == 4 + doors

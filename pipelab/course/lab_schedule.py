@@ -1,0 +1,147 @@
+"""The lab *A schedule of your own*: unequal stages, limited memory, and the proven optimum to compare with."""
+
+import random
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any, cast
+
+from pipelab.course.exercises import Exercise, Given, gives, missing_or_twice
+from pipelab.course.labs import Lab, Try, problems
+from pipelab.course.n07 import rows_within
+from pipelab.course.pictures import plot_orders
+from pipelab.engine.best_schedules import BestSchedule, best_schedule
+from pipelab.engine.timeline import StageCosts, simulate
+from pipelab.engine.timeline.timeline import Timeline
+from pipelab.errors import InvalidSchedule
+from pipelab.figures.gantts import plot_timelines
+from pipelab.schedules import Schedule
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+Rows = Sequence[Sequence[str]]
+
+_SECONDS = 20.0  # for a proof; most take a tenth of a second
+_WORTH_IT = 0.96  # the optimum is at most this share of the baseline
+
+
+def _stages(chance: random.Random) -> Given | None:
+    """Draw the times of every stage, what is kept until W, and how much memory each rank has."""
+    p = chance.randint(3, 5)
+    forward, back, weight = ([chance.randint(2, 6) for _ in range(p)] for _ in "FIW")
+    room = [max(1, p - rank + chance.choice((-1, 0, 0, 1))) for rank in range(p)]
+    given = Given(
+        forward=forward,
+        back=back,
+        weight=weight,
+        kept=chance.choice((0.5, 0.75, 1)),
+        room=room,
+        microbatches=chance.randint(6, 10),
+    )
+    proven = _proven(given)
+    worth_it = proven.status == "optimal" and _best(given) <= _WORTH_IT * _baseline(given)
+    return given if worth_it else None
+
+
+def _costs(given: Given) -> StageCosts:
+    return StageCosts(given.forward, given.back, given.weight, weight_activation=given.kept)
+
+
+def _run(given: Given, rows: Rows) -> Timeline:
+    named = [[f"{rank}{action}" for action in row] for rank, row in enumerate(rows)]
+    order = Schedule.of(
+        "yours", named, microbatches=given.microbatches, stage_rank=range(len(rows))
+    )
+    return simulate(order, _costs(given))
+
+
+@cache
+def _baseline(given: Given) -> float:
+    """1F1B with a lead that fits, and every weight gradient at once."""
+    rows = [
+        [part for action in row for part in _halves(action)]
+        for row in rows_within(given.room, given.microbatches)
+    ]
+    return _run(given, rows).makespan
+
+
+def _halves(action: str) -> list[str]:
+    return [action] if action[0] == "F" else [f"I{action[1:]}", f"W{action[1:]}"]
+
+
+@cache
+def _proven(given: Given) -> BestSchedule:
+    return best_schedule(_costs(given), given.microbatches, memory=given.room, time_limit=_SECONDS)
+
+
+def _best(given: Given) -> float:
+    """The least makespan, proven."""
+    return cast(float, _proven(given).value)
+
+
+def _off(given: Given, rows: Any) -> str:
+    return gives(rows, _why_not(given, rows))
+
+
+def _why_not(given: Given, rows: Any) -> str:
+    ranks = len(given.forward)
+    if not isinstance(rows, list) or len(rows) != ranks:
+        return f"expected a list of {ranks} rows, one per rank"
+    wanted = [f"{kind}{i}" for kind in "FIW" for i in range(given.microbatches)]
+    for rank, row in enumerate(rows):
+        if why := missing_or_twice(row, wanted, f"rank {rank}"):
+            return why
+    try:
+        timeline = _run(given, rows)
+    except InvalidSchedule as error:
+        return str(error).removeprefix("schedule 'yours' ")
+    for rank, (held, room) in enumerate(zip(timeline.peak_memory, given.room, strict=True)):
+        if held > room + 1e-9:
+            return f"rank {rank} holds {held:g} microbatches at its peak and has room for {room}"
+    return ""
+
+
+def _draw(tried: Try) -> "Figure":
+    """Your schedule above the proven one; where yours cannot be run, its rows as they are listed."""
+    given, rows = tried.given, tried.answer
+    if tried.wrong:
+        listed = rows if isinstance(rows, list) else []
+        named = {f"rank {r}": row for r, row in enumerate(listed) if isinstance(row, list)}
+        return plot_orders(named or {"yours": []}, "Your order cannot be used")
+    text = f"Yours ends at {tried.value:g}, the baseline at {tried.baseline:g}, and {tried.best:g} is possible"
+    best = cast(Timeline, _proven(given).timeline)
+    return plot_timelines({"yours": _run(given, rows), "proven": best}, finding=text)
+
+
+def _look_at(given: Given) -> str:
+    total = [sum(times) for times in zip(given.forward, given.back, given.weight, strict=True)]
+    busiest = max(range(len(total)), key=total.__getitem__)
+    return (
+        f"rank {busiest} has the most work, {total[busiest] * given.microbatches}: when does it wait, and "
+        "what could it do then?"
+    )
+
+
+EXERCISES: dict[str, Exercise] = {
+    "lab_schedule": Lab(
+        signature="my_schedule(forward, back, weight, kept, room, microbatches)",
+        inputs=problems(71, 12, _stages),
+        off=_off,
+        value=lambda given, rows: _run(given, rows).makespan,
+        baseline=_baseline,
+        best=_best,
+        baseline_is="1F1B with a lead that fits, W at once",
+        best_is="the proven optimum",
+        measure="of makespan",
+        size=lambda given: f"{len(given.forward)} ranks, {given.microbatches} microbatches",
+        hint=_look_at,
+        advice=(
+            "simulate: keep a clock for every rank, and let the rank that can start first choose its next action",
+            "which of the actions that are ready should go first? Try I before F before W, then another order",
+            "a W that waits keeps memory; when must it run so that the next F fits?",
+            "several rules are better than one: try all, and return the order that ends first",
+            "change the best order a little (two neighbours in a row, the lead of a rank), and keep what ends sooner",
+        ),
+        drawn=_draw,
+    ),
+}

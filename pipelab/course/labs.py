@@ -1,0 +1,219 @@
+"""What a lab is: an exercise of two hours, whose answers earn points by how near they come to the best possible.
+
+The reader writes a function. It is called on problems as plain numbers and lists, and each of its answers
+is worth the share of the way from a baseline to the optimum. While it runs, the kit is off: see `alone`.
+"""
+
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import mean
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from pipelab.course.exercises import Function, Given, Seen
+from pipelab.display import counted, table
+from pipelab.errors import PipelabError
+
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+_KIT = str(Path(__file__).parents[1]) + os.sep
+# What starts another process, in which the kit could be asked all the same.
+_STARTS = {
+    *("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"),
+    *("fork_exec", "CreateProcess"),
+}
+_REACHED = 1e-9  # an answer this close to the best, as a share of the way, is there
+
+
+class UsesTheKit(PipelabError):
+    """A function calls pipelab where it has to do without."""
+
+
+def alone(mine: Callable[..., Any], arguments: Given) -> Any:
+    """Call a function with arguments of its own, and keep it from calling pipelab or starting a process.
+
+    Python reports every call to a profiling function. This one looks at the file in which the called
+    function is written, so that a solver saved under another name is found, too. A program that is
+    determined to get around this can; what it is asked is new to it all the same.
+
+    Raises
+    ------
+    UsesTheKit
+        It was tried, even if the function has caught the first error.
+    """
+    before, tried = sys.getprofile(), list[str]()
+
+    def look(frame: FrameType, event: str, called: Any) -> None:
+        if event == "c_call":
+            if called.__name__ not in _STARTS:
+                return
+            tried.append("it starts another process")
+        elif event == "call":
+            if not frame.f_code.co_filename.startswith(_KIT):
+                return
+            tried.append(f"it calls {frame.f_code.co_name} of pipelab")
+        else:
+            return
+        raise UsesTheKit(f"{tried[0]}; in a lab your function does without")
+
+    given = deepcopy([*arguments])
+    threading.setprofile(look)
+    sys.setprofile(look)
+    try:
+        answer = mine(*given)
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    if tried:
+        raise UsesTheKit(f"{tried[0]}; in a lab your function does without")
+    return answer
+
+
+class Try(NamedTuple):
+    """One input of a lab, and what an answer to it is worth."""
+
+    given: Given
+    answer: Any
+    wrong: str  # why the answer is not allowed; "" if it is
+    value: float  # of the answer; meaningless where it is not allowed
+    baseline: float
+    best: float
+
+    @property
+    def share(self) -> float:
+        """How much of the way from the baseline to the best, from 0 to 1."""
+        if self.wrong:
+            return 0.0
+        share = (self.value - self.baseline) / (self.best - self.baseline)
+        return 1.0 if share > 1 - _REACHED else max(0.0, share)
+
+
+def problems(seed: int, number: int, draw: Callable[[random.Random], Given | None]) -> Callable:
+    """Random problems of a lab.
+
+    Parameters
+    ----------
+    seed : int
+        With the same, the same problems.
+    number : int
+        How many.
+    draw : callable
+        Makes one, or None where what was drawn is of no use.
+
+    Returns
+    -------
+    callable
+        Gives the problems of the notebook; called with a positive number, others in their place.
+    """
+
+    @cache
+    def inputs(hidden: int = 0) -> tuple[Given, ...]:
+        chance, found = random.Random(f"{seed}, {hidden}"), list[Given]()
+        while len(found) < number:
+            given = draw(chance)
+            if given is not None:
+                found.append(given)
+        return tuple(found)
+
+    return inputs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lab(Function):
+    """An exercise with a function as its answer, which is measured against the best possible.
+
+    Attributes
+    ----------
+    value, baseline, best : callable
+        What an allowed answer to an input is worth, what a simple rule reaches, and what is possible;
+        on a scale on which less or more is better.
+    baseline_is, best_is : str
+        What reaches the two, such as "the proven optimum".
+    measure : str
+        What these numbers are, with their unit.
+    size : callable
+        Of an input, in words for a table.
+    drawn : callable, optional
+        Makes a figure of an input and an answer, which may not be allowed.
+    """
+
+    value: Callable[[Any, Any], float]
+    baseline: Callable[[Any], float]
+    best: Callable[[Any], float]
+    baseline_is: str
+    best_is: str
+    measure: str
+    size: Callable[[Any], str]
+    drawn: "Callable[[Try], Figure] | None" = None
+    call: Callable[[Callable[..., Any], Any], Any] = alone
+
+    def tries(self, mine: Callable[..., Any]) -> list[Try]:
+        """Ask the reader's function about all inputs."""
+        return [self._try(mine, given) for given in self.inputs()]
+
+    def grade(self, mine: object) -> tuple[float, str]:
+        """Give the mean share of all inputs as points, with a sentence about the worst one."""
+        if not callable(mine):
+            return 0, self.no_function(mine)
+        return self._points(self.tries(mine))
+
+    def seen(self, mine: object) -> Seen:
+        """Say the same as `grade`, with a table of all inputs and a figure of the worst."""
+        if not callable(mine):
+            return Seen.of(False, self.no_function(mine))
+        tries = self.tries(mine)
+        points, says = self._points(tries)
+        kind = "right" if points == 1 else "partly" if points else "not yet"
+        worst = min(tries, key=lambda each: each.share)
+        figure = self.drawn(worst) if self.drawn and points < 1 else None
+        return Seen(kind, says, figure, table(self._frame(tries)))
+
+    def _try(self, mine: Callable[..., Any], given: Given) -> Try:
+        answer, wrong, value = None, "", 0.0
+        try:
+            answer = self.call(mine, given)
+            wrong = self.off(given, answer) if self.off else ""
+            value = 0.0 if wrong else float(self.value(given, answer))
+        except Exception as error:  # whatever a reader's function raises, or returns
+            wrong = f"yours gives {type(error).__name__}: {error}"
+        return Try(given, answer, wrong, value, self.baseline(given), self.best(given))
+
+    def _points(self, tries: list[Try]) -> tuple[float, str]:
+        points = mean(each.share for each in tries)
+        there = sum(each.share == 1 for each in tries)
+        all_of = f"{points:.2f} of 1 point; all of it on {there} of {counted(len(tries), 'input')}"
+        number, worst = min(enumerate(tries), key=lambda each: each[1].share)
+        if worst.share == 1:
+            return 1, all_of
+        hint = f". Hint: {self.hint(worst.given)}" if self.hint else ""
+        return points, f"{all_of}. On input {number} {worst.wrong or self._compared(worst)}{hint}"
+
+    def _compared(self, each: Try) -> str:
+        return (
+            f"yours has {each.value:,.5g} {self.measure}, the baseline {each.baseline:,.5g}, and "
+            f"{self.best_is} {each.best:,.5g}"
+        )
+
+    def _frame(self, tries: list[Try]) -> Any:
+        import pandas as pd
+
+        rows = [
+            {
+                "input": number,
+                "of": self.size(each.given),
+                "baseline": each.baseline,
+                "yours": None if each.wrong else each.value,
+                self.best_is: each.best,
+                "points": round(each.share, 2),
+            }
+            for number, each in enumerate(tries)
+        ]
+        return pd.DataFrame(rows)

@@ -1,0 +1,383 @@
+"""Labs: points by the way from a baseline to the best; the kit is off while the reader's function runs."""
+
+import itertools
+import math
+import random
+import re
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from functools import partial
+
+import nbformat
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule, plain_answers
+from pipelab.course.checks import EXERCISES
+from pipelab.course.exercises import Given
+from pipelab.course.labs import Lab, UsesTheKit, alone
+from pipelab.files.paths import notebooks_dir
+from pipelab.splits import split_even
+
+LABS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Lab)}
+FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
+# How much of the point each folded solution earns at least, on the notebook's problems and on others.
+EARNS = {"lab_schedule": 0.8, "lab_pricing": 0.95, "lab_placement": 1, "lab_roofline": 0.97}
+BASELINES = {
+    "lab_schedule": "one_f_one_b",
+    "lab_pricing": "one_type_each",
+    "lab_placement": "in_listed_order",
+    "lab_roofline": "fastest_seen",
+}
+
+
+def _cells(name, kind):
+    notebook = nbformat.read(notebooks_dir() / f"{name}.ipynb", as_version=4)
+    return [cell.source for cell in notebook.cells if cell.cell_type == kind]
+
+
+def _function(name, source):
+    space = {"np": np}
+    exec(source, space)
+    return space[name]
+
+
+def _solution(name):
+    (fold,) = (fold for cell in _cells(name, "markdown") for fold in FOLD.findall(cell))
+    return _function(LABS[name].signature.partition("(")[0], fold)
+
+
+def _baseline(name):
+    source = "\n".join(
+        re.sub(r"^(course|slowest\(in|\[).*", "", cell, flags=re.M)
+        for cell in _cells(name, "code")
+        if re.search(r"^(def|from|import) ", cell, re.M)
+    )
+    return _function(BASELINES[name], source)
+
+
+def _hidden(name, seed=7):
+    return replace(LABS[name], inputs=partial(LABS[name].inputs, seed))
+
+
+def test_there_is_a_notebook_for_each_and_it_names_the_function():
+    assert {path.stem for path in notebooks_dir().glob("lab_*.ipynb")} == set(LABS) == set(EARNS)
+    for name, lab in LABS.items():
+        function, _, arguments = lab.signature.partition("(")
+        code = "\n".join(_cells(name, "code"))
+        assert f"\n{function} = None\n" in f"\n{code}\n"
+        assert f'course.check("{name}", {function})' in code
+        assert f"def {BASELINES[name]}({arguments.rstrip(')')}):" in code
+        assert f"def {function}({arguments.rstrip(')')}):" in "\n".join(_cells(name, "markdown"))
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
+    lab = LABS[name]
+    tries = lab.tries(_baseline(name))
+    assert [each.wrong for each in tries] == [""] * len(tries)
+    assert [each.value for each in tries] == pytest.approx([each.baseline for each in tries])
+    said = pl.course.check(name, _baseline(name))
+    assert str(said).startswith(f"exercise {name}: 0.00 of 1 point; all of it on 0 of ")
+    assert said.figure is not None
+    assert "<table" in said.html
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_the_folded_solution_earns_most_of_the_point(name):
+    points, says = LABS[name].grade(_solution(name))
+    assert EARNS[name] <= points <= 1
+    assert says.startswith(f"{points:.2f} of 1 point; ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_other_problems_are_others_and_solutions_keep_their_points(name):
+    shown, hidden = LABS[name].inputs(), _hidden(name).inputs()
+    assert len(shown) == len(hidden)
+    assert not set(map(repr, shown)) & set(map(repr, hidden))
+    assert hidden == _hidden(name).inputs()
+    assert _hidden(name).grade(_solution(name))[0] >= EARNS[name] - 0.05
+    answers = {repr(given): _solution(name)(*given) for given in shown}
+    by_heart = _hidden(name).grade(
+        lambda *given: answers[repr(next(x for x in shown if [*x] == [*given]))]
+    )
+    assert by_heart[0] == 0
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
+    lab = LABS[name]
+    for given in lab.inputs():
+        base, best = lab.baseline(given), lab.best(given)
+        assert base != best
+        at = {
+            0: base,
+            0.25: base + (best - base) / 4,
+            1: best,
+            2: 2 * best - base,
+            -1: 2 * base - best,
+        }
+        for share, value in at.items():
+            one = replace(
+                lab,
+                call=lambda *_: 0,
+                off=None,
+                value=lambda *_, value=value: value,
+                inputs=lambda given=given: [given],
+            )
+            points, says = one.grade(max)
+            assert points == pytest.approx(min(1, max(0, share)))
+            assert ("On input 0 yours has" in says) == (share < 1)
+
+
+# What a function may not do
+
+
+def _saved():
+    return split_even(4, 2)
+
+
+def _swallows():
+    try:
+        pl.splits.split_even(4, 2)
+    except Exception:
+        return split_even(4, 2)
+
+
+def _in_a_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(split_even(4, 2)))
+    thread.start()
+    thread.join()
+    return found
+
+
+def _in_a_process():
+    return subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, check=True)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("mine", [_saved, _swallows, _in_a_thread, _in_a_process, pl.load_case])
+def test_the_kit_is_off_while_a_function_runs(mine):
+    arguments = Given() if mine is not pl.load_case else Given(name="tiny")
+    before = sys.getprofile()
+    with pytest.raises(UsesTheKit, match="in a lab your function does without"):
+        alone(mine, arguments)
+    assert sys.getprofile() is before
+    assert split_even(4, 2)  # and on again
+
+
+def test_a_function_may_use_everything_else_and_has_arguments_of_its_own():
+    given = Given(numbers=[3, 1, 2])
+
+    def mine(numbers):
+        numbers.sort()
+        return float(np.linalg.norm(numbers)), random.Random(1).random(), sorted(numbers)
+
+    assert alone(mine, given)[0] == pytest.approx(math.sqrt(14))
+    assert given.numbers == [3, 1, 2]
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_call_of_the_kit_earns_nothing_and_says_so(name):
+    def mine(*_):
+        return pl.solve(pl.load_case("tiny"))
+
+    points, says = LABS[name].grade(mine)
+    assert points == 0
+    assert "yours gives UsesTheKit: it calls " in says
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LABS)
+def test_points_cross_to_the_grader(name, monkeypatch):
+    """As `pipelab grade` does it: the kernel says plain data, and the checker computes the points."""
+    said = plain_answers._stated(name, lambda: _solution(name), 3)
+    points, why = plain_answers.checked(name, plain_answers.json.dumps(said), 3)
+    assert (points, why) == _hidden(name, 3).grade(_solution(name))
+    assert points >= EARNS[name] - 0.05
+
+
+# Answers that are not allowed
+
+
+def _wrong_schedules(given):
+    ranks, m = len(given.forward), given.microbatches
+    gpipe = [[f"{kind}{i}" for kind in "FIW" for i in range(m)] for _ in range(ranks)]
+    reversed_ = [[f"{kind}{i}" for i in range(m) for kind in "WIF"] for _ in range(ranks)]
+    return [
+        (gpipe, " microbatches at its peak and has room for "),
+        (gpipe[:-1], f"expected a list of {ranks} rows"),
+        ([row[:-1] for row in gpipe], f"rank 0 lacks W{m - 1}"),
+        (reversed_, "yours gives rank 0: W0 I0 F0"),
+        (5, "expected a list"),
+    ]
+
+
+def _wrong_deployments(given):
+    none = [0] * len(given.gpus)
+    one = [*lab_pricing._alone(given)[0]]
+    return [
+        (([one] * 1000, [1] * len(none)), "all pipelines together have"),
+        (([none], [1] * len(none)), "do not hold"),
+        (([one], none), "at these prices a whole pipeline costs nothing"),
+        (([one], [-1] * len(none)), "at least 0"),
+        (([one[:-1]], [1] * len(none)), f"expected pipelines of {len(none)} numbers"),
+        (([], [1] * len(none)), "expected pipelines"),
+        (([one], [math.nan] * len(none)), "at least 0"),
+        (3, "expected (pipelines, prices)"),
+    ]
+
+
+def _wrong_placements(given):
+    return [
+        ([(given.layers, 0)], f"GPU 0 holds at most {given.most[0]} layers"),
+        ([(1, 0), (1, 0)], "GPU 0 has two stages"),
+        ([(1, 0)], f"that is 1 of {given.layers} layers"),
+        ([(1, -1)], "is no stage"),
+        ([(1, len(given.ms))], "is no stage"),
+        ([(0, 1)], "is no stage"),
+        ([], "expected a list of (layers, GPU)"),
+    ]
+
+
+def _wrong_times(given):
+    n = len(given.asked)
+    return [
+        ([1.0] * (n - 1), f"expected a list of {n} times"),
+        ([0.0] * n, "more than 0"),
+        ([math.nan] * n, "more than 0"),
+        (["1"] * n, "more than 0"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [
+        ("lab_schedule", _wrong_schedules),
+        ("lab_pricing", _wrong_deployments),
+        ("lab_placement", _wrong_placements),
+        ("lab_roofline", _wrong_times),
+    ],
+)
+def test_what_is_not_allowed_is_told_why_and_can_be_drawn(name, wrong):
+    lab = LABS[name]
+    given = lab.inputs()[0]
+    for answer, why in wrong(given):
+        tried = lab._try(lambda *_, answer=answer: answer, given)
+        assert why in tried.wrong
+        assert tried.share == 0
+        assert lab.drawn(tried).layout.title.text
+
+
+# The evaluators
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_a_placements_rate_is_the_evaluators(number):
+    given = LABS["lab_placement"].inputs()[number]
+    for stages in (_baseline("lab_placement")(*given), _solution("lab_placement")(*given)):
+        placed = pl.Placement.of([(layers, (gpu,)) for layers, gpu in stages])
+        tokens = pl.evaluate(lab_placement._problem(given), placed).throughput
+        assert lab_placement._rate(given, stages) == pytest.approx(tokens / 1000)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_bound_of_prices_is_that_of_all_pipelines(seed):
+    """By trying every pipeline; and no deployment of small problems has more."""
+    chance = random.Random(seed)
+    types, layers = chance.randint(1, 3), chance.randint(2, 6)
+    given = Given(
+        gpus=[chance.randint(1, 3) for _ in range(types)],
+        ms=[chance.randint(1, 9) for _ in range(types)],
+        most=[chance.randint(1, layers) for _ in range(types)],
+        overhead=chance.randint(0, 9),
+        layers=layers,
+    )
+    mixes = list(itertools.product(*(range(n + 1) for n in given.gpus)))
+    rates = {mix: rate for mix in mixes if (rate := lab_pricing.rate(given, mix))}
+    for mix, rate in rates.items():  # against every cut of the layers
+        kinds = [a for a, n in enumerate(mix) for _ in range(n)]
+        cuts = itertools.product(*(range(given.most[a] + 1) for a in kinds))
+        held = (cut for cut in cuts if sum(cut) == layers)
+        slowest = (
+            max(given.overhead + n * given.ms[a] for n, a in zip(cut, kinds, strict=True) if n)
+            for cut in held
+        )
+        assert rate == pytest.approx(1000 / min(slowest))
+    prices = [chance.choice((0, 1, 2, 5)) for _ in range(types)]
+    bound = lab_pricing.bound(given, prices)
+    if not rates:
+        return
+    costs = {mix: float(np.dot(prices, mix)) for mix in rates}
+    if min(costs.values()) == 0:
+        assert math.isinf(bound)
+        return
+    factor = max(rate / costs[mix] for mix, rate in rates.items())
+    assert bound == pytest.approx(factor * np.dot(prices, given.gpus))
+
+    def best(left):
+        fitting = (
+            mix for mix in rates if all(n <= have for n, have in zip(mix, left, strict=True))
+        )
+        return max(
+            (
+                rates[mix] + best(tuple(h - n for h, n in zip(left, mix, strict=True)))
+                for mix in fitting
+            ),
+            default=0.0,
+        )
+
+    assert best(tuple(given.gpus)) <= bound * (1 + 1e-9)
+
+
+def test_exact_pricing_ends_at_the_optimum_of_the_master_program():
+    """Its bound and the program over its own columns are equal, and nothing beats the bound."""
+    for given in LABS["lab_pricing"].inputs():
+        found = lab_pricing.generated(given)
+        bound = lab_pricing.bound(given, found.prices.tolist())
+        assert bound == pytest.approx(found.prices @ given.gpus)
+        yields = sum(lab_pricing.rate(given, mix) for mix in found.chosen)
+        assert yields <= bound * (1 + 1e-9)
+        worse = found.prices * np.random.default_rng(0).uniform(0.9, 1.1, len(found.prices))
+        assert lab_pricing.bound(given, worse.tolist()) >= bound * (1 - 1e-9)
+
+
+def test_the_best_schedule_is_proven_and_the_makespan_the_simulators():
+    for given in LABS["lab_schedule"].inputs():
+        proven = lab_schedule._proven(given)
+        assert proven.status == "optimal"
+        rows = [[str(action)[1:] for action in row] for row in proven.timeline.schedule.actions]
+        assert LABS["lab_schedule"].off(given, rows) == ""
+        assert (
+            LABS["lab_schedule"].value(given, rows)
+            == proven.value
+            == LABS["lab_schedule"].best(given)
+        )
+
+
+def test_a_roofline_that_is_known_is_right_and_hidden_from_the_function():
+    lab = LABS["lab_roofline"]
+    for given in lab.inputs():
+        true = [given.machine.seconds(work) for work in given.asked]
+        assert lab.value(given, true) == 0
+        assert lab.value(given, [2 * t for t in true]) == pytest.approx(100 * math.log(2))
+        assert len([*given]) == 2
+        assert "machine" not in repr(given)
+        for f, b, t in given.measured:
+            assert t >= lab_roofline.Machine(*given.machine).seconds((f, b))
+
+
+def test_the_problems_of_a_lab_are_at_hand():
+    assert pl.course.lab_problems("lab_schedule") == LABS["lab_schedule"].inputs()
+    with pytest.raises(pl.errors.UnknownName, match=r"there is no lab '05\.1'"):
+        pl.course.lab_problems("05.1")
+    said = str(pl.course.check("lab_schedule", 3))
+    assert said.startswith(
+        "exercise lab_schedule: not yet. Expected the function itself, as `def my_schedule("
+    )
