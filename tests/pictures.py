@@ -186,16 +186,12 @@ PICTURES: dict[str, Callable[[], Any]] = {
         ["a", "b"],
     ),
     "answer": lambda: course.plot_answer(course.three_sites(), 0, [0] * 11, []),
-    "against prediction": lambda: course.plot_against_prediction(
-        6692.8, {"best order": 5688.9, "worst order": 762.9}, optimum=6321
-    ),
     "predictions": lambda: course.plot_predictions(
         ["2 L4", "4 T4"], [300.0, 200.0], [200.0, 200.0]
     ),
     "fixes": lambda: course.plot_fixes(
         {"as written": ["too much", "right"], "fixed": ["right", "right"]}
     ),
-    "speedup": lambda: course.plot_speedup(lambda k: 1.5 * k),
     "tree": lambda: course.plot_tree(_tree()),
     "closing": lambda: course.plot_closing({"a": _tree(), "b": _tree()[:3]}),
     "mixes": lambda: course.plot_mixes(
@@ -205,6 +201,10 @@ PICTURES: dict[str, Callable[[], Any]] = {
         course.three_sites(), {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}, 6321
     ),
     "bisection": lambda: course.plot_bisection([10, 20, 30], {20: True, 30: False}),
+    "states": lambda: course.plot_states(
+        {"A100": ["A100", "L4", "T4"], "L4": ["A100", "L4"], "T4": ["A100", "T4"]},
+        ["L4"] * 4 + ["A100"] * 3 + ["T4"] * 4,
+    ),
     "faults": lambda: course.plot_faults(FAULTS),
     "lines": lambda: course.plot_lines(
         [1, 2], {"a": [1, 4]}, "a grows by more than twice", ("n", "s"), (2, 4)

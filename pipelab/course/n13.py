@@ -1,4 +1,4 @@
-"""Notebook 13, Reproducing the write-up: verdicts in one picture, a claim to refute, digits, and a weight to find."""
+"""Notebook 13, Reproducing the write-up: verdicts in one picture, a claim to refute, units, and a weight to find."""
 
 import random
 from collections import Counter
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.course.exercises import Construction, Exercise, Function, Given, Number
+from pipelab.course.exercises import Construction, Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.book import Ledger
-from pipelab.course.ledger.claims import FAILED, FAILS, KINDS, numbers_in
+from pipelab.course.ledger.claims import FAILED, FAILS, KINDS
 from pipelab.course.pictures import NAMES, finish, plot_counts
 from pipelab.display import number
 from pipelab.engine.formulations.program_size import count_candidates
@@ -220,32 +220,34 @@ def _heaviest_layer(more: int) -> float:
     return _where_it_turns(lambda weight: allocations(weight) >= fewer, heaviest, 3.0)
 
 
-def _step(text: str) -> float:
-    """Place value of the last significant digit of a printed number."""
-    return numbers_in(text)[0].step
+def _rates(given: Given, per_transfer: float) -> float:
+    """Tokens/s of the slowest part, if a transfer counts as so many tokens."""
+    links = [gb_per_s / given.gb * per_transfer for gb_per_s in given.links]
+    return min([*given.stages, *links])
 
 
-@cache
-def _printed(hidden: int = 0) -> tuple[Given, ...]:
-    """Numbers as texts print them, short ones first."""
-    chance, found = random.Random(4), {"5", "10", "~10", "0.5", "2K"}
-    if hidden:
-        chance, found = random.Random(f"4, {hidden}"), {given.text for given in _printed()}
-    most = 400 if hidden else 200
-    while len(found) < most:
-        whole = chance.randint(1, 999) * 10 ** chance.choice((0, 0, 1, 2, 3))
-        decimals = chance.choice(("", "", ".5", ".78", ".784"))
-        suffix = chance.choice(("", "", "K", "M")) if whole < 1000 else ""
-        found.add(f"{chance.choice(('', '~'))}{whole:,}{decimals}{suffix}")
-    return tuple(Given(text=text) for text in sorted(found, key=lambda text: (len(text), text)))
+def _understated(given: Given) -> float:
+    return _rates(given, given.tokens) / _rates(given, 1)
+
+
+def _compared(chance: random.Random) -> Given:
+    """A pipeline whose links, counted in transfers/s, may or may not seem to be the slowest."""
+    stages = [chance.randint(1, 40) * 10 for _ in range(chance.randint(1, 4))]
+    links = [chance.choice((1, 2, 4, 25, 100, 400)) for _ in stages[1:]]
+    gb, tokens = chance.choice((0.5, 1, 2, 4)), chance.choice((1, 2, 16, 512))
+    return Given(stages=stages, links=links, gb=gb, tokens=tokens)
 
 
 def _look_at(given: Given) -> str:
-    if given.text.startswith("~") and "." not in given.text:
-        return "behind a ~, zeros at the end of a whole number say nothing"
-    if given.text[-1] in "KM":
-        return "one in the last digit is that much larger: K is a thousand, M a million"
-    return "how much larger is the number when its last digit is one more?"
+    if not given.links:
+        return "no link here, so nothing is compared in wrong units"
+    if _understated(given) == 1:
+        return "here a stage is the slowest part in either unit; what is the quotient then?"
+    if _rates(given, given.tokens) < min(given.stages):
+        return (
+            "here a link is the slowest part in either unit; how many tokens does a transfer carry?"
+        )
+    return "here a link only seems to be the slowest; which part is it in tokens/s?"
 
 
 _ANOTHER_GROUP = "which stage is the slowest, and may another group of GPUs hold more layers?"
@@ -260,12 +262,11 @@ EXERCISES: dict[str, Exercise] = {
         ),
     ),
     "13.2": Function(
-        signature="step(text)",
-        inputs=_printed,
-        target=lambda given: _step(given.text),
+        signature="understated(stages, links, gb, tokens)",
+        inputs=drawn(3, 200, _compared, lambda given: (len(given.stages), given.tokens)),
+        target=_understated,
         hint=_look_at,
-        half=lambda given, _: "~" in given.text or "," in given.text,
-        rel=1e-9,
+        half=lambda given, _: _understated(given) == 1,
     ),
     "13.3": Number(
         target=lambda: _heaviest_layer(0),

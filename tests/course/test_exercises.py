@@ -461,14 +461,12 @@ def test_a_claim_is_refuted_by_a_faster_placement_on_the_same_gpus():
     )
 
 
-def _step(text, about=True, commas=True, suffix=True):
-    """What one in the last digit is worth; with other arguments, as one may get it wrong."""
-    digits = text.strip("~KM").replace(",", "" if commas else ".")
-    scale = {"K": 1e3, "M": 1e6}.get(text[-1], 1) if suffix else 1
-    whole, _, decimals = digits.partition(".")
-    if decimals or not (about and text.startswith("~")):
-        return scale * 10.0 ** -len(decimals)
-    return scale * 10.0 ** (len(whole) - len(whole.rstrip("0")))
+def _understated(stages, links, gb, tokens, least=True, own=True, carries=True):
+    """True rate over claimed one; with other arguments, as one may get it wrong."""
+    rate = min if least else sum
+    true = rate([*stages, *(tokens * x / gb for x in links)] if carries else stages)
+    claimed = rate([*(stages if own or not links else ()), *(x / gb for x in links)])
+    return true / claimed
 
 
 def _linked(z, e, connections, forced=-1):
@@ -873,7 +871,7 @@ def _rings(scip, variables, data, **wrong):
         ("07.1", _gpipe_end, {"links": False}),
         ("07.1", _gpipe_end, {"drain": False}),
         ("07.1", _gpipe_end, {"once": True}),
-        *(("13.2", _step, {part: False}) for part in ("about", "commas", "suffix")),
+        *(("13.2", _understated, {part: False}) for part in ("least", "own", "carries")),
         ("14.1", _fits, {"spare": 1}),
         ("14.1", _fits, {"spare": -1}),
         ("14.1", _fits, {"stalls": False}),
@@ -1159,8 +1157,7 @@ HALF = [
     ("17.2", lambda *x: _best_rate(*x, most=1), lambda *x: _best_rate(*x, patient=True)),
     ("12.1", lambda *x: _order_of(*x, few=False), lambda *x: _order_of(*x, largest_first=False)),
     ("12.2", lambda *x: _recomputed_layers(*x, once=False), lambda layers, *_: layers),
-    ("13.2", lambda text: _step(text, about=False), lambda text: _step(text, suffix=False)),
-    ("13.2", lambda text: _step(text, commas=False), lambda text: 1),
+    ("13.2", lambda *x: _understated(*x, own=False), lambda *x: 1),
     ("14.1", lambda order: _fits(order, stalls=False), lambda order: True),
     ("14.2", _even, lambda *x: _by_flops(*x, repaired=False)),
     ("15.1", lambda waits: _circle(waits, tail=True), lambda waits: []),
@@ -1228,7 +1225,7 @@ RIGHT = {
     "17.2": _best_rate,
     "12.1": _order_of,
     "12.2": _recomputed_layers,
-    "13.2": _step,
+    "13.2": _understated,
     "14.1": _fits,
     "14.2": _by_flops,
     "15.1": _circle,
