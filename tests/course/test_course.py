@@ -24,7 +24,7 @@ COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 
 # These count minutes as slow readers need them, and fold the code of their takeaways.
-SLOW = {"08", "11", "15", "17"}
+SLOW = {"08", "11", "12", "15", "17"}
 
 # Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
 HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
