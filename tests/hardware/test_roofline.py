@@ -1,6 +1,7 @@
 """The roofline against its own formulas written out once more, published totals, measurements, and brute force."""
 
 import dataclasses
+import re
 from itertools import product
 
 import numpy as np
@@ -303,6 +304,21 @@ def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
     cache = 8 * 24 * 1_000_000 * 2 * 8 * 128 * 2 / 1e9
     assert f"{cache:.4g} GB of KV cache" in result.reason
     assert "offers 42.95 GB" in result.reason
+
+
+def test_a_types_efficiency_is_that_of_the_types_or_the_rule_that_it_names():
+    table = pl.hardware.gpus()
+    for name, basis in table["efficiency_basis"].items():
+        kind, _, rest = basis.partition(" ")
+        if kind == "as":
+            named = [table["compute_efficiency"].get(word) for word in re.findall(r"[\w-]+", rest)]
+            values = {value for value in named if value is not None}
+        elif kind == "rule:":
+            values = {float(rest.partition(",")[0])}
+        else:
+            assert kind in ("fitted:", "assumed:")
+            continue
+        assert values == {table["compute_efficiency"][name]}, name
 
 
 # What data sheets and drivers print: sparse 16-bit and 8-bit TFLOP/s, GB/s of memory, GB/s of the link in both
