@@ -4,7 +4,6 @@
 # The problem, and what a stage costs
 from .cluster import Cluster as Cluster, GPU as GPU
 from .problem import Model as Model, Problem as Problem, Workload as Workload
-from .problem import CostModel as CostModel
 from .costs import LayerTimes as LayerTimes
 from .writeup.cases_csv import load_case as load_case
 from .hardware.known_clusters import load_cluster as load_cluster

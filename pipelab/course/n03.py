@@ -240,6 +240,11 @@ def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
     problem : Problem
         With one GPU per stage.
 
+    Returns
+    -------
+    tuple of function
+        Each adds the rows of one family to a SCIP model.
+
     Examples
     --------
     >>> from pipelab.course import three_sites

@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 
 def published_speedup(k: int) -> float:
-    """How many times as fast as one GPU the heuristic says that k of them are.
+    """Say how many times as fast as one GPU a stage of several is, according to the heuristic.
+
+    Parameters
+    ----------
+    k : int
+        GPUs of the stage.
+
+    Returns
+    -------
+    float
+        The factor; 1 for one GPU.
 
     Examples
     --------
@@ -47,7 +57,17 @@ def published_speedup(k: int) -> float:
 
 
 def average_link_ms(problem: Problem) -> float:
-    """Milliseconds of a message over a link with the average bandwidth of all; 0 for one GPU.
+    """Compute how long a message takes over a link with the average bandwidth of all.
+
+    Parameters
+    ----------
+    problem : Problem
+        Its links are averaged over all pairs of GPUs.
+
+    Returns
+    -------
+    float
+        Milliseconds; 0 for one GPU.
 
     Examples
     --------

@@ -8,6 +8,7 @@ from .known_clusters import cluster_of_counts as cluster_of_counts
 from .known_clusters import clusters as clusters, load_cluster as load_cluster
 
 # Cost models
+from ..problem import CostModel as CostModel
 from .roofline import Roofline as Roofline
 from .measured_times import Measured as Measured, load_measured as load_measured
 from .transformer import Transformer as Transformer

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.skipif(
 LAYERS = ["files", "hardware", "writeup", "engine", "io", "figures", "widgets", "course", "cli"]
 HOMES = {
     "plotly": ("figures", "widgets", "course"),
-    "pyscipopt": ("engine.solvers.scip", "course.n03"),  # 03 runs rows that its reader wrote
+    "pyscipopt": ("engine.solvers.scip", "course.n03", "course.n05"),  # their readers write rows
     "joblib": ("engine.sweeps.workers",),
     "cvxpy": ("joint_ilp", "course.n05"),
 }

@@ -1,6 +1,6 @@
 """What `flow` returns: stages that may overlap, the ways through them, and how far they may be from the best."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -93,9 +93,9 @@ class Flow(Answer):
     @property
     def shares(self) -> dict[int, dict[int, float]]:
         """Routing weights: of what leaves a stage (-1: of all requests), the share that each next one takes."""
-        total: Counter[int] = Counter()
+        total: dict[int, float] = defaultdict(float)
         for (sender, _), carried in self.links.items():
-            total[sender] += carried  # type: ignore[assignment]
+            total[sender] += carried
         out: dict[int, dict[int, float]] = defaultdict(dict)
         for (sender, receiver), carried in self.links.items():
             out[sender][receiver] = carried / total[sender]
