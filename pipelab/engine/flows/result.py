@@ -1,6 +1,6 @@
 """What `flow` returns: stages that may overlap, the ways through them, and how far they may be from the best."""
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -32,7 +32,7 @@ class Flow(Answer):
     stages : tuple of Stage
         By first layer; several may hold the same layers.
     in_flight : tuple of int
-        For how many microbatches each has memory.
+        How many microbatches each needs memory for, and has.
     ways : tuple of Way
         Indices of stages in order, and tokens/s.
     throughput : float or None
@@ -93,9 +93,9 @@ class Flow(Answer):
     @property
     def shares(self) -> dict[int, dict[int, float]]:
         """Routing weights: of what leaves a stage (-1: of all requests), the share that each next one takes."""
-        total: Counter[int] = Counter()
+        total: dict[int, float] = defaultdict(float)
         for (sender, _), carried in self.links.items():
-            total[sender] += carried  # type: ignore[assignment]
+            total[sender] += carried
         out: dict[int, dict[int, float]] = defaultdict(dict)
         for (sender, receiver), carried in self.links.items():
             out[sender][receiver] = carried / total[sender]
