@@ -6,6 +6,7 @@ So the capacity at T is the greatest min(r_n, n w / T) over all n.
 """
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,10 +14,10 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
 
-_LONGEST = 4  # times the least time: how long ways are allowed for
-_NUMBERS = 400  # in flight that are compiled; of more, every second, third, …
+_EACH = 30  # numbers in flight up to this are all compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +32,9 @@ class Capacities:
         Greatest capacity of each with 1 … L layers, whichever these are; 0 where there is none.
     inside : float array, shape (sorts, largest, L)
         The same of 1, 2, … GPUs of one node.
+    places, seconds : float arrays, shape (I, L)
+        For how many microbatches each has memory at most, and the least time of one on it.
+    places_inside, seconds_inside : float arrays, shape (sorts, largest, L)
     type_of : int array, shape (sorts,)
         The type of these GPUs.
     count : int array, shape (K,)
@@ -39,6 +43,10 @@ class Capacities:
     usage: np.ndarray
     most: np.ndarray
     inside: np.ndarray
+    places: np.ndarray
+    seconds: np.ndarray
+    places_inside: np.ndarray
+    seconds_inside: np.ndarray
     type_of: np.ndarray
     count: np.ndarray
 
@@ -55,12 +63,15 @@ class Stages:
     numbers : tuple of int
     full : bool
         True: stages count with their rates, whatever is in flight.
+    more : bool
+        Whether there is memory for any number.
     """
 
     problem: Problem
     instances: tuple[Instance, ...]
     numbers: tuple[int, ...]
     full: bool
+    more: bool
 
     @property
     def instance(self) -> Instance:
@@ -93,58 +104,69 @@ class Stages:
     def at(self, seconds: float) -> Capacities:
         """Capacities where every way takes so long, or longer."""
         tokens, instance = self.problem.workload.tokens, self.instance
-        layers = instance.spans.layers
-        plain, inside = (
-            np.max(
-                [
-                    np.minimum(
-                        table(own), math.inf if self.full or not seconds else n * tokens / seconds
-                    )
-                    for own, n in zip(self.instances, self.numbers, strict=True)
-                ],
-                axis=0,
-            )
-            for table in (lambda own: own.rate, lambda own: own.inside.rate)
-        )
-        total = self.problem.model.layers
+        layers, total = instance.spans.layers, self.problem.model.layers
+        places = [math.inf] if self.more else self.numbers
+        limit = [math.inf if self.full or not seconds else n * tokens / seconds for n in places]
 
-        def by_number(rates: np.ndarray) -> np.ndarray:
-            out = np.zeros((*rates.shape[:-1], total))
-            for n in range(1, total + 1) if len(rates) else ():
-                out[..., n - 1] = rates[..., layers == n].max(axis=-1, initial=0.0)
-            return out
+        def tables(
+            rates: Sequence[np.ndarray], times: Sequence[np.ndarray]
+        ) -> Iterator[np.ndarray]:
+            """Capacity, places and seconds by the number of layers."""
+            shape = (*rates[0].shape[:-1], total)
+            passed, number, least = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
+            pairs = zip(rates, times, limit, places, strict=True) if len(rates[0]) else ()
+            for rate, time, most, place in pairs:
+                for n in range(1, total + 1):
+                    of = layers == n
+                    best = rate[..., of].max(axis=-1, initial=0.0)
+                    passed[..., n - 1] = np.maximum(passed[..., n - 1], np.minimum(best, most))
+                    number[..., n - 1] = np.where(best > 0, place, number[..., n - 1])
+                    quick = time[..., of].min(axis=-1, initial=np.inf)
+                    least[..., n - 1] = np.minimum(least[..., n - 1], quick)
+            yield from (passed, number, least)
 
+        plain = tables([i.rate for i in self.instances], [i.seconds for i in self.instances])
+        nodes = [i.inside for i in self.instances]
+        inside = tables([i.rate for i in nodes], [i.seconds for i in nodes])
+        (most, place, time), (most_inside, place_inside, time_inside) = plain, inside
         return Capacities(
             instance.composition,
-            by_number(plain),
-            by_number(inside),
+            most,
+            most_inside,
+            place,
+            time,
+            place_inside,
+            time_inside,
             instance.inside.type_of,
             instance.count,
         )
 
 
 def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
-    """Compile a problem for every number in flight that can be of use, or for its own.
+    """Compile a problem for every number in flight that fits somewhere, or for its own.
 
-    What all GPUs together let pass, times `_LONGEST` times the least time of a way: more are of no use.
+    Of numbers above `_EACH` every second, third, … is compiled, and counts for those up to the next: so capacities
+    are never too small, and a few percent too great at most.
     """
-    given = problem.workload.in_flight
     first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
-    one = Stages(problem, (first,), (problem.workload.in_memory,), full)
-    if full or given is not None or not math.isfinite(one.least_seconds):
+    one = Stages(problem, (first,), (problem.workload.in_memory,), full, more=False)
+    if full or problem.workload.in_flight is not None:
         return one
-    together = by_area(one.at(0.0))
-    most = math.ceil(together * one.least_seconds * _LONGEST / problem.workload.tokens)
-    step = max(1, most // _NUMBERS)
-    instances, numbers = [], []
-    for number in range(1, most + 1, step):
+
+    def with_memory(number: int) -> Instance:
         deadline.check()
-        own = instance_of(with_memory_for(problem, number, or_more=True), deadline, like=first)
+        return instance_of(with_memory_for(problem, number, or_more=True), deadline, like=first)
+
+    instances, numbers, number = [with_memory(1)], [1], 2
+    more = with_memory(MOST_IN_FLIGHT).same_times(instances[0])  # memory does not count
+    while not more:
+        own, step = with_memory(number), max(1, number // _EACH)
         if not own.rate.any() and not own.inside.rate.any():
             break
         instances.append(own)
         numbers.append(number + step - 1)
-    return Stages(problem, tuple(instances), tuple(numbers), full)
+        number += step
+    return Stages(problem, tuple(instances), tuple(numbers), full, more)
 
 
 def by_area(of: Capacities) -> float:

@@ -22,8 +22,9 @@ from pipelab.engine.flows.routing import Routing
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
-from pipelab.engine.tolerances import ATTAINED
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
+from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.fields import checked_arguments, described, given
 from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
@@ -115,7 +116,7 @@ class _Flowing:
     size: dict[str, int] = field(default_factory=dict)
     progress: list[tuple[float, float, float]] = field(default_factory=list)
     _numbers: dict[tuple, list[tuple[Held, float]]] = field(default_factory=dict)
-    _most: int = 1
+    _most: int | None = 1  # in flight that fit somewhere; None: any number
 
     def run(self) -> Flow:
         """Find a flow, and what none can beat."""
@@ -138,7 +139,7 @@ class _Flowing:
             if not self.full:
                 self._deploy()
             stages = stages_of(self.problem, self.full, self.deadline)
-            self._most = stages.numbers[-1]
+            self._most = None if stages.more else stages.numbers[-1]
             self._prove(stages, math.inf if one.bound is None else one.bound)
             if not self._done and not self._small():
                 self._search(stages)
@@ -191,7 +192,9 @@ class _Flowing:
 
     def _prove(self, stages: Stages, alone: float) -> None:
         """A bound: of stages alone, and links that no pipeline is faster for."""
-        patterns = Patterns(stages.at(stages.least_seconds), alone)
+        hop = None if self.full else float(stages.instance.hop.min())
+        capacities, tokens = stages.at(stages.least_seconds), self.problem.workload.tokens
+        patterns = Patterns(capacities, alone, tokens, hop)
         part = (
             self.deadline.within(max(1.0, self.deadline.left / 3))
             if self.deadline.limited
@@ -249,6 +252,8 @@ class _Flowing:
 
     def _memory_of(self, stage: Stage, seconds: float) -> Held | None:
         """The stage with the number in flight that lets most pass where a way takes so long; None if none fits."""
+        if self._most is None:
+            return Held(stage, MOST_IN_FLIGHT)
         gpus = tuple(self.problem.cluster.gpus[g] for g in stage.gpus)
         key = gpus, stage.layers
         if key not in self._numbers:
@@ -263,14 +268,25 @@ class _Flowing:
         }
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
+    def _least_number(self, routing: Routing, v: int) -> int:
+        """The fewest in flight that a stage needs memory for."""
+        own = self.held[v]
+        if self.full:
+            return own.in_flight
+        kept = sum(way.rate * routing.seconds(way.stages) for way in self.ways if v in way.stages)
+        fewest = max(1, math.ceil(kept / self.problem.workload.tokens * (1 - ONE_ANSWER)))
+        fewer = own._replace(in_flight=min(own.in_flight, fewest))
+        same = stage_times(self.problem, fewer) == stage_times(self.problem, own)
+        return fewer.in_flight if same else own.in_flight
+
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)
         flow = Flow(
             self.problem,
             status,
             tuple(own.stage for own in self.held),
-            tuple(own.in_flight for own in self.held),
-            tuple(routing.within_limits(list(self.ways))),
+            tuple(self._least_number(routing, v) for v in range(len(self.held))),
+            tuple(self.ways),
             None,
             None,
             self.deadline.spent,

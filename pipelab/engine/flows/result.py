@@ -32,7 +32,7 @@ class Flow(Answer):
     stages : tuple of Stage
         By first layer; several may hold the same layers.
     in_flight : tuple of int
-        For how many microbatches each has memory.
+        How many microbatches each needs memory for, and has.
     ways : tuple of Way
         Indices of stages in order, and tokens/s.
     throughput : float or None
