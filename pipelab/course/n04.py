@@ -36,7 +36,17 @@ if TYPE_CHECKING:
 
 
 def published_speedup(k: int) -> float:
-    """How many times as fast as one GPU the heuristic says that k of them are.
+    """Tell how many times as fast as one GPU the heuristic takes k of them to be.
+
+    Parameters
+    ----------
+    k : int
+        At least 1.
+
+    Returns
+    -------
+    float
+        More than k from two GPUs on.
 
     Examples
     --------
@@ -47,7 +57,17 @@ def published_speedup(k: int) -> float:
 
 
 def average_link_ms(problem: Problem) -> float:
-    """Milliseconds of a message over a link with the average bandwidth of all; 0 for one GPU.
+    """Compute what a message takes over a link with the average bandwidth of all.
+
+    Parameters
+    ----------
+    problem : Problem
+        With links counted in tokens/s.
+
+    Returns
+    -------
+    float
+        In milliseconds; 0 for one GPU.
 
     Examples
     --------
@@ -66,7 +86,7 @@ def predict_by_counts(
     *,
     real_memory: bool = False,
 ) -> float | None:
-    """What the heuristic predicts if only counts of GPUs limit it.
+    """Predict a rate as the heuristic does if only counts of GPUs limit it.
 
     The highest rate at which stages of GPUs of one type, as many as there are, hold all layers; or that
     of the link, if it is lower. SCIP takes minutes for the same (`type_count` with counting rows).
