@@ -678,6 +678,7 @@ FIGURES = {
             "6,321 tokens/s: GPUs 3, 4, 5, 6 take 324 ms",
             "At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few",
             "6,321 tokens/s: ",
+            "A walk of 11 stages through 3 states",
             "At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few",
             "Llama-3-70B on 11 GPUs: 6,321 tokens/s at most",
             "92 problems, the slowest solved in",
