@@ -629,11 +629,11 @@ FIGURES = {
     ),
     "01_splitting_layers.ipynb": (
         [
-            "By speed: 324 ms for the slowest stage; by memory takes 90% more, even 3.3 times as much",
+            "What each rule cuts, and what its stages take",
             "80 layers on 11 GPUs take 324 ms; the path back reads 19 + 19 + 19",
             "By speed: 324 ms for the slowest stage",
             "for the slowest stage; by memory takes 90% more",
-            "762.9 tokens/s: ",
+            "The exact split, as the evaluator sees it",
             "6,321 tokens/s: ",
         ],
         None,
@@ -641,7 +641,7 @@ FIGURES = {
     "02_exhaustive_search.ipynb": (
         [
             "7,619 tokens/s: GPUs 0, 1 take 269 ms",
-            "By speed beats 99.68% of the placements that fit; the best is 26% faster",
+            "The rules among all placements that fit",
             "By speed beats 99.66% of the placements that fit; the best is 26% faster",
             "One GPU per stage: beyond a year of search from",
         ],
@@ -654,7 +654,7 @@ FIGURES = {
             "Claimed: 0 ms. But 80 layers are on no GPU",
             "Claimed: 4,462 tokens/s. But GPUs 0, 1 cannot hold that many layers",
             "Claimed: 3,612 tokens/s. But no GPU sends to another",
-            "Claimed: 3,612 tokens/s. But GPUs ",
+            "What SCIP answers with links and neighbours",
             "Claimed: 2,809 tokens/s. But ",
             "2,809 tokens/s, and the evaluator agrees",
             "6,321 tokens/s, and the evaluator agrees",
@@ -664,7 +664,7 @@ FIGURES = {
     ),
     "04_a_failed_heuristic.ipynb": (
         [
-            "Too much for 27 of 44 mixes that hold the model, by up to 2.24 times (4 L4 + 4 T4)",
+            "Every mix, as predicted and as possible",
             "Of 44 mixes that hold the model, 17 are right as published and 44 are after the last fix",
             "4,597 tokens/s: GPUs 3, 4 take 446 ms",
         ],
@@ -674,10 +674,11 @@ FIGURES = {
         [
             "11 GPUs are 3 classes of interchangeable ones",
             "At 4,",  # as the slider stands at first
-            "6 of 65 rates tried: 6,321 tokens/s is the highest reachable one",
+            "Bisection over all possible rates",
             "6,321 tokens/s: GPUs 3, 4, 5, 6 take 324 ms",
             "At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few",
             "6,321 tokens/s: ",
+            "A walk of 11 stages through 3 states",
             "At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few",
             "Llama-3-70B on 11 GPUs: 6,321 tokens/s at most",
             "92 problems, the slowest solved in",

@@ -238,7 +238,12 @@ def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
     Parameters
     ----------
     problem : Problem
-        With one GPU per stage.
+        With one GPU per stage, embedding and head.
+
+    Returns
+    -------
+    tuple of callable
+        Times and neighbours, memory with head and embedding, and places against rings.
 
     Returns
     -------

@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 
 
 def published_speedup(k: int) -> float:
-    """Say how many times as fast as one GPU a stage of several is, according to the heuristic.
+    """Tell how many times as fast as one GPU the heuristic takes k of them to be.
 
     Parameters
     ----------
     k : int
-        GPUs of the stage.
+        At least 1.
 
     Returns
     -------
     float
-        The factor; 1 for one GPU.
+        More than k from two GPUs on.
 
     Examples
     --------
@@ -57,17 +57,17 @@ def published_speedup(k: int) -> float:
 
 
 def average_link_ms(problem: Problem) -> float:
-    """Compute how long a message takes over a link with the average bandwidth of all.
+    """Compute what a message takes over a link with the average bandwidth of all.
 
     Parameters
     ----------
     problem : Problem
-        Its links are averaged over all pairs of GPUs.
+        With links counted in tokens/s.
 
     Returns
     -------
     float
-        Milliseconds; 0 for one GPU.
+        In milliseconds; 0 for one GPU.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def predict_by_counts(
     *,
     real_memory: bool = False,
 ) -> float | None:
-    """What the heuristic predicts if only counts of GPUs limit it.
+    """Predict a rate as the heuristic does if only counts of GPUs limit it.
 
     The highest rate at which stages of GPUs of one type, as many as there are, hold all layers; or that
     of the link, if it is lower. SCIP takes minutes for the same (`type_count` with counting rows).

@@ -298,7 +298,7 @@ _RADIUS = 0.3  # of a state's circle, as far as arrows are concerned
 
 
 def plot_states(follows: Mapping[str, Iterable[str]], walk: Sequence[str]) -> "Figure":
-    """Which classes may come next, as states; a stage as an arrow from state to state; a pipeline as a walk.
+    """Draw which classes may come next as states, a stage as an arrow, and a pipeline as a walk.
 
     Parameters
     ----------

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.skipif(
 LAYERS = ["files", "hardware", "writeup", "engine", "io", "figures", "widgets", "course", "cli"]
 HOMES = {
     "plotly": ("figures", "widgets", "course"),
-    "pyscipopt": ("engine.solvers.scip", "course.n03", "course.n05"),  # their readers write rows
+    # 03 and 05 run rows that their readers write
+    "pyscipopt": ("engine.solvers.scip", "course.n03", "course.n05"),
     "joblib": ("engine.sweeps.workers",),
     "cvxpy": ("joint_ilp", "course.n05"),
 }
