@@ -165,6 +165,10 @@ class Lab(Function):
             return 0, self.no_function(mine)
         return self._points(self.tries(mine))
 
+    def hints(self) -> list[str]:
+        """List what can be asked for before an answer; its problems are too long to be repeated."""
+        return [*self.advice]
+
     def seen(self, mine: object) -> Seen:
         """Say the same as `grade`, with a table of all inputs and a figure of the worst."""
         if not callable(mine):
