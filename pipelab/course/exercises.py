@@ -287,7 +287,7 @@ class Given(SimpleNamespace):
     def __iter__(self) -> Any:
         return iter(vars(self).values())
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __hash__(self) -> int:  # type: ignore[override]  # a namespace may change; this one does not
         return hash(repr(self))
 
 

@@ -220,7 +220,7 @@ EXERCISES: dict[str, Exercise] = {
         best=_best,
         baseline_is="the best pipelines of one type each, and their prices",
         best_is="exact pricing",
-        measure="% between its pipelines and its bound",
+        measure="gap in %",
         size=lambda given: (
             f"{sum(given.gpus)} GPUs of {len(given.gpus)} types, {given.layers} layers"
         ),

@@ -158,7 +158,7 @@ EXERCISES: dict[str, Exercise] = {
         best=_best,
         baseline_is="the fastest that was seen, no overhead",
         best_is="a robust least-squares fit",
-        measure="% mean error",
+        measure="mean error in %",
         size=lambda given: (
             f"ridge at {given.machine.flops / given.machine.bandwidth:.3g} operations per byte"
         ),

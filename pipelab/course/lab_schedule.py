@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
-from pipelab.course.exercises import Exercise, Given, gives, missing_or_twice
+from pipelab.course.exercises import Exercise, Given, missing_or_twice
 from pipelab.course.labs import Lab, Try, problems
 from pipelab.course.n07 import rows_within
 from pipelab.course.pictures import plot_orders
@@ -80,10 +80,6 @@ def _best(given: Given) -> float:
 
 
 def _off(given: Given, rows: Any) -> str:
-    return gives(rows, _why_not(given, rows))
-
-
-def _why_not(given: Given, rows: Any) -> str:
     ranks = len(given.forward)
     if not isinstance(rows, list) or len(rows) != ranks:
         return f"expected a list of {ranks} rows, one per rank"
@@ -132,7 +128,7 @@ EXERCISES: dict[str, Exercise] = {
         best=_best,
         baseline_is="1F1B with a lead that fits, W at once",
         best_is="the proven optimum",
-        measure="of makespan",
+        measure="makespan",
         size=lambda given: f"{len(given.forward)} ranks, {given.microbatches} microbatches",
         hint=_look_at,
         advice=(

@@ -138,7 +138,7 @@ class Lab(Function):
     baseline_is, best_is : str
         What reaches the two, such as "the proven optimum".
     measure : str
-        What these numbers are, with their unit.
+        What these numbers are, such as "gap in %".
     size : callable
         Of an input, in words for a table.
     drawn : callable, optional
@@ -165,6 +165,10 @@ class Lab(Function):
             return 0, self.no_function(mine)
         return self._points(self.tries(mine))
 
+    def hints(self) -> list[str]:
+        """List what can be asked for before an answer; its problems are too long to be repeated."""
+        return [*self.advice]
+
     def seen(self, mine: object) -> Seen:
         """Say the same as `grade`, with a table of all inputs and a figure of the worst."""
         if not callable(mine):
@@ -189,16 +193,20 @@ class Lab(Function):
     def _points(self, tries: list[Try]) -> tuple[float, str]:
         points = mean(each.share for each in tries)
         there = sum(each.share == 1 for each in tries)
-        all_of = f"{points:.2f} of 1 point; all of it on {there} of {counted(len(tries), 'input')}"
+        all_of = (
+            f"{points:.2f} of 1 point; the full share on {there} of {counted(len(tries), 'input')}"
+        )
         number, worst = min(enumerate(tries), key=lambda each: each[1].share)
         if worst.share == 1:
             return 1, all_of
+        if worst.wrong:
+            return points, f"{all_of}. On input {number}: {worst.wrong}"
         hint = f". Hint: {self.hint(worst.given)}" if self.hint else ""
-        return points, f"{all_of}. On input {number} {worst.wrong or self._compared(worst)}{hint}"
+        return points, f"{all_of}. On input {number}, {self._compared(worst)}{hint}"
 
     def _compared(self, each: Try) -> str:
         return (
-            f"yours has {each.value:,.5g} {self.measure}, the baseline {each.baseline:,.5g}, and "
+            f"{self.measure}: yours {each.value:,.5g}, the baseline {each.baseline:,.5g}, "
             f"{self.best_is} {each.best:,.5g}"
         )
 

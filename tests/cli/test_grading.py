@@ -373,7 +373,7 @@ def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
         assert test["number"] == "lab_roofline"
         assert 0.2 < test["score"] == result["score"] < 0.99
         assert test["output"].startswith(
-            f"{test['score']:.2f} of 1 point; all of it on 0 of 12 inputs. On "
+            f"{test['score']:.2f} of 1 point; the full share on 0 of 12 inputs. On "
         )
         (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT), seed=seed)["tests"]
         assert test["score"] == 0
