@@ -174,6 +174,9 @@ def _sum(factors: tuple[float, ...] | None, layers: range) -> float:
     return float(len(layers)) if factors is None else math.fsum(factors[layers.start : layers.stop])
 
 
+Phase = Literal["prefill", "decode", "mixed", "training"]
+
+
 @checked
 class Workload:
     """The requests that the model serves, or the step that trains it.
@@ -189,19 +192,23 @@ class Workload:
         and reads as many prompt tokens as keep new sequences coming, or goes forward and backward
         (for the objective "step_time" of `solve`). The write-up has prefill only.
     output_tokens : int, optional
-        Tokens written per sequence; needed where the phase is "mixed".
+        Tokens written per sequence; needed where the phase is "mixed", or `timed_at` is given.
     in_flight : int, optional
         Microbatches in the pipeline at a time; each keeps its KV cache on every stage. By default
         the number is chosen together with the placement: the one that yields most of those that
         memory holds (`evaluate`). A number that is given stays.
     microbatches : int
         Of a step; read in "training".
+    timed_at : {"mean", "last"}, optional
+        In decode and mixed, the token of an answer that a pass is timed at: "mean" over all of them, or the
+        "last", whose context is longest. Memory holds the whole answer. By default "mean" in mixed, while
+        decode without it has a cache of `sequence_length` tokens alone.
 
     Raises
     ------
     InvalidValue
-        A count is not a whole number from 1 to 10^9, there is no such phase, or it is "mixed"
-        without `output_tokens`.
+        A count is not a whole number from 1 to 10^9, there is no such phase, or it is "mixed" or timed
+        at a token of an answer without `output_tokens`.
 
     Examples
     --------
@@ -211,14 +218,16 @@ class Workload:
 
     sequence_length: Count
     batch_size: Count
-    phase: Literal["prefill", "decode", "mixed", "training"] = "prefill"
+    phase: Phase = "prefill"
     output_tokens: Count | None = None
     in_flight: Count | None = None
     microbatches: Count = 1
+    timed_at: Literal["mean", "last"] | None = None
 
     def __post_init__(self) -> None:
-        if self.phase == "mixed" and self.output_tokens is None:
-            expected = "expected how many tokens are written per sequence, with phase='mixed'"
+        if self.output_tokens is None and (self.phase == "mixed" or self.timed_at):
+            what = f"timed_at={self.timed_at!r}" if self.timed_at else "phase='mixed'"
+            expected = f"expected how many tokens are written per sequence, with {what}"
             raise InvalidValue("Workload", [("output_tokens", None, expected)])
 
     @property
@@ -240,8 +249,9 @@ class Workload:
 
     @property
     def written(self) -> int:
-        """Tokens that follow each prompt: `output_tokens` where the phase is "mixed", else 0."""
-        return cast(int, self.output_tokens) if self.phase == "mixed" else 0
+        """Tokens that follow each prompt: `output_tokens` in mixed, and in decode with `timed_at`; else 0."""
+        counts = self.phase == "mixed" or (self.phase == "decode" and self.timed_at)
+        return cast(int, self.output_tokens) if counts else 0
 
 
 # A stage that needs exactly the available memory fits, despite rounding.

@@ -66,6 +66,25 @@ class Range(NamedTuple):
         return Range(self.first, middle), Range(middle + 1, self.last)
 
 
+def compiled(numbers: Range, made: Callable[[int, bool], Instance]) -> Instance:
+    """The instance of a range, relaxed only where its numbers differ in times.
+
+    Parameters
+    ----------
+    numbers : Range
+    made : function of int and bool
+        Makes the instance with memory for a number, exact or relaxed for this and all larger ones.
+    """
+    first = made(numbers.first, True)
+    if numbers.single:
+        return first
+    relaxed = made(numbers.first, False)
+    if relaxed.same_times(first):
+        return relaxed
+    last = made(int(min(numbers.last, MOST_IN_FLIGHT)), True)
+    return first if first.same_times(last) else relaxed
+
+
 class Round(NamedTuple):
     """One subproblem: no pair of these numbers in flight yields more than `bound`; `best` was known by then."""
 
@@ -192,15 +211,7 @@ class Pairs:
         return self._listed[made]
 
     def _compiled(self, numbers: Range) -> Instance:
-        first = self._made(numbers.first, True)
-        if numbers.single:
-            return first
-        relaxed = self._made(numbers.first, False)
-        if relaxed.same_times(first):
-            return relaxed
-        # where all numbers of the range have the same times nothing has to be relaxed
-        last = self._made(int(min(numbers.last, MOST_IN_FLIGHT)), True)
-        return first if first.same_times(last) else relaxed
+        return compiled(numbers, self._made)
 
     def _made(self, number: int, exact: bool) -> Instance:
         if (number, exact) not in self._instances:

@@ -21,7 +21,8 @@ b·(s·w − w²/2) in prefill where s > w; as many keys and values are read, an
 Where only some layers have a window, this is counted for them alone (`Demand.groups`).
 
 In a mixed load every sequence writes o tokens after a prompt of s: each new token looks back at s +
-o/2 others on average, and brings s/o prompt tokens of other sequences with it.
+o/2 others on average, and brings s/o prompt tokens of other sequences with it. So it does in decode where a
+token of the answer is named (`Workload.timed_at`); the last looks back at s + o.
 """
 
 from collections.abc import Mapping, Sequence
@@ -169,11 +170,13 @@ class Demand:
 
     @property
     def _answer_pairs(self) -> float:
-        """Pairs of the token that each sequence writes in one pass, on average."""
+        """Pairs of the token that each sequence writes in one pass: on average, or of its last."""
         s, o = self.load.sequence_length, self.load.written
-        if self.load.phase == "mixed":
+        if self.load.phase not in ("decode", "mixed"):
+            return 0.0
+        if o and self.load.timed_at != "last":
             return self._pairs(s, s + o) / o
-        return float(self._seen(s)) if self.load.phase == "decode" else 0.0
+        return float(self._seen(s + o))
 
     def attention_flops(self) -> float:
         """Return the FLOPs of one sequence's attention in one layer."""

@@ -118,7 +118,7 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted():
 def test_stages_that_nodes_have_no_room_for_leave_a_gap_where_nodes_cannot_be_kept_apart(
     monkeypatch,
 ):
-    def together(problems, deadline, apart=False):
+    def together(problems, deadline, apart=False, limits=None):
         if apart:
             raise pl.errors.TooLarge("too many compositions", {})
         return offers.first_offers(problems, deadline)
@@ -246,7 +246,8 @@ def test_every_pipeline_is_listed_or_one_that_beats_it(seed, tables):
     classes = offers[0].table.classes
     demand = column_generation.Demand(classes.count, 0.0, np.zeros(len(classes)))
     most = column_generation.Generation(offers, demand, NEVER)
-    listed, complete = most.listed(np.zeros(len(classes)), np.inf, tables, NEVER)
+    free = column_generation.Prices(np.zeros(len(classes)), {"": 1.0}, np.inf, 1.0)
+    listed, complete = most.listed(free, np.inf, tables, NEVER)
     assert complete
     of = {
         (rate, tuple(np.bincount(classes.of[list(used)], minlength=len(classes))))

@@ -13,7 +13,7 @@ from test_objectives import late, priced, small
 import pipelab as pl
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
-from pipelab.engine.deployments.column_generation import Demand, Generation
+from pipelab.engine.deployments.column_generation import Demand, Generation, Prices
 from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.offers import first_offers
 
@@ -215,6 +215,7 @@ def test_a_pipeline_that_costs_more_than_it_yields_is_listed_within_its_slack(
     generation = Generation(
         [offer], Demand(offer.table.classes.count, 0.0, np.ones(len(ms))), NEVER
     )
-    listed, complete = generation.listed(price, -most * (1 + 1e-4), False, NEVER)
+    prices = Prices(price, {"": 1.0}, np.inf, 1.0)
+    listed, complete = generation.listed(prices, -most * (1 + 1e-4), False, NEVER)
     assert complete
     assert listed

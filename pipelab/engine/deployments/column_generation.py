@@ -23,10 +23,19 @@ A pipeline of a better deployment than the best so far has a rate of at least p 
 is the distance from the bound: no pipeline is above p · n, so one that is further below alone leaves the deployment
 below the best. So if a gap remains, such pipelines are listed
 (`listing`), and the whole program over these has the best (`Generation.close`).
+
+Requests may be served by *pools*, one for each phase, of which that of fewest requests/s counts: with t_k
+tokens of phase k in a request
+
+    most requests/s    max v     Σ_c in k r_c x_c ≥ t_k v  for every pool k,   Σ n_ca x_c ≤ N_a
+
+and with a load v is given. A pool of its own has a greatest ratio ρ_k of a rate to a price, so v requests/s need GPUs
+of the price v Σ_k t_k / ρ_k at least. That gives the bound as above, with Σ_k t_k / ρ_k in place of 1 / ρ; the rate of
+a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 """
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -113,22 +122,32 @@ class Demand:
         Dollars per hour of a GPU of each class; read with a load or a budget only.
     budget : float
         The most that all GPUs together may cost.
+    pools : mapping of str to float
+        Of each pool (`Offer.pool`), how many of its tokens make one of what is served: 1, or those of a request.
     """
 
     counts: np.ndarray
     load: float
     price: np.ndarray
     budget: float = np.inf
+    pools: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
 
     def value(self, columns: Sequence[Column]) -> float:
-        """Tokens/s, or dollars per hour, of these pipelines."""
+        """Tokens/s or requests/s, or dollars per hour, of these pipelines."""
         if not self.load:
-            return float(sum(c.rate for c in columns))
+            return min(self.serves(columns).values())
         return float(sum(self.price @ np.array(c.gpus) for c in columns))
+
+    def serves(self, columns: Sequence[Column]) -> dict[str, float]:
+        """What the pipelines of each pool serve, in tokens/s or requests/s."""
+        rates = dict.fromkeys(self.pools, 0.0)
+        for column in columns:
+            rates[column.offer.pool] += column.rate
+        return {pool: rate / self.pools[pool] for pool, rate in rates.items()}
 
     def served(self, columns: Sequence[Column]) -> bool:
         """Whether these pipelines serve the load."""
-        return sum(c.rate for c in columns) >= self.load * (1 - 1e-12)
+        return min(self.serves(columns).values()) >= self.load * (1 - 1e-12)
 
 
 class Relaxed(NamedTuple):
@@ -141,83 +160,100 @@ class Relaxed(NamedTuple):
     number : float array, shape (C,)
     capacity : float array, shape (A,)
         What one GPU more of each class would bring, at least 0.
-    per_rate : float
-        Dual price of one token/s of a column: 1, or the dollars per hour that a token/s of load costs.
+    per_rate : dict of str to float
+        Dual price of one token/s of a column by its pool: what it adds to the value, or the dollars per hour that a
+        token/s of load costs.
     """
 
     value: float
     number: np.ndarray
     capacity: np.ndarray
-    per_rate: float
+    per_rate: dict[str, float]
 
 
 def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
-    """The linear relaxation over some columns; None where they are none, or do not serve the load."""
-    if not columns:
+    """The linear relaxation over some columns; None where a pool has none, or they do not serve the load."""
+    if {column.offer.pool for column in columns} != set(demand.pools):
         return None
     unit = _unit(demand, columns)
     program = _program(demand, columns)
     # without upper bounds, which capacities imply: they would share the dual prices
-    run = run_program(replace(program.relaxed(), upper=np.full(len(columns), np.inf)))
+    run = run_program(replace(program.relaxed(), upper=np.full(program.columns.total, np.inf)))
     if run.x is None:
         return None
     duals, value = given(run.row_duals), given(run.objective)
-    capacity = duals[: len(demand.counts)]
-    if not demand.load:
-        return Relaxed(value * unit, run.x, capacity * unit, 1.0)
-    per_rate = duals[len(demand.counts)]
-    return Relaxed(-value, run.x, capacity, float(per_rate) / unit)
+    classes = len(demand.counts)
+    capacity, x = duals[:classes], run.x[: len(columns)]
+    if not demand.load and len(demand.pools) == 1:
+        return Relaxed(
+            value * unit, x, capacity * unit, {p: 1 / t for p, t in demand.pools.items()}
+        )
+    scale = 1.0 if demand.load else unit
+    each = zip(demand.pools.items(), duals[classes:].tolist(), strict=False)
+    per_rate = {pool: scale * dual / (unit * tokens) for (pool, tokens), dual in each}
+    return Relaxed(-value if demand.load else value * unit, x, capacity * scale, per_rate)
 
 
 def whole(demand: Demand, columns: Sequence[Column], deadline: Deadline) -> SolverRun:
-    """The whole program over some columns."""
+    """The whole program over some columns; its x begins with the number of each."""
     return run_program(_program(demand, columns), deadline=deadline)
 
 
 def _unit(demand: Demand, columns: Sequence[Column]) -> float:
     """What rates are counted in, so that a solver's tolerance is a share of it."""
-    return demand.load or max(c.rate for c in columns)
+    return demand.load or max(c.rate / demand.pools[c.offer.pool] for c in columns)
 
 
 def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
     """The master program."""
     number, unit = len(columns), _unit(demand, columns)
     used = np.array([c.gpus for c in columns], dtype=float).T
-    rate = np.array([c.rate for c in columns]) / unit
-    names = Columns({"x": number})
+    rate = np.array([c.rate / demand.pools[c.offer.pool] for c in columns]) / unit
+    least = len(demand.pools) > 1 and not demand.load  # `v`: of the pool that serves least
+    names = Columns({"x": number, "v": int(least)})
     capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
     capacity.upper[:] = demand.counts
     blocks: dict[str, RowBlock] = {"class_capacity": capacity}
-    if demand.load:
-        blocks["load"] = names.rows({"x": sp.csr_array(rate[None])}, lower=1.0)
+    if demand.load or least:
+        own = np.array([[c.offer.pool == pool for c in columns] for pool in demand.pools])
+        parts = {"x": sp.csr_array(own * rate)}
+        if least:
+            parts["v"] = sp.csr_array(-np.ones((len(own), 1)))
+        blocks["load"] = names.rows(parts, lower=0.0 if least else 1.0)
     if demand.budget < np.inf:
         cost = demand.price @ used / max(demand.budget, demand.price.max())
         most = demand.budget / max(demand.budget, demand.price.max())
         blocks["budget"] = names.rows({"x": sp.csr_array(cost[None])}, upper=most)
     most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
     objective = -(demand.price @ used) if demand.load else rate
-    return LinearProgram(
-        names, np.zeros(number), most, np.ones(number, dtype=bool), objective, blocks
-    )
+    integer = np.ones(number, dtype=bool)
+    if least:
+        most, integer = np.append(most, np.inf), np.append(integer, False)
+        objective = np.append(np.zeros(number), 1.0)
+    return LinearProgram(names, np.zeros(len(most)), most, integer, objective, blocks)
 
 
 def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:
     """Each column as often as it is chosen."""
-    times = np.rint(number).astype(int).tolist()
+    times = np.rint(number[: len(columns)]).astype(int).tolist()
     return [column for column, n in zip(columns, times, strict=True) for _ in range(n)]
 
 
 def filled_up(demand: Demand, columns: Sequence[Column], number: np.ndarray) -> list[Column]:
     """Whole numbers from the relaxation's: rounded down, then whatever still fits, the best first.
 
-    With a load, pipelines that it does not need are dropped again, the dearest first.
+    Of several pools for the one that serves least. With a load, pipelines that it does not need are dropped again,
+    the dearest first.
     """
     chosen = repeated(columns, np.floor(number + 1e-9))
     used = np.array([c.gpus for c in columns], dtype=int)
     rate = np.array([c.rate for c in columns])
+    pool = np.array([c.offer.pool for c in columns])
     left = demand.counts - sum((np.array(c.gpus) for c in chosen), np.zeros_like(demand.counts))
     while True:
-        fits = np.flatnonzero((used <= left).all(axis=1))
+        served = demand.serves(chosen)
+        short = min(served, key=served.__getitem__)
+        fits = np.flatnonzero((used <= left).all(axis=1) & (pool == short))
         if not len(fits) or (demand.load and demand.served(chosen)):
             break
         best = fits[rate[fits].argmax()]
@@ -233,21 +269,37 @@ def filled_up(demand: Demand, columns: Sequence[Column], number: np.ndarray) -> 
 
 
 class Prices(NamedTuple):
-    """Prices of GPUs that no pipeline's rate exceeds, and the bound that follows.
+    """Prices of GPUs that the rate of no pipeline exceeds, and the bound that follows.
 
     Attributes
     ----------
-    per_gpu : float array, shape (A,)
-        Tokens/s for each GPU of a class.
+    cost : float array, shape (A,)
+        Of a GPU of each class.
+    ratio : dict of str to float
+        By pool, the greatest ratio of a pipeline's tokens/s to the cost of its GPUs.
     bound : float
-        Of the deployment's value: no more tokens/s, or no fewer dollars per hour.
-    per_rate : float
-        The dual price of a token/s, in the unit of the bound.
+        Of the deployment's value: no more tokens/s or requests/s, or no fewer dollars per hour.
+    unit : float
+        Of the bound, what a unit of cost is worth.
     """
 
-    per_gpu: np.ndarray
+    cost: np.ndarray
+    ratio: dict[str, float]
     bound: float
-    per_rate: float
+    unit: float
+
+    def per_gpu(self, pool: str) -> np.ndarray:
+        """Tokens/s that a GPU of each class must yield in a pool; shape (A,)."""
+        return self.cost * self.ratio[pool]
+
+    def above(self, column: Column) -> float:
+        """By how much a pipeline yields more than its GPUs cost, in units of the bound; at most 0."""
+        ratio = self.ratio[column.offer.pool]
+        return float(column.rate - ratio * (self.cost @ column.gpus)) / ratio * self.unit
+
+    def short(self, pool: str, value: float) -> float:
+        """A distance from the bound as tokens/s by which a pipeline of a pool falls short of its price."""
+        return value * self.ratio[pool] / self.unit
 
 
 @dataclass
@@ -288,7 +340,7 @@ class Generation:
     steps: int = 0
     progress: list[Progress] = field(default_factory=list)
     _seen: set[Column] = field(default_factory=set)
-    _best_rate: dict[tuple[int, ...], float] = field(default_factory=dict)
+    _best_rate: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     _loose: set[Offer] = field(default_factory=set)
     _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
 
@@ -318,11 +370,14 @@ class Generation:
 
     @property
     def slack(self) -> float:
-        """How far below the price of its GPUs the rate of a pipeline of a better deployment may be."""
-        if self.prices is None or self.value is None:
+        """How far below the price of its GPUs a pipeline of a better deployment may be, in units of the bound."""
+        if self.prices is None:
             return np.inf
-        margin = _MARGIN * float(self.prices.per_gpu @ self.demand.counts)
-        return abs(self.prices.bound - self.value) / self.prices.per_rate + margin
+        # no pipeline is further below: its rate is above 0, and its GPUs cost no more than all
+        most = float(self.prices.cost @ self.demand.counts) * self.prices.unit * (1 + _MARGIN)
+        if self.value is None:
+            return most
+        return min(most, abs(self.prices.bound - self.value) + _MARGIN * most)
 
     @property
     def pipelines(self) -> list[Column]:
@@ -378,8 +433,8 @@ class Generation:
                 self.rounds += 1
                 capacity, _ = self._dual_prices(master, False)
                 cost, known = self._cost(capacity), len(self.columns)
-                ratio = self._greatest_ratio(cost, partial(self._exact_ratio, until=until))
-                if not ratio:
+                ratio = self._greatest_ratios(cost, partial(self._exact_ratio, until=until))
+                if ratio is None:
                     break
                 self._bound(cost, capacity, ratio)
                 self._report()
@@ -428,7 +483,10 @@ class Generation:
         for offer in self.offers:
             if self.prices is None or offer.tokens < np.inf or self.open > _SMALL_SHARE:
                 return False
-            prices, slack = self.prices.per_gpu, self.slack
+            prices, slack = (
+                self.prices.per_gpu(offer.pool),
+                self.prices.short(offer.pool, self.slack),
+            )
             listing = Listing(offer, prices, slack, self.deadline, _FIRST_LABELS)
             listed += [Column(rate, gpus, offer, own) for rate, gpus, own in listing.pipelines()]
             self.steps += listing.steps
@@ -452,19 +510,25 @@ class Generation:
             return False
         return abs(self.prices.bound - master.value) <= _CONVERGED * abs(master.value)
 
-    def _dual_prices(self, master: Relaxed | None, smoothed: bool) -> tuple[np.ndarray, float]:
-        """Prices of GPUs and of a token/s to ask with: half-way to those of the best bound if smoothed."""
+    def _dual_prices(
+        self, master: Relaxed | None, smoothed: bool
+    ) -> tuple[np.ndarray, dict[str, float]]:
+        """Prices of GPUs and of a token/s of each pool to ask with: half-way to those of the best bound if smoothed."""
         if master is None:
             first = 1.0 / np.maximum(self.demand.counts, 1)
-            return (first, 1.0) if not self.demand.load else (np.zeros_like(first), 0.0)
+            if self.demand.load:
+                return np.zeros_like(first), dict.fromkeys(self.demand.pools, 0.0)
+            return first, dict.fromkeys(self.demand.pools, 1.0)
         if not smoothed or self.prices is None:
             return master.capacity, master.per_rate
-        best = self.prices.per_gpu * self.prices.per_rate
+        prices = self.prices
+        best = prices.cost * prices.unit
         if self.demand.load:
             best = np.maximum(0.0, best - self.demand.price)
-        return (master.capacity + best) / 2, (master.per_rate + self.prices.per_rate) / 2
+        per_rate = {p: (own + 1 / prices.short(p, 1.0)) / 2 for p, own in master.per_rate.items()}
+        return (master.capacity + best) / 2, per_rate
 
-    def _price(self, capacity: np.ndarray, per_rate: float) -> int:
+    def _price(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
         """The least prices at every rate: a bound, and new columns. Their number."""
         cost, least = self._cost(capacity), dict[Offer, Least]()
 
@@ -472,25 +536,32 @@ class Generation:
             least[offer] = offer.least(cost, self.deadline)
             return float((offer.asked[1] / least[offer].price).max(initial=0.0))
 
-        ratio = self._greatest_ratio(cost, relaxed_ratio)
-        if not ratio:  # no pipeline, whatever the rate
+        ratio = self._greatest_ratios(cost, relaxed_ratio)
+        if ratio is None:  # no pipeline in some pool, whatever the rate
             return 0
         self._bound(cost, capacity, ratio)
         new = 0
         for offer, found in least.items():
-            rates = offer.asked[0]
+            rates, worth = offer.asked[0], per_rate[offer.pool]
             with np.errstate(divide="ignore", invalid="ignore"):
-                profit = per_rate * rates - found.price if per_rate else rates / found.price
-            profitable = profit > (1e-9 * per_rate * rates)
+                profit = worth * rates - found.price if worth else rates / found.price
+            profitable = profit > (1e-9 * worth * rates)
             for i in _spread_out(rates, profit, profitable):
                 self.deadline.check()
                 new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
         return new
 
-    def _greatest_ratio(
+    def _greatest_ratios(
         self, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
+    ) -> dict[str, float] | None:
+        """The greatest ratio of a rate to its price by pool; None where a pool has no pipeline."""
+        ratios = {pool: self._greatest_ratio(pool, cost, ratio_of) for pool in self.demand.pools}
+        return ratios if all(ratios.values()) else None
+
+    def _greatest_ratio(
+        self, pool: str, cost: np.ndarray, ratio_of: Callable[[Offer, np.ndarray], float]
     ) -> float:
-        """The greatest ratio of a rate to its price, asked of the offers that decide.
+        """The greatest ratio of a rate to its price in one pool, asked of the offers that decide.
 
         When prices change, no ratio of an offer grows by more than the largest share by which a price
         fell. So the offer that may have the greatest is priced first, and those that cannot reach it
@@ -504,8 +575,9 @@ class Generation:
             before, known = self._ratios[offer]
             return known * float((before / cost).max())
 
-        while self.offers:
-            offer = max(self.offers, key=may)
+        while own := [offer for offer in self.offers if offer.pool == pool]:
+            # of equals that of fewest in flight: once a pipeline is full, ranges without end would be halved
+            offer = max(own, key=lambda o: (may(o), -o.numbers.first))
             if offer in ratio:
                 near = self.rounds >= _HALVED_FROM and not self.finished
                 if offer.numbers.single or offer.numbers == ALL_NUMBERS or not near:
@@ -523,19 +595,20 @@ class Generation:
         self.offers = [other for other in self.offers if other is not offer] + parts
         return parts
 
-    def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: float) -> None:
+    def _bound(self, cost: np.ndarray, capacity: np.ndarray, ratio: dict[str, float]) -> None:
         """Keep the prices if their bound is better."""
         demand = self.demand
+        # no pipeline's price is below rate / ratio: that is what one of what is served costs at least
+        each = sum(tokens / ratio[pool] for pool, tokens in demand.pools.items())
         if not demand.load:
-            bound = ratio * float(cost @ demand.counts)
+            bound = float(cost @ demand.counts) / each
             if self.prices is None or bound < self.prices.bound:
-                self.prices = Prices(cost * ratio, bound, 1.0)
+                self.prices = Prices(cost, ratio, bound, 1 / each)
             return
-        # no pipeline's price is below rate / ratio: that is what a token/s of load costs at least
         above = np.maximum(0.0, cost - demand.price)
-        bound = demand.load / ratio - float(above @ demand.counts)
+        bound = demand.load * each - float(above @ demand.counts)
         if self.prices is None or bound > self.prices.bound:
-            self.prices = Prices(cost * ratio, bound, 1 / ratio)
+            self.prices = Prices(cost, ratio, bound, 1.0)
 
     def _add(self, offer: Offer, path: Sequence[StageOf]) -> int:
         """A path as a column, a pipeline if there are the GPUs; how many were added."""
@@ -555,13 +628,13 @@ class Generation:
         self._seen.add(key)
         self.columns.append(column)
         if column.exists:
-            best = self._best_rate.get(column.gpus, 0.0)
-            self._best_rate[column.gpus] = max(best, column.rate)
+            own = column.offer.pool, column.gpus
+            self._best_rate[own] = max(self._best_rate.get(own, 0.0), column.rate)
         return 1
 
     def keep(self, chosen: list[Column]) -> None:
         """Take a deployment for the best if it is better."""
-        if not self.demand.served(chosen):
+        if not self.demand.served(chosen) or not min(self.demand.serves(chosen).values()):
             return
         value, best = self.demand.value(chosen), self.value
         if best is None or (value < best if self.demand.load else value > best):
@@ -571,7 +644,7 @@ class Generation:
         """A deployment from the relaxation over the columns that are pipelines."""
         columns = self.pipelines
         if len(columns) > _AT_ONCE and self.prices is not None:
-            profit = [column.rate - self.prices.per_gpu @ column.gpus for column in columns]
+            profit = [self.prices.above(column) for column in columns]
             columns = [columns[i] for i in np.argsort(profit)[-_AT_ONCE:]]
         answer = relaxed(self.demand, columns)
         if answer is not None:
@@ -608,9 +681,9 @@ class Generation:
         few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
         share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
-            timed = any(offer.tokens < np.inf for offer in self.offers)
+            timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
             wide = few and timed and max(share, self.open) > _SMALL_SHARE
-            near = share * self.prices.bound / self.prices.per_rate
+            near = share * self.prices.bound
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
@@ -635,7 +708,7 @@ class Generation:
 
     def _choose(self, slack: float, wide: bool, most: int, deadline: Deadline) -> tuple[bool, bool]:
         """Solve the whole program over what is listed; whether the list is complete, and the program solved."""
-        listed, complete = self.listed(given(self.prices).per_gpu, slack, wide, deadline, most)
+        listed, complete = self.listed(given(self.prices), slack, wide, deadline, most)
         seconds, solved = np.inf if complete else _ROUNDING_SECONDS, True
         if listed:
             solved = self._solve(listed, deadline.within(seconds))
@@ -644,7 +717,7 @@ class Generation:
 
     def listed(
         self,
-        prices: np.ndarray,
+        prices: Prices,
         slack: float,
         wide: bool,
         deadline: Deadline,
@@ -654,6 +727,8 @@ class Generation:
 
         Parameters
         ----------
+        slack : float
+            In units of the bound.
         wide : bool
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most : int
@@ -666,23 +741,29 @@ class Generation:
                 break
             offer = max(waiting, key=waiting.__getitem__)
             del waiting[offer]
+            own, short = prices.per_gpu(offer.pool), prices.short(offer.pool, slack)
             if wide and offer.tokens < np.inf:
-                sure, loose = self._by_tables(MixTables(offer, deadline), prices, slack)
+                sure, loose = self._by_tables(MixTables(offer, deadline), own, short)
             else:
-                sure, loose = self._by_labels(Listing(offer, prices, slack, deadline, most))
+                sure, loose = self._by_labels(Listing(offer, own, short, deadline, most))
             if loose and not offer.numbers.single:
                 waiting |= self._worth(self._halve(offer), prices, slack, deadline)
             else:
                 complete = complete and sure and not loose
-        worth = [c for c in self.pipelines if c.rate >= prices @ c.gpus - slack]
-        return [c for c in worth if c.rate >= self._best_rate[c.gpus]], complete
+        worth = [c for c in self.pipelines if prices.above(c) >= -slack]
+        return [c for c in worth if c.rate >= self._best_rate[c.offer.pool, c.gpus]], complete
 
     def _worth(
-        self, offers: Sequence[Offer], prices: np.ndarray, slack: float, deadline: Deadline
+        self, offers: Sequence[Offer], prices: Prices, slack: float, deadline: Deadline
     ) -> dict[Offer, float]:
         """The offers of which some pipeline may be within the slack, and how much more it may yield than it costs."""
-        most = {o: float((o.asked[1] - o.least(prices, deadline).price).max()) for o in offers}
-        return {offer: profit for offer, profit in most.items() if profit >= -slack}
+        most = {}
+        for offer in offers:
+            least = offer.least(prices.per_gpu(offer.pool), deadline)
+            profit = float((offer.asked[1] - least.price).max())
+            if profit >= -prices.short(offer.pool, slack):
+                most[offer] = profit / prices.short(offer.pool, 1.0)
+        return most
 
     def _by_labels(self, listing: Listing) -> tuple[bool, bool]:
         """Take the pipelines of a listing; whether all are there, and whether one attains less than it counts with."""
@@ -690,7 +771,7 @@ class Generation:
         self.steps += listing.steps
         for rate, gpus, stages in found:
             listing.deadline.check()
-            if self._best_rate.get(gpus, 0.0) < rate * (1 - ONE_ANSWER):
+            if self._best_rate.get((listing.offer.pool, gpus), 0.0) < rate * (1 - ONE_ANSWER):
                 attained = listing.offer.attained(stages)
                 self.take(Column(attained, gpus, listing.offer, stages))
                 loose = loose or attained < rate * (1 - ONE_ANSWER)
@@ -702,7 +783,7 @@ class Generation:
         if not tables.fit():
             return False, False
         known = np.zeros(tables.shape)
-        for gpus, rate in self._best_rate.items():
+        for (_, gpus), rate in self._best_rate.items():
             known[gpus] = rate
         for axis in range(known.ndim):
             np.maximum.accumulate(known, axis=axis, out=known)

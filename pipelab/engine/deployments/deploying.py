@@ -7,15 +7,16 @@ proves the best.
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import MinLen
 from pydantic import BeforeValidator
 
+from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import Column, Demand, Generation
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
@@ -23,7 +24,9 @@ from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.deployments.result import Deployment, Pipeline
+from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
+from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.deployments.unkept import why_unkept
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound, status_and_least
@@ -33,20 +36,32 @@ from pipelab.engine.runs_on import as_engines_run, starts_of, why_not_here
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
-from pipelab.errors import InvalidPlacement, TooLarge
+from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import Count, NotNegative, checked_arguments, described, given, is_list
+from pipelab.fields import (
+    Count,
+    Flag,
+    NotNegative,
+    Positive,
+    checked_arguments,
+    described,
+    given,
+    is_list,
+)
 from pipelab.placement import Placement
-from pipelab.problem import Problem
+from pipelab.problem import Phase, Problem, link_unit
+from pipelab.requests import Limits, for_phase, request_tokens
 
 _FAR = 0.2  # open: what is known is no good deployment yet
 _SECONDS_ALONE = 10.0  # for the best single pipeline
+_BATCHES = tuple(2**i for i in range(9))  # where requests are served
 
 _Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
     BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
     described("batch sizes, such as [4, 8, 16]"),
 ]
+_Limit = Annotated[Positive | None, described("milliseconds, above 0, or None")]
 
 
 @checked_arguments
@@ -55,6 +70,11 @@ def deploy(
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
     batches: _Batches = None,
+    requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
+    ttft_ms: _Limit = None,
+    tpot_ms: _Limit = None,
+    waiting_ms: Annotated[NotNegative, described("milliseconds, at least 0")] = 0.0,
+    pools: Flag = False,
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
     stop: choice.Stop = None,
@@ -63,7 +83,10 @@ def deploy(
 ) -> Deployment:
     """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
-    `solve` places the model once; here it may be placed as often as there are GPUs for it.
+    `solve` places the model once; here it may be placed as often as there are GPUs for it. With
+    `requests_per_s`, a limit or `pools` it counts requests, each with a prompt of `sequence_length` and an
+    answer of `output_tokens`: as many as possible per second within the limits, or the given rate at the
+    least price.
 
     Parameters
     ----------
@@ -75,7 +98,17 @@ def deploy(
         hour, and every GPU needs a price (`GPU.usd_per_hour`). 0: the greatest throughput.
     batches : sequence of int, optional
         Batch sizes among which each pipeline has the one that suits it best; by default the
-        problem's own.
+        problem's own, and for requests 1, 2, 4, … 256.
+    requests_per_s : float, optional
+        To be served for the fewest dollars per hour.
+    ttft_ms, tpot_ms : float, optional
+        Limits on the time to the first token and on that from one token to the next, in ms
+        (`pipelab.requests`). TPOT is limited at the last token of an answer too.
+    waiting_ms : float
+        How long a request waits before its first pass, counted in the time to the first token.
+    pools : bool
+        True: each pipeline is for prompts or for answers, and requests/s are those of the pool that
+        serves fewer. False: each does both (a workload of phase "mixed"), or its one phase.
     time_limit : float, optional
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
@@ -103,8 +136,8 @@ def deploy(
 
     Notes
     -----
-    Pipelines are independent: requests are shared out so that all are busy, and limits on latency,
-    or separate pools for prefill and decode, are not considered.
+    Pipelines are independent: requests are shared out so that all are busy. Where requests wait in
+    queues, `waiting_ms` has to allow for it.
 
     Examples
     --------
@@ -118,61 +151,105 @@ def deploy(
     ('optimal', 6, True)
     """
     refuse_training(problem, "deploy")
-    if at_least:
+    limits = None
+    if pools or waiting_ms or any(x is not None for x in (requests_per_s, ttft_ms, tpot_ms)):
+        limits = Limits(ttft_ms or math.inf, tpot_ms or math.inf, waiting_ms)
+        _refuse_requests(problem, at_least, pools)
+    if at_least or requests_per_s:
         refuse_unpriced(problem, "deploy")
-    sizes = batches or (problem.workload.batch_size,)
-    loads = [replace(problem.workload, batch_size=b) for b in dict.fromkeys(sizes)]
-    problems = [replace(problem, workload=load) for load in loads]
-    again = partial(deploy, batches=batches, gap=gap)
+    if limits is None:
+        sizes = dict.fromkeys(batches or (problem.workload.batch_size,))
+        loads = [replace(problem.workload, batch_size=b) for b in sizes]
+        problems = [replace(problem, workload=load) for load in loads]
+        first, counted = problems[0], {"": 1.0}
+        again = partial(deploy, batches=batches, gap=gap)
+    else:
+        sizes = dict.fromkeys(batches or _BATCHES)
+        phases: Sequence[Phase] = ("prefill", "decode") if pools else (problem.workload.phase,)
+        problems = [for_phase(problem, phase, b) for phase in phases for b in sizes]
+        first = problem
+        counted = {p.workload.phase: float(request_tokens(p)) for p in problems}
+        again = partial(_deploy_again, limits=limits, batches=batches, pools=pools, gap=gap)
+    load, asked = requests_per_s or at_least, again
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for own in started for start in own]
+        shown, asked = as_engines_run(problem), partial(again, runs_on=runs_on)
+        first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
+        run = _Deploying(first, problems, load, gap, on_progress, deadline, asked, limits, counted)
         if runs_on is None:
-            return _Deploying(problems, at_least, gap, on_progress, deadline, again).run()
-        shown, free = as_engines_run(problem), partial(again, problem, at_least)
-        asked = partial(again, runs_on=runs_on)
-        run = _Deploying(problems or [shown], at_least, gap, on_progress, deadline, asked)
+            return run.run()
         found = run.run() if problems else run.none(why_not_here(problem, runs_on))
+    free = partial(again, problem, load)
     return replace(found, problem=shown, runs_on=runs_on, any_engine=free)
+
+
+def _refuse_requests(problem: Problem, at_least: float, pools: bool) -> None:
+    """Refuse what cannot be asked of requests."""
+    load = problem.workload
+    if at_least:
+        expected = "expected none beside requests: give requests_per_s"
+        raise InvalidValue("deploy", [("at_least", at_least, expected)])
+    if load.output_tokens is None and (pools or load.phase != "prefill"):
+        expected = "expected how many tokens the answer of a request has, for requests_per_s, limits and pools"
+        raise InvalidValue("deploy", [("workload.output_tokens", None, expected)])
+    if len(problem.cluster) > 1:
+        refuse_transfers("deploy", link_unit(problem.costs))
+
+
+def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: Any) -> Deployment:
+    """The same with another problem and rate of requests."""
+    options |= {name: None if ms == math.inf else ms for name, ms in limits._asdict().items()}
+    return deploy(problem, requests_per_s=load or None, **options)
 
 
 @dataclass
 class _Deploying:
     """One call of `deploy`."""
 
+    problem: Problem  # as it was given; with the first workload where tokens count
     problems: Sequence[Problem]  # one for each workload, and each way to start an engine
-    at_least: float
+    at_least: float  # tokens/s, or requests/s
     gap: float
     on_progress: Callable | None
     deadline: Deadline
     again: Callable[..., Deployment]
-
-    @property
-    def problem(self) -> Problem:
-        """The problem as it was given, with the first workload."""
-        return self.problems[0]
+    limits: Limits | None  # where requests are served
+    pools: Mapping[str, float]  # see `Demand.pools`
 
     def run(self) -> Deployment:
-        """Over identical nodes taken together; with nodes apart if the best cannot be packed into them."""
+        """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
+
+        Within limits on time hops inside nodes and between them differ: with nodes apart where these are not too many.
+        """
         try:
-            offers = first_offers(self.problems, self.deadline)
+            offers = self._offers(apart=self.limits is not None)
         except Ended as end:
             return self._simple(end.reason)
         if not offers:
             return self.none(why_no_layer_fits(self.problem))
         able = [offer for offer in offers if len(offer.stage_rates)]
-        if not able:
+        if not able or {offer.pool for offer in able} != set(self.pools):
             return self.none(self._why_none(offers))
         found, packed = self._best(able)
         if packed:
             return found
         try:
-            apart, _ = self._best(first_offers(self.problems, self.deadline, apart=True))
+            apart, _ = self._best(first_offers(self.problems, self.deadline, True, self.limits))
         except (Ended, TooLarge):
             return found
         proven = apart.status in ("optimal", "infeasible")
         return apart if proven or self._no_worse(apart, found) else found
+
+    def _offers(self, apart: bool) -> list[Offer]:
+        """The offers to begin with; with nodes apart only if they are not too many."""
+        try:
+            return first_offers(self.problems, self.deadline, apart, self.limits)
+        except TooLarge:
+            if not apart:
+                raise
+        return first_offers(self.problems, self.deadline, limits=self.limits)
 
     def _no_worse(self, one: Deployment, other: Deployment) -> bool:
         if one.value is None or other.value is None:
@@ -183,7 +260,7 @@ class _Deploying:
         """The best of pipelines with these workloads, and whether its stages could be packed into nodes."""
         classes = offers[0].table.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-        demand = Demand(classes.count, 0.0, np.array(price))
+        demand = Demand(classes.count, 0.0, np.array(price), pools=self.pools)
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
         most = Generation(offers, demand, self.deadline, report, self.gap, enough)
@@ -231,6 +308,8 @@ class _Deploying:
 
     def _add_best_alone(self, generation: Generation) -> None:
         """The best single pipeline of each workload, which prices may never ask for."""
+        if self.limits is not None:  # it need not keep them
+            return
         seconds = min(_SECONDS_ALONE / len(self.problems), self.deadline.left)
         for problem, offer in self._by_problem(generation):
             self.deadline.check()
@@ -251,7 +330,8 @@ class _Deploying:
             bound = math.inf if most.bound is None else most.bound
         if bound >= self.at_least * (1 - REACHED):
             return self._simple(ended or "list limit")
-        return self.none(_too_much(self.at_least, greatest, bound))
+        what = "tokens/s" if self.limits is None else "requests/s"
+        return self.none(_too_much(self.at_least, greatest, bound, what))
 
     def _answer(self, generation: Generation, ended: str | None) -> tuple[Deployment, bool]:
         """From the best columns to pipelines, and what is known of them."""
@@ -259,9 +339,9 @@ class _Deploying:
             generation.round_off()
         chosen = generation.best or []
         pipelines = pipelines_of(self.problem, chosen)
-        counted = sum(c.rate for c in chosen)
-        packed = sum_of(pipelines) >= counted * (1 - ONE_ANSWER)
-        if not packed and sum_of(pipelines) < self.at_least * (1 - REACHED):
+        counted = min(generation.demand.serves(chosen).values())
+        packed = self._serve(pipelines) >= counted * (1 - ONE_ANSWER)
+        if not packed and self._serve(pipelines) < self.at_least * (1 - REACHED):
             pipelines = ()
         settled = generation.settled and packed
         if not pipelines and ended:
@@ -275,20 +355,32 @@ class _Deploying:
             reason = "" if within else _why_open(packed)
         return self._deployment(pipelines, bound, ended, reason, generation), packed
 
+    def _serve(self, pipelines: Sequence[Pipeline]) -> float:
+        """Tokens/s, or requests/s."""
+        if self.limits is None:
+            return sum_of(pipelines)
+        return requests_served(pipelines, self.pools)
+
     def _why_none(self, offers: Sequence[Offer]) -> str:
         """The reason where stages fit but no pipeline does."""
+        if self.limits is not None:
+            unkept = why_unkept(self.problems, self.limits, self.deadline)
+            if unkept:
+                return unkept
         held = max((offer.holdable() for offer in offers), default=math.inf)
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str) -> Deployment:
         """Ended before any column was there: one pipeline at most, which a moment finds."""
+        if self.limits is not None:
+            return self._deployment((), None, ended, "the rates of stages were still being listed")
         value = self._dollars if self.at_least else _most_attaining
         placement = best_of(
             incumbents(self.problem), self.at_least, value, lambda found: found.attainable
         )
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
-            pipeline = pipeline_of(self.problem, (placement,))
+            pipeline = pipeline_of(self.problem, (placement,), None)
             pipelines = (pipeline,) if pipeline.throughput >= self.at_least else ()
         reason = "" if pipelines else "the rates of stages were still being listed"
         return self._deployment(pipelines, None, ended, reason)
@@ -306,7 +398,10 @@ class _Deploying:
         generation: Generation | None = None,
     ) -> Deployment:
         """What is known at the end: the one place where it gets its status."""
-        value = sum_of(pipelines)
+        value = self._serve(pipelines)
+        throughput = value
+        if self.limits is not None:
+            throughput *= [*self.pools.values()][-1]  # tokens of answers, where there are any
         if self.at_least and pipelines:
             placed = [r for p in pipelines for r in p.replicas]
             value = math.fsum(price_per_hour(self.problem, r) or 0.0 for r in placed)
@@ -324,9 +419,10 @@ class _Deploying:
             problem=self.problem,
             status=status,
             pipelines=pipelines,
-            throughput=sum_of(pipelines) if pipelines else None,
+            throughput=throughput if pipelines else None,
             bound=bound,
             at_least=self.at_least,
+            limits=self.limits,
             seconds=self.deadline.spent,
             size={"classes": len(made.demand.counts)} | size if generation else {},
             solver=choice.solver_version() if generation else "",
@@ -363,8 +459,10 @@ def _dual_prices(generation: Generation) -> dict[str, float]:
     if generation.prices is None or generation.demand.load:
         return {}
     out: dict[str, float] = {}
+    tokens = [*generation.demand.pools.values()][-1]  # of answers, where there are any
     classes = generation.columns[0].offer.table.classes
-    for a, price in enumerate(generation.prices.per_gpu.tolist()):
+    worth = generation.prices.cost * generation.prices.unit * tokens
+    for a, price in enumerate(worth.tolist()):
         name = classes.gpu(a).type
         out[name] = max(price, out.get(name, 0.0))
     return out
@@ -377,14 +475,14 @@ def _why_open(packed: bool) -> str:
     return "the bound leaves out that stages must be packed into nodes"
 
 
-def _too_much(load: float, greatest: float, bound: float) -> str:
+def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
     """The reason where a load cannot be served."""
     if not greatest:
-        return f"no pipeline fits, so {load:.7g} tokens/s cannot be served"
+        return f"no pipeline fits, so {load:.7g} {what} cannot be served"
     most = (
-        f"the most that these GPUs serve is {greatest:.7g} tokens/s"
+        f"the most that these GPUs serve is {greatest:.7g} {what}"
         if bound <= greatest * (1 + SOLVER)
-        else f"these GPUs serve at most {bound:.7g} tokens/s (found: {greatest:.7g})"
+        else f"these GPUs serve at most {bound:.7g} {what} (found: {greatest:.7g})"
     )
     clusters = math.ceil(load / greatest * (1 - SOLVER))
     short = f"{load - greatest:.7g} fewer than the load of {load:.7g}"
@@ -406,12 +504,12 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
     for column, own in zip(columns, ids, strict=True):
         layers = [number for number, _ in stages[column]]
         placement = Placement.of(zip(layers, own, strict=True))
-        try:
-            rate = evaluate(column.offer.problem, placement).attainable
-        except InvalidPlacement:
-            continue  # a stage over two nodes lacks the memory that it has within one
-        replicas[column, rate].append(placement)
-    found = [pipeline_of(c.offer.problem, tuple(own)) for (c, _), own in replicas.items()]
+        rate = column.offer.rated(placement)[0]
+        if rate:  # a stage over two nodes may lack the memory that it has within one
+            replicas[column, rate].append(placement)
+    found = [
+        pipeline_of(c.offer.problem, tuple(own), c.offer.limits) for (c, _), own in replicas.items()
+    ]
     return tuple(sorted(found, key=lambda p: -p.throughput))
 
 
@@ -420,8 +518,14 @@ def _stages_of(column: Column) -> tuple[StageOf, ...]:
     return MixTables(column.offer, NEVER).stages(column.at, column.gpus)
 
 
-def pipeline_of(problem: Problem, replicas: tuple[Placement, ...]) -> Pipeline:
-    """Replicas of one attainable rate, with the number in flight that it takes."""
-    found = evaluate(problem, replicas[0])
-    load = replace(problem.workload, in_flight=found.in_flight)
-    return Pipeline(replicas, load, found.attainable)
+def pipeline_of(
+    problem: Problem, replicas: tuple[Placement, ...], limits: Limits | None
+) -> Pipeline:
+    """Replicas of one attainable rate, with the number in flight that it takes; within limits, if there are any."""
+    if limits is None:
+        found = evaluate(problem, replicas[0])
+        load = replace(problem.workload, in_flight=found.in_flight)
+        return Pipeline(replicas, load, found.attainable)
+    served = given(best_service(problem, replicas[0], limits))
+    load = replace(problem.workload, in_flight=served.in_flight)
+    return Pipeline(replicas, load, served.requests_per_s * request_tokens(problem), served)

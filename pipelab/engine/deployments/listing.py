@@ -10,9 +10,13 @@ labels few:
 - What the layers before a boundary cost at least at every rate is known (`pricing`, numbers of GPUs aside). A
   label whose rate cannot make up for its price and that is dropped.
 - Of labels with the same GPUs, entered in the same way, one that is neither faster nor sooner than another is dropped.
+
+Where requests have limits on time (`timing`), a label has a second time, which is limited, and remembers how the last
+stage is left, for the hop back.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -45,12 +49,13 @@ class _Labels(NamedTuple):
     ----------
     gpus : int array, shape (N, A)
         Of each class.
-    price, rate, seconds : float arrays, shape (N,)
-        Of the GPUs; of the slowest stage or link; of a traversal.
+    price, rate, seconds, late : float arrays, shape (N,)
+        Of the GPUs; of the slowest stage or link; of a traversal, with the hop back once it is whole; and as the
+        limit on time counts it (0 where there is none).
     reached : int array, shape (N,)
         The last of the rates that are asked which `rate` reaches.
-    entered : int array, shape (N,)
-        The way in which the first stage is entered.
+    entered, left : int arrays, shape (N,)
+        The ways in which the first stage is entered and the last is left (0 where there is no hop back).
     row, rest : int arrays, shape (N,)
         The first stage's row of the table, and the number of the label that it was put before.
     """
@@ -59,8 +64,10 @@ class _Labels(NamedTuple):
     price: np.ndarray
     rate: np.ndarray
     seconds: np.ndarray
+    late: np.ndarray
     reached: np.ndarray
     entered: np.ndarray
+    left: np.ndarray
     row: np.ndarray
     rest: np.ndarray
 
@@ -102,7 +109,9 @@ class Listing:
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
         self.slack = slack
         self.gpus = self.table.composition[self.rows]
-        self.ways = ways_of(self.table.link, self.table.hop, self.gpus)
+        timing = offer.timing
+        back = None if timing is None else timing.back
+        self.ways = ways_of(self.table.link, self.table.hop, self.gpus, back)
         self.complete = few and self.ways is not None
         self.price = self.gpus @ prices
         self.rate, self.took = self.table.rate[self.rows], self.table.seconds[self.rows]
@@ -110,7 +119,12 @@ class Listing:
         to_go = paths.paid(prices, 0.0, asked, deadline)
         # by boundary and rate reached: how much more than their rate the layers before cost at least
         self.short = np.minimum.accumulate(to_go - offer.asked[1], axis=1)
-        self.soonest = paths.paid(np.zeros_like(prices), 1.0, asked[:1], deadline)[:, 0]
+        free = np.zeros_like(prices)
+        self.soonest = paths.paid(free, 1.0, asked[:1], deadline)[:, 0]
+        if timing is not None:
+            self.late, self.after = timing.late[self.rows], timing.after[self.rows]
+            late = replace(paths, seconds=timing.late[offer.rows])
+            self.soonest_late = late.paid(free, 1.0, asked[:1], deadline)[:, 0]
         self.index = self._reached(self.rate)
         self.steps = 0
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
@@ -136,8 +150,10 @@ class Listing:
                 0 * one,
                 np.inf * one,
                 0 * one,
+                0 * one,
                 none + self.short.shape[1] - 1,
                 none + end,
+                none,
                 none,
                 none - 1,
             )
@@ -205,18 +221,36 @@ class Listing:
             i, c, price, link, k = i[pair], c[pair], price[pair], link[pair], k[pair, begin]
             so_far = own.seconds[i] + delay[leave[c], own.entered[i]] + seconds[c, begin]
             slowest = np.minimum(np.minimum(own.rate[i], link), rate[c, begin])
+            late, left, keep = np.zeros_like(so_far), np.zeros_like(i), np.ones(len(i), dtype=bool)
+            if offer.timing is not None:
+                several = own.rest[i] >= 0
+                left = np.where(several, own.left[i], leave[c])
+                whole = several & (begin == 0)
+                back = np.where(whole, ways.back[left, enter[c]], 0.0)
+                rest = delay[leave[c], own.entered[i]] + own.late[i]
+                late = self.late[c, spans[begin]] + np.maximum(self.after[c, spans[begin]], rest)
+                late += back
+                keep = offer.timing.in_time(
+                    so_far + self.soonest[begin],
+                    back,
+                    late + self.soonest_late[begin],
+                    offer.problem.workload.tokens / slowest,
+                )
+                so_far = so_far + back
             if np.isfinite(offer.tokens):
                 most = np.minimum(slowest, offer.tokens / (so_far + self.soonest[begin]))
-                keep = price + self.short[begin, self._reached(most)] <= self.slack
-            else:
-                so_far, keep = np.zeros_like(so_far), np.ones(len(i), dtype=bool)
+                keep &= price + self.short[begin, self._reached(most)] <= self.slack
+            elif offer.timing is None:
+                so_far = np.zeros_like(so_far)
             done = _Labels(
                 own.gpus[i] + self.gpus[c],
                 price,
                 slowest,
                 so_far,
+                late,
                 k,
                 enter[c],
+                left,
                 self.rows[c],
                 number + first + i,
             )
@@ -264,20 +298,38 @@ def _joined(parts: list[_Labels]) -> _Labels:
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
-    """Of labels with the same GPUs that are entered in the same way, those that no other beats in rate and seconds."""
+    """Of labels with the same GPUs, entered and left in the same ways, those that no other beats in rate and times."""
     size = labels.gpus.max(axis=0, initial=0) + 1.0
     strides = np.append(1.0, np.cumprod(size))
-    if strides[-1] * (1 + labels.entered.max()) < 2**53:  # one number says all
-        keys = [labels.gpus @ strides[:-1] + strides[-1] * labels.entered]
+    ways = labels.entered + (1 + labels.entered.max()) * labels.left
+    if strides[-1] * (1 + ways.max()) < 2**53:  # one number says all
+        keys = [labels.gpus @ strides[:-1] + strides[-1] * ways]
     else:
-        keys = [labels.entered, *labels.gpus.T]
-    order = np.lexsort((labels.seconds, -labels.rate, *keys))
+        keys = [ways, *labels.gpus.T]
+    order = np.lexsort((labels.late, labels.seconds, -labels.rate, *keys))
     same = np.ones(len(order), dtype=bool)
     for own in keys:
         same[1:] &= own[order][1:] == own[order][:-1]
     same[0] = False
     group = np.cumsum(~same)
+    if labels.late.any():
+        return order[_unbeaten(group, labels.seconds[order], labels.late[order])]
     _, sooner = np.unique(labels.seconds[order], return_inverse=True)
     value = sooner.reshape(-1) - group * len(order)  # a later group is below all earlier ones
     least = np.minimum.accumulate(value)
     return order[np.append(True, value[1:] < least[:-1])]
+
+
+def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.ndarray:
+    """Whether no earlier one of the same group has as little of both; groups are runs."""
+    unbeaten = np.ones(len(group), dtype=bool)
+    at = np.arange(len(group))
+    for back in range(1, len(group)):
+        at = at[at >= back]
+        at = at[group[at - back] == group[at]]
+        if not len(at):
+            break
+        beaten = (seconds[at - back] <= seconds[at]) & (late[at - back] <= late[at])
+        unbeaten[at[beaten]] = False
+        at = at[~beaten]
+    return unbeaten

@@ -18,11 +18,13 @@ import numpy as np
 from pipelab.cluster import Cluster
 from pipelab.engine.deadline import Deadline, made_in_time
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.in_flight import Range
+from pipelab.engine.deployments.timing import timed
+from pipelab.engine.in_flight import Range, compiled
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem, link_unit
+from pipelab.requests import Limits
 from pipelab.stage_arrays import mixes_as_slowest
 
 ALL_NUMBERS = Range(1, math.inf)
@@ -30,7 +32,10 @@ _POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on
 
 
 def first_offers(
-    problems: Sequence[Problem], deadline: Deadline, apart: bool = False
+    problems: Sequence[Problem],
+    deadline: Deadline,
+    apart: bool = False,
+    limits: Limits | None = None,
 ) -> list[Offer]:
     """One for each workload with which some stage fits, over all numbers in flight.
 
@@ -40,6 +45,8 @@ def first_offers(
         The same with different workloads.
     apart : bool
         Whether identical nodes are kept apart.
+    limits : Limits, optional
+        Where requests are served.
 
     Raises
     ------
@@ -51,10 +58,10 @@ def first_offers(
     own = problems[0].workload.in_flight
     numbers = ALL_NUMBERS if own is None else Range(own, own)
     if not apart:
-        merged = _offers(problems, numbers, deadline, True)
+        merged = _offers(problems, numbers, deadline, True, limits)
         if merged and not any(map(_link_binds, merged)):
             return merged
-    return _offers(problems, numbers, deadline, False)
+    return _offers(problems, numbers, deadline, False, limits)
 
 
 def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
@@ -75,20 +82,40 @@ def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
         powers = [2**i for i in range(_POWERS)]
         ends = [*(p - 1 for p in powers[1:]), MOST_IN_FLIGHT]
         parts = [Range(first, last) for first, last in zip(powers, ends, strict=True)]
-    made = [o for part in parts for o in _offers([offer.problem], part, deadline, offer.merged)]
+    made = [
+        own
+        for part in parts
+        for own in _offers([offer.problem], part, deadline, offer.merged, offer.limits)
+    ]
     return [own for own in made if len(own.stage_rates)]
 
 
 def _offers(
-    problems: Sequence[Problem], numbers: Range, deadline: Deadline, merged: bool
+    problems: Sequence[Problem],
+    numbers: Range,
+    deadline: Deadline,
+    merged: bool,
+    limits: Limits | None,
 ) -> list[Offer]:
     offers = []
+
+    def table_of(problem: Problem) -> Instance:
+        def made(number: int, exact: bool) -> Instance:
+            counted = with_memory_for(problem, number, or_more=not exact)
+            return made_in_time(partial(instance_of, counted), deadline)
+
+        # limits are missed by little: there a range is not relaxed where it need not be
+        instance = (
+            made(numbers.first, numbers.single) if limits is None else compiled(numbers, made)
+        )
+        return made_in_time(partial(_table, instance, merged), deadline)
+
     for problem in problems:
-        counted = with_memory_for(problem, numbers.first, or_more=not numbers.single)
-        instance = made_in_time(partial(instance_of, counted), deadline)
         merged &= _repeat(problem.cluster)
-        table = made_in_time(partial(_table, instance, merged), deadline)
-        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(counted))
+        table, timing = table_of(problem), None
+        if limits is not None:
+            table, timing = timed(problem, numbers, table, limits, table_of)
+        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(table.problem), timing)
         if len(table.composition):
             offers.append(offer)
     return offers

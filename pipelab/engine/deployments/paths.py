@@ -34,23 +34,27 @@ class Ways(NamedTuple):
         Of each way through: the way to enter and the way to leave.
     rate, seconds : float arrays, shape (L, E)
         Of a hop between each way to leave and to enter.
+    back : float array, shape (L, E)
+        Seconds of the hop from the last stage of a pipeline back to its first.
     """
 
     of: np.ndarray
     through: np.ndarray
     rate: np.ndarray
     seconds: np.ndarray
+    back: np.ndarray
 
 
 def one_way(rate: float, seconds: float, compositions: int) -> Ways:
     """The only way through all of so many compositions."""
     one: np.ndarray = np.ones((1, 1))
-    return Ways(
-        np.zeros(compositions, dtype=int), np.zeros((1, 2), dtype=int), rate * one, seconds * one
-    )
+    of, through = np.zeros(compositions, dtype=int), np.zeros((1, 2), dtype=int)
+    return Ways(of, through, rate * one, seconds * one, 0 * one)
 
 
-def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways | None:
+def ways_of(
+    link: np.ndarray, hop: np.ndarray, compositions: np.ndarray, back: np.ndarray | None = None
+) -> Ways | None:
     """The ways through some compositions; None where there are too many sets of classes.
 
     Parameters
@@ -58,20 +62,26 @@ def ways_of(link: np.ndarray, hop: np.ndarray, compositions: np.ndarray) -> Ways
     link, hop : float arrays, shape (A, A)
         Rate and seconds between GPUs of two classes.
     compositions : int array, shape (R, A)
+    back : float array, shape (A, A), optional
+        Seconds back from the last stage to the first; by default none.
     """
     support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
     if len(support) > _MOST_SETS:
         return None
+
+    def longest(each: np.ndarray) -> np.ndarray:
+        late = np.where(support[:, :, None], each, -np.inf).max(axis=1)
+        return np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
+
     slow = np.where(support[:, :, None], link, np.inf).min(axis=1)
-    late = np.where(support[:, :, None], hop, -np.inf).max(axis=1)
     rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
-    seconds = np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
-    both = np.stack([rate, seconds])
-    _, a, left = np.unique(both, axis=1, return_index=True, return_inverse=True)
-    _, b, entered = np.unique(both, axis=2, return_index=True, return_inverse=True)
+    hops = np.stack([rate, longest(hop), longest(np.zeros_like(hop) if back is None else back)])
+    _, a, left = np.unique(hops, axis=1, return_index=True, return_inverse=True)
+    _, b, entered = np.unique(hops, axis=2, return_index=True, return_inverse=True)
     pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)
     through, way = np.unique(pairs, axis=0, return_inverse=True)
-    return Ways(way.reshape(-1)[of.reshape(-1)], through, rate[np.ix_(a, b)], seconds[np.ix_(a, b)])
+    own = (values[np.ix_(a, b)] for values in hops)
+    return Ways(way.reshape(-1)[of.reshape(-1)], through, *own)
 
 
 @dataclass(frozen=True, eq=False)

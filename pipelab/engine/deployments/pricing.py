@@ -28,6 +28,7 @@ import numpy as np
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
+from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.engine.reach import Reach
@@ -37,6 +38,7 @@ from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
+from pipelab.requests import Limits, request_tokens
 from pipelab.spans import spans_of
 from pipelab.stage_arrays import most_gpus
 
@@ -71,6 +73,8 @@ class Offer:
         Whether identical nodes count as one.
     mixed_as_slowest : bool
         Whether a mixed stage is as fast as its slowest GPUs would be alone.
+    timing : Timing or None
+        What requests ask of time, where they are served; stages and links that are too slow are not in the table.
     """
 
     problem: Problem
@@ -78,12 +82,28 @@ class Offer:
     table: Instance
     merged: bool
     mixed_as_slowest: bool
-    _rates: dict[tuple[StageOf, ...], tuple[float, float]] = field(default_factory=dict)
+    timing: Timing | None = None
+    _rates: dict[tuple[StageOf, ...], tuple[float, bool]] = field(default_factory=dict)
 
     @property
     def tokens(self) -> float:
         """The most in flight at once; infinite where the range has no end."""
         return self.numbers.last * self.problem.workload.tokens
+
+    @property
+    def pool(self) -> str:
+        """The phase of its requests; empty where tokens count."""
+        return self.problem.workload.phase if self.timing else ""
+
+    @property
+    def limits(self) -> Limits | None:
+        """Those of its requests; None where tokens count."""
+        return None if self.timing is None else self.timing.limits
+
+    @property
+    def longest(self) -> float:
+        """No traversal may take longer, in seconds, whatever the rate."""
+        return math.inf if self.timing is None else self.timing.longest
 
     @cached_property
     def most_gpus(self) -> float:
@@ -132,7 +152,7 @@ class Offer:
         link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
         step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
         hop = np.full_like(table.hop, shortest)
-        if math.isfinite(self.tokens):
+        if math.isfinite(min(self.tokens, self.longest)):
             hop += np.floor((table.hop - shortest) / step) * step
         coarse = Paths(*parts, one_way(link.max(), shortest, len(self.rows)))
         few = ways_of(link, hop, parts[0])
@@ -166,7 +186,7 @@ class Offer:
     def rates(self) -> np.ndarray:
         """Rates that a full pipeline may have, of stages and of links, ascending."""
         link = self.table.link
-        link = link[link < self.stage_rates[-1]]
+        link = link[(link > 0) & (link < self.stage_rates[-1])]
         rates = np.unique(np.concatenate([self.stage_rates, link]))
         return rates[np.append(True, np.diff(rates) > LAST_BITS * rates[:-1])]
 
@@ -194,9 +214,9 @@ class Offer:
 
     @cached_property
     def _limit(self) -> np.ndarray:
-        """How long a traversal may take at each rate; infinite for the rate below all."""
+        """How long a traversal may take at each rate; for the rate below all no shorter than for any."""
         low = self.asked[0]
-        return np.concatenate([[np.inf], self.tokens / low[1:]])
+        return np.minimum(self.longest, np.concatenate([[np.inf], self.tokens / low[1:]]))
 
     def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
         """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
@@ -255,7 +275,7 @@ class Offer:
                 at_low = paid - kappa * limit
                 at_high = paid - kappa * limit * low / high
                 value = np.minimum(at_low * high / low, at_low + high - low)
-                value = np.minimum(value, at_high)
+                value = np.where(limit < self.longest, np.minimum(value, at_high), at_low)
             better = value > best
             best[better], chosen[better] = value[better], kappa
         return Least(best, chosen)
@@ -284,6 +304,7 @@ class Offer:
         Ended, TooLarge
         """
         limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
+        limit = min(limit, self.longest)
         reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
         most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
         for walk in filter(possible, walks(reach, prices, most)):
@@ -322,21 +343,32 @@ class Offer:
 
     def is_slowed(self, stages: tuple[StageOf, ...]) -> bool:
         """Whether a pipeline attains less than the rate of its slowest stage or link."""
-        attained, rate = self._evaluated(stages)
-        return attained < rate * (1 - ONE_ANSWER) or not attained
+        return self._evaluated(stages)[1]
 
-    def _evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, float]:
+    def _evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
-            self._rates[stages] = 0.0, 0.0
+            self._rates[stages] = 0.0, True
         if stages not in self._rates:
             (ids,) = FreeGPUs(self.problem, self.table.classes).taken([stages])
             layers = [number for number, _ in stages]
-            try:
-                found = evaluate(self.problem, Placement.of(zip(layers, ids, strict=True)))
-                self._rates[stages] = found.attainable, found.rate
-            except InvalidPlacement:
-                self._rates[stages] = 0.0, 0.0
+            self._rates[stages] = self.rated(Placement.of(zip(layers, ids, strict=True)))
         return self._rates[stages]
+
+    def rated(self, placement: Placement) -> tuple[float, bool]:
+        """What a placement attains, in tokens/s, and whether that is less than its slowest stage or link would yield.
+
+        0 where it does not fit, or keeps no limit.
+        """
+        if self.limits is not None:
+            best = best_service(self.problem, placement, self.limits)
+            if best is None:
+                return 0.0, True
+            return best.requests_per_s * request_tokens(self.problem), not best.full
+        try:
+            found = evaluate(self.problem, placement)
+        except InvalidPlacement:
+            return 0.0, True
+        return found.attainable, found.attainable < found.rate * (1 - ONE_ANSWER)
 
     def in_order(self, stages: Sequence[StageOf]) -> tuple[StageOf, ...]:
         """The stages as they are, or class by class where inner layers are identical and that is faster."""

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
+from pipelab.requests import Limits, Service
 
 if TYPE_CHECKING:
     from threading import Event
@@ -35,11 +36,14 @@ class Pipeline:
         and the number in flight with which it attains its throughput.
     throughput : float
         What each attains, in tokens/s.
+    service : Service or None
+        What each does for requests, where these are served.
     """
 
     replicas: tuple[Placement, ...]
     workload: Workload
     throughput: float
+    service: Service | None = None
 
     @property
     def count(self) -> int:
@@ -50,6 +54,14 @@ class Pipeline:
     def placement(self) -> Placement:
         """Of the first."""
         return self.replicas[0]
+
+
+def requests_served(pipelines: Sequence[Pipeline], pools: Iterable[str]) -> float:
+    """Requests/s of the pool that serves fewest."""
+    rates = dict.fromkeys(pools, 0.0)
+    for pipeline in pipelines:
+        rates[pipeline.workload.phase] += pipeline.count * given(pipeline.service).requests_per_s
+    return min(rates.values())
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +79,13 @@ class Deployment(PlanAnswer):
     pipelines : tuple of Pipeline
         The fastest first; empty where there is none.
     throughput : float or None
-        Of all together as `evaluate` recomputes it, tokens/s.
+        Of all together as `evaluate` recomputes it, tokens/s; where requests are served, tokens of their
+        answers.
     bound : float or None
-        No deployment has more tokens/s; with a load, none that serves it costs fewer dollars per
-        hour. None where nothing was proven.
+        No deployment has more tokens/s, or requests/s where these are served; with a load, none that serves
+        it costs fewer dollars per hour. None where nothing was proven.
     at_least : float
-        The load to be served at the least price, in tokens/s; 0 where throughput is the goal.
+        The load to be served at the least price, in tokens/s or requests/s; 0 where throughput is the goal.
     seconds : float
         From the call to the answer.
     size : mapping of str to int
@@ -92,6 +105,8 @@ class Deployment(PlanAnswer):
         The engine whose plans the proof covers; empty: it covers all.
     any_engine : function or None
         Finds the best deployment of all plans; see `cost_of_rules`.
+    limits : Limits or None
+        Those that requests have, where they are served; those that were not given are infinite.
     """
 
     problem: Problem
@@ -109,6 +124,7 @@ class Deployment(PlanAnswer):
     again: "Callable[..., Deployment] | None" = field(default=None, repr=False)
     runs_on: str = ""
     any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
+    limits: Limits | None = None
 
     @property
     def count(self) -> int:
@@ -131,6 +147,10 @@ class Deployment(PlanAnswer):
         `output_tokens`; in prefill it is the prompt. In decode alone requests have no length.
         """
         load = self.problem.workload
+        if self.limits is not None and self.pipelines:
+            return requests_served(
+                self.pipelines, dict.fromkeys(p.workload.phase for p in self.pipelines)
+            )
         if self.throughput is None or load.phase == "decode":
             return None
         return self.throughput / (load.sequence_length if load.phase == "prefill" else load.written)
@@ -145,14 +165,18 @@ class Deployment(PlanAnswer):
         if dollars is None or not self.throughput:
             return None
         tokens = self.throughput * load.tokens_passed / load.tokens
+        if self.limits is not None:
+            tokens = given(self.requests_per_s) * (load.sequence_length + (load.output_tokens or 0))
         return dollars / (3600 * tokens) * 1_000_000
 
     @property
     def value(self) -> float | None:
-        """What was to be best: tokens/s, or with a load dollars per hour; None without a deployment."""
+        """What was to be best: tokens/s or requests/s, or with a load dollars per hour; None without a deployment."""
         if self.throughput is None:
             return None
-        return self.usd_per_hour if self.at_least else self.throughput
+        if self.at_least:
+            return self.usd_per_hour
+        return self.throughput if self.limits is None else self.requests_per_s
 
     @property
     def _goal(self) -> tuple[float | None, float | None, bool]:
@@ -170,16 +194,35 @@ class Deployment(PlanAnswer):
             plans = f" of plans that {self.runs_on} can start" if self.runs_on else ""
             return self._none_found(f"deployment{plans}")
         noun = "pipeline" if self.count == 1 else "pipelines"
-        text = f"{self.count} {noun}, {rate(given(self.throughput))}"
+        text, unit, among = f"{self.count} {noun}, {rate(given(self.throughput))}", "tokens/s", ""
+        if self.limits is not None:
+            text, unit = f"{self.count} {noun}, {self._promise}", "requests/s"
+            among = " within these limits" if min(self.limits[:2]) < math.inf else ""
         if self.at_least:
             text = f"{number(given(self.value))} $ per hour: {text}"
+            among = f" to serve {self.at_least:.7g} {unit}{among}"
         if self.status == "optimal":
-            among = f" of plans that {self.runs_on} can start" if self.runs_on else ""
-            among += f" to serve {self.at_least:.7g} tokens/s" if self.at_least else ""
+            among = f" of plans that {self.runs_on} can start{among}" if self.runs_on else among
             best = "cheapest" if self.at_least else "optimal"
             return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
         far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
         return f"{text}, not proven best{self._why}{far}." + self._remark
+
+    @property
+    def _promise(self) -> str:
+        """Requests/s, and the longest times of any pipeline."""
+        limits, served = given(self.limits), [given(p.service) for p in self.pipelines]
+        times = {
+            "TPOT": (max(max(s.tpot_s, s.last_tpot_s) for s in served), 0.0, limits.tpot_ms),
+            "TTFT": (max(s.ttft_s for s in served), limits.waiting_ms, limits.ttft_ms),
+        }
+        said = [
+            f"{name} up to {1000 * seconds + waiting:.4g} ms"
+            + (f" of {limit:.4g}" if limit < math.inf else "")
+            for name, (seconds, waiting, limit) in times.items()
+            if seconds
+        ]
+        return f"{number(given(self.requests_per_s))} requests/s ({', '.join(said)})"
 
     @property
     def doubt(self) -> str:
@@ -197,7 +240,9 @@ class Deployment(PlanAnswer):
         -------
         pandas.DataFrame
             `pipelines` (how many), `gpus` (types of one of them), `stages`, `batch_size`,
-            `in_flight`, `throughput_tokens_per_s` (of one), `layers` (of each stage).
+            `in_flight`, `throughput_tokens_per_s` (of one), `layers` (of each stage). Where requests are
+            served also `phase`, and of one pipeline `requests_per_s`, `tpot_ms` at the mean context and
+            `last_tpot_ms` at the last token, and `ttft_ms` with waiting; 0 where a phase has none.
         """
         import pandas as pd
 
@@ -212,9 +257,23 @@ class Deployment(PlanAnswer):
                 "throughput_tokens_per_s": p.throughput,
                 "layers": ", ".join(str(len(s.layers)) for s in p.placement.stages),
             }
+            | self._served_by(p)
             for p in self.pipelines
         ]
         return pd.DataFrame(rows)
+
+    def _served_by(self, pipeline: Pipeline) -> dict[str, Any]:
+        """What a pipeline does for requests, by name; empty where tokens count."""
+        served, limits = pipeline.service, self.limits
+        if served is None or limits is None:
+            return {}
+        return {
+            "phase": pipeline.workload.phase,
+            "requests_per_s": served.requests_per_s,
+            "tpot_ms": 1000 * served.tpot_s,
+            "last_tpot_ms": 1000 * served.last_tpot_s,
+            "ttft_ms": served.ttft_ms(limits),
+        }
 
     def one_more(
         self, *, time_limit: float | None = None, stop: "Event | None" = None
@@ -269,13 +328,19 @@ class Deployment(PlanAnswer):
             The attributes, with units in the names where these have any; each replica as
             `Placement.to_dict` has it.
         """
+        unit, requests = "tokens_per_s", {}
+        if self.limits is not None:
+            limits = self.limits._asdict().items()
+            requests = {name: None if ms == math.inf else ms for name, ms in limits}
+            unit, requests["requests_per_s"] = "requests_per_s", self.requests_per_s
         return {
             "problem": self.problem.name,
             "status": self.status,
             "throughput_tokens_per_s": self.throughput,
             "usd_per_hour": self.usd_per_hour if self.pipelines else None,
-            "at_least_tokens_per_s": self.at_least,
-            "bound_usd_per_hour" if self.at_least else "bound_tokens_per_s": self.bound,
+            f"at_least_{unit}": self.at_least,
+            "bound_usd_per_hour" if self.at_least else f"bound_{unit}": self.bound,
+            **requests,
             "gap": self.gap,
             "stopped_by": self.stopped_by,
             "reason": self.reason,
@@ -287,6 +352,7 @@ class Deployment(PlanAnswer):
                     "batch_size": p.workload.batch_size,
                     "in_flight": p.workload.in_flight,
                     "throughput_tokens_per_s": p.throughput,
+                    **self._served_by(p),
                     "replicas": [replica.to_dict() for replica in p.replicas],
                 }
                 for p in self.pipelines

@@ -14,7 +14,14 @@ from threading import Event
 import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.deployments.column_generation import Column, Demand, Generation, repeated, whole
+from pipelab.engine.deployments.column_generation import (
+    Column,
+    Demand,
+    Generation,
+    Prices,
+    repeated,
+    whole,
+)
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.result import Deployment
@@ -60,9 +67,8 @@ def deployments_against(
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
             each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
             most = Generation(offers, Demand(classes.count, 0.0, each), deadline)
-            columns, complete = most.listed(
-                np.zeros(len(classes)), np.inf, True, deadline, _MOST_MIXES
-            )
+            free = Prices(np.zeros(len(classes)), {"": 1.0}, np.inf, 1.0)
+            columns, complete = most.listed(free, np.inf, True, deadline, _MOST_MIXES)
             if columns or complete:
                 complete &= _whole_curve(most, columns, complete, tell)
                 return tuple(points), complete

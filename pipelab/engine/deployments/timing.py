@@ -1,0 +1,230 @@
+"""What requests ask of the time of a pipeline, as tables by classes: `pipelab.requests` in arrays.
+
+With a limit τ on TPOT and n in flight, every stage and link has to work n times within τ, and a traversal with its
+hop back takes no longer, both at the mean context and at the last token. The first leaves stages and links out of the
+table; the second is a limit on a sum, which labels keep (`listing`). A limit on TTFT bounds the arrival of the cache in
+a pool for prefill, and passes · max(traversal + hop back, n · interval) + traversal in mixed.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pipelab.engine.in_flight import Range
+from pipelab.engine.instance import Instance
+from pipelab.errors import InvalidPlacement
+from pipelab.evaluation import MOST_IN_FLIGHT
+from pipelab.placement import Placement
+from pipelab.problem import Problem
+from pipelab.requests import (
+    KEPT,
+    TOKEN_BYTES,
+    Limits,
+    Service,
+    Times,
+    cache_gb,
+    sent_seconds,
+    times,
+)
+
+_LEFT = 1 + 1e-9  # beyond what the evaluator allows: sums by another path
+
+
+@dataclass(frozen=True, eq=False)
+class Timing:
+    """Times and limits of one offer, in seconds.
+
+    Attributes
+    ----------
+    limits : Limits
+    late : float array, shape (C, U)
+        Of each composition with each kind of span, as `latest` counts it: at the last token, or in prefill.
+    after : float array, shape (C, U)
+        From the end of a stage until its part of the cache has arrived; 0 but in prefill.
+    back : float array, shape (A, A)
+        Of the hop back from the last stage to the first, between GPUs of two classes.
+    latest : float
+        Most of `late` in a traversal, with the hop back; or until the last part of the cache has arrived.
+    longest : float
+        No traversal may take longer.
+    first : float
+        Limit on the time to the first token in mixed.
+    passes : int
+        That a prompt takes in mixed.
+    least : int
+        Of the numbers in flight.
+    """
+
+    limits: Limits
+    late: np.ndarray
+    after: np.ndarray
+    back: np.ndarray
+    latest: float
+    longest: float
+    first: float
+    passes: int
+    least: int
+
+    def in_time(
+        self, seconds: np.ndarray, back: np.ndarray, late: np.ndarray, interval: np.ndarray
+    ) -> np.ndarray:
+        """Whether pipelines keep the limits; more of anything is never better.
+
+        Parameters
+        ----------
+        seconds, back, late, interval : float arrays, shape (N,)
+            Of a traversal, the hop back, `late` with it, and the slowest stage or link.
+        """
+        tpot = np.maximum(seconds + back, self.least * interval)
+        kept = (late <= self.latest) & (seconds + back <= self.longest)
+        if self.passes and self.first < math.inf:
+            kept &= self.passes * tpot + seconds <= self.first
+        return kept
+
+
+def timed(
+    problem: Problem,
+    numbers: Range,
+    table: Instance,
+    limits: Limits,
+    table_of: Callable[[Problem], Instance],
+) -> tuple[Instance, Timing]:
+    """Leave out what is too slow of the table of an offer, and say what time its pipelines have.
+
+    Parameters
+    ----------
+    problem : Problem
+        Of one phase.
+    table : Instance
+        At the mean context.
+    table_of : function of Problem
+        Makes such a table of another problem, with memory for the same numbers.
+    """
+    load = problem.workload
+    ttft, tpot = (
+        KEPT * _LEFT * ms / 1000 for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
+    )
+    after, back = np.zeros_like(table.seconds), np.zeros_like(table.hop)
+    late, fast, passes = table.seconds, table.rate, 0
+    if load.phase == "prefill":
+        after, latest, longest = _cache_seconds(problem, table), ttft, ttft
+        slowest = math.inf
+    else:
+        own = table_of(replace(problem, workload=replace(load, timed_at="last")))
+        late, fast = own.seconds, np.minimum(table.rate, own.rate)
+        back = _back_seconds(problem, table)
+        latest = longest = slowest = tpot
+        if load.phase == "mixed":
+            passes = math.ceil(load.written / load.batch_size)
+            longest, slowest = min(longest, ttft / (passes + 1)), min(slowest, ttft / passes)
+    least = numbers.first * load.tokens / slowest if slowest > 0 else math.inf
+    reached = (fast >= least) & (fast > 0)
+    masked = replace(
+        table,
+        rate=np.where(reached, table.rate, 0.0),
+        seconds=np.where(reached, table.seconds, np.inf),
+        link=np.where(table.link >= least, table.link, 0.0),
+    )
+    return masked, Timing(limits, late, after, back, latest, longest, ttft, passes, numbers.first)
+
+
+def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
+    """Between GPUs of two classes; a class of one GPU is on one side only."""
+    classes = table.classes
+    gigabytes = problem.workload.batch_size * TOKEN_BYTES / 1e9
+    bandwidth, alone = classes.bandwidth_gb_per_s, np.diag(classes.count == 1)
+    seconds = sent_seconds(
+        problem, gigabytes, np.where(alone, np.inf, bandwidth), classes.latency_ms
+    )
+    out = np.broadcast_to(seconds, bandwidth.shape).copy()
+    out[alone] = out.min()
+    return out
+
+
+def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
+    """Of every composition with every kind of span, to the GPU that is reached last; shape (C, U)."""
+    classes = table.classes
+    others = ~np.diag(classes.count == 1)
+    spans = zip(*table.spans.examples, strict=True)
+    gigabytes = np.array([cache_gb(problem, range(int(i), int(i + n))) for i, n in spans])
+    bandwidth = np.where(others, classes.bandwidth_gb_per_s, np.inf)
+    latency = np.where(others, classes.latency_ms, 0.0)
+    out = np.zeros_like(table.seconds)
+    for a in range(len(classes)):
+        if others[a].any():
+            sent = sent_seconds(
+                problem, gigabytes[:, None], bandwidth[a, others[a]], latency[a, others[a]]
+            )
+            used = table.composition[:, a] > 0
+            out[used] = np.maximum(out[used], sent.max(axis=1))
+    return out
+
+
+def best_service(problem: Problem, placement: Placement, limits: Limits) -> Service | None:
+    """As `pipelab.requests.best_service`, with few looks at the numbers in flight.
+
+    Numbers fall into runs within which all stages have the same times (`evaluation`), and within a run the number
+    that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
+    the search, and so does a number beyond what the limits allow the slowest stage.
+    """
+    own = problem.workload.in_flight
+    if own:
+        found = _times(problem, placement, own)
+        served = found and found.service(problem, own)
+        return served if served and served.keeps(limits) else None
+    never_faster = getattr(problem.costs, "prefer", "rate") == "rate"
+    best, begin = None, 1
+    while (here := _times(problem, placement, begin)) is not None:
+        most = _most(here, limits)
+        wanted = min(max(begin, math.ceil(here.traversal / here.interval)), max(begin, most))
+        end = _end(problem, placement, here, begin, wanted)
+        for number in (end, end - 1):  # the last bits of the arithmetic
+            served = here.service(problem, max(begin, number))
+            if served.keeps(limits):
+                if best is None or served.requests_per_s > best.requests_per_s:
+                    best = served
+                break
+        if never_faster and ((best is not None and here.service(problem, end).full) or end > most):
+            break
+        begin = _end(problem, placement, here, end, MOST_IN_FLIGHT) + 1
+        if begin > MOST_IN_FLIGHT:
+            break
+    return best
+
+
+def _times(problem: Problem, placement: Placement, number: int) -> Times | None:
+    try:
+        return times(problem, placement, number)
+    except InvalidPlacement:
+        return None
+
+
+def _most(found: Times, limits: Limits) -> int:
+    """The most in flight for which the slowest stage has time within the limits."""
+    most, slowest = float(MOST_IN_FLIGHT), max(found.interval, found.last_interval)
+    if found.last_interval:
+        most = min(most, limits.tpot_ms / 1000 / slowest)
+    if found.passes:
+        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - found.first
+        most = min(most, first / found.passes / found.interval)
+    return max(0, math.floor(most * KEPT))
+
+
+def _end(problem: Problem, placement: Placement, here: Times, begin: int, most: int) -> int:
+    """The last number up to `most` with the same times."""
+    step, last = most - begin, begin
+    if step and _times(problem, placement, most) == here:
+        return most
+    step = 1
+    while last + step < most and _times(problem, placement, last + step) == here:
+        last, step = last + step, 2 * step
+    beyond = min(most, last + step)
+    while beyond - last > 1:
+        middle = (last + beyond) // 2
+        if _times(problem, placement, middle) == here:
+            last = middle
+        else:
+            beyond = middle
+    return last

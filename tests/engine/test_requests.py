@@ -1,0 +1,282 @@
+"""Requests under limits: `deploy` and its definition against every deployment, by formulas of their own."""
+
+import dataclasses
+import math
+from functools import cache
+from itertools import combinations, islice
+
+import node_oracle
+import numpy as np
+import pytest
+from test_in_flight import tight
+
+import pipelab as pl
+from pipelab.requests import Limits, times
+
+
+class Truth:
+    """Every deployment of a small problem, from what the cost model says of stages and links alone."""
+
+    def __init__(self, problem, batches, phases):
+        self.problem, self.batches, self.phases = problem, batches, phases
+        self.stage_of = cache(self._stage)
+
+    def load(self, phase, batch, number, at):
+        own = self.problem.workload
+        return pl.Workload(
+            own.sequence_length, batch, phase, own.output_tokens, number,
+            timed_at=None if phase == "prefill" else at,
+        )  # fmt: skip
+
+    def _stage(self, phase, batch, number, at, kinds, span):
+        """Interval and seconds of a pass; None where the stage does not fit."""
+        p, load = self.problem, self.load(phase, batch, number, at)
+        cost = p.costs.stage(p.model, load, kinds, range(*span), p.batch_split)
+        if not cost.throughput or any(
+            need > gpu.memory_gb * (1 + 1e-9)
+            for need, gpu in zip(cost.memory_gb, kinds, strict=True)
+        ):
+            return None
+        interval = load.tokens / cost.throughput
+        return interval, interval if cost.pass_seconds is None else cost.pass_seconds
+
+    def sent(self, load, gigabytes, i, j):
+        """Seconds of a message besides those of a stage's whole tensor."""
+        p = dataclasses.replace(self.problem, workload=load)
+        speed, late = p.cluster.bandwidth_between(i, j), p.cluster.latency_between(i, j)
+        if gigabytes is None:
+            return load.tokens / p.costs.link_throughput(p, speed) + late / 1000
+        return getattr(p.costs, "hop_latency_s", 0.0) + gigabytes / speed + late / 1000
+
+    def placements(self, layers):
+        p, everyone = self.problem, range(len(self.problem.cluster))
+
+        def after(first, free):
+            if first == layers:
+                yield []
+            for stop in range(first + 1, layers + 1):
+                for k in range(1, p.max_gpus_per_stage + 1):
+                    for own in combinations(sorted(free), k):
+                        if p.same_type_stages and len({p.cluster.gpus[g].type for g in own}) > 1:
+                            continue
+                        for rest in after(stop, free - set(own)):
+                            yield [((first, stop), own), *rest]
+
+        return after(0, set(everyone))
+
+    def times(self, phase, batch, number, at, stages):
+        """Interval, traversal, stage by stage the end, in seconds; None where it does not fit."""
+        load, gpus = self.load(phase, batch, number, at), self.problem.cluster.gpus
+        clock, intervals, ends = 0.0, [], []
+        for k, (span, own) in enumerate(stages):
+            found = self.stage_of(phase, batch, number, at, tuple(gpus[g] for g in own), span)
+            if found is None:
+                return None
+            if k:
+                pairs = [(i, j) for i in stages[k - 1][1] for j in own]
+                clock += max(self.sent(load, None, i, j) for i, j in pairs)
+                slow = min(self.problem.cluster.bandwidth_between(i, j) for i, j in pairs)
+                p = dataclasses.replace(self.problem, workload=load)
+                intervals.append(load.tokens / p.costs.link_throughput(p, slow))
+            intervals.append(found[0])
+            clock += found[1]
+            ends.append(clock)
+        return max(intervals), clock, ends
+
+    def serves(self, phase, batch, number, stages):
+        """(requests/s, TPOT, TTFT) in s; None where memory does not hold so many."""
+        mean = self.times(phase, batch, number, "mean", stages)
+        if mean is None:
+            return None
+        (interval, traversal, ends), load = mean, self.load(phase, batch, number, "mean")
+        prompt, answer, model = load.sequence_length, load.output_tokens, self.problem.model
+        if phase == "prefill":
+            each, arrived = 2 * model.kv_heads * model.head_dim * 2, 0.0
+            for (span, own), end in zip(stages, ends, strict=True):
+                size = batch * prompt * (span[1] - span[0]) * each / 1e9
+                others = range(len(self.problem.cluster))
+                ways = [self.sent(load, size, i, j) for i in own for j in others if i != j]
+                arrived = max(arrived, end + max(ways, default=0.0))
+            return min(batch / interval, number * batch / traversal), 0.0, arrived
+        back = 0.0
+        if len(stages) > 1:
+            pairs = [(i, j) for i in stages[-1][1] for j in stages[0][1]]
+            back = max(self.sent(load, 4 * batch / 1e9, i, j) for i, j in pairs)
+        tpot = max(traversal + back, number * interval)
+        late, whole, _ = self.times(phase, batch, number, "last", stages)
+        ttft = math.ceil(answer / batch) * tpot + traversal if phase == "mixed" else 0.0
+        rate = number * batch / answer / tpot
+        return rate, max(tpot, whole + back, number * late), ttft
+
+    def every(self, most=64):
+        """(phase, GPUs, requests/s, TPOT, TTFT) of all pipelines with all batches and numbers in flight that help.
+
+        Where memory holds `most` and all stages have the same times, more than a full pipeline has are of no use.
+        """
+        found = []
+        for phase in self.phases:
+            for batch in self.batches:
+                for stages in self.placements(self.problem.model.layers):
+                    used = frozenset(g for _, own in stages for g in own)
+                    rates = [0.0]
+                    for number in range(1, most):
+                        row = self.serves(phase, batch, number, stages)
+                        if row is None:
+                            break
+                        found.append((phase, used, *row))
+                        rates.append(row[0])
+                        full = rates[-1] <= rates[-2] * (1 + 1e-12)
+                        if full and self.same(phase, batch, number, most, stages):
+                            break
+        return found
+
+    def same(self, phase, batch, number, most, stages):
+        times = [self.times(phase, batch, n, "mean", stages) for n in (number, most)]
+        return times[0] == times[1]
+
+    def best(self, every, limits, rate=0.0):
+        """The most requests/s, or the least dollars per hour that serve a rate; None if there is none."""
+        price = [gpu.usd_per_hour or 0.0 for gpu in self.problem.cluster.gpus]
+        kept = {}
+        for phase, used, own, tpot, ttft in every:
+            waited = 1000 * ttft + limits.waiting_ms if ttft else 0.0
+            slack = 1 + 1e-9
+            if 1000 * tpot <= limits.tpot_ms * slack and waited <= limits.ttft_ms * slack:
+                kept[phase, used] = max(own, kept.get((phase, used), 0.0))
+        best, pools = None, list(self.phases)
+
+        def choose(rest, free, served, used):
+            nonlocal best
+            least = min(served)
+            if least > 0 and least >= rate * (1 - 1e-9):
+                value = -sum(price[g] for g in used) if rate else least
+                best = value if best is None else max(best, value)
+            for k, ((phase, gpus), own) in enumerate(rest):
+                if gpus <= free:
+                    more = [
+                        s + own * (pool == phase) for s, pool in zip(served, pools, strict=True)
+                    ]
+                    choose(rest[k + 1 :], free - gpus, more, used | gpus)
+
+        everyone = frozenset(range(len(price)))
+        choose(list(kept.items()), everyone, [0.0] * len(pools), frozenset())
+        return best if best is None or not rate else -best
+
+
+def drawn(seed):
+    """A small problem with prices, its batches, its phases, and a cost model in which memory is short."""
+    rng = np.random.default_rng([39, seed])
+    base = tight(seed, late=bool(seed % 2)) if seed % 3 else node_oracle.random_problem(
+        seed, gpus=4, layers=4, costs="roofline"
+    )  # fmt: skip
+    answer = int(rng.choice([1, 3, 20, 200]))
+    phase = str(rng.choice(["mixed", "decode", "prefill"], p=[0.6, 0.3, 0.1]))
+    load = pl.Workload(
+        int(rng.choice([16, 200, 2000])), 1, "mixed" if phase == "mixed" else phase, answer
+    )
+    layers = int(rng.integers(1, 4))
+    model = dataclasses.replace(
+        pl.load_model("Llama-3-8B"), layers=layers, d_model=1024, d_ff=2048, heads=8, kv_heads=4,
+        head_dim=128, vocab=int(rng.choice([1000, 64_000])),
+    )  # fmt: skip
+    gpus = base.cluster.gpus
+    types = list(dict.fromkeys(gpu.type for gpu in gpus))
+    weights = sum(model.weight_gb(range(i, i + 1)) for i in range(layers)) / layers
+    room = {
+        t: weights * float(rng.choice([0.8, 1.4, 2.5, 6.0])) / base.costs.memory_share
+        for t in types
+    }
+    more = {t: float(rng.choice([0.0, 0.02, 0.3])) for t in types}
+    price = {t: float(rng.integers(20, 400)) / 100 for t in types}
+    pool = tuple(
+        dataclasses.replace(g, memory_gb=room[g.type] + more[g.type], usd_per_hour=price[g.type])
+        for g in gpus
+    )
+    cluster = dataclasses.replace(base.cluster, gpus=pool)
+    pools = bool(phase == "mixed" and rng.random() < 0.5)
+    if seed % 10:
+        base = dataclasses.replace(base, batch_split="even")
+    most = 60 if base.batch_split == "even" else 10  # shares of a batch take long to balance
+    base = dataclasses.replace(
+        base, cluster=cluster, model=model, workload=load, name=f"requests {seed}"
+    )
+    problem = smaller(base, most)
+    batches = [int(b) for b in rng.choice([1, 2, 5, 16], 2, replace=False)]
+    return problem, batches, pools
+
+
+def smaller(problem, most):
+    """With fewer layers, and then fewer GPUs in a stage, until there are no more placements than that."""
+    while True:
+        every = Truth(problem, [], []).placements(problem.model.layers)
+        if len(list(islice(every, most + 1))) <= most:
+            return problem
+        if problem.model.layers > 1:
+            fewer = dataclasses.replace(problem.model, layers=problem.model.layers - 1)
+            problem = dataclasses.replace(problem, model=fewer)
+        else:
+            size = problem.max_gpus_per_stage - 1
+            problem = dataclasses.replace(problem, max_gpus_per_stage=size)
+
+
+def asked(seed):
+    """The problem with limits that bind, and the truth."""
+    problem, batches, pools = drawn(seed)
+    rng = np.random.default_rng([40, seed])
+    phases = ("prefill", "decode") if pools else (problem.workload.phase,)
+    truth = Truth(problem, batches, phases)
+    every = truth.every()
+    limits = {}
+    for name, column in (("tpot_ms", 3), ("ttft_ms", 4)):
+        times = sorted({row[column] for row in every if row[column]})
+        if times and rng.random() < 0.8:
+            at = times[int(rng.integers(0, len(times)))]
+            limits[name] = 1000 * at * float(rng.choice([1.0, 1.05, 0.999]))
+    if "ttft_ms" in limits and rng.random() < 0.3:
+        limits["waiting_ms"] = float(rng.uniform(0, 0.3)) * limits["ttft_ms"]
+    return problem, batches, pools, limits, truth, every
+
+
+def compare(seed):
+    problem, batches, pools, limits, truth, every = asked(seed)
+    known = Limits(**limits)
+    most = truth.best(every, known)
+    options = {"batches": batches, "pools": pools, **limits}
+    if not limits and not pools:
+        options["ttft_ms"] = 1e12
+    found = pl.deploy(problem, **options)
+    if most is None:
+        assert found.status == "infeasible", found
+        assert found.reason
+        return problem, found, None
+    assert found.status == "optimal", found
+    assert found.requests_per_s == found.bound == pytest.approx(most, rel=1e-9)
+    check_valid(problem, found, known)
+    rate = float(np.random.default_rng(seed).uniform(0.3, 1.0)) * most
+    least = truth.best(every, known, rate)
+    cheap = pl.deploy(problem, requests_per_s=rate, **options)
+    assert cheap.status == "optimal", cheap
+    assert cheap.usd_per_hour == pytest.approx(least, rel=1e-9)
+    assert cheap.requests_per_s >= rate * (1 - 1e-9)
+    check_valid(problem, cheap, known)
+    return problem, found, most
+
+
+def check_valid(problem, found, limits):
+    """Pipelines on GPUs of their own, each within the limits with memory for what is in flight."""
+    gpus = [g for p in found.pipelines for r in p.replicas for g in r.gpus]
+    assert len(gpus) == len(set(gpus))
+    for pipeline in found.pipelines:
+        own = dataclasses.replace(problem, workload=pipeline.workload)
+        for replica in pipeline.replicas:
+            number = pipeline.workload.in_flight
+            served = times(own, replica, number).service(own, number)
+            assert served.keeps(limits)
+            assert served.requests_per_s == pytest.approx(pipeline.service.requests_per_s, rel=1e-9)
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("seed", range(1000))
+def test_equal_to_every_deployment(seed):
+    """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""
+    compare(seed)
