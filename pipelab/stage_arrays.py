@@ -71,6 +71,11 @@ def nodes_matter_alone(costs: Any) -> bool:
     return bool(getattr(costs, "nodes_matter_alone", False))
 
 
+def in_one_node(costs: Any) -> bool:
+    """Whether all GPUs of a stage are in one node; a cost model says so by an attribute `in_one_node` that is true."""
+    return bool(getattr(costs, "in_one_node", False))
+
+
 def most_gpus(costs: Any) -> float:
     """More GPUs than this no pipeline may have; a cost model says so by an attribute `most_gpus`."""
     most = getattr(costs, "most_gpus", None)

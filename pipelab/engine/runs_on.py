@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pipelab.cluster import GPU
+from pipelab.cluster import GPU, Cluster
 from pipelab.display import listed
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
@@ -82,6 +82,11 @@ class EngineStages:
     def nodes_matter_alone(self) -> bool:
         """As of the cost model, unless one host is meant."""
         return self.node is None and nodes_matter_alone(self.costs)
+
+    @property
+    def in_one_node(self) -> bool:
+        """Whether GPUs of a stage are in one node: by the roofline, those that cut layers are."""
+        return self.size != 1 and isinstance(self.costs, Roofline)
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is as fast as its slowest GPUs: where stages have one GPU there are none."""
@@ -231,19 +236,37 @@ def _makers(problem: Problem, rules: EngineRules) -> list[frozenset[str]]:
 
 def _hosts(problem: Problem, types: Iterable[str], every_host: bool) -> list[str | None]:
     """The nodes that all stages may be on, of identical ones the first; "" for GPUs in none."""
-    cluster, found = problem.cluster, dict[Any, str | None]()
-    for node in dict.fromkeys(gpu.node for gpu in cluster.gpus if gpu.type in types):
-        ids = [g for g, gpu in enumerate(cluster.gpus) if gpu.node == node]
-        key: Any = node
-        if node and not every_host:
-            pairs = [(i, j) for i in ids for j in ids if i != j]
-            gpus = tuple(replace(cluster.gpus[g], node="same") for g in ids)
-            links = tuple(
-                (cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs
-            )
-            key = gpus, links
-        found.setdefault(key, node)
+    gpus = problem.cluster.gpus
+    if every_host:
+        return list(dict.fromkeys(gpu.node for gpu in gpus if gpu.type in types))
+    firsts = [hosts[0] for hosts in identical_hosts(problem.cluster)]
+    names = [{gpus[g].node for g in host if gpus[g].type in types} for host in firsts]
+    return list(dict.fromkeys(name for own in names for name in own))
+
+
+def identical_hosts(cluster: Cluster) -> list[list[list[int]]]:
+    """The GPU ids of every host, those of identical hosts together; a GPU in no node is a host of its own."""
+    hosts: dict[Any, list[int]] = {}
+    for g, gpu in enumerate(cluster.gpus):
+        hosts.setdefault(gpu.node or g, []).append(g)
+    found: dict[Any, list[list[int]]] = {}
+    for ids in hosts.values():
+        pairs = [(i, j) for i in ids for j in ids if i != j]
+        links = tuple((cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs)
+        gpus = (cluster.gpus[g] for g in ids)
+        alike = tuple(replace(gpu, node=gpu.node and "one") for gpu in gpus)
+        found.setdefault((alike, links), []).append(ids)
     return list(found.values())
+
+
+def on_host(problem: Problem, ids: Sequence[int]) -> Problem:
+    """The same problem on some of the GPUs alone, which are numbered anew."""
+    cluster = problem.cluster
+    rows, group = np.unique(cluster.group[list(ids)], return_inverse=True)
+    links = (cluster.bandwidth_gb_per_s, cluster.latency_ms)
+    bandwidth, latency = (matrix[np.ix_(rows, rows)] for matrix in links)
+    gpus = tuple(cluster.gpus[g] for g in ids)
+    return replace(problem, cluster=Cluster(gpus, bandwidth, group, latency))
 
 
 def best_start(

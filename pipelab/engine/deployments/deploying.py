@@ -32,8 +32,15 @@ from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
-from pipelab.engine.runs_on import as_engines_run, starts_of, why_not_here
+from pipelab.engine.runs_on import (
+    as_engines_run,
+    identical_hosts,
+    on_host,
+    starts_of,
+    why_not_here,
+)
 from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -48,6 +55,7 @@ from pipelab.fields import (
     given,
     is_list,
 )
+from pipelab.hardware.engine_rules import rules_of
 from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem, link_unit
 from pipelab.requests import Limits, for_phase, request_tokens
@@ -171,6 +179,13 @@ def deploy(
         counted = {p.workload.phase: float(request_tokens(p)) for p in problems}
         again = partial(_deploy_again, limits=limits, batches=batches, pools=pools, gap=gap)
     load, asked = requests_per_s or at_least, again
+    if runs_on is not None and limits is None and not load and rules_of(runs_on).one_host:
+        hosts = identical_hosts(problem.cluster)
+        if sum(map(len, hosts)) > 1:
+            with deadline_of(time_limit, stop) as deadline:
+                asked = partial(again, runs_on=runs_on)
+                found = _host_by_host(problem, hosts, asked, deadline, on_progress)
+            return replace(found, again=asked, any_engine=partial(again, problem))
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for own in started for start in own]
@@ -202,6 +217,57 @@ def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: A
     """The same with another problem and rate of requests."""
     options |= {name: None if ms == math.inf else ms for name, ms in limits._asdict().items()}
     return deploy(problem, requests_per_s=load or None, **options)
+
+
+def _host_by_host(
+    problem: Problem,
+    hosts: list[list[list[int]]],
+    again: Callable[..., Deployment],
+    deadline: Deadline,
+    on_progress: Callable | None,
+) -> Deployment:
+    """The best deployment of each host, where no pipeline is on two: identical hosts have the same."""
+    parts, pipelines, bound = list[Deployment](), list[Pipeline](), 0.0
+    for i, alike in enumerate(hosts):
+        left = deadline.left / (len(hosts) - i) if deadline.limited else None
+        own = again(on_host(problem, alike[0]), time_limit=left, stop=deadline.stop)
+        parts.append(own)
+        if own.status != "infeasible":
+            bound += len(alike) * (math.inf if own.bound is None else own.bound)
+        for p in own.pipelines:
+            placed = (_renumbered(r, ids) for ids in alike for r in p.replicas)
+            pipelines.append(replace(p, replicas=tuple(placed)))
+        if on_progress is not None:
+            on_progress(Progress(deadline.spent, sum_of(pipelines), None, i + 1))
+    value = sum_of(pipelines) if pipelines else None
+    status, most = status_and_bound(value, bound if math.isfinite(bound) else None)
+    if all(part.status == "infeasible" for part in parts):
+        status, most = "infeasible", None
+    elif all(part.status in ("optimal", "infeasible") for part in parts):
+        status, most = "optimal", value
+    open_ = next((part for part in parts if part.stopped_by is not None), None)
+    return replace(
+        parts[0],
+        problem=as_engines_run(problem),
+        status=status,
+        pipelines=tuple(sorted(pipelines, key=lambda p: -p.throughput)),
+        throughput=value,
+        bound=most,
+        seconds=deadline.spent,
+        size={
+            "hosts": sum(map(len, hosts)),
+            "columns": sum(p.size.get("columns", 0) for p in parts),
+        },
+        reason="" if status == "optimal" else (open_ or parts[0]).reason,
+        stopped_by=None if open_ is None else open_.stopped_by,
+        details={},
+    )
+
+
+def _renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
+    """A placement on GPUs 0, 1, … as one on these."""
+    stages = placement.stages
+    return Placement.of((len(s.layers), tuple(ids[g] for g in s.gpus)) for s in stages)
 
 
 @dataclass

@@ -19,7 +19,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
-from pipelab.stage_arrays import stage_tables
+from pipelab.stage_arrays import in_one_node, stage_tables
 from pipelab.writeup.linear_rates import LinearThroughput
 
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
@@ -100,7 +100,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
 
 def number_of_compositions(problem: Problem, groups: Sequence[GPU]) -> int:
     """No more compositions than these have to be listed."""
-    names = [gpu.type if problem.same_type_stages else "any" for gpu in groups]
+    names = _joined(problem, groups)
     largest = min(problem.max_gpus_per_stage, len(problem.cluster))
     return sum(comb(names.count(name) + largest, largest) - 1 for name in set(names))
 
@@ -153,6 +153,14 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     return [gpu for gpu, _ in members.values()], [n for _, n in members.values()]
 
 
+def _joined(problem: Problem, groups: Sequence[GPU]) -> list[str]:
+    """For every group of GPUs a name: those of one name may be together in a stage."""
+    nodes = in_one_node(problem.costs)
+    return [
+        f"{g.type if problem.same_type_stages else 'any'} {g.node if nodes else ''}" for g in groups
+    ]
+
+
 def compositions(
     problem: Problem, groups: Sequence[GPU], members: Sequence[int], deadline: Deadline = NEVER
 ) -> np.ndarray:
@@ -161,7 +169,7 @@ def compositions(
     Rows are sorted by size, then by their numbers.
     """
     largest = min(problem.max_gpus_per_stage, int(sum(members)))
-    types = np.array([g.type if problem.same_type_stages else "any" for g in groups])
+    types = np.unique(_joined(problem, groups), return_inverse=True)[1]
     rows = np.zeros((1, len(groups)), dtype=int)
     for group, there in enumerate(
         members
