@@ -40,6 +40,8 @@ from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
 _MANY = 1e6  # places: as many as any flow needs
+_NODES = 50  # of one knapsack: where many stages are equally good, the proof of the best takes ages
+_ROUNDS = 60  # of finding patterns for one number of tokens/s
 _NO_GAIN = 1e-7  # of a layer: a pattern that gains less is none
 
 
@@ -107,12 +109,12 @@ class Patterns:
         """Patterns of several stages that were found."""
         return len(self._known)
 
-    def greatest(self, low: float, deadline: Deadline) -> float:
-        """The least tokens/s that are known to be out of reach, but for `SOLVER`; `low` are in reach."""
-        high = by_area(self.capacities) * (1 + SOLVER)
+    def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
+        """The least tokens/s that are known to be out of reach, to a share; `low` are in reach, `high` are not."""
+        high = min(high, by_area(self.capacities) * (1 + SOLVER))
         low = min(max(low, self.alone), high)
         try:
-            while high > low * (1 + SOLVER / 4):
+            while high > low * (1 + within):
                 middle = (low + high) / 2
                 if self.layers(middle, deadline) < self.capacities.most.shape[1] - SOLVER:
                     high = middle
@@ -133,7 +135,7 @@ class Patterns:
             if (most >= np.array(pattern.shares) * (1 - LAST_BITS)).all():
                 columns.append(pattern)
         least = math.inf
-        while True:
+        for _ in range(_ROUNDS):
             deadline.check()
             value, price, premium, place = self._master(columns, t)
             if value >= needed:
@@ -147,10 +149,14 @@ class Patterns:
             if scale > 0:
                 room = place * needed * t * (self.hop or 0.0)
                 least = min(least, (float(price @ self.capacities.count) + room) / scale - premium)
-            if least < needed - SOLVER or cost >= 1 + premium - _NO_GAIN:
+            if least < needed - SOLVER or pattern is None:
+                return least
+            gain = 1 + premium - prices[list(pattern.items)] @ pattern.times
+            if gain - times[list(pattern.items)] @ pattern.shares <= _NO_GAIN:
                 return least
             columns.append(pattern)
             self._known[pattern] = None
+        return least
 
     def _master(self, columns: list[Pattern], t: float) -> tuple[float, np.ndarray, float, float]:
         """Layers that these patterns cover, and the prices of each type, of sharing a layer, and of a place."""
@@ -190,8 +196,8 @@ class Patterns:
 
 def _cheapest(
     prices: np.ndarray, times: np.ndarray, share: np.ndarray, deadline: Deadline
-) -> tuple[Pattern, float]:
-    """Two stages or more that together let all pass, at the least price; and a bound on that price."""
+) -> tuple[Pattern | None, float]:
+    """Two stages or more that together let all pass, at the least price that is soon found; a bound on the least."""
     size = len(prices)
     group, eye = Columns({"stages": size, "shares": size}), sp.eye_array(size)
     blocks = {
@@ -203,12 +209,13 @@ def _cheapest(
     whole = np.arange(2 * size) < size
     objective = -np.append(prices, times)
     program = LinearProgram(group, np.zeros(2 * size), most, whole, objective, blocks)
-    run = run_program(program, "scip", deadline=deadline)
-    if run.x is None:
-        deadline.check()
-    number = np.rint(given(run.x)[:size]).astype(int)
+    run = run_program(program, "scip", settings={"limits/nodes": _NODES}, deadline=deadline)
+    deadline.check()
+    if run.x is None or run.bound is None:
+        return None, 0.0 if run.bound is None else -run.bound
+    number = np.rint(run.x[:size]).astype(int)
     items = np.flatnonzero(number)
-    shares = np.minimum(given(run.x)[size:][items], share[items] * number[items])
+    shares = np.minimum(run.x[size:][items], share[items] * number[items])
     return Pattern(*(tuple(of.tolist()) for of in (items, number[items], shares))), -given(
         run.bound
     )

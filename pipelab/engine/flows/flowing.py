@@ -22,7 +22,7 @@ from pipelab.engine.flows.routing import Routing
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
-from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.fields import checked_arguments, described, given
@@ -140,9 +140,17 @@ class _Flowing:
                 self._deploy()
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
-            self._prove(stages, math.inf if one.bound is None else one.bound)
+            patterns = Patterns(
+                stages.at(stages.least_seconds),
+                math.inf if one.bound is None else one.bound,
+                self.problem.workload.tokens,
+                None if self.full else float(stages.instance.hop.min()),
+            )
+            self._prove(patterns, _CLOSE)
             if not self._done and not self._small():
                 self._search(stages)
+                if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
+                    self._prove(patterns, SOLVER / 4)
         except Ended as end:
             stopped = end.reason
         except TooLarge as error:
@@ -190,17 +198,12 @@ class _Flowing:
             ]
         )
 
-    def _prove(self, stages: Stages, alone: float) -> None:
-        """A bound: of stages alone, and links that no pipeline is faster for."""
-        hop = None if self.full else float(stages.instance.hop.min())
-        capacities, tokens = stages.at(stages.least_seconds), self.problem.workload.tokens
-        patterns = Patterns(capacities, alone, tokens, hop)
-        part = (
-            self.deadline.within(max(1.0, self.deadline.left / 3))
-            if self.deadline.limited
-            else self.deadline
-        )
-        self.bound = max(patterns.greatest(self.value, part), self.value)
+    def _prove(self, patterns: Patterns, within: float) -> None:
+        """Lower the bound until it is known to a share, or a third of the time is gone."""
+        part = self.deadline
+        if part.limited:
+            part = part.within(part.left / 3)
+        self.bound = max(patterns.greatest(self.value, self.bound, within, part), self.value)
         self.size |= {"patterns": patterns.number}
         self._note()
 
