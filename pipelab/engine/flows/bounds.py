@@ -130,10 +130,10 @@ class Patterns:
         share = np.minimum(self._capacity / t, 1.0)
         alone = np.flatnonzero(self._capacity >= t * (1 - LAST_BITS))
         columns = [Pattern((int(i),), (1,), (1.0,)) for i in alone]
-        for pattern in self._known:
-            most = share[list(pattern.items)] * pattern.times
-            if (most >= np.array(pattern.shares) * (1 - LAST_BITS)).all():
-                columns.append(pattern)
+        for known in self._known:
+            most = share[list(known.items)] * known.times
+            if (most >= np.array(known.shares) * (1 - LAST_BITS)).all():
+                columns.append(known)
         least = math.inf
         for _ in range(_ROUNDS):
             deadline.check()
