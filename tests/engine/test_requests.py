@@ -433,3 +433,26 @@ def test_an_early_end_keeps_what_is_valid():
         found = pl.deploy(llama(counts=(4, 8)), tpot_ms=50, pools=True, **limit)
         assert (found.stopped_by is None) == (found.status == "optimal")
         check_valid(found.problem, found, Limits(tpot_ms=50))
+
+
+def test_what_limits_cost_is_a_curve():
+    """Dollars against requests/s within limits, and TPOT against requests/s; each point is what `deploy` finds."""
+    known = {"batches": [4, 16], "tpot_ms": 50, "ttft_ms": 4000}
+    curve = pl.trade_off(llama(), "usd_per_hour", deployments=True, **known)
+    rates = [point.requests_per_s for point in curve.points]
+    dollars_ = [point.usd_per_hour for point in curve.points]
+    assert len(rates) > 1
+    assert rates == sorted(rates, reverse=True)
+    assert dollars_ == sorted(dollars_, reverse=True)
+    one = pl.deploy(llama(), requests_per_s=rates[1], **known)
+    assert one.usd_per_hour == pytest.approx(dollars_[1])
+    assert "requests/s" in pl.plot(curve).layout.title.text
+    curve = pl.trade_off(llama(), "tpot_ms", deployments=True, batches=[4, 16])
+    frame = curve.to_frame()
+    assert len(frame) > 1
+    assert frame["tpot_ms"].is_monotonic_decreasing
+    assert frame["requests_per_s"].is_monotonic_decreasing
+    assert frame["proven"].all()
+    assert "lowest-TPOT" in pl.plot(curve).layout.title.text
+    with pytest.raises(pl.errors.InvalidValue, match="for requests"):
+        pl.trade_off(llama(), "gpus", deployments=True, tpot_ms=50)
