@@ -321,6 +321,7 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
         None if no number in flight keeps the limits and fits in memory. Of several the least.
     """
     own, best = problem.workload.in_flight, None
+    never_faster = getattr(problem.costs, "prefer", "rate") == "rate"  # with more in flight
     for number in [own] if own else range(1, MOST_IN_FLIGHT):
         try:
             found = times(problem, placement, number)
@@ -329,7 +330,8 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
         served = found.service(problem, number)
         if served.keeps(limits) and (best is None or served.requests_per_s > best.requests_per_s):
             best = served
-        if served.full and same_with_all(problem, placement, found):
+        enough = best is not None and never_faster
+        if served.full and (enough or same_with_all(problem, placement, found)):
             break
     return best
 

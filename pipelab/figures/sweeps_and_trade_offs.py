@@ -23,6 +23,7 @@ _UNITS = {
     "bound_tokens_per_s": "tokens/s at most",
     "gpus": "GPUs in use",
     "gpus_used": "GPUs in use",
+    "tpot_ms": "ms from token to token, at most",
 }
 _LESS_IS_BETTER = ("gpus_used", "usd_per_hour", "usd_per_million_tokens", "stages", "seconds")
 _EFFORT = ("gpus_used", "usd_per_hour")  # what one pays on the x axis: less for the same is better
@@ -162,7 +163,7 @@ def _short_of_proof(row: Mapping[str, Any]) -> str:
 
 
 def plot_trade_off(curve: "TradeOff") -> "Figure":
-    """Draw throughput against GPUs, dollars or seconds, as steps: nothing better exists between.
+    """Draw throughput, or requests/s, against GPUs, dollars or times, as steps: nothing better exists between.
 
     Parameters
     ----------
@@ -176,9 +177,10 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
     """
     frame = curve.to_frame().sort_values(curve.against) if curve.points else curve.to_frame()
     unit = _unit(curve.against)
-    x, y = (
-        frame[c].tolist() if len(frame) else [] for c in (curve.against, "throughput_tokens_per_s")
-    )
+    requests = "requests_per_s" in frame
+    what = "requests" if requests else "tokens"
+    reached = "requests_per_s" if requests else "throughput_tokens_per_s"
+    x, y = (frame[c].tolist() if len(frame) else [] for c in (curve.against, reached))
     ends = [*x, _end(curve, x)] if x else []
     steps = line("", ends, [*y, *y[-1:]], TYPE_COLOURS[0], look={"shape": "hv"})
     symbols = ["circle" if proven else "circle-open" for proven in frame["proven"]] if x else []
@@ -192,11 +194,11 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
         text=_labels(curve.against, x, y) if x else [],
         textposition="top center",
         customdata=[p.replace(" → ", "<br>") for p in frame["placement"]] if x else [],
-        hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} tokens/s<br>%{{customdata}}<extra></extra>",
+        hovertemplate=f"%{{x:,.6g}} {unit}: %{{y:,.6g}} {what}/s<br>%{{customdata}}<extra></extra>",
     )
     across = {"title": unit} | ({"rangemode": "tozero"} if curve.against in _ADDING_UP else {})
-    down = {"title": "tokens/s", "tickformat": ",", "range": [0, 1.15 * max(y, default=1)]}
-    title, note = _finding(curve, unit, x, y), _note(curve)
+    down = {"title": f"{what}/s", "tickformat": ",", "range": [0, 1.15 * max(y, default=1)]}
+    title, note = _finding(curve, unit, x, y, what), _note(curve)
     return figure_of(finish([steps, points], title, note, x=across, y=down, showlegend=False))
 
 
@@ -222,7 +224,7 @@ def _end(curve: "TradeOff", x: list[float]) -> float:
     )
 
 
-def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> str:
+def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what: str) -> str:
     name = plain(curve.problem.name)
     if not x:
         return (
@@ -232,16 +234,18 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float]) -> st
         )
     if curve.against in _ADDING_UP:
         best = max((b / a, i) for i, (a, b) in enumerate(zip(x, y, strict=True)))[1]
-        return f"{name}: {rate(y[-1])} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
+        return f"{name}: {rate(y[-1], what)} at most, most per {_ADDING_UP[curve.against]} at {x[best]:g} {unit}"
     if len(x) == 1 and not curve.complete:
-        return f"{name}: stopped early with one placement, {rate(y[0])} at {x[0]:.4g} {unit}"
+        return f"{name}: stopped early with one placement, {rate(y[0], what)} at {x[0]:.4g} {unit}"
     if len(x) == 1:
-        return f"{name}: one placement is best in both, {rate(y[0])} at {x[0]:.4g} {unit}"
-    least = {"usd_per_million_tokens": "cheapest", "seconds_per_pass": "lowest-latency"}[
-        curve.against
-    ]
+        return f"{name}: one placement is best in both, {rate(y[0], what)} at {x[0]:.4g} {unit}"
+    least = {
+        "usd_per_million_tokens": "cheapest",
+        "seconds_per_pass": "lowest-latency",
+        "tpot_ms": "lowest-TPOT",
+    }[curve.against]
     more, dearer = _percent(y[-1] / y[0] - 1), _percent(x[-1] / x[0] - 1)
-    return f"{name}: up to {more} more tokens/s than the {least} plan, at {dearer} more {unit}"
+    return f"{name}: up to {more} more {what}/s than the {least} plan, at {dearer} more {unit}"
 
 
 def _percent(share: float) -> str:

@@ -1,6 +1,7 @@
 """Requests under limits: `deploy` and its definition against every deployment, by formulas of their own."""
 
 import dataclasses
+import json
 import math
 from functools import cache
 from itertools import combinations, islice
@@ -11,7 +12,10 @@ import pytest
 from test_in_flight import tight
 
 import pipelab as pl
-from pipelab.requests import Limits, times
+from pipelab.engine.deployments import timing
+from pipelab.engine.timeline.placement_timelines import lane_costs
+from pipelab.engine.timeline.timeline import simulate_in_flight
+from pipelab.requests import Limits, best_deployment, best_service, for_phase, times
 
 
 class Truth:
@@ -163,7 +167,7 @@ class Truth:
         return best if best is None or not rate else -best
 
 
-def drawn(seed):
+def drawn(seed, most):
     """A small problem with prices, its batches, its phases, and a cost model in which memory is short."""
     rng = np.random.default_rng([39, seed])
     base = tight(seed, late=bool(seed % 2)) if seed % 3 else node_oracle.random_problem(
@@ -196,7 +200,8 @@ def drawn(seed):
     pools = bool(phase == "mixed" and rng.random() < 0.5)
     if seed % 10:
         base = dataclasses.replace(base, batch_split="even")
-    most = 60 if base.batch_split == "even" else 10  # shares of a batch take long to balance
+    if base.batch_split == "balanced":  # which takes long
+        most //= 6
     base = dataclasses.replace(
         base, cluster=cluster, model=model, workload=load, name=f"requests {seed}"
     )
@@ -219,9 +224,9 @@ def smaller(problem, most):
             problem = dataclasses.replace(problem, max_gpus_per_stage=size)
 
 
-def asked(seed):
+def asked(seed, most=60):
     """The problem with limits that bind, and the truth."""
-    problem, batches, pools = drawn(seed)
+    problem, batches, pools = drawn(seed, most)
     rng = np.random.default_rng([40, seed])
     phases = ("prefill", "decode") if pools else (problem.workload.phase,)
     truth = Truth(problem, batches, phases)
@@ -280,3 +285,174 @@ def check_valid(problem, found, limits):
 def test_equal_to_every_deployment(seed):
     """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""
     compare(seed)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_definition_finds_the_same(seed):
+    """The front's plain search, and the engine's few looks at the numbers in flight."""
+    problem, batches, _, limits, truth, every = asked(seed, most=12)
+    known = Limits(**limits)
+    most = truth.best(every, known)
+    found = best_deployment(problem, known, batches, truth.phases)
+    assert (found is None) == (most is None)
+    if most is None:
+        return
+    assert found.requests_per_s == pytest.approx(most, rel=1e-9)
+    cheap = best_deployment(problem, known, batches, truth.phases, 0.7 * most)
+    assert cheap.usd_per_hour == pytest.approx(truth.best(every, known, 0.7 * most), rel=1e-9)
+    for phase, placement, served in found.pipelines:
+        for batch in batches:
+            own = for_phase(problem, phase, batch)
+            plain, fast = (f(own, placement, known) for f in (best_service, timing.best_service))
+            assert (plain is None) == (fast is None)
+            if plain is not None:
+                assert fast.requests_per_s == pytest.approx(plain.requests_per_s, rel=1e-12)
+        assert served.keeps(known)
+
+
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_simulator_finds_the_same_times(seed):
+    """TPOT between two tokens of one sequence, and the traversal in TTFT, action by action."""
+    problem, batches, pools, limits, _, _ = asked(seed)
+    options = limits if limits or pools else {"ttft_ms": 1e12}
+    found = pl.deploy(problem, batches=batches, pools=pools, **options)
+    for pipeline in found.pipelines:
+        load, placement = pipeline.workload, pipeline.placement
+        number, served = load.in_flight, pipeline.service
+        for at in ("mean", "last") if load.phase != "prefill" else (None,):
+            own = dataclasses.replace(problem, workload=dataclasses.replace(load, timed_at=at))
+            evaluation = pl.evaluate(own, placement)
+            costs, leaving = lane_costs(evaluation, load.tokens, "test")
+            if len(placement) > 1 and load.phase != "prefill":
+                first, last = placement.stages[0].gpus, placement.stages[-1].gpus
+                truth = Truth(problem, [], [])
+                size = 4 * load.batch_size / 1e9
+                leaving += max(truth.sent(load, size, i, j) for i in last for j in first)
+            shown = simulate_in_flight(costs, 6 * number, number, leaving)
+            lanes = shown.schedule.ranks
+            ends = shown.end.reshape(lanes, 6 * number)
+            if at is not None:
+                tpot = served.tpot_s if at == "mean" else served.last_tpot_s
+                assert ends[-1, 5 * number] - ends[-1, 4 * number] == pytest.approx(tpot, rel=1e-9)
+            if load.phase == "mixed" and at == "mean":
+                passes = math.ceil(load.output_tokens / load.batch_size)
+                whole = evaluation.seconds_per_pass
+                assert served.ttft_s == pytest.approx(passes * served.tpot_s + whole, rel=1e-9)
+            if load.phase == "prefill":
+                waits = [*np.atleast_1d(costs.arrays(lanes, None)["comm"])[::2], leaving]
+                done = ends[::2, 0] + waits[: len(placement)]
+                assert served.ttft_s >= done[-1] * (1 - 1e-9)
+                each = 2 * problem.model.kv_heads * problem.model.head_dim * 2
+                arrivals = []
+                for stage, end in zip(placement.stages, done, strict=True):
+                    size = load.batch_size * load.sequence_length * len(stage.layers) * each / 1e9
+                    ways = [
+                        (i, j) for i in stage.gpus for j in range(len(problem.cluster)) if i != j
+                    ]
+                    sent = (Truth(problem, [], []).sent(load, size, *way) for way in ways)
+                    arrivals.append(end + max(sent, default=0.0))
+                assert served.ttft_s == pytest.approx(max(arrivals), rel=1e-9)
+
+
+def llama(model="Llama-3-8B", counts=(1, 2), latency_ms=0.0, **load):
+    memory = {"A100-SXM-40": 40.0, "L4": 24.0}
+    price = {"A100-SXM-40": 1.5, "L4": 0.7}
+    counts = dict(zip(memory, counts, strict=True))
+    cluster = pl.Cluster.from_counts(counts, memory, 12.5, price, latency_ms)
+    load = pl.Workload(
+        **{"sequence_length": 2000, "batch_size": 8, "phase": "mixed", "output_tokens": 200} | load
+    )
+    return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="requests")
+
+
+def test_what_prevents_a_limit_is_named_with_what_helps():
+    short = pl.deploy(llama(), tpot_ms=5)
+    assert short.status == "infeasible"
+    for said in ("TPOT of", "above the limit of 5", "on 1 × A100-SXM-40", "fewer bits"):
+        assert said in short.reason
+    ms = float(short.reason.rpartition("a limit of ")[2].split()[0])
+    assert pl.deploy(llama(), tpot_ms=1.001 * ms).status == "optimal"  # what helps does help
+    far = pl.deploy(llama("Qwen2.5-32B", (0, 4), latency_ms=400), tpot_ms=200, batches=[1])
+    assert "takes 400" in far.reason
+    assert "a link that is faster or has less latency" in far.reason
+    prompts = pl.deploy(llama(), ttft_ms=50, batches=[1, 2])
+    assert "a prompt takes 100 passes" in prompts.reason
+    many = pl.deploy(llama(), requests_per_s=1000, tpot_ms=50)
+    assert many.status == "infeasible"
+    assert "requests/s" in many.reason
+    one = pl.deploy(llama(counts=(1, 0)), pools=True)
+    assert one.status == "infeasible"
+
+
+def test_a_limit_costs_requests_and_is_kept():
+    sizes = [2, 8, 32]
+    free, tight = (pl.deploy(llama(), tpot_ms=ms, batches=sizes) for ms in (1000, 20))
+    assert free.status == tight.status == "optimal"
+    assert free.requests_per_s > 1.2 * tight.requests_per_s
+    assert (tight.to_frame()["last_tpot_ms"] <= 20).all()
+    assert (tight.to_frame()["tpot_ms"] < tight.to_frame()["last_tpot_ms"]).all()
+    assert "requests/s (TPOT up to" in tight.sentence
+    assert "within these limits" in tight.sentence
+
+
+def test_pools_serve_what_the_smaller_of_them_serves(tmp_path):
+    found = pl.deploy(llama(), tpot_ms=50, pools=True, batches=[4, 16])
+    frame = found.to_frame()
+    each = frame.groupby("phase").apply(
+        lambda own: (own["pipelines"] * own["requests_per_s"]).sum()
+    )
+    assert set(each.index) == {"prefill", "decode"}
+    assert found.requests_per_s == pytest.approx(each.min())
+    document = json.loads(pl.save(found, tmp_path / "plan.json").read_text(encoding="utf-8"))
+    assert document["requests_per_s"] == found.requests_per_s
+    assert document["tpot_ms"] == 50
+    assert document["ttft_ms"] is None
+    assert {p["phase"] for p in document["pipelines"]} == {"prefill", "decode"}
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "message"),
+    [
+        ({}, {"tpot_ms": -1}, "tpot_ms"),
+        ({}, {"ttft_ms": 0}, "ttft_ms"),
+        ({}, {"requests_per_s": "many"}, "requests_per_s"),
+        ({}, {"requests_per_s": 1, "at_least": 5}, "at_least"),
+        ({}, {"pools": 1}, "pools"),
+        ({"phase": "decode", "output_tokens": None}, {"tpot_ms": 50}, "output_tokens"),
+    ],
+)
+def test_what_does_not_fit_is_refused(change, options, message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
+        pl.deploy(llama(**change), **options)
+
+
+def test_an_early_end_keeps_what_is_valid():
+    for limit in ({"time_limit": 0.0}, {"time_limit": 0.3}):
+        found = pl.deploy(llama(counts=(4, 8)), tpot_ms=50, pools=True, **limit)
+        assert (found.stopped_by is None) == (found.status == "optimal")
+        check_valid(found.problem, found, Limits(tpot_ms=50))
+
+
+def test_what_limits_cost_is_a_curve():
+    """Dollars against requests/s within limits, and TPOT against requests/s; each point is what `deploy` finds."""
+    known = {"batches": [4, 16], "tpot_ms": 50, "ttft_ms": 4000}
+    curve = pl.trade_off(llama(), "usd_per_hour", deployments=True, **known)
+    rates = [point.requests_per_s for point in curve.points]
+    dollars_ = [point.usd_per_hour for point in curve.points]
+    assert len(rates) > 1
+    assert rates == sorted(rates, reverse=True)
+    assert dollars_ == sorted(dollars_, reverse=True)
+    one = pl.deploy(llama(), requests_per_s=rates[1], **known)
+    assert one.usd_per_hour == pytest.approx(dollars_[1])
+    assert "requests/s" in pl.plot(curve).layout.title.text
+    curve = pl.trade_off(llama(), "tpot_ms", deployments=True, batches=[4, 16])
+    frame = curve.to_frame()
+    assert len(frame) > 1
+    assert frame["tpot_ms"].is_monotonic_decreasing
+    assert frame["requests_per_s"].is_monotonic_decreasing
+    assert frame["proven"].all()
+    assert "lowest-TPOT" in pl.plot(curve).layout.title.text
+    with pytest.raises(pl.errors.InvalidValue, match="for requests"):
+        pl.trade_off(llama(), "gpus", deployments=True, tpot_ms=50)

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import MinLen
+from annotated_types import Gt, MinLen
 from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
@@ -50,6 +50,7 @@ from pipelab.fields import (
     Flag,
     NotNegative,
     Positive,
+    Real,
     checked_arguments,
     described,
     given,
@@ -64,12 +65,13 @@ _FAR = 0.2  # open: what is known is no good deployment yet
 _SECONDS_ALONE = 10.0  # for the best single pipeline
 _BATCHES = tuple(2**i for i in range(9))  # where requests are served
 
-_Batches = Annotated[
+Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
     BeforeValidator(lambda sizes: tuple(sizes) if is_list(sizes) else sizes),
     described("batch sizes, such as [4, 8, 16]"),
 ]
-_Limit = Annotated[Positive | None, described("milliseconds, above 0, or None")]
+Milliseconds = Annotated[Annotated[Real, Gt(0)] | None, described("milliseconds, above 0, or None")]
+Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
 
 
 @checked_arguments
@@ -77,11 +79,11 @@ def deploy(
     problem: choice.AskedProblem,
     at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
     *,
-    batches: _Batches = None,
+    batches: Batches = None,
     requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
-    ttft_ms: _Limit = None,
-    tpot_ms: _Limit = None,
-    waiting_ms: Annotated[NotNegative, described("milliseconds, at least 0")] = 0.0,
+    ttft_ms: Milliseconds = None,
+    tpot_ms: Milliseconds = None,
+    waiting_ms: Waiting = 0.0,
     pools: Flag = False,
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
@@ -111,7 +113,7 @@ def deploy(
         To be served for the fewest dollars per hour.
     ttft_ms, tpot_ms : float, optional
         Limits on the time to the first token and on that from one token to the next, in ms
-        (`pipelab.requests`). TPOT is limited at the last token of an answer too.
+        (`pipelab.requests`). TPOT is limited at the last token of an answer too. `math.inf` is no limit.
     waiting_ms : float
         How long a request waits before its first pass, counted in the time to the first token.
     pools : bool
@@ -215,8 +217,7 @@ def _refuse_requests(problem: Problem, at_least: float, pools: bool) -> None:
 
 def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: Any) -> Deployment:
     """The same with another problem and rate of requests."""
-    options |= {name: None if ms == math.inf else ms for name, ms in limits._asdict().items()}
-    return deploy(problem, requests_per_s=load or None, **options)
+    return deploy(problem, requests_per_s=load or None, **limits._asdict(), **options)
 
 
 def _host_by_host(

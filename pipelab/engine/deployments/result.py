@@ -209,18 +209,25 @@ class Deployment(PlanAnswer):
         return f"{text}, not proven best{self._why}{far}." + self._remark
 
     @property
+    def slowest(self) -> Limits | None:
+        """The longest times that any pipeline takes, as limits that it would just keep; None without requests.
+
+        0 where no pipeline has a phase with such a time.
+        """
+        limits, served = self.limits, [p.service for p in self.pipelines if p.service]
+        if limits is None or not served:
+            return None
+        tpot_ms = 1000 * max(max(s.tpot_s, s.last_tpot_s) for s in served)
+        return Limits(max(s.ttft_ms(limits) for s in served), tpot_ms, limits.waiting_ms)
+
+    @property
     def _promise(self) -> str:
         """Requests/s, and the longest times of any pipeline."""
-        limits, served = given(self.limits), [given(p.service) for p in self.pipelines]
-        times = {
-            "TPOT": (max(max(s.tpot_s, s.last_tpot_s) for s in served), 0.0, limits.tpot_ms),
-            "TTFT": (max(s.ttft_s for s in served), limits.waiting_ms, limits.ttft_ms),
-        }
+        limits, slowest = given(self.limits), given(self.slowest)
         said = [
-            f"{name} up to {1000 * seconds + waiting:.4g} ms"
-            + (f" of {limit:.4g}" if limit < math.inf else "")
-            for name, (seconds, waiting, limit) in times.items()
-            if seconds
+            f"{name} up to {ms:.4g} ms" + (f" of {limit:.4g}" if limit < math.inf else "")
+            for name, ms, limit in zip(("TTFT", "TPOT"), slowest, limits, strict=False)
+            if ms
         ]
         return f"{number(given(self.requests_per_s))} requests/s ({', '.join(said)})"
 

@@ -6,10 +6,11 @@ method). Where there are too many mixes for that, the cheapest deployments for l
 points of the curve, each with its own proof or gap, and there may be others between them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from threading import Event
+from typing import Any
 
 import numpy as np
 
@@ -33,6 +34,7 @@ from pipelab.problem import Problem
 
 _MOST_MIXES = 50_000  # of which every pipeline is listed
 _STEPS = 12
+_TPOT_STEP = 0.7
 _SHARE = 1 - 1e-9  # of the greatest throughput, as a load
 
 
@@ -133,18 +135,75 @@ def _in_steps(
 ) -> None:
     """The cheapest deployments for loads in even steps; never known to be all."""
 
+    def find(load: float, **ends: Any) -> Deployment:
+        return deploy(problem, load, **ends)
+
+    _loads(find, deadline, stop, tell)
+
+
+def _loads(
+    find: Callable[..., Deployment],
+    deadline: Deadline,
+    stop: Event | None,
+    tell: Callable[[Deployment], None],
+) -> None:
+    """See `_in_steps`; `find` finds the best deployment for a load, 0 for the most."""
+
     def left(parts: int) -> float | None:
         return deadline.left / parts if deadline.limited else None
 
-    most = deploy(problem, time_limit=left(_STEPS + 1), stop=stop)
+    most = find(0.0, time_limit=left(_STEPS + 1), stop=stop)
     least = np.inf
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
-        load = given(most.throughput) * _SHARE * step / _STEPS
-        found = deploy(problem, load, time_limit=left(step), stop=stop)
+        load = given(most.value) * _SHARE * step / _STEPS
+        found = find(load, time_limit=left(step), stop=stop)
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
             least = given(found.value)
             tell(found)
+
+
+def requests_against(
+    problem: Problem,
+    against: str,
+    asked: Mapping[str, Any],
+    deadline: Deadline,
+    stop: Event | None,
+    on_point: Callable | None,
+) -> tuple[Deployment, ...]:
+    """Deployments for requests, those that serve most first, each with its own proof or gap; others may lie between.
+
+    Parameters
+    ----------
+    against : {"usd_per_hour", "tpot_ms"}
+        The cheapest for rates in even steps; or the most under limits on TPOT, each a step below what the last
+        one has.
+    asked : mapping
+        Limits, pools and batches of `deploy`.
+    """
+    points: list[Deployment] = []
+
+    def tell(point: Deployment) -> None:
+        points.append(point)
+        if on_point is not None:
+            on_point(point)
+
+    if against == "usd_per_hour":
+
+        def find(load: float, **ends: Any) -> Deployment:
+            return deploy(problem, requests_per_s=load or None, **asked, **ends)
+
+        _loads(find, deadline, stop, tell)
+        return tuple(points)
+    limit = asked.get("tpot_ms") or np.inf
+    for step in range(_STEPS, 0, -1):
+        seconds = deadline.left / step if deadline.limited else None
+        found = deploy(problem, **{**asked, "tpot_ms": limit}, time_limit=seconds, stop=stop)
+        if not found.pipelines or deadline.called_off:
+            break
+        tell(found)
+        limit = given(found.slowest).tpot_ms * _TPOT_STEP
+    return tuple(points)

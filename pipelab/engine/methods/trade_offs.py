@@ -9,8 +9,9 @@ from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.deployments.trade_off import deployments_against
+from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _AGAINST = {"gpus": "gpus", "usd_per_hour": "price"}
+_TPOT = "tpot_ms"
 _LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
@@ -37,7 +39,7 @@ class TradeOff:
 
     Attributes
     ----------
-    against : "gpus", "usd_per_hour", "usd_per_million_tokens" or "seconds_per_pass"
+    against : "gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass" or "tpot_ms"
     points : tuple of Result, or of Deployment
         Fastest first. One with status "optimal" is proven: nothing as cheap is faster, nothing as
         fast is cheaper. One with "feasible" (against seconds or dollars per token) was found, and
@@ -87,7 +89,10 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
             "proven": r.status == "optimal",
             "placement": str(placement),
         }
-    return {
+    served = {} if point.slowest is None else {"requests_per_s": point.requests_per_s}
+    if point.slowest is not None:
+        served |= {"tpot_ms": point.slowest.tpot_ms, "ttft_ms": point.slowest.ttft_ms}
+    return served | {
         "gpus": sum(len(replica.gpus) for p in point.pipelines for replica in p.replicas),
         "usd_per_hour": point.usd_per_hour,
         "throughput_tokens_per_s": point.throughput,
@@ -112,6 +117,11 @@ def trade_off(
     against: str = "gpus",
     *,
     deployments: Flag = False,
+    batches: Batches = None,
+    ttft_ms: Milliseconds = None,
+    tpot_ms: Milliseconds = None,
+    waiting_ms: Waiting = 0.0,
+    pools: Flag = False,
     time_limit: choice.TimeLimit = None,
     stop: choice.Stop = None,
     on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
@@ -127,10 +137,13 @@ def trade_off(
     ----------
     problem : Problem
         What is to be placed on what.
-    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"}
+    against : {"gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass", "tpot_ms"}
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
+    batches, ttft_ms, tpot_ms, waiting_ms, pools
+        Of deployments that serve requests (`pl.deploy`): requests/s against dollars per hour within the
+        limits, or against TPOT. `math.inf` is no limit, and counts requests.
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
@@ -158,8 +171,9 @@ def trade_off(
     Notes
     -----
     Of deployments on small clusters (50,000 mixes of GPUs) every point is proven at once. On larger
-    ones the points are the cheapest deployments for 12 loads, each proven or with its gap, and
-    `complete` is False, as there may be others between them.
+    ones, and of those that serve requests, the points are the cheapest deployments for 12 loads, each proven
+    or with its gap, and `complete` is False, as there may be others between them. Against "tpot_ms" every point
+    is the most requests/s within a limit, 0.7 times what the one before takes.
 
     Examples
     --------
@@ -168,12 +182,16 @@ def trade_off(
     >>> [(len(p.placement.gpus), round(p.throughput, 3)) for p in curve.points]
     [(4, 345.494), (2, 301.784), (1, 217.52)]
     """
-    if not isinstance(against, str) or against not in (*_AGAINST, *_LEAST):
-        raise UnknownName(
-            f"there is no against={shown(against)}; {nearest(against, (*_AGAINST, *_LEAST))}"
-        )
+    known = (*_AGAINST, *_LEAST, _TPOT)
+    if not isinstance(against, str) or against not in known:
+        raise UnknownName(f"there is no against={shown(against)}; {nearest(against, known)}")
     refuse_training(problem, "trade_off")
-    if deployments and against not in _AGAINST:
+    asked = {"ttft_ms": ttft_ms, "tpot_ms": tpot_ms, "waiting_ms": waiting_ms, "pools": pools}
+    requests = against == _TPOT or any(asked.values())
+    if requests and (not deployments or against not in ("usd_per_hour", _TPOT)):
+        expected = "expected deployments=True and against='usd_per_hour' or 'tpot_ms', for requests"
+        raise InvalidValue("trade_off", [("against", against, expected)])
+    if not requests and deployments and against not in _AGAINST:
         expected = f"expected {' or '.join(map(repr, _AGAINST))} where points are deployments"
         raise InvalidValue("trade_off", [("against", against, expected)])
     if against == "seconds_per_pass" and len(problem.cluster) > 1:
@@ -181,6 +199,10 @@ def trade_off(
     if against.startswith("usd"):
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
+        if requests:
+            asked["batches"] = batches
+            served = requests_against(problem, against, asked, deadline, stop, on_point)
+            return TradeOff(problem, against, served, False, deadline.spent)
         if deployments:
             several, complete = deployments_against(problem, against, deadline, stop, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
