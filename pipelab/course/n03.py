@@ -245,11 +245,6 @@ def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
     tuple of callable
         Times and neighbours, memory with head and embedding, and places against rings.
 
-    Returns
-    -------
-    tuple of function
-        Each adds the rows of one family to a SCIP model.
-
     Examples
     --------
     >>> from pipelab.course import three_sites
