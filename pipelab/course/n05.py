@@ -143,7 +143,8 @@ def ask_joint(
     *families : callable
         Each gets the model of SCIP, to which it adds its rows, the variables and the data. Variables: `z`
         of every allocation, `e` of every connection, and `t`, the rate. Data: `allocations` and
-        `connections`, as `pipelab.candidates` lists them; `blocks` and `gpus`, their ids.
+        `connections`, as `pipelab.candidates` lists them; `blocks` and `gpus`, their ids; `M`, the
+        highest rate of an allocation.
     relaxed : bool
         Whether fractions are allowed.
 
@@ -167,6 +168,7 @@ def ask_joint(
         connections=list_connections(problem, allocations),
         blocks=range(problem.model.layers),
         gpus=range(len(problem.cluster)),
+        M=max(a.rate for a in allocations),
     )
     scip, kind = Program(), "C" if relaxed else "B"
     variables = SimpleNamespace(
@@ -654,15 +656,14 @@ def _claim(mine: Callable[..., Any], case: Case) -> float:
     """What the program claims with the reader's rows in it: for links, or where there are prices, for those."""
 
     def rows(scip: Any, v: Any, d: Any) -> None:
-        top = max(a.rate for a in d.allocations)
         for block in d.blocks:
             scip.addCons(sum(v.z[i] for i, a in enumerate(d.allocations) if block in a.layers) == 1)
         for gpu in d.gpus:
             scip.addCons(sum(v.z[i] for i, a in enumerate(d.allocations) if gpu in a.gpus) <= 1)
         for i, a in enumerate(d.allocations):
-            scip.addCons(v.t <= a.rate * v.z[i] + top * (1 - v.z[i]))
+            scip.addCons(v.t <= a.rate * v.z[i] + d.M * (1 - v.z[i]))
         for i, c in enumerate(d.connections):
-            scip.addCons(v.t <= min(c.rate, top) * v.e[i] + top * (1 - v.e[i]))
+            scip.addCons(v.t <= min(c.rate, d.M) * v.e[i] + d.M * (1 - v.e[i]))
             if case.price:
                 scip.addCons(v.e[i] >= v.z[c.sender] + v.z[c.receiver] - 1)
         if case.price:
