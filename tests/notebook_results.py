@@ -330,6 +330,13 @@ RESULTS = {
         " ('T4', 2, 'decode of 2: t4', ' 1000 tokens: t4'))"
         " for ms in [pl.hardware.against_measured().set_index('what')['measured']]] == [6, 13, 11]",
         "'throughput_tokens_per_s' in saved.read_text()",
+        # a pass without prompts is one of decode by the kit, and one prompt alone a prefill
+        "isclose(pass_seconds(0, 4), 32 * (roof.layer_times(small, pl.Workload(2048, 4, 'decode'), a100)['layer']),"
+        " rel_tol=0.07) and isclose(pass_seconds(2048, 0), 32 * of_prompt['layer'], rel_tol=0.04)",
+        # earlier and with longer waits for continuous batching, with short ones in chunks
+        "three_ways[2].seconds < three_ways[1].seconds < 0.8 * three_ways[0].seconds",
+        "[round(1000 * way.longest_wait) for way in three_ways] == [13, 151, 21]",
+        "three_ways[2].longest_wait < pass_seconds(256, 0) + pass_seconds(0, 3)",
     ],
     "solutions/10_from_placement_to_timeline.ipynb": [
         "'right' in str(course.check('10.1', in_flight)) and 'right' in str(course.check('10.2', answer_seconds))",
@@ -742,12 +749,13 @@ FIGURES = {
     ),
     "10_from_placement_to_timeline.ipynb": (
         [
-            " set the pace: ",
-            "24 microbatches in flight: 905.6 tokens/s",
+            "What a microbatch takes in each sort of stage",
+            "Rate and latency of so many microbatches in flight",
             " tokens/s once the pipeline is full",
             " set the pace: ",
             " more tokens/s than the lowest-latency",
             " the pace: ",
+            "Eight requests, four places, three ways to form batches",
             "tokens/s once the pipeline is full",
             "microbatches in flight reach",
         ],

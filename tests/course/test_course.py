@@ -23,9 +23,6 @@ from pipelab.files.paths import notebooks_dir
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 
-# These count minutes as slow readers need them, and fold the code of their takeaways.
-SLOW = {"08", "11", "12", "15", "17"}
-
 # Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
 HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
 
@@ -146,18 +143,7 @@ def test_a_function_that_answers_an_exercise_is_written_once(path):
     assert [text for _, _, text in make_solutions.differing(path)] == []
 
 
-FOLDED = {
-    "00",
-    "01",
-    "02",
-    "03",
-    "04",
-    "05",
-    "06",
-    "13",
-    "14",
-    *SLOW,
-}  # notebooks with folded takeaways
+FOLDED = {f"{n:02}" for n in range(18)} - {"07", "09"}  # with folded takeaways
 
 
 @pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
@@ -179,7 +165,7 @@ EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 
 # Words and lines of code a minute, the minutes for a function to write, and the most of a notebook.
 PACE = dict.fromkeys((path.name[:2] for path in COURSE), (200, 18, 4, 35))
-PACE |= dict.fromkeys(SLOW, (130, 8, 4, 60)) | dict.fromkeys(FOLDED - SLOW, (130, 8, 8, 60))
+PACE |= dict.fromkeys(FOLDED, (130, 8, 8, 60))
 
 
 def _minutes(path):
@@ -209,9 +195,10 @@ def _minutes(path):
             seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
             lines = re.findall(r"^(?!from |import |guess_).*\S", text, re.M)
             minutes += (function if long else 4 * bool(asked)) + guess / 2 + seen
-            if cell.metadata.get("jupyter", {}).get("source_hidden") and not guess:
+            folded = cell.metadata.get("jupyter", {}).get("source_hidden")
+            if folded and "Markdown(f" in text:
                 minutes += len(text.split()) / words_a_minute
-            elif not asked and not guess:
+            elif not asked and not folded:
                 minutes += len(lines) / lines_a_minute
     return minutes
 
