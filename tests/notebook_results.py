@@ -709,14 +709,14 @@ FIGURES = {
     "07_pipeline_schedules.ipynb": (
         [
             "GPipe: 75.0% of all ranks' time is idle",
-            "GPipe: 27.3% of all ranks' time is idle",
-            "1F1B ends at 33, as GPipe does",
+            "GPipe: four ranks, eight microbatches",
+            "1F1B: four ranks, eight microbatches",
             "GPipe: every rank holds 8 microbatches at its peak",
             "1F1B never holds more than 4 of 8 microbatches, its last rank 1",
             "Two chunks per rank: 28.5 instead of 33",
-            "With GPipe any rank may be the slow one; 1F1B ends 6 earlier if it is the first, not the last",
+            "When a step ends if one stage is twice as slow, by its place",
             "1F1B, rank 0 slow ends at 51, 11% before 1F1B, rank 3 slow",
-            "when they take as long as a forward, 1F1B ends 10 after GPipe",
+            "When GPipe and 1F1B end, by the time of a message",
             "Messages of 0.5 take 1F1B from 33 to 41",
             "Interleaved1F1B ends 4.5 before GPipe while messages are free, and 7 after it at 1",
             "1F1B and GPipe end at 33",
@@ -741,8 +741,8 @@ FIGURES = {
         [
             "Computing overtakes reading at ",
             "Ridge points at 178 (A100-SXM-40), 190 (L4), 96 (T4) FLOPs per byte",
-            "Predicted times: median error ",
-            "In 3 of 8 cases another plan is better, by up to 5.6%",
+            "Predicted against measured: every published time",
+            "The plan of 00, if one type or all are 10% off",
             "",  # as the controls stand at first
         ],
         None,
