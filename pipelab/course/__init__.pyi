@@ -38,7 +38,8 @@ from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
 from .n06 import plot_prices as plot_prices, plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
-from .n10 import plot_stage_groups as plot_stage_groups
+from .n10 import plot_batches as plot_batches, plot_stage_groups as plot_stage_groups
+from .n10 import serve as serve
 from .n12 import plot_training_memory as plot_training_memory
 from .n12 import training_conclusions as training_conclusions, training_errors as training_errors
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts

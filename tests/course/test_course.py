@@ -23,9 +23,6 @@ from pipelab.files.paths import notebooks_dir
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 
-# These count minutes as slow readers need them, and fold the code of their takeaways.
-SLOW = {"08", "11", "12", "15", "17"}
-
 # Every notebook has these, in this order; 00 puts "Where to go" between the last ones.
 HEADINGS = ["Change it", "Where it fails", "Exercises", "Takeaways", "Sources"]
 
@@ -146,20 +143,6 @@ def test_a_function_that_answers_an_exercise_is_written_once(path):
     assert [text for _, _, text in make_solutions.differing(path)] == []
 
 
-FOLDED = {
-    "00",
-    "01",
-    "02",
-    "03",
-    "04",
-    "05",
-    "06",
-    "13",
-    "14",
-    *SLOW,
-}  # notebooks with folded takeaways
-
-
 @pytest.mark.parametrize("path", [*COURSE, *notebooks_dir().glob("solutions/*.ipynb")], ids=_name)
 def test_what_a_reader_should_open_first_is_folded(path):
     """Predictions, and takeaways, which should show what they come to and not how it is written."""
@@ -168,7 +151,7 @@ def test_what_a_reader_should_open_first_is_folded(path):
         takeaways |= cell.source.startswith("## Takeaways")
         folded = bool(cell.metadata.get("jupyter", {}).get("source_hidden"))
         if cell.cell_type == "code" and takeaways:
-            assert folded or path.name[:2] not in FOLDED, cell.source
+            assert folded, cell.source
         elif cell.cell_type == "code":
             assert folded or "course.guess(" not in cell.source, cell.source
 
@@ -178,18 +161,16 @@ FIGURE = re.compile(r"pl\.plot\(|course\.plot_")
 EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 
 # Words and lines of code a minute, the minutes for a function to write, and the most of a notebook.
-PACE = dict.fromkeys((path.name[:2] for path in COURSE), (200, 18, 4, 35))
-PACE |= dict.fromkeys(SLOW, (130, 8, 4, 60)) | dict.fromkeys(FOLDED - SLOW, (130, 8, 8, 60))
+WORDS, LINES, WRITTEN, MOST = 130, 8, 8, 60
 
 
 def _minutes(path):
     """Of a newcomer who reads, looks at and tries everything but what is optional.
 
-    Words, lines of code without imports, and exercises with a function by `PACE`; half a minute for a
+    Words, lines of code without imports, and exercises with a function as above; half a minute for a
     figure, a formula or a prediction, one for a widget, four for any other exercise. The takeaways'
     code is folded, so their words count.
     """
-    words_a_minute, lines_a_minute, function, _ = PACE[path.name[:2]]
     minutes, optional, spare = 0.0, False, False  # spare: of an exercise, optional
     for cell in nbformat.read(path, as_version=4).cells:
         text = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.S)
@@ -202,17 +183,18 @@ def _minutes(path):
                     spare = bool(exercise[1])
                 formulas = part.count("$$") // 2
                 words = len(re.sub(r"\$\$.*?\$\$", "", part, flags=re.S).split())
-                minutes += (not optional and not spare) * (words / words_a_minute + formulas / 2)
+                minutes += (not optional and not spare) * (words / WORDS + formulas / 2)
         elif not optional and not spare:
             asked, guess = re.search(r'course\.check\("(.*?)"', text), "course.guess(" in text
             long = asked and isinstance(EXERCISES[asked[1]], Function)
             seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
             lines = re.findall(r"^(?!from |import |guess_).*\S", text, re.M)
-            minutes += (function if long else 4 * bool(asked)) + guess / 2 + seen
-            if cell.metadata.get("jupyter", {}).get("source_hidden") and not guess:
-                minutes += len(text.split()) / words_a_minute
-            elif not asked and not guess:
-                minutes += len(lines) / lines_a_minute
+            minutes += (WRITTEN if long else 4 * bool(asked)) + guess / 2 + seen
+            folded = cell.metadata.get("jupyter", {}).get("source_hidden")
+            if folded and "Markdown(f" in text:
+                minutes += len(text.split()) / WORDS
+            elif not asked and not folded:
+                minutes += len(lines) / LINES
     return minutes
 
 
@@ -233,7 +215,7 @@ def test_every_prediction_has_a_cell_of_its_own_to_type_into(path):
 def test_a_notebook_takes_the_minutes_that_it_says_and_not_too_many(path):
     """The head may say a little more, for exercises are not all done in four minutes."""
     said = int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1])
-    assert said - 10 < _minutes(path) <= said <= PACE[path.name[:2]][-1]
+    assert said - 10 < _minutes(path) <= said <= MOST
 
 
 # the glossary
