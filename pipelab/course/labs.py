@@ -191,8 +191,10 @@ class Lab(Function):
         return Try(given, answer, wrong, value, self.baseline(given), self.best(given))
 
     def _points(self, tries: list[Try]) -> tuple[float, str]:
-        points = mean(each.share for each in tries)
         there = sum(each.share == 1 for each in tries)
+        points = round(mean(each.share for each in tries), 2)
+        if there < len(tries):
+            points = min(points, 0.99)
         all_of = (
             f"{points:.2f} of 1 point; the full share on {there} of {counted(len(tries), 'input')}"
         )
