@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
 from pipelab.display import counted, table
-from pipelab.errors import PipelabError
+from pipelab.errors import NotApplicable, PipelabError
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -173,7 +173,10 @@ class Lab(Function):
         """Say the same as `grade`, with a table of all inputs and a figure of the worst."""
         if not callable(mine):
             return Seen.of(False, self.no_function(mine))
-        tries = self.tries(mine)
+        try:
+            tries = self.tries(mine)
+        except NotApplicable as error:  # the best cannot be computed here
+            return Seen("not attempted yet", f"cannot be checked here. {error}")
         points, says = self._points(tries)
         kind = "right" if points == 1 else "partly" if points else "not yet"
         worst = min(tries, key=lambda each: each.share)
