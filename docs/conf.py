@@ -1,4 +1,4 @@
-"""Settings of the site: `sphinx-build -W -c docs . FOLDER`, in a clone with the extras `lab` and `docs`.
+"""Settings of the site: `sphinx-build -W -c docs . FOLDER`, in a clone with the extras `lab`, `docs` and `schedules`.
 
 Sphinx reads the pages of the repository where they are, so that links between them are the same here,
 on GitHub and in JupyterLab. What is made for the site is in `pages.py` beside this file. Nothing in

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Rows = Sequence[Sequence[str]]
 
 _SECONDS = 20.0  # for a proof; most take a tenth of a second
-_WORTH_IT = 0.96  # the optimum is at most this share of the baseline
+_WORTH_IT = 0.96  # a rule that is hardly longer takes at most this share of the baseline
 
 
 def _stages(chance: random.Random) -> Given | None:
@@ -38,9 +38,8 @@ def _stages(chance: random.Random) -> Given | None:
         room=room,
         microbatches=chance.randint(6, 10),
     )
-    proven = _proven(given)
-    worth_it = proven.status == "optimal" and _best(given) <= _WORTH_IT * _baseline(given)
-    return given if worth_it else None
+    end = _run(given, _first_ready(given)).makespan
+    return given if end <= _WORTH_IT * _baseline(given) else None
 
 
 def _costs(given: Given) -> StageCosts:
@@ -69,14 +68,55 @@ def _halves(action: str) -> list[str]:
     return [action] if action[0] == "F" else [f"I{action[1:]}", f"W{action[1:]}"]
 
 
+def _first_ready(given: Given) -> list[list[str]]:
+    """Let the action that can start first go first: of several I, then F, then W.
+
+    It shows, without any solver, that there is something to gain over the baseline.
+    """
+    ranks = range(len(given.forward))
+    takes = {"I": given.back, "F": given.forward, "W": given.weight}
+    done: dict[tuple[str, int, int], int] = {}
+    rows: list[list[str]] = [[] for _ in ranks]
+    clock = [0] * len(ranks)
+
+    def count(kind: str, rank: int) -> int:
+        return sum(action[0] == kind for action in rows[rank])
+
+    def ready(kind: str, rank: int) -> int | None:
+        """When the next action of a kind can start; None where it is not known yet, or does not fit."""
+        i = count(kind, rank)
+        if kind == "F":
+            back, weight = count("I", rank), count("W", rank)
+            if i - back + given.kept * (back - weight) + 1 > given.room[rank]:
+                return None
+            return 0 if rank == 0 else done.get(("F", rank - 1, i))
+        if kind == "I":
+            if i == count("F", rank):
+                return None
+            return done.get(("F", rank, i) if rank == ranks[-1] else ("I", rank + 1, i))
+        return done.get(("I", rank, i))
+
+    for _ in range(3 * given.microbatches * len(ranks)):
+        start, _, rank, kind = min(
+            (max(at, clock[rank]), urgency, rank, kind)
+            for rank in reversed(ranks)
+            for urgency, kind in enumerate(takes)
+            if count(kind, rank) < given.microbatches and (at := ready(kind, rank)) is not None
+        )
+        i = count(kind, rank)
+        rows[rank].append(f"{kind}{i}")
+        clock[rank] = done[kind, rank, i] = start + takes[kind][rank]
+    return rows
+
+
 @cache
 def _proven(given: Given) -> BestSchedule:
     return best_schedule(_costs(given), given.microbatches, memory=given.room, time_limit=_SECONDS)
 
 
 def _best(given: Given) -> float:
-    """The least makespan, proven."""
-    return cast(float, _proven(given).value)
+    """The least makespan; where its proof takes too long, what no schedule is below."""
+    return cast(float, _proven(given).bound)
 
 
 def _off(given: Given, rows: Any) -> str:

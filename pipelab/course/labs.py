@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
 from pipelab.display import counted, table
-from pipelab.errors import PipelabError
+from pipelab.errors import NotApplicable, PipelabError
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -173,7 +173,10 @@ class Lab(Function):
         """Say the same as `grade`, with a table of all inputs and a figure of the worst."""
         if not callable(mine):
             return Seen.of(False, self.no_function(mine))
-        tries = self.tries(mine)
+        try:
+            tries = self.tries(mine)
+        except NotApplicable as error:  # the best cannot be computed here
+            return Seen("not attempted yet", f"cannot be checked here. {error}")
         points, says = self._points(tries)
         kind = "right" if points == 1 else "partly" if points else "not yet"
         worst = min(tries, key=lambda each: each.share)
@@ -191,8 +194,10 @@ class Lab(Function):
         return Try(given, answer, wrong, value, self.baseline(given), self.best(given))
 
     def _points(self, tries: list[Try]) -> tuple[float, str]:
-        points = mean(each.share for each in tries)
         there = sum(each.share == 1 for each in tries)
+        points = round(mean(each.share for each in tries), 2)
+        if there < len(tries):
+            points = min(points, 0.99)
         all_of = (
             f"{points:.2f} of 1 point; the full share on {there} of {counted(len(tries), 'input')}"
         )

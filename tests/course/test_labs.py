@@ -353,6 +353,21 @@ def test_exact_pricing_ends_at_the_optimum_of_the_master_program():
         assert lab_pricing.bound(given, worse.tolist()) >= bound * (1 - 1e-9)
 
 
+def test_without_or_tools_there_are_problems_and_the_check_says_what_is_missing(monkeypatch):
+    """So that the notebook runs to its end everywhere, and becomes a page."""
+    monkeypatch.setitem(sys.modules, "ortools.sat.python", None)
+    lab_schedule._proven.cache_clear()
+    inputs = lab_schedule.EXERCISES["lab_schedule"].inputs
+    inputs.cache_clear()
+    try:
+        assert len(pl.course.lab_problems("lab_schedule")) == 12
+        said = str(pl.course.check("lab_schedule", _baseline("lab_schedule")))
+        assert said.startswith("exercise lab_schedule: cannot be checked here. best_schedule: ")
+        assert 'pip install "pipelab[schedules]"' in said
+    finally:
+        lab_schedule._proven.cache_clear()
+
+
 @pytest.mark.slow
 def test_the_best_schedule_is_proven_and_the_makespan_the_simulators():
     for given in LABS["lab_schedule"].inputs():
