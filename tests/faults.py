@@ -6,7 +6,7 @@
     python tests/faults.py --map map.json           # then: tests that run the changed line come first
     python tests/faults.py --shows                  # what each fault changes for a user, without any test
 
-Every run works in a copy of the tracked files in a temporary folder; nothing is changed here, and no
+Every run works in one copy of the tracked files in a temporary folder; nothing is changed here, and no
 network is needed. "none" is the id of a run without a fault. Tests that fail without any are noted in
 the map, and left out with it.
 """
@@ -14,6 +14,7 @@ the map, and left out with it.
 import argparse
 import csv
 import hashlib
+import importlib.util
 import json
 import os
 import re
@@ -26,7 +27,7 @@ import time
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,8 @@ from typing import Any
 HERE = Path(__file__).resolve()
 ROOT = HERE.parent.parent
 TABLE = HERE.with_suffix(".toml")
-PYTEST = ["-m", "pytest", "-q", "-n", "0", "-m", "not nightly", "-p", "no:cacheprovider"]
+PYTEST = ["-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", "-m"]
+EVERY, QUICK, SLOW = "not nightly", "not slow and not nightly", "slow and not nightly"
 NO_FAULT = "none"
 FAILED, NO_TESTS, USAGE = 1, 5, 4  # exit statuses of pytest
 NOTES = "FAULTS_NOTES"  # where the plugin below writes what it saw
@@ -53,13 +55,22 @@ class Fault:
     right: str  # what it prints without
     wrong: str  # and with it
 
-    def put_into(self, root: Path) -> None:
-        """Change the file; its text must be there once."""
+    @contextmanager
+    def put_into(self, root: Path) -> Iterator[None]:
+        """Change the file, and change it back; its text must be there once."""
         path = root / self.file
         text = path.read_text(encoding="utf-8")
         if (times := text.count(self.old)) != 1:
             raise SystemExit(f"{self.id}: the old text is {times} times in {self.file}")
-        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+        # Python may take a compiled file for that of another text of the same second and size.
+        compiled = Path(importlib.util.cache_from_source(str(path)))
+        try:
+            compiled.unlink(missing_ok=True)
+            path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+            yield
+        finally:
+            compiled.unlink(missing_ok=True)
+            path.write_text(text, encoding="utf-8")
 
     def lines(self) -> range:
         """The lines of the file here that the text touches, from 1."""
@@ -207,7 +218,7 @@ def make_map(target: Path, tests: Sequence[str], limit: float) -> None:
         settings.write_text(f"[run]\nsource = {root / 'pipelab'}\ndata_file = {data}\n")
         # As a module of its own: what pytest collects under this name is another.
         (root.parent / "faults_notes.py").write_text(HERE.read_text(encoding="utf-8"))
-        arguments = ["-m", "coverage", "run", f"--rcfile={settings}", *PYTEST]
+        arguments = ["-m", "coverage", "run", f"--rcfile={settings}", *PYTEST, EVERY]
         path = os.pathsep.join([str(root.parent), os.environ.get("PYTHONPATH", "")])
         arguments = [*arguments, "-p", "faults_notes", *tests]
         paths = os.pathsep.join([str(root), path])
@@ -245,25 +256,25 @@ class Seen:
     seconds: float
 
 
-def tried(fault: Fault | None, tests: Sequence[str], known: Map, limit: float) -> Seen:
-    """Run the tests with one fault; the likely ones first."""
+def tried(root: Path, fault: Fault | None, tests: Sequence[str], known: Map, limit: float) -> Seen:
+    """Run the tests of a copy with one fault; the likely ones first, and of these the quick ones."""
     name, began = NO_FAULT if fault is None else fault.id, time.monotonic()
 
     def seen(outcome: str, test: str = "") -> Seen:
         return Seen(name, outcome, test, round(time.monotonic() - began, 1))
 
-    with copied() as root:
-        if fault is not None:
-            fault.put_into(root)
-        wanted = list(tests) or ["tests", "pipelab"]
-        likely = [test for test in known.first(fault) if _within(test, wanted)]
-        left_out = [f"--deselect={test}" for test in known.failed]
-        others = [path for path in wanted if path not in likely]
-        if others:
-            others += [f"--ignore={test}" for test in likely]
-        for some in filter(None, (likely, others)):
+    wanted = list(tests) or ["tests", "pipelab"]
+    likely = [test for test in known.first(fault) if _within(test, wanted)]
+    left_out = [f"--deselect={test}" for test in known.failed]
+    others = [path for path in wanted if path not in likely]
+    if others:
+        others += [f"--ignore={test}" for test in likely]
+    with nullcontext() if fault is None else fault.put_into(root):
+        for some, marks in ((likely, QUICK), (likely, SLOW), (others, EVERY)):
+            if not some:
+                continue
             left = max(1.0, limit - (time.monotonic() - began))
-            status, said = run(root, [*PYTEST, "-x", "-rfE", *left_out, *some], left)
+            status, said = run(root, [*PYTEST, marks, "-x", "-rfE", *left_out, *some], left)
             if status is None:
                 return seen("too long")
             if status == USAGE:
@@ -297,9 +308,8 @@ def shown(fault: Fault, limit: float) -> tuple[str, str]:
     """What the program of a fault prints without it and with it."""
     with copied() as root:
         right = answer(root, fault.shows, limit)
-    with copied() as root:  # a copy of its own: no compiled file of the text before
-        fault.put_into(root)
-        return right, answer(root, fault.shows, limit)
+        with fault.put_into(root):
+            return right, answer(root, fault.shows, limit)
 
 
 def show(chosen: Iterable[Fault], limit: float) -> bool:
@@ -337,11 +347,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if asked.shows:
         return not show(filter(None, chosen), asked.limit)
     known, results = Map.read(asked.map), []
-    with asked.csv.open("w", encoding="utf-8", newline="") as file:
+    with copied() as root, asked.csv.open("w", encoding="utf-8", newline="") as file:
         rows = csv.writer(file)
         rows.writerow(Seen.__dataclass_fields__)
         for fault in chosen:
-            one = tried(fault, asked.tests, known, asked.limit)
+            one = tried(root, fault, asked.tests, known, asked.limit)
             results.append(one)
             rows.writerow(vars(one).values())
             file.flush()
