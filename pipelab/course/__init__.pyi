@@ -12,8 +12,8 @@ from .n00 import three_sites as three_sites
 from .n02 import five_gpus as five_gpus
 from .n05 import leave_out as leave_out, seven_gpus as seven_gpus
 from .n06 import one_network as one_network
-from .n10 import helix_cluster as helix_cluster, helix_flow as helix_flow
-from .n10 import helix_problem as helix_problem
+from .n10 import helix_cluster as helix_cluster
+from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
 
 # Figures and tables of one notebook
 from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving

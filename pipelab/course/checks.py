@@ -21,13 +21,33 @@ from pipelab.course import (
     n13,
     n14,
     n15,
+    n16,
     n17,
 )
 from pipelab.course.exercises import Answer, Exercise, Given, verdict
 from pipelab.course.labs import Lab
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
-_NOTEBOOKS = (n00, n01, n02, n03, n04, n05, n06, n07, n08, n09, n10, n11, n12, n13, n14, n15, n17)
+_NOTEBOOKS = (
+    n00,
+    n01,
+    n02,
+    n03,
+    n04,
+    n05,
+    n06,
+    n07,
+    n08,
+    n09,
+    n10,
+    n11,
+    n12,
+    n13,
+    n14,
+    n15,
+    n16,
+    n17,
+)
 _LABS = (lab_schedule, lab_pricing, lab_placement, lab_roofline)
 EXERCISES: dict[str, Exercise] = {
     name: exercise

@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from pipelab.cluster import GPU, Cluster
-from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import (
     SAME,
@@ -23,14 +21,10 @@ from pipelab.course.pictures import (
     plot_rows,
 )
 from pipelab.display import counted, listed
-from pipelab.engine.flows.flowing import flow
-from pipelab.engine.flows.result import Flow
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, colour_of_types, plain
 from pipelab.files.paths import data_dir
-from pipelab.hardware.measured_times import Measured
-from pipelab.problem import Model, Problem, Workload
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -136,65 +130,6 @@ def helix_cluster(name: str) -> HelixCluster:
         float(of["reported_bound_tokens_per_s"]),
         float(of["stopped_after_s"]),
     )
-
-
-def helix_problem(name: str) -> Problem:
-    """An instance of the Helix paper with its own profile: rates by the number of layers that a node holds.
-
-    The profile has the KV cache and its batches in it; so objective="rate" is right here, and counts no
-    memory twice.
-
-    Parameters
-    ----------
-    name : str
-        As `helix_cluster` has it.
-
-    Returns
-    -------
-    Problem
-        One GPU for each node, with memory for as many layers as the profile has.
-
-    Raises
-    ------
-    UnknownName
-        There is no such instance.
-    """
-    of = helix_cluster(name)
-    ms = {m: {(k, 1.0): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
-    costs = Measured(ms, LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
-    nodes = tuple(GPU(machine, 100) for machine in of.machines)
-    network = Cluster(nodes, of.links * 8192 * 2 / 1e9)
-    model = Model("Llama-2-70B", of.layers, 8192, 28672, 1)
-    return Problem(network, model, Workload(1, 1, "decode"), costs, name=of.name)
-
-
-def helix_flow(name: str, *, time_limit: float | None = None) -> Flow:
-    """The best flow of an instance of the Helix paper, with its own profile.
-
-    Parameters
-    ----------
-    name : str
-        As `helix_cluster` has it.
-    time_limit : float, optional
-        Seconds.
-
-    Returns
-    -------
-    Flow
-        Tokens/s count those of prompts and of answers.
-
-    Raises
-    ------
-    UnknownName
-        There is no such instance.
-
-    Examples
-    --------
-    >>> best = helix_flow("single24")
-    >>> best.status, round(best.throughput), round(helix_cluster("single24").reported)
-    ('optimal', 2046, 1290)
-    """
-    return flow(helix_problem(name), "rate", time_limit=time_limit)
 
 
 # Stages in time, identical ones in one row

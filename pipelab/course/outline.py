@@ -38,7 +38,7 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        (*(f"{number:02}" for number in range(16)), "17"),
+        tuple(f"{number:02}" for number in range(18)),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",

@@ -560,6 +560,8 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("10.2", lambda prefill, decode, tokens, n: 0),
         ("11.1", lambda rates, gpus: -1),
         ("11.2", lambda pipelines, prices, gpus: 0),
+        ("16.1", lambda spans, rates, layers: -1),
+        ("16.2", lambda ways, stage, tokens: -1),
         ("17.1", lambda pipelines, load: 0),
         ("17.2", lambda reads, each, promise, room: 99),
         ("12.1", lambda rooms, m: list(range(len(rooms)))),
@@ -761,6 +763,22 @@ def _at_most(pipelines, prices, gpus, raised=True, best=max):
         return sum(n * price for n, price in zip(mix, prices, strict=True))
 
     return cost(gpus) * (best(rate / cost(mix) for mix, rate in pipelines) if raised else 1)
+
+
+def _least_layer(spans, rates, layers, held_only=False):
+    passed = [0] * layers
+    for (first, last), rate in zip(spans, rates, strict=True):
+        for layer in range(first, last + 1):
+            passed[layer - 1] += rate
+    return min(filter(None, passed)) if held_only else min(passed)
+
+
+def _memory_for(ways, stage, tokens, whole=True, shared=False):
+    kept = 0
+    for way, rate, seconds in ways:
+        if stage in way:
+            kept += rate * seconds / (len(way) if shared else 1)
+    return -(-kept // tokens) if whole else kept / tokens
 
 
 def _fewest_dollars(pipelines, load, best_only=False, whole=True):
@@ -1149,6 +1167,8 @@ HALF = [
     ),
     ("11.1", lambda *x: _divided(*x, greedy=True), lambda *x: _divided(*x, several=False)),
     ("11.2", lambda *x: _at_most(*x, best=min), lambda *x: _at_most(*x, raised=False)),
+    ("16.1", lambda *x: _least_layer(*x, held_only=True), lambda spans, rates, layers: min(rates)),
+    ("16.2", lambda *x: _memory_for(*x, whole=False), lambda *x: _memory_for(*x, shared=True)),
     (
         "17.1",
         lambda *x: _fewest_dollars(*x, best_only=True),
@@ -1221,6 +1241,8 @@ RIGHT = {
     "10.2": _answer_seconds,
     "11.1": _divided,
     "11.2": _at_most,
+    "16.1": _least_layer,
+    "16.2": _memory_for,
     "17.1": _fewest_dollars,
     "17.2": _best_rate,
     "12.1": _order_of,

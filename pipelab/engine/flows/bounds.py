@@ -144,18 +144,18 @@ class Patterns:
             prices = np.maximum(self._usage @ price - place * self._places, 0.0)
             times = np.zeros(len(prices)) if self._seconds is None else place * t * self._seconds
             single = (prices + times)[alone].min(initial=math.inf)
-            pattern, cost = _cheapest(prices, times, share, deadline)
+            new, cost = _cheapest(prices, times, share, deadline)
             scale = min(single, cost / (1 + premium))
             if scale > 0:
                 room = place * needed * t * (self.hop or 0.0)
                 least = min(least, (float(price @ self.capacities.count) + room) / scale - premium)
-            if least < needed - SOLVER or pattern is None:
+            if least < needed - SOLVER or new is None:
                 return least
-            gain = 1 + premium - prices[list(pattern.items)] @ pattern.times
-            if gain - times[list(pattern.items)] @ pattern.shares <= _NO_GAIN:
+            gain = 1 + premium - prices[list(new.items)] @ new.times
+            if gain - times[list(new.items)] @ new.shares <= _NO_GAIN:
                 return least
-            columns.append(pattern)
-            self._known[pattern] = None
+            columns.append(new)
+            self._known[new] = None
         return least
 
     def _master(self, columns: list[Pattern], t: float) -> tuple[float, np.ndarray, float, float]:

@@ -308,7 +308,7 @@ class _Flowing:
             return replace(flow, status="optimal", throughput=value, bound=value, stopped_by=None)
         status = "feasible" if self.ways else "unknown"
         if not stopped and not self._done:
-            more = "stages of more than one crossing and flows of no such blocks were not searched"
+            more = "the search takes blocks of a few stages, so others may be better"
             flow = replace(flow, reason=self.deadline.remark(more))
         ended = stopped or ("gap limit" if self._done else None)
         return replace(flow, status=status, throughput=value, bound=bound, stopped_by=ended)
