@@ -50,9 +50,7 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     lectures = made.partition("## Three lectures")[2].partition("## The students")[0]
     assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
     numbers = {book.number for book in notebooks_of_the_course()}
-    assert (
-        set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90", "30", "16"} == numbers
-    )
+    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90", "30"} == numbers
 
 
 def test_a_run_of_show_fills_its_lecture_in_the_order_of_the_notebooks():
