@@ -143,6 +143,10 @@ def deploy(
         An argument is of another kind, or with a load a GPU has no price.
     TooLarge
         Too many mixtures of too many kinds of GPU in one stage, where mixtures must be listed.
+    UnknownName
+        There is no such engine.
+    NotApplicable
+        The engine does not keep keys and values in the model's precision.
 
     Notes
     -----
