@@ -269,7 +269,7 @@ def serve(
     batching : {"batch by batch", "continuous", "in chunks"}
         The first begins with new requests once all of the batch are done. The others give a slot
         away as soon as it is free. The first two read prompts whole, and nobody writes meanwhile; the
-        last reads a chunk in each pass beside those that write.
+        last reads a chunk in each pass beside those that write, of the earliest request first.
     chunk : int
         Tokens of prompts that a pass reads at most, "in chunks".
 
@@ -291,11 +291,12 @@ def serve(
     while waiting or any(batch):
         if batching != "batch by batch" or not any(batch):
             batch = [one or (waiting.popleft() if waiting else None) for one in batch]
-        room = chunk if batching == "in chunks" else sum(one.prompt for one in batch if one)
-        read = list[int]()
-        for one in batch:
-            read.append(min(room, one.prompt) if one else 0)
-            room -= read[-1]
+        left = [one.prompt if one else 0 for one in batch]
+        room = chunk if batching == "in chunks" else sum(left)
+        read = [0] * slots
+        for _, slot in sorted((one.request, slot) for slot, one in enumerate(batch) if one):
+            read[slot] = min(room, left[slot])
+            room -= read[slot]
         alone = batching != "in chunks" and any(read)
         writes = [one is not None and not one.prompt and not alone for one in batch]
         took = pass_seconds(sum(read), sum(writes))
