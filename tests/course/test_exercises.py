@@ -1254,7 +1254,7 @@ RIGHT = {
 }
 
 
-@pytest.mark.quick(3)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RIGHT)
 def test_hidden_inputs_come_to_those_of_the_notebook_and_verdicts_stay(name):
     shown = EXERCISES[name].inputs()

@@ -75,7 +75,7 @@ def test_there_is_a_notebook_for_each_and_it_names_the_function():
         assert f"def {function}({arguments.rstrip(')')}):" in "\n".join(_cells(name, "markdown"))
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("name", LABS)
 def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
     lab = LABS[name]

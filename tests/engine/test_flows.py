@@ -107,7 +107,7 @@ def total(ways):
     return math.fsum(way.rate for way in ways)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(500))
 def test_rates_equal_brute_force(seed):
     problem = random_problem(seed)
@@ -119,7 +119,7 @@ def test_rates_equal_brute_force(seed):
     assert found.throughput == pytest.approx(best, rel=1e-5)
 
 
-@pytest.mark.quick(6)
+@pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(300))
 def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
     """Half of them with several GPUs to a stage, on the roofline or the write-up's rates."""
@@ -254,6 +254,7 @@ def test_an_infeasible_problem_is_an_answer(small):
     assert found.throughput is found.bound is found.evaluation is None
 
 
+@pytest.mark.slow
 def test_what_ends_early_keeps_what_it_has():
     problem, stop = course.helix_problem("hetero42"), threading.Event()
     stop.set()

@@ -280,7 +280,7 @@ def check_valid(problem, found, limits):
             assert served.requests_per_s == pytest.approx(pipeline.service.requests_per_s, rel=1e-9)
 
 
-@pytest.mark.quick(12)
+@pytest.mark.quick(3)
 @pytest.mark.parametrize("seed", range(1000))
 def test_equal_to_every_deployment(seed):
     """Two batches, all numbers in flight, one pool or two; the most requests/s, and the least price of a rate."""

@@ -90,7 +90,7 @@ def value_of(problem, objective, placement, evaluation):
     return evaluation.attainable
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(300))
 def test_serving_equals_brute_force(seed):
     problem = random_problem(seed)
@@ -207,7 +207,7 @@ def least_step(problem, engine, schedules, modes):
     return best
 
 
-@pytest.mark.quick(3)
+@pytest.mark.quick(1)
 @pytest.mark.parametrize("seed", range(300))
 def test_training_equals_brute_force(seed):
     problem = random_training(seed)
@@ -254,6 +254,7 @@ def test_the_standard_deployment_is_had():
     assert pl.evaluate(one, plan).stages[0].degree < 8
 
 
+@pytest.mark.slow
 def test_the_cost_of_the_rules_is_said_and_both_optima_are_proven():
     problem = fleet({"A100-SXM-80": 4, "L4": 4})
     kept, free = pl.solve(problem, runs_on="vLLM"), pl.solve(problem)
