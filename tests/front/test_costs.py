@@ -207,6 +207,7 @@ def test_a_stage_takes_the_sum_of_its_layers_times():
     )  # fmt: skip
     even = costs.stage(model, load, [a, b], range(2), "even")
     assert (even.throughput, even.batch) == (pytest.approx(400 / 0.030), (2, 2))
+    assert even.memory_gb == (4, 4)  # each holds all weights, and what is reserved
     balanced = costs.stage(model, load, [a, b], range(2), "balanced")
     assert balanced.throughput == pytest.approx(400 / 0.015)
     assert balanced.batch == pytest.approx((3, 1))
