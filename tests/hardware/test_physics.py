@@ -124,3 +124,27 @@ def test_a_long_prompt_works_in_chunks_and_every_gpu_has_the_whole_residual():
     activations = 8192 * 2 * (2 * 4096 + 2 * 14336 / 4)
     used = stage.memory_gb[0] - 0.1 * stage.memory_limit_gb[0]
     assert used == pytest.approx((kept + activations) / 1e9, rel=1e-6)
+
+
+def test_an_answer_is_timed_at_its_mean_context_or_at_its_last_token_with_memory_for_all_of_it():
+    model, gpu = pl.load_model("Llama-3-8B"), [pl.GPU("A100-SXM-40", 40)]
+
+    def stage(length, **load):
+        load = pl.Workload(length, 16, "decode", **load)
+        return pl.Roofline().stage(model, load, gpu, range(8), "even")
+
+    mean, last = (stage(1000, output_tokens=500, timed_at=at) for at in ("mean", "last"))
+    assert mean.throughput == pytest.approx(stage(1250).throughput, rel=1e-12)
+    assert last.throughput == pytest.approx(stage(1500).throughput, rel=1e-12)
+    assert mean.memory_gb == last.memory_gb == stage(1500).memory_gb
+    assert stage(1000, output_tokens=500) == stage(1000)  # as before, without `timed_at`
+    mixed = [
+        pl.Roofline().stage(
+            model, pl.Workload(1000, 16, "mixed", 500, timed_at=at), gpu, range(8), "even"
+        )
+        for at in (None, "mean", "last")
+    ]
+    assert mixed[0] == mixed[1]
+    assert mixed[2].throughput < mixed[1].throughput
+    with pytest.raises(pl.errors.InvalidValue, match="timed_at='last'"):
+        pl.Workload(1000, 16, "decode", timed_at="last")
