@@ -14,10 +14,11 @@ from scipy.sparse.csgraph import maximum_flow
 import oracle
 import pipelab as pl
 from pipelab import course
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.flows import flowing
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
-from pipelab.flows import Held, Way, exhaustive_flow
+from pipelab.flows import Held, Way, exhaustive_flow, greatest_flow
 from pipelab.placement import Stage
 from pipelab.writeup.linear_rates import with_link_units
 
@@ -157,12 +158,31 @@ def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
         assert found.bound >= best * (1 - 1e-5)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_where_links_carry_everything_the_layer_that_lets_least_pass_says_all(seed):
+    """What leaves a stage finds room on those that hold the next layer, as these may be used in part."""
+    rng = np.random.default_rng(seed)
+    number, layers = int(rng.integers(1, 7)), int(rng.integers(1, 8))
+    costs = pl.LayerTimes({f"T{g}": float(rng.uniform(1, 9)) for g in range(number)})
+    cluster = pl.Cluster.from_counts(dict.fromkeys(costs.gpu_types, 1), 100, 1e6)
+    model = pl.Model("random", layers, 1000, 4000, 1.0)
+    problem = pl.Problem(cluster, model, pl.Workload(100, 1), costs)
+    passed, held = np.zeros(layers), []
+    for g, ms in enumerate(costs.ms_per_layer.values()):
+        first = int(rng.integers(0, layers))
+        stage = Stage(range(first, int(rng.integers(first + 1, layers + 1))), (g,))
+        passed[stage.layers.start : stage.layers.stop] += 100_000 / (ms * len(stage.layers))
+        held.append(Held(stage, 1))
+    for ways in (greatest_flow(problem, held, True), Routing(problem, held, True).ways(0.0, NEVER)):
+        assert total(ways) == pytest.approx(passed.min(), rel=1e-6)
+
+
 def shipped(name, spans=None):
     """Helix's own placement as a flow."""
     problem, of = course.helix_problem(name), course.helix_cluster(name)
     stages = [Stage(range(a - 1, e), (v,)) for v, (a, e) in enumerate(spans or of.shipped)]
     held = [Held(stage, 1) for stage in stages]
-    ways = Routing(problem, held, full=True).ways(0.0, flowing.Deadline())
+    ways = Routing(problem, held, full=True).ways(0.0, NEVER)
     flow = Flow(
         problem, "feasible", tuple(stages), (1,) * len(stages), tuple(ways), None, None, 0.0, 1
     )

@@ -105,13 +105,13 @@ class Routing:
         stages = [own.stage.layers for own in self.held]
         arcs = [*self.links]
         arcs += [(-1, v) for v in range(number) if stages[v].start == 0]
+        if len(arcs) == len(self.links):  # nobody holds the first layer
+            return []
         arcs += [(v, number) for v in range(number) if stages[v].stop == layers]
         ends = np.array(arcs)
         into, out = (np.array(np.arange(number)[:, None] == ends[:, i], float) for i in (1, 0))
         begins = np.array(ends[:, 0] < 0, float)
         scale = max(most)
-        if not begins.any():
-            return []
         carried = np.array([self.links[arc][0] if arc in self.links else math.inf for arc in arcs])
         columns = Columns({"arcs": len(arcs)})
         rows = {
@@ -207,8 +207,8 @@ def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[in
     for arc in left:
         after.setdefault(arc[0], []).append(arc)
     while True:
-        way = [max(after.get(-1, []), key=left.__getitem__)]
-        while way[-1][1] != end:
+        way = [max(after[-1], key=left.__getitem__)]
+        while left[way[-1]] > _LEAST and way[-1][1] != end:
             way.append(max(after[way[-1][1]], key=left.__getitem__))
         share = min(left[arc] for arc in way)
         if share <= _LEAST:
