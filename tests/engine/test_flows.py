@@ -43,6 +43,24 @@ def random_problem(seed, gpus=4, layers=5):
     return pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes(ms), name=f"random {seed}")
 
 
+class WithCache(pl.LayerTimes):
+    """Layer times, and a KV cache of each microbatch in flight beside the weights."""
+
+    def stage(self, model, workload, gpus, layers, batch_split):
+        cost = super().stage(model, workload, gpus, layers, batch_split)
+        each = 0.5 * len(layers) * workload.in_memory
+        return cost._replace(memory_gb=tuple(gb + each for gb in cost.memory_gb))
+
+
+def with_cache(problem):
+    """The same, where memory for all in flight binds: slow links keep many of them."""
+    cluster = problem.cluster
+    gpus = [dataclasses.replace(gpu, memory_gb=gpu.memory_gb + 1) for gpu in cluster.gpus]
+    late = np.where(np.eye(len(gpus), dtype=bool), 0.0, cluster.latency_matrix() + 8)
+    slow = dataclasses.replace(cluster, gpus=tuple(gpus), latency_ms=late)
+    return dataclasses.replace(problem, cluster=slow, costs=WithCache(problem.costs.ms_per_layer))
+
+
 def brute_force(problem):
     """The greatest flow over all spans, by scipy's maximum flow, from the raw numbers."""
     layers = problem.model.layers
@@ -123,11 +141,11 @@ def test_rates_equal_brute_force(seed):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(300))
 def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
-    """Half of them with several GPUs to a stage, on the roofline or the write-up's rates."""
+    """Half of them with several GPUs to a stage, half with memory that binds."""
     if seed % 2:
         problem = with_link_units(oracle.random_problem(seed, layers=4, gpus=3), "tokens")
     else:
-        problem = random_problem(seed, gpus=3, layers=4)
+        problem = with_cache(random_problem(seed, gpus=3, layers=4))
     found, (_, ways) = pl.flow(problem), exhaustive_flow(problem)
     if not ways:
         assert found.status == "infeasible"
