@@ -141,7 +141,7 @@ def trade_off(
         Dollars need `GPU.usd_per_hour` for every GPU, seconds `link_units="tokens"`.
     deployments : bool
         True: the points are deployments (`pl.deploy`), against GPUs or dollars per hour.
-    batches, ttft_ms, tpot_ms, waiting_ms, pools
+    batches, ttft_ms, tpot_ms, waiting_ms, pools : as of `deploy`
         Of deployments that serve requests (`pl.deploy`): requests/s against dollars per hour within the
         limits, or against TPOT. `math.inf` is no limit, and counts requests.
     time_limit : float, optional
@@ -200,8 +200,8 @@ def trade_off(
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
         if requests:
-            asked["batches"] = batches
-            served = requests_against(problem, against, asked, deadline, stop, on_point)
+            options = {**asked, "batches": batches}
+            served = requests_against(problem, against, options, deadline, stop, on_point)
             return TradeOff(problem, against, served, False, deadline.spent)
         if deployments:
             several, complete = deployments_against(problem, against, deadline, stop, on_point)
