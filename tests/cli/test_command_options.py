@@ -291,6 +291,21 @@ def test_a_deployment_is_found_saved_and_priced(run, tmp_path):
     assert run("deploy", *OWN, "--at-least", "1e9")[0] == 1
 
 
+def test_requests_are_served_within_limits(run):
+    limits = ("--output-tokens", "50", "--batches", "4", "--tpot-ms", "80", "--ttft-ms", "9000")
+    problem = _problem(load=pl.Workload(512, 4, "decode", output_tokens=50))
+    given = {"batches": [4], "tpot_ms": 80, "ttft_ms": 9000}
+    for more, options in (
+        (("--pools",), {"pools": True}),
+        (("--pools", "--waiting-ms", "100"), {"pools": True, "waiting_ms": 100}),
+        (("--pools", "--requests", "0.5"), {"pools": True, "requests_per_s": 0.5}),
+    ):
+        status, out, _ = run("deploy", *OWN, *limits, *more, "--json")
+        expected = pl.deploy(problem, **given, **options).to_dict()
+        assert status == 0
+        assert json.loads(out)["requests_per_s"] == pytest.approx(expected["requests_per_s"])
+
+
 @pytest.mark.parametrize("deployments", [False, True])
 def test_a_trade_off_is_listed_and_its_points_saved(run, tmp_path, deployments):
     own = ("--against", "usd_per_hour", *(["--deployments"] if deployments else []))

@@ -110,6 +110,17 @@ def deploy(
     batches: Annotated[
         Text, option("Batch sizes to choose from for each pipeline, such as 4,8,16.")
     ] = None,
+    requests: Annotated[
+        Real, option("Requests per second, to be served at the least price.", "--requests")
+    ] = None,
+    ttft_ms: Annotated[Real, option("The longest time to the first token, in ms.")] = None,
+    tpot_ms: Annotated[Real, option("The longest time per output token, in ms.")] = None,
+    waiting_ms: Annotated[
+        Real, option("What a request waits before it begins, in ms, within --ttft-ms.")
+    ] = None,
+    pools: Annotated[
+        bool, option("Some GPUs read prompts, the others write answers.", "--pools")
+    ] = False,
     runs_on: RunsOn = None,
     time_limit: Limit = None,
     gap: Gap = None,
@@ -117,6 +128,9 @@ def deploy(
     output: Annotated[Text, option("Write the deployment to this .json file.")] = None,
 ) -> None:
     """Divide the GPUs among pipelines: the most tokens/s, or the least price of a load; exit status 1 where none fits.
+
+    With --requests, a limit or --pools it counts requests, each with a prompt of --length tokens and an
+    answer of --output-tokens.
 
     Such as: pipelab deploy --model Llama-3-8B --gpus a100=8,l4=16 --batches 8,16,32
     """
@@ -126,7 +140,8 @@ def deploy(
     if output is not None:
         json_path("save", output)
     options: dict[str, Any] = {"at_least": at_least, "time_limit": time_limit, "gap": gap}
-    options |= {"runs_on": runs_on}
+    options |= {"requests_per_s": requests, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
+    options |= {"waiting_ms": waiting_ms, "pools": pools or None, "runs_on": runs_on}
     if batches is not None:
         options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
     found = run(context.obj.problem(case), **_given(options))
