@@ -18,9 +18,9 @@ from typing import Any
 
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Number
-from pipelab.course.labs import Lab
 from pipelab.course.outline import Notebook, notebooks_of_the_course
-from pipelab.files.paths import notebooks_dir
+from pipelab.course.scored_labs import Lab
+from pipelab.files.bundled_folders import notebooks_dir
 
 DOCS = Path(__file__).parent
 RUBRICS = DOCS / "rubrics.toml"

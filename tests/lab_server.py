@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-# As `pipelab.cli.lab` does; `python -m jupyterlab` takes 2.6 s more.
+# As `pipelab.cli.open_notebooks` does; `python -m jupyterlab` takes 2.6 s more.
 _LAUNCH = """
 from jupyterlab.labapp import main
 main()

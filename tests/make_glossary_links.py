@@ -9,7 +9,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")
 _ENTRY = re.compile(r"### (?P<term>.+)\n")

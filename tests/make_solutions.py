@@ -13,7 +13,7 @@ from pathlib import Path
 
 import nbformat
 
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 _FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 _CHECK = re.compile(r"course\.check\(\"\d\d\.\d\", (\w+)\)")

@@ -5,7 +5,7 @@ licence, so no file of it is here. Pools of medium and hal, and medium's links, 
 folders in its other commits and in Tandemn-Labs/LLM_placement_solver.
 """
 
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 
 # L, batch, name, layers, d_model, d_hidden, heads, GB per layer, seconds, gap, least layers, priority
 CONFIGS = {

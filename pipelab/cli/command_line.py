@@ -15,7 +15,7 @@ from pipelab.cli.commands.problem_options import ProblemCommand
 from pipelab.cli.commands.problems import COMMANDS, write
 from pipelab.cli.printing import mute, print_ledger, say
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
-from pipelab.files.whole_files import refused
+from pipelab.files.reading_and_writing import refused
 
 app = typer.Typer(
     add_completion=False,
@@ -89,7 +89,7 @@ def _open(
     if version:
         print(f"pipelab {metadata.version('pipelab')}")
     elif context.invoked_subcommand is None:
-        from pipelab.cli.lab import open_lab
+        from pipelab.cli.open_notebooks import open_lab
 
         open_lab([])
 
@@ -101,7 +101,7 @@ for _command in COMMANDS:
 @app.command(context_settings=_PASS_ON, rich_help_panel=_COURSE)
 def lab(context: typer.Context) -> None:
     """Open JupyterLab on the notebooks; further arguments go to JupyterLab."""
-    from pipelab.cli.lab import open_lab
+    from pipelab.cli.open_notebooks import open_lab
 
     open_lab(context.args)
 
@@ -188,7 +188,7 @@ def copy(
     student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
 ) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
-    from pipelab.cli.lab import copy_notebooks
+    from pipelab.cli.open_notebooks import copy_notebooks
 
     copied = copy_notebooks(folder, student=student)
     for path in copied:

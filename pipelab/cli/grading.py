@@ -20,7 +20,7 @@ from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.plain_answers import MIME, checked
 from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.files.whole_files import refused
+from pipelab.files.reading_and_writing import refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

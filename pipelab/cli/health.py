@@ -15,7 +15,7 @@ from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import MissingPackage
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.files.paths import data_dir, notebooks_dir
+from pipelab.files.bundled_folders import data_dir, notebooks_dir
 from pipelab.placement import Placement
 from pipelab.writeup.cases_csv import load_case
 

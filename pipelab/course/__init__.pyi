@@ -51,7 +51,7 @@ from .pictures import plot_lines as plot_lines
 # What the notebooks use of the engine and of its figures
 from pipelab.display import duration as duration
 from pipelab.engine.formulations.program_size import count_candidates as count_candidates
-from pipelab.engine.formulations.joint import joint_formulation as joint_formulation
+from pipelab.engine.formulations.joint_ilp_forms import joint_formulation as joint_formulation
 from pipelab.engine.methods.exhaustive import count_placements as count_placements
 from pipelab.engine.methods.joint import joint_capacity as joint_capacity, joint_size as joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size as single_gpu_size
@@ -60,4 +60,4 @@ from pipelab.figures.growth import plot_growth as plot_growth, plot_run_times as
 from pipelab.figures.growth import plot_search_growth as plot_search_growth
 from pipelab.figures.layer_times import plot_layer_times as plot_layer_times
 from pipelab.figures.makespans import plot_makespans as plot_makespans
-from pipelab.files.csv_cells import saved_run as saved_run
+from pipelab.files.csv_rows import saved_run as saved_run

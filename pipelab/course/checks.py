@@ -25,7 +25,7 @@ from pipelab.course import (
     n17,
 )
 from pipelab.course.exercises import Answer, Exercise, Given, verdict
-from pipelab.course.labs import Lab
+from pipelab.course.scored_labs import Lab
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
 _NOTEBOOKS = (

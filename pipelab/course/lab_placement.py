@@ -11,8 +11,8 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Given
-from pipelab.course.labs import Lab, Try, problems
 from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import solve
 from pipelab.errors import shown

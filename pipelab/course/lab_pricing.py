@@ -10,8 +10,8 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from pipelab.course.exercises import Exercise, Given
-from pipelab.course.labs import Lab, Try, problems
 from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.errors import shown
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from pipelab.course.exercises import Exercise, Given
-from pipelab.course.labs import Lab, Try, problems
+from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.errors import shown
 from pipelab.figures.theme import NEUTRAL_LIGHT
 

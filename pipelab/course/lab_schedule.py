@@ -6,9 +6,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.course.exercises import Exercise, Given, missing_or_twice
-from pipelab.course.labs import Lab, Try, problems
 from pipelab.course.n07 import rows_within
 from pipelab.course.pictures import plot_orders
+from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.engine.best_schedules import BestSchedule, best_schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline

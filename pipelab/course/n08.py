@@ -22,7 +22,7 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.errors import InvalidSchedule, shown
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:

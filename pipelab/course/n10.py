@@ -24,7 +24,7 @@ from pipelab.display import counted, listed
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, colour_of_types, plain
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure

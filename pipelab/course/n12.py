@@ -21,7 +21,7 @@ from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.placement_timelines import TrainingTimeline, in_training
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
 from pipelab.hardware.training_memory import activation_bytes, head_bytes

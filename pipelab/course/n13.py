@@ -21,7 +21,7 @@ from pipelab.errors import InvalidPlacement, InvalidValue, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures.theme import VERDICT_COLOURS
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from pipelab.errors import InvalidData
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 __all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course"]
 

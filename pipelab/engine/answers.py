@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, number, rate
-from pipelab.engine.objective import Objective
+from pipelab.engine.objective_and_bound import Objective
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given

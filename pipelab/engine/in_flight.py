@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pipelab.engine.cheapest_walk import Found
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import (
     Instance,
@@ -33,9 +34,8 @@ from pipelab.engine.instance import (
     listed,
     with_memory_for,
 )
+from pipelab.engine.rate_search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
-from pipelab.engine.stage_flow import Found
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.figures.baselines import plot_comparison
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.flows import plot_flow
 from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
+from pipelab.figures.methods_against_optimum import plot_comparison
 from pipelab.figures.placement_timelines import placed_gantt
 from pipelab.figures.placements import plot_placement, plot_result
 from pipelab.figures.predictions import plot_against_measured

@@ -11,7 +11,7 @@ from annotated_types import Ge, Gt, Le
 
 from pipelab.errors import InvalidData, InvalidValue, nearest
 from pipelab.fields import Count, Number, Positive, checked, described
-from pipelab.files.csv_cells import Row, number, read_objects, read_rows
+from pipelab.files.csv_rows import Row, number, read_objects, read_rows
 
 _Factor = Annotated[Number, Gt(0), described("a finite number above 0")]
 

@@ -21,4 +21,4 @@ from .what_fits import capacity as capacity, node_mixes as node_mixes
 from .measurements import against_measured as against_measured
 from .measurements import held_out_errors as held_out_errors
 from .measurements import error_bands as error_bands, expected_rate as expected_rate
-from .measurement_files import calibrate as calibrate
+from .benchmark_files import calibrate as calibrate

@@ -17,7 +17,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
 from pipelab.fields import Count, Positive, checked
-from pipelab.files.csv_cells import Row, read_objects
+from pipelab.files.csv_rows import Row, read_objects
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.pass_times import Demand, Span

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
-from pipelab.files.whole_files import named, read_json
+from pipelab.files.reading_and_writing import named, read_json
 from pipelab.hardware.transformer import INT4_GROUP, LatentAttention, Transformer
 
 

@@ -5,8 +5,8 @@ from functools import cache
 
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
-from pipelab.files.csv_cells import read_by_name
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_by_name
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 

@@ -17,8 +17,8 @@ from annotated_types import Ge, Gt, Le, Lt
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, UnknownName, nearest, shown
 from pipelab.fields import Number, checked, described
-from pipelab.files.csv_cells import NUMBER, Row, read_objects, read_rows
-from pipelab.files.whole_files import named, read_text, refused
+from pipelab.files.csv_rows import NUMBER, Row, read_objects, read_rows
+from pipelab.files.reading_and_writing import named, read_text, refused
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 
 TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"

@@ -19,9 +19,9 @@ from pipelab.fields import (
     checked_arguments,
     described,
 )
-from pipelab.files.csv_cells import frame_of, read_objects
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import path_of
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of, read_objects
+from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.host_listings import cluster_of_hosts
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Positive, Share, checked
-from pipelab.files.csv_cells import frame_of, read_by_name
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import path_of
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of, read_by_name
+from pipelab.files.reading_and_writing import path_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,10 +12,10 @@ from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked
-from pipelab.files.csv_cells import read_objects
-from pipelab.files.whole_files import path_of
+from pipelab.files.csv_rows import read_objects
+from pipelab.files.reading_and_writing import path_of
+from pipelab.hardware.benchmark_files import Stated, stated_of, table_of
 from pipelab.hardware.known_gpus import load_gpus
-from pipelab.hardware.measurement_files import Stated, stated_of, table_of
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import CostModel, Problem, StageCost, link_unit
 from pipelab.spans import spans_of

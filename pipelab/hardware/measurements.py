@@ -13,9 +13,9 @@ from pipelab.cluster import GPU
 from pipelab.display import listed
 from pipelab.evaluation import Evaluation, StageReport
 from pipelab.fields import instance
-from pipelab.files.csv_cells import frame_of, place
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import path_of
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import frame_of, place
+from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.calibration import read_measurements
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.roofline import Roofline

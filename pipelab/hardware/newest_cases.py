@@ -26,7 +26,7 @@ from pipelab.files.case_tables import (
     read_bandwidth,
     read_pool,
 )
-from pipelab.files.csv_cells import Row, place, plain, read_rows
+from pipelab.files.csv_rows import Row, place, plain, read_rows
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer

@@ -94,7 +94,7 @@ class Roofline:
 
     Notes
     -----
-    With t GPUs cutting a layer, in seconds:
+    With t GPUs cutting a layer, in seconds (computed in `pass_times`, `Hardware.layers_seconds`):
 
         τ_c = matrix FLOPs / (t · π · η_c) + attention FLOPs / (t · π₁₆ · η_c)
         τ_m = (weights / (t · η_q) + KV / (min(t, K) · η_kv) + activations / t) / (β · η_m)

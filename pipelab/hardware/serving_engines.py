@@ -7,9 +7,9 @@ from typing import Annotated, Literal
 from annotated_types import Le
 
 from pipelab.fields import Count, NotNegative, Positive, Share, checked, described
-from pipelab.files.csv_cells import read_by_name
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import path_of
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_by_name
+from pipelab.files.reading_and_writing import path_of
 
 Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 

@@ -17,8 +17,8 @@ from pipelab.engine.timeline.timeline import Timeline
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance, is_real
-from pipelab.files.csv_cells import plain
-from pipelab.files.whole_files import path_of, read_json, write_to
+from pipelab.files.csv_rows import plain
+from pipelab.files.reading_and_writing import path_of, read_json, write_to
 from pipelab.io.chrome_traces import chrome_trace
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement, Stage

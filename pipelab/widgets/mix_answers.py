@@ -15,7 +15,7 @@ from pipelab.engine.speed_scenarios import sensitivity
 from pipelab.errors import PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
-from pipelab.figures.baselines import Row, row_of
+from pipelab.figures.methods_against_optimum import Row, row_of
 from pipelab.hardware.measurements import ExpectedRate, expected_rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem

@@ -11,8 +11,8 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.baselines import Row, baseline_parts, row_of
 from pipelab.figures.deployments import deployment_parts
+from pipelab.figures.methods_against_optimum import Row, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
 from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words

@@ -8,7 +8,7 @@ import ipywidgets as widgets
 from pipelab.engine.scoring import Score
 from pipelab.errors import PipelabError
 from pipelab.fields import given
-from pipelab.figures.baselines import Row
+from pipelab.figures.methods_against_optimum import Row
 from pipelab.widgets.explorer_parts import COLUMNS, RELEASED, Words, integer
 from pipelab.widgets.mix_answers import Answer, own_plan, stage_gpus
 from pipelab.widgets.mix_sentences import parse_layers

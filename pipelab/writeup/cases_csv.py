@@ -19,6 +19,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidValue, NotApplicable, UnknownName, nearest, shown
+from pipelab.files.bundled_folders import data_dir
 from pipelab.files.case_tables import (
     PoolRow,
     check_names,
@@ -29,7 +30,7 @@ from pipelab.files.case_tables import (
     read_layers,
     read_pool,
 )
-from pipelab.files.csv_cells import (
+from pipelab.files.csv_rows import (
     Row,
     csv_text,
     flag,
@@ -37,8 +38,7 @@ from pipelab.files.csv_cells import (
     plain,
     read_by_name,
 )
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import path_of, refused, write_to
+from pipelab.files.reading_and_writing import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
 from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 

@@ -16,8 +16,8 @@ import numpy as np
 import pandas as pd
 
 import pipelab as pl
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import write_to
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.reading_and_writing import write_to
 
 RATES = pl.writeup.load_coefficients().coefficients
 MEMORY = (16.0, 24.0, 40.0, 48.0, 80.0)

@@ -15,7 +15,7 @@ import pandas as pd
 from aggregated import all_different, by_nodes, by_types
 
 import pipelab as pl
-from pipelab.files.whole_files import write_to
+from pipelab.files.reading_and_writing import write_to
 from pipelab.writeup.linear_rates import with_link_units
 
 LIMIT = 60.0  # seconds for each question

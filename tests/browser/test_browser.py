@@ -8,7 +8,7 @@ import pytest
 import pipelab as pl
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, check_figure, with_statements
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 # CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test
 # there.

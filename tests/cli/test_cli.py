@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from pipelab.cli.lab import copy_notebooks, working_folder
-from pipelab.files.paths import data_dir, notebook_files, notebooks_dir
+from pipelab.cli.open_notebooks import copy_notebooks, working_folder
+from pipelab.files.bundled_folders import data_dir, notebook_files, notebooks_dir
 
 
 def run(*arguments, cwd=None):

@@ -19,7 +19,7 @@ import pipelab as pl
 from pipelab.cli.grading import grade, grade_folder
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
 

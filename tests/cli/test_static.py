@@ -20,9 +20,9 @@ from lab_session import CHROMIUM
 from pipelab.cli.static_pages import kernel_client, static_copy
 from pipelab.cli.static_pages.formulas import typeset, typeset_html
 from pipelab.cli.static_pages.one_page import NOTE, figure_html, figure_of_state, page, still
-from pipelab.engine.formulations.joint import joint_formulation
-from pipelab.files import paths
-from pipelab.files.paths import notebook_files
+from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
+from pipelab.files import bundled_folders
+from pipelab.files.bundled_folders import notebook_files
 from pipelab.widgets.chart import LiveChart
 
 EVERY = notebook_files()
@@ -236,7 +236,7 @@ def two(monkeypatch, tmp_path):
     )
     nbformat.write(first, root / "a.ipynb")
     nbformat.write(second, root / "b.ipynb")
-    monkeypatch.setattr(paths, "notebooks_dir", lambda: root)
+    monkeypatch.setattr(bundled_folders, "notebooks_dir", lambda: root)
     return root
 
 
@@ -299,7 +299,7 @@ def small(tmp_path_factory):
     nbformat.write(new_notebook(cells=cells), root / "notebooks" / "small.ipynb")
     nbformat.write(_read("glossary"), root / "notebooks" / "glossary.ipynb")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "notebooks_dir", lambda: root / "notebooks")
+        patch.setattr(bundled_folders, "notebooks_dir", lambda: root / "notebooks")
         return static_copy(root / "copy")
 
 

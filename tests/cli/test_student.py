@@ -7,10 +7,10 @@ import nbformat
 import pytest
 
 from pipelab.cli.command_line import main
-from pipelab.cli.lab import copy_notebooks
+from pipelab.cli.open_notebooks import copy_notebooks
 from pipelab.cli.static_pages.site import _files
 from pipelab.cli.student import without_solutions
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 

@@ -18,7 +18,7 @@ from pipelab.course.exercises import Function
 from pipelab.course.ledger import DOCUMENTS
 from pipelab.course.n00 import plot_course
 from pipelab.course.outline import WAYS, notebooks_of_the_course
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 COURSE = sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb"))
 LINK = re.compile(r"\[([^\]]*)\]\(([^)]*)\)")

@@ -14,10 +14,10 @@ import pipelab as pl
 from pipelab.course import n04, n06, n07, n08, n12
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.exercises import Construction, Failure, Function, Given, Number
-from pipelab.course.labs import Lab
 from pipelab.course.outline import notebooks_of_the_course
+from pipelab.course.scored_labs import Lab
 from pipelab.display import number
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
 

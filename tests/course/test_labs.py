@@ -18,8 +18,8 @@ import pipelab as pl
 from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule, plain_answers
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Given
-from pipelab.course.labs import Lab, UsesTheKit, alone
-from pipelab.files.paths import notebooks_dir
+from pipelab.course.scored_labs import Lab, UsesTheKit, alone
+from pipelab.files.bundled_folders import notebooks_dir
 from pipelab.splits import split_even
 
 # By name, so that `quick(3)` leaves out the schedules, whose proofs take some seconds.

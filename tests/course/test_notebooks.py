@@ -13,7 +13,7 @@ import pytest
 from lab_session import CHROMIUM
 from notebook_results import FIGURES, RESULTS, check_figure, with_statements
 from pipelab.cli.static_pages.kernel_client import notebook_client
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 FIGURE = "application/vnd.plotly.v1+json"
 SOLUTIONS = sorted(notebooks_dir().glob("solutions/*.ipynb"))

@@ -10,12 +10,12 @@ from test_objectives import priced
 
 import oracle
 import pipelab as pl
+from pipelab.engine.cheapest_walk import Walk
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import instance_of
+from pipelab.engine.rate_search import Search, walks
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import Search, walks
-from pipelab.engine.stage_flow import Walk
 from pipelab.engine.stages import links_of
 
 # What the write-up's cases yield with 1 to 4 GPUs per stage, links in transfers and in tokens.

@@ -8,9 +8,9 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.engine.formulations import joint
+from pipelab.engine.formulations import joint_ilp_forms as joint
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
-from pipelab.engine.formulations.joint import FORMS, joint_formulation
+from pipelab.engine.formulations.joint_ilp_forms import FORMS, joint_formulation
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods import joint as joint_method
 from pipelab.engine.methods import single_gpu
@@ -20,9 +20,9 @@ from pipelab.engine.methods.joint import (
     joint_program,
     joint_size,
 )
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.solvers import scip
-from pipelab.files.paths import notebooks_dir
+from pipelab.files.bundled_folders import notebooks_dir
 
 ANSWERS = {1: 217.52, 2: 301.784, 3: 301.784, 4: 345.4944}
 

@@ -10,7 +10,7 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.formulations.joint import twins
+from pipelab.engine.formulations.joint_ilp_forms import twins
 from pipelab.engine.methods import single_gpu
 from pipelab.engine.methods.counts_and_averages import build as build_type_count
 from pipelab.engine.methods.counts_and_averages import list_options, most_layers

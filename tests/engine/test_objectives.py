@@ -11,17 +11,17 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.engine.cheapest_walk import Found, Walk
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import first_placements, fronts
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.methods.fronts import raise_floor
-from pipelab.engine.objective import Objective, status_and_least
+from pipelab.engine.objective_and_bound import Objective, status_and_least
+from pipelab.engine.rate_search import walks
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import walks
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.stage_flow import Found, Walk
 from pipelab.hardware.known_clusters import cluster_of_counts
 from pipelab.writeup.linear_rates import with_link_units
 

@@ -12,13 +12,13 @@ import scipy.sparse as sp
 import oracle
 import pipelab as pl
 import roofline_oracle
+from pipelab.engine.cheapest_walk import Walk
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
+from pipelab.engine.rate_search import least
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import least
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
-from pipelab.engine.stage_flow import Walk
 
 CLOSE = 3e-6  # the solver's tolerance, and half as much again
 PRICES = {"A": 3.0, "B": 5.0, "C": 11.0}

@@ -11,7 +11,7 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import candidates, counting, joint_ilp, splits
-from pipelab.engine.formulations import joint
+from pipelab.engine.formulations import joint_ilp_forms as joint
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
 

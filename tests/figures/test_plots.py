@@ -9,7 +9,7 @@ from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.n05 import leave_out
 from pipelab.course.pictures import plot_lines
 from pipelab.course.reading_tables import show_table
-from pipelab.engine.formulations.joint import joint_formulation
+from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
 from pipelab.engine.methods.joint import joint_size
 from pipelab.figures.growth import plot_growth
 from pipelab.figures.placements import limited_by, placement_parts, plot_placement

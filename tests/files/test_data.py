@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.files.paths import data_dir
-from pipelab.files.whole_files import write_to
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.reading_and_writing import write_to
 
 CASES = data_dir() / "cases"
 
@@ -307,7 +307,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path, monkeypatch):
     path = tmp_path / "a.csv"
     write_to("test", path, "old")
     monkeypatch.setattr(
-        "pipelab.files.whole_files.os.replace",
+        "pipelab.files.reading_and_writing.os.replace",
         lambda *_: (_ for _ in ()).throw(OSError("disk full")),
     )
     with pytest.raises(pl.errors.InvalidData, match="disk full"):

@@ -13,11 +13,11 @@ import pytest
 from limits import full_disk
 
 import pipelab as pl
-from pipelab.cli.lab import copy_notebooks
+from pipelab.cli.open_notebooks import copy_notebooks
 from pipelab.errors import InvalidData
-from pipelab.files.csv_cells import read_rows
-from pipelab.files.paths import data_dir, notebook_files, notebooks_dir
-from pipelab.files.whole_files import refused, write_to
+from pipelab.files.bundled_folders import data_dir, notebook_files, notebooks_dir
+from pipelab.files.csv_rows import read_rows
+from pipelab.files.reading_and_writing import refused, write_to
 
 POSIX = pytest.mark.skipif(os.name == "nt", reason="modes, links and special files of POSIX")
 LINUX = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /dev/full and /proc")
@@ -177,7 +177,7 @@ def test_a_write_protected_file_is_not_replaced(tmp_path, monkeypatch):
     """What root's rights hide above: permission is asked of the file, not of its folder alone."""
     path = tmp_path / "plan.csv"
     path.write_text("old")
-    monkeypatch.setattr("pipelab.files.whole_files.os.access", lambda *_: False)
+    monkeypatch.setattr("pipelab.files.reading_and_writing.os.access", lambda *_: False)
     with pytest.raises(InvalidData, match=r"cannot be written .* where you may write"):
         write_to("save", path, "new")
     assert path.read_text() == "old"

@@ -21,8 +21,8 @@ from newest_folders import PRICES, write_folder
 import pipelab as pl
 from pipelab.engine.schedules import validate
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.files.paths import data_dir
-from pipelab.hardware.measurement_files import Stated, measurements_of
+from pipelab.files.bundled_folders import data_dir
+from pipelab.hardware.benchmark_files import Stated, measurements_of
 from pipelab.io.plans import save_placement
 from pipelab.io.torch_csv import to_csv
 from spoiling import spoilt, table_of, written

@@ -21,10 +21,10 @@ from pipelab.display import (
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers import scip
 from pipelab.engine.sweeps.workers import _answer
-from pipelab.figures.baselines import Row, baseline_parts
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.growth import plot_growth, plot_run_times, plot_search_growth
 from pipelab.figures.makespans import plot_makespans
+from pipelab.figures.methods_against_optimum import Row, baseline_parts
 from pipelab.figures.placements import plot_placement
 from pipelab.figures.progress import plot_progress
 from pipelab.widgets.mix_answers import answer

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.files.paths import data_dir, in_clone
+from pipelab.files.bundled_folders import data_dir, in_clone
 from pipelab.hardware.calibration import (
     Traversal,
     fit_constants,

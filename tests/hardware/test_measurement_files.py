@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.hardware.measurement_files import Stated, measurements_of
+from pipelab.hardware.benchmark_files import Stated, measurements_of
 
 FILES = Path(__file__).parents[1] / "data" / "measured"
 BENCH, SERVE, LATENCY = (

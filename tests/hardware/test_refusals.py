@@ -14,7 +14,7 @@ from pipelab.counting import solve_by_counting
 from pipelab.course.n13 import plot_verdicts
 from pipelab.figures.growth import plot_growth, plot_search_growth
 from pipelab.figures.placements import plot_placement
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.io.plans import save_placement
 from pipelab.joint_ilp import solve_by_joint_ilp

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.files.paths import data_dir
+from pipelab.files.bundled_folders import data_dir
 from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import gradients

@@ -55,7 +55,7 @@ RETURNED = {
     "placed_gantt": "pipelab.figures.placement_timelines",
     "plot_against_measured": "pipelab.figures.predictions",
     "plot_classes": "pipelab.figures.classes",
-    "plot_comparison": "pipelab.figures.baselines",
+    "plot_comparison": "pipelab.figures.methods_against_optimum",
     "plot_in_flight": "pipelab.figures.in_flight",
     "plot_placement": "pipelab.figures.placements",
     "plot_progress": "pipelab.figures.progress",

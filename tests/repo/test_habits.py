@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import pipelab as pl
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))

@@ -18,7 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 from pipelab.writeup.cases_csv import cases as pl_cases
 
 ROOT = Path(__file__).parents[2]

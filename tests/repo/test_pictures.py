@@ -6,7 +6,7 @@ import struct
 import pytest
 
 from make_pictures import FOLDER, MOST_BYTES, PICTURES, WIDTH
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 pytestmark = pytest.mark.skipif(
     not in_clone(), reason="about the clone, and this is an installed package"

@@ -11,7 +11,7 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "requirements"

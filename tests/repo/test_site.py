@@ -21,7 +21,7 @@ from nbformat.v4 import new_output
 import pipelab as pl
 from pipelab.course.checks import EXERCISES
 from pipelab.course.outline import notebooks_of_the_course
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelab.files.paths import in_clone
+from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ import pytest
 import pipelab as pl
 from pipelab.display import NOT_PROVEN, PROVEN
 from pipelab.display import rate as tokens_per_s
-from pipelab.figures.baselines import Row, baseline_parts, row_of
+from pipelab.figures.methods_against_optimum import Row, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
 from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest

@@ -68,7 +68,9 @@ class Wanted:
     phase: Annotated[Text, _load("prefill, decode, mixed or training; prefill without a case.")] = (
         None
     )
-    output_tokens: Annotated[Whole, _load("Written per sequence; for --phase mixed, and for requests.")] = None
+    output_tokens: Annotated[
+        Whole, _load("Written per sequence; for --phase mixed, and for requests.")
+    ] = None
     in_flight: Annotated[
         Whole, _load("Microbatches in flight; chosen with the placement by default.")
     ] = None

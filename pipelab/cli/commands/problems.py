@@ -29,7 +29,7 @@ from pipelab.cli.printing import (
 )
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
-from pipelab.files.whole_files import write_to
+from pipelab.files.reading_and_writing import write_to
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -12,8 +12,8 @@ from pipelab.cli.static_pages.run import executed
 from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.html_charts import plotly_js
-from pipelab.files.paths import notebook_files
-from pipelab.files.whole_files import path_of, refused
+from pipelab.files.bundled_folders import notebook_files
+from pipelab.files.reading_and_writing import path_of, refused
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode

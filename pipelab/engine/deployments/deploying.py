@@ -26,10 +26,10 @@ from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
-from pipelab.engine.deployments.unkept import why_unkept
+from pipelab.engine.deployments.unmet_time_limits import why_unkept
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective import status_and_bound, status_and_least
+from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (

@@ -31,8 +31,8 @@ from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
+from pipelab.engine.rate_search import possible, walks
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import possible, walks
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
@@ -296,8 +296,8 @@ class Offer:
     ) -> tuple[list[StageOf] | None, float]:
         """The cheapest pipeline of the GPUs there are that yields a rate, and a bound on its price.
 
-        By the stage-flow program (`engine.stage_flow`) with these prices as what is to be least. The bound is infinite
-        if there is none, and minus infinity if sets of classes were left out.
+        By the stage-flow program (`engine.cheapest_walk`) with these prices as what is to be least. The bound is
+        infinite if there is none, and minus infinity if sets of classes were left out.
 
         Raises
         ------

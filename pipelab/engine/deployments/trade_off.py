@@ -26,7 +26,7 @@ from pipelab.engine.deployments.column_generation import (
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.fields import given

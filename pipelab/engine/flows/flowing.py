@@ -1,8 +1,8 @@
 """flow(problem): the greatest throughput if every microbatch may take its own way.
 
 First the best pipeline, and the best deployment: both are flows. Then a bound on every flow (`bounds`). A small
-problem is solved as one program (`exact`); otherwise `blocks` proposes stages for one throughput after another, and
-`routing` finds the ways through them. Whatever is found or proven is kept when time ends.
+problem is solved as one program (`exact`); otherwise `series_parallel` proposes stages for one throughput after
+another, and `routing` finds the ways through them. Whatever is found or proven is kept when time ends.
 """
 
 import math
@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.deploying import deploy
-from pipelab.engine.flows.blocks import Blocks
 from pipelab.engine.flows.bounds import Patterns
 from pipelab.engine.flows.capacities import Stages, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
+from pipelab.engine.flows.series_parallel import Blocks
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve

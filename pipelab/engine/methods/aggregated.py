@@ -11,10 +11,10 @@ from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.prices import refuse_unpriced
+from pipelab.engine.rate_search import SETS, Search, least, used
 from pipelab.engine.reach import Reach
-from pipelab.engine.search import SETS, Search, least, used
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge

@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.objective import status_and_least
+from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import InvalidValue
 from pipelab.fields import given, is_list, whole_number

@@ -31,7 +31,7 @@ from pipelab.costs import LayerTimes
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
-from pipelab.engine.formulations.joint import FAMILIES, Incidence
+from pipelab.engine.formulations.joint_ilp_forms import FAMILIES, Incidence
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.engine.solvers.solver_run import SolverRun

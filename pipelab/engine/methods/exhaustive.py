@@ -14,7 +14,7 @@ from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_r
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.errors import TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement

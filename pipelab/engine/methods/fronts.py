@@ -16,9 +16,9 @@ from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
-from pipelab.engine.objective import Objective
+from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
-from pipelab.engine.search import BY_TOLERANCE, SETS
+from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
 from pipelab.errors import TooLarge

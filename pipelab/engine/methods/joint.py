@@ -16,13 +16,13 @@ import numpy as np
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
-from pipelab.engine.formulations.joint import FORMS, big_m_is_valid, build, joint_form
+from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective import status_and_bound
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.solvers import choice, highs
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun

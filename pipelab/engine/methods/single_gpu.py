@@ -20,7 +20,7 @@ import numpy as np
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
-from pipelab.engine.formulations.joint import ONE_GPU, build, twins
+from pipelab.engine.formulations.joint_ilp_forms import ONE_GPU, build, twins
 from pipelab.engine.formulations.program_size import starts_and_ends
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of

@@ -16,7 +16,7 @@ from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
-from pipelab.engine.objective import status_and_least
+from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.schedules.named_schedules import name_of
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress

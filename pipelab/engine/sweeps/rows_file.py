@@ -18,8 +18,8 @@ from typing import Any
 from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, Answer
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.files.csv_cells import Row
-from pipelab.files.whole_files import is_special, path_of, refused, write_to
+from pipelab.files.csv_rows import Row
+from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
 
 _ATTEMPTS = 10  # to open a file that another sweep has just replaced
 

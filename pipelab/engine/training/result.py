@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.objective import Objective
+from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import InvalidValue

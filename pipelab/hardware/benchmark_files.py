@@ -17,8 +17,8 @@ from pydantic import AllowInfNan, Strict, StringConstraints
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
-from pipelab.files.csv_cells import NUMBER, Row, place, read_objects
-from pipelab.files.whole_files import json_of, named, path_of, read_text
+from pipelab.files.csv_rows import NUMBER, Row, place, read_objects
+from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
 from pipelab.hardware.known_gpus import GPUFacts, type_of_named
 from pipelab.hardware.known_models import load_model, models

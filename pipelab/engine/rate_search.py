@@ -12,13 +12,13 @@ from typing import Literal
 
 import numpy as np
 
+from pipelab.engine.cheapest_walk import Found, Limit, Walk, Weight
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import Instance
 from pipelab.engine.prices import comparable, price_per_hour, prices_of
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.stage_flow import Found, Limit, Walk, Weight
 from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.evaluation import evaluate

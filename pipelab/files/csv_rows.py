@@ -26,7 +26,7 @@ from typing import (
 )
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.files.whole_files import read_text
+from pipelab.files.reading_and_writing import read_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -264,7 +264,7 @@ def saved_run(name: str) -> "DataFrame":
     """
     import pandas as pd
 
-    from pipelab.files.paths import data_dir
+    from pipelab.files.bundled_folders import data_dir
 
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
     if name not in there:

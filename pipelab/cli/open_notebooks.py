@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pipelab.cli.student import is_solution, without_solutions
 from pipelab.errors import InvalidValue
-from pipelab.files.paths import in_clone, notebook_files, notebooks_dir
-from pipelab.files.whole_files import path_of, refused, write_to
+from pipelab.files.bundled_folders import in_clone, notebook_files, notebooks_dir
+from pipelab.files.reading_and_writing import path_of, refused, write_to
 
 START = "00_start_here.ipynb"
 
