@@ -108,6 +108,11 @@ def predict_by_counts(
     float or None
         In tokens/s; None where the layers do not fit at any rate.
 
+    Raises
+    ------
+    NotApplicable
+        Layers differ.
+
     Examples
     --------
     >>> from dataclasses import replace

@@ -68,6 +68,8 @@ def helix_flow(name: str, *, time_limit: float | None = None) -> Flow:
     ------
     UnknownName
         There is no such instance.
+    InvalidValue
+        The time limit is below 0, or not a number.
 
     Examples
     --------
