@@ -827,6 +827,7 @@ FIGURES = {
             "With 12 layers an A100 does 48% of the work it does with one",
             "geo24: 1,754 tokens/s on ",
             "hetero42: 5,97",
+            "three GPUs: 33,333 tokens/s on 2 ways",
         ],
         None,
     ),

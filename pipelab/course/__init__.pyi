@@ -25,9 +25,9 @@ from .n03 import (
     plot_staircase as plot_staircase,
     rows_of_03 as rows_of_03,
 )
-from .n04 import average_link_ms as average_link_ms, outcome_of_prediction as outcome_of_prediction
+from .n04 import outcome_of_prediction as outcome_of_prediction
 from .n04 import plot_fixes as plot_fixes, plot_predictions as plot_predictions
-from .n04 import predict_by_counts as predict_by_counts, published_speedup as published_speedup
+from .n04 import predict_by_counts as predict_by_counts
 from .n05 import (
     ask_joint as ask_joint,
     plot_choice as plot_choice,

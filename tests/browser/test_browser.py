@@ -34,7 +34,15 @@ ENDS_WITH = {
 SCROLLED: dict[str, int] = {}
 
 
-@pytest.mark.parametrize("name", FIGURES)
+# By day every notebook runs without a browser (tests/course/test_notebooks.py), and these in JupyterLab, too:
+# explorers, a solver's progress, tables, Gantt charts, formulas. The others follow at night.
+BY_DAY = ("00", "05", "07", "10", "16")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n[:2] in BY_DAY else pytest.param(n, marks=pytest.mark.nightly) for n in FIGURES],
+)
 def test_a_notebook_runs_and_draws(page, name):
     titles, bars = FIGURES[name]
     page.show(with_statements(notebooks_dir() / name, name))

@@ -409,7 +409,7 @@ def test_the_simple_preset_shows_three_controls_and_then_all(page):
         wait_for(page, "tiny, 5 GPUs: ")
         page.page.get_by_label("more controls").check()
         wait_for(page, "Model and workload")
-        assert page.page.evaluate(counted) == 15
+        assert page.page.evaluate(counted) == 16
         tops = page.page.eval_on_selector_all(
             ".widget-gridbox > .widget-vbox", "es => es.map(e => e.getBoundingClientRect().top)"
         )

@@ -134,7 +134,7 @@ def test_settings_of_a_case_without_a_placement_are_exit_status_1(tmp_path):
     )
     done = run("settings", str(tmp_path / "mine"), "--engine", "vLLM")
     assert done.returncode == 1
-    assert done.stdout.startswith("No placement exists")
+    assert done.stdout.startswith("No plan that vLLM can start exists")
 
 
 @pytest.mark.slow
@@ -158,7 +158,6 @@ REFUSED = {
     ),
     "split": (("solve", "tiny", "--batch-split", "odd"), "expected 'even' or 'balanced'"),
     "engine": (("settings", "tiny", "--engine", "vlm"), "did you mean 'vLLM'"),
-    "copies": (("settings", "tiny", "--max-gpus", "2", "--engine", "vLLM"), "hold 2 copies"),
     "case of a case": (("settings", "tiny", "--case", "tiny", "--engine", "vLLM"), "--case"),
     "no plan": (("settings", "gone.json", "--engine", "vLLM"), "gone.json"),
 }

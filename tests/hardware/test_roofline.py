@@ -459,7 +459,7 @@ def test_the_figure_marks_what_is_missed():
     assert {trace.name for trace in points} == {
         "kernels", "llama.cpp", "vLLM 0.2", "TensorRT-LLM", "vLLM"
     }  # fmt: skip
-    assert any("median 6% of 32" in text for text in figure.layout.yaxis.ticktext)
+    assert any("median 5% of 32" in text for text in figure.layout.yaxis.ticktext)
 
 
 @pytest.mark.slow
