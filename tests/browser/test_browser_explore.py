@@ -354,6 +354,7 @@ def test_a_prediction_is_kept_with_the_notebook(page):
     page.page.reload(wait_until="domcontentloaded")
     page.page.wait_for_selector(".jp-Notebook .jp-Cell")
     typed = page.page.locator(".jp-CodeCell .cm-content").last
+    typed.get_by_text("guess_1(").wait_for()  # cells are drawn empty first
     assert typed.inner_text().strip() == "guess_1('two of them')"
     said = page.page.locator(".jp-OutputArea-output").last
     for _ in range(2):
