@@ -24,7 +24,6 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # The gallery shows a notebook's first figure, or the first one below this heading.
 PICTURES = {
     "02_exhaustive_search": "How good are the rules?",
-    "04_a_failed_heuristic": "Many mixes",
     "05_joint_ilp": "Branch and bound",
     "07_pipeline_schedules": "1F1B saves memory",
     "09_real_gpus": "Predicted against measured",

@@ -1,5 +1,6 @@
 """The site: a small one is built, every link in it leads somewhere, and nothing in it comes from elsewhere."""
 
+import ast
 import doctest
 import importlib.util
 import inspect
@@ -118,6 +119,23 @@ def test_the_files_of_every_notebook_are_there():
         assert (ROOT / "docs" / notebook).is_file()
         assert (ROOT / "docs" / solution).is_file()
         assert f'"{first}"' in (ROOT / module).read_text(encoding="utf-8")
+
+
+def test_pictures_of_the_start_page_stand_below_headings_that_there_are():
+    tree = ast.parse((ROOT / "docs" / "pages.py").read_text("utf-8"))
+    (pictures,) = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "PICTURES"
+    ]
+    for stem, heading in pictures.items():
+        text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text("utf-8")
+        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
+        below = [
+            n for n, (_, source) in enumerate(cells) if re.search(f"^##+ {heading}$", source, re.M)
+        ]
+        assert below, (stem, heading)
+        assert any(kind == "code" and "plot" in source for kind, source in cells[below[0] :])
 
 
 def test_the_pages_name_files_that_there_are():
