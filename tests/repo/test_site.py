@@ -132,7 +132,9 @@ def test_pictures_of_the_start_page_stand_below_headings_that_there_are():
         text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text("utf-8")
         cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
         below = [
-            n for n, (_, source) in enumerate(cells) if re.search(f"^##+ {heading}$", source, re.M)
+            n
+            for n, (_, source) in enumerate(cells)
+            if re.search(f"^##+ {re.escape(heading)}$", source, re.M)
         ]
         assert below, (stem, heading)
         assert any(kind == "code" and "plot" in source for kind, source in cells[below[0] :])
