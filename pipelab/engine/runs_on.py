@@ -1,4 +1,4 @@
-"""The plans that an engine can start, as problems whose placements together are just these.
+"""The plans that an engine can start, as problems that together have exactly these placements.
 
 An engine gives every stage the same number of GPUs, and these cut its layers among them
 (`hardware.engine_rules`). So there is one problem for each number that a stage may have, and for each maker or host,
@@ -36,12 +36,9 @@ from pipelab.stage_arrays import (
 
 def as_engines_run(problem: Problem) -> Problem:
     """Return a problem in which GPUs of one stage cut its layers, as in every engine, and never share its batch."""
-    costs = getattr(problem, "costs", None)  # what is no problem is refused where it is evaluated
-    return (
-        replace(problem, costs=replace(costs, copies=False))
-        if isinstance(costs, Roofline)
-        else problem
-    )
+    if isinstance(problem.costs, Roofline):
+        return replace(problem, costs=replace(problem.costs, copies=False))
+    return problem
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +113,7 @@ class EngineStages:
         return tables._replace(throughput=np.where(starts, tables.throughput, 0.0))
 
     def _starts(self, kinds: Sequence[GPU], counts: np.ndarray, whole: Any) -> Any:
-        """Whether the engine starts a stage of so many of each GPU; `whole`: whether it has all layers."""
+        """Tell whether the engine starts a stage of these counts; `whole`: whether it has all layers."""
         used = [kind for kind, number in zip(kinds, counts, strict=True) if number]
         size = self.size in (None, int(counts.sum()))
         host = self.node is None or all(kind.node == self.node for kind in used)
