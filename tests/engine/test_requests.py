@@ -458,3 +458,15 @@ def test_what_limits_cost_is_a_curve():
     assert "lowest-TPOT" in pl.plot(curve).layout.title.text
     with pytest.raises(pl.errors.InvalidValue, match="for requests"):
         pl.trade_off(llama(), "gpus", deployments=True, tpot_ms=50)
+
+
+def test_the_sampled_token_goes_back_to_the_first_stage():
+    gpus = pl.Cluster.from_counts({"A": 2}, 80, 1.0)
+    gpus = dataclasses.replace(gpus, latency_ms=100)
+    model, load = pl.Model("m", 2, 1000, 4000, 1.0), pl.Workload(100, 1, "decode", output_tokens=10)
+    problem = pl.Problem(gpus, model, load, pl.LayerTimes({"A": 1.0}))
+    there = pl.Placement.of([(1, (0,)), (1, (1,))])
+    served = times(problem, there, 1)
+    one_way = pl.evaluate(problem, there).seconds_per_pass
+    assert 0.1 < one_way < 0.11
+    assert served.traversal == pytest.approx(one_way + 0.1 + 4e-9, rel=1e-9)
