@@ -35,6 +35,7 @@ for_lecturers = [
     "docs/instructors.md",
     "docs/lectures.md",
     "docs/points.md",
+    "docs/exam.md",
     "docs/course_files.md",
 ]
 if student:  # `pages` takes what leads there out of the start page

@@ -1,10 +1,10 @@
-"""Write what lecturers' pages have from the notebooks: rubrics, labs, and a run of show for every lecture.
+"""Write what lecturers' pages have from the notebooks: rubrics, labs, and a run of show for every session.
 
 python docs/make_instructors.py
 
 It writes all of `docs/points.md` and `docs/lectures.md`, and the table of labs in `docs/instructors.md`. The words of
-the rubrics stand in `docs/rubrics.toml`. What the notebooks say is taken from them: what is asked, the questions to
-guess at, and what `course.check` says of common mistakes.
+the rubrics stand in `docs/rubrics.toml`, the term in `docs/sessions.toml`. What the notebooks say is taken from them:
+what is asked, the questions to guess at, what can be changed, and what `course.check` says of common mistakes.
 """
 
 import ast
@@ -14,100 +14,144 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Number
 from pipelab.course.outline import Notebook, notebooks_of_the_course
 from pipelab.course.scored_labs import Lab
+from pipelab.display import counted
 from pipelab.files.bundled_folders import notebooks_dir
 
 DOCS = Path(__file__).parent
-RUBRICS = DOCS / "rubrics.toml"
+RUBRICS, SESSIONS = DOCS / "rubrics.toml", DOCS / "sessions.toml"
 BEGIN, END = "<!-- labs: made by docs/make_instructors.py -->", "<!-- end of labs -->"
-LECTURE = 90  # minutes
-# What a lecture does not show: what students do, and what is for readers.
-_LEFT_OUT = re.compile(
-    "Exercises|Takeaways|Sources|Change it|Optional|What the write-up has|Where to go"
+SHOWN = 60  # minutes with the notebook, of a session of 75
+# Enough for guests: one idea of each kind.
+GUEST = (
+    *("A line of layers", "A program, one absurd answer at a time"),
+    *("Count what is identical, and prove with prices", "Why a pipeline idles in training"),
 )
+_BETWEEN_NOTEBOOKS = re.compile(r"\]\((?=\w+\.ipynb)")
 _POINTS = """# Points for every exercise
 
-Made by `docs/make_instructors.py`. One point each: for every exercise, for a prediction, and for an answer in words.
-*Half* is half a point.
-"""
-_LECTURES = """# Lectures, minute by minute
+Made by `docs/make_instructors.py`. A point stands for ten minutes of work: a number has one, a function or something
+to find has three, a lab has twelve, an answer in words has one. *Half* is half of them.
 
-Made by `docs/make_instructors.py` from the notebooks. The minutes are each section's share of the lecture, by its words
-and lines of code; homework and what only readers need is left out. *Ask* comes before *show*: let everybody write a
-prediction down first.
+A **prediction** has one point if it was written down with a reason before its answer was shown. Right and wrong ones
+earn the same: whoever is afraid of being wrong copies. Without a reason it is half a point.
 """
+_LECTURES = """# A term of {count} sessions
+
+Made by `docs/make_instructors.py` from `docs/sessions.toml` and the notebooks. A session has 75 minutes: 60 with the
+notebook, whose sections share them by their words and lines of code, ten at the board, and five in which something is
+changed before everybody's eyes. *Ask* comes before *show*: let everybody write down a prediction and a reason first.
+
+For a guest week take sessions {guest}.
+"""
+
+
+class Section(NamedTuple):
+    """A section of a notebook: the cell where it begins, what it asks, and how much there is in it."""
+
+    cell: str
+    asked: list[str]
+    minutes: float
 
 
 def pages() -> dict[str, str]:
     """Make every page anew: its name and its text."""
     head, rest = (DOCS / "instructors.md").read_text(encoding="utf-8").split(BEGIN)
-    books = notebooks_of_the_course()
     return {
-        "points.md": _POINTS + "".join(map(_section, books)),
-        "lectures.md": _LECTURES + "".join(_lectures(head, books)),
+        "points.md": _POINTS + "".join(map(_points_of, notebooks_of_the_course())),
+        "lectures.md": "".join(_lectures()),
         "instructors.md": f"{head}{BEGIN}\n\n{_labs()}\n{END}{rest.split(END)[1]}",
     }
 
 
 def _labs() -> str:
     rows = [
-        "| lab | function | measured in | 0 points | 1 point |",
+        "| lab | function | measured in | 0 points | all points |",
         "| --- | --- | --- | --- | --- |",
     ]
-    for name, lab in EXERCISES.items():
-        if isinstance(lab, Lab):
-            first = "".join(_cells(f"{name}.ipynb")[0]["source"])
-            title = first.split("\n")[0].removeprefix("# Lab: ")
-            rows.append(
-                f"| [{title[0].upper()}{title[1:]}](../notebooks/{name}.ipynb) | `{lab.signature}` | {lab.measure} | "
-                f"{lab.baseline_is} | {lab.best_is} |"
-            )
+    rows += [
+        f"| {_named(name)} | `{lab.signature}` | {lab.measure} | {lab.baseline_is} | {lab.best_is} |"
+        for name, lab in EXERCISES.items()
+        if isinstance(lab, Lab)
+    ]
     return "\n".join(rows) + "\n"
 
 
-def _lectures(page: str, books: tuple[Notebook, ...]) -> Iterator[str]:
-    """A table for each lecture that the page for instructors lists with its notebooks."""
-    for number, title, named in re.findall(
-        r"^(\d)\. \*\*(.*?)\*\* \(([\d, ]+)\)", page, flags=re.M
-    ):
-        of = [book for book in books if book.number in named.split(", ")]
-        steps = [(book, *step) for book in of for step in _steps(book)]
-        total, before = sum(weight for *_, weight in steps), 0.0
-        yield f"\n## {number}. {title}\n\n| from | show | ask |\n| --- | --- | --- |\n"
-        for book, heading, cell, asked, weight in steps:
-            at = round(LECTURE * before / total)
-            link = f"[{book.number} {heading}](../notebooks/{book.file}#cell-id={cell})"
-            yield _row(f"{at // 60}:{at % 60:02}", link, " ".join(asked)) + "\n"
-            before += weight
+def _named(exercise: str) -> str:
+    """An exercise's number, or a lab's title with a link, or the way to the projects."""
+    if exercise == "project":
+        return "a [project](instructors.md#projects)"
+    if exercise not in EXERCISES:
+        sys.exit(f"sessions.toml: expected an exercise, a lab or project, got {exercise!r}")
+    if not isinstance(EXERCISES[exercise], Lab):
+        return exercise
+    title = "".join(_cells(f"{exercise}.ipynb")[0]["source"]).split("\n")[0]
+    title = title.removeprefix("# Lab: ")
+    return f"[{title[0].upper()}{title[1:]}](../notebooks/{exercise}.ipynb)"
 
 
-def _steps(book: Notebook) -> Iterator[tuple[str, str, list[str], float]]:
-    """Sections of a notebook: heading, cell, questions, and how much there is in them."""
-    steps: list[list[Any]] = []
+def _lectures() -> Iterator[str]:
+    """The term: of each session what is shown and asked, the board, a change, and homework."""
+    books = {book.number: book for book in notebooks_of_the_course()}
+    sections = {number: _sections(book) for number, book in books.items()}
+    sessions = tomllib.loads(SESSIONS.read_text(encoding="utf-8"))["session"]
+    titles = [session["title"] for session in sessions]
+    guest = [str(titles.index(title) + 1) for title in GUEST]
+    yield _LECTURES.format(count=len(sessions), guest=f"{', '.join(guest[:-1])} and {guest[-1]}")
+    for i, session in enumerate(sessions):
+        yield f"\n## {i + 1}. {session['title']}\n\n| from | show | ask |\n| --- | --- | --- |\n"
+        before, shown = 0.0, [(name[:2], name[3:]) for name in session["show"]]
+        for number, heading in shown:
+            if heading not in sections[number]:
+                sys.exit(f"sessions.toml, {titles[i]}: notebook {number} has no {heading!r}")
+        total = sum(sections[number][heading].minutes for number, heading in shown)
+        for number, heading in shown:
+            cell, asked, minutes = sections[number][heading]
+            link = f"[{number} {heading}](../notebooks/{books[number].file}#cell-id={cell})"
+            yield _row(f"0:{round(SHOWN * before / total):02}", link, " ".join(asked)) + "\n"
+            before += minutes
+        change = _change(books[session["live"][:2]], session["live"][3:])
+        home = ", ".join(map(_named, session["home"]))
+        yield f"\n**At the board.** {session['board'].strip()}\n"
+        yield f"\n**Change.** {change}\n\n**Homework.** {home}.\n"
+
+
+def _sections(book: Notebook) -> dict[str, Section]:
+    """The sections of a notebook by heading."""
+    found = dict[str, Section]()
     for cell in _cells(book.file):
-        text = "".join(cell["source"])
-        for part in re.split(r"(?m)^(?=## )", text):
-            if cell["cell_type"] == "markdown" and part.startswith("## "):
-                steps.append([part.split("\n")[0].removeprefix("## "), cell["id"], [], 0.0])
-            if steps:
-                code = cell["cell_type"] == "code"
-                steps[-1][2] += _questions([part]) if code else []
-                steps[-1][3] += len(part.splitlines()) / 8 if code else len(part.split()) / 130
-    for heading, cell_id, asked, weight in steps:
-        if not _LEFT_OUT.match(heading):
-            yield heading, cell_id, asked, weight
+        text, code = "".join(cell["source"]), cell["cell_type"] == "code"
+        for part in [text] if code else re.split(r"(?m)^(?=## )", text):
+            if part.startswith("## ") and not code:
+                found[part.split("\n")[0].removeprefix("## ")] = Section(cell["id"], [], 0.0)
+            if found:
+                heading, (begins, asked, minutes) = list(found.items())[-1]
+                asked += _questions([part]) if code else []
+                minutes += len(part.splitlines()) / 8 if code else len(part.split()) / 130
+                found[heading] = Section(begins, asked, minutes)
+    return found
+
+
+def _change(book: Notebook, item: str) -> str:
+    """What a notebook's *Change it* proposes under a number, or all of it."""
+    (cell,) = (cell for cell in _cells(book.file) if "## Change it" in "".join(cell["source"]))
+    text = "".join(cell["source"]).partition("## Change it")[2].strip()
+    if item:
+        text = next(re.finditer(rf"^{item}\. (.*)$", text, flags=re.M))[1]
+    link = f"[{book.number} Change it](../notebooks/{book.file}#cell-id={cell['id']})"
+    return f"{link}: {_BETWEEN_NOTEBOOKS.sub('](../notebooks/', text)}"
 
 
 def _cells(file: str) -> list[dict[str, Any]]:
     return json.loads((notebooks_dir() / file).read_text(encoding="utf-8"))["cells"]
 
 
-def _section(book: Notebook) -> str:
+def _points_of(book: Notebook) -> str:
     texts = ["".join(cell["source"]) for cell in _cells(book.file)]
     goals = next(text for text in texts if text.startswith("**In this notebook you will**"))
     listed = re.findall(r"^\d\. (.*?)[.,]?$", goals, flags=re.M)
@@ -118,25 +162,27 @@ def _section(book: Notebook) -> str:
     optional = {name for name in graded if name[-1] in spare}
     words = re.findall(r"^\*\*In words\.\*\* (.*)$", "\n".join(texts), flags=re.M)
     rows = [*_rubric(book.number, graded, optional, list(_questions(texts)), words)]
+    points = 2 + sum(EXERCISES[name].worth for name in graded)
     return (
         f"\n## {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "
-        f"{len(graded)} graded exercises, {len(rows)} points.* Goals: {'; '.join(listed)}.\n\n"
-        "| for | full | half | none |\n| --- | --- | --- | --- |\n" + "\n".join(rows) + "\n"
+        f"{counted(points, 'point')}.* Goals: {'; '.join(listed)}.\n\n"
+        "| for | points | full | half | none |\n| --- | --- | --- | --- | --- |\n"
+        + "\n".join(rows)
+        + "\n"
     )
 
 
 def _questions(texts: list[str]) -> Iterator[str]:
-    """What the notebook asks before it tells; a computed part of a question is "…"."""
+    """What the notebook asks before it tells."""
     for text in texts:
         if "course.guess(" not in text:
             continue
         for call in ast.walk(ast.parse(text)):
             if isinstance(call, ast.Call) and getattr(call.func, "attr", "") == "guess":
                 asked = call.args[0]
-                parts = asked.values if isinstance(asked, ast.JoinedStr) else [asked]
-                yield "".join(
-                    str(part.value) if isinstance(part, ast.Constant) else "…" for part in parts
-                )
+                if not isinstance(asked, ast.Constant):  # pages show it without running a cell
+                    sys.exit(f"a question needs a number from its cell: {ast.unparse(asked)}")
+                yield str(asked.value)
 
 
 def _rubric(
@@ -148,16 +194,20 @@ def _rubric(
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
     for name in graded:
         what = f"{name} {_asked(name)}{', optional' * (name in optional)}"
-        yield _row(what, "right", *_half_and_none(name, marks[name]))
-    part = marks["prediction"]["asks"]
-    asked = [question for question in questions if part in question]
+        yield _row(what, str(EXERCISES[name].worth), "right", *_half_and_none(name, marks[name]))
+    guess, said = marks["prediction"], marks["words"]
+    asked = [question for question in questions if guess["asks"] in question]
     if len(asked) != 1:
-        sys.exit(f"rubrics.toml, {number}: {len(asked)} questions of the notebook have {part!r}")
+        sys.exit(
+            f"rubrics.toml, {number}: {len(asked)} questions of the notebook have {guess['asks']!r}"
+        )
     if len(words) != 1:
         sys.exit(f"{number}: expected one question in words in the notebook, got {len(words)}")
-    for what, text in (("Prediction", asked[0]), ("In words", words[0])):
-        row = marks["prediction" if what == "Prediction" else "words"]
-        yield _row(f"*{what}*: {text}", row["full"], row["half"], row["none"])
+    full = f"a guess with a reason; the right one: {guess['reason']}"
+    yield _row(
+        f"*Prediction*: {asked[0]}", "1", full, "a guess alone", "written after the answer was seen"
+    )
+    yield _row(f"*In words*: {words[0]}", "1", said["full"], said["half"], said["none"])
 
 
 def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:

@@ -253,8 +253,9 @@ def grade(
         print(json.dumps(result, ensure_ascii=False))
         return
     for test in result["tests"]:
-        print(f"{test['score']}/{test['max_score']}  {test['name']}: {test['output']}")
-    print(f"{result['score']} of {len(result['tests'])} points. {result['output']}")
+        print(f"{test['score']:g}/{test['max_score']}  {test['name']}: {test['output']}")
+    most = sum(test["max_score"] for test in result["tests"])
+    print(f"{result['score']:g} of {most} points. {result['output']}")
 
 
 if __name__ == "__main__":

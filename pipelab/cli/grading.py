@@ -281,13 +281,14 @@ def _failed(notebook: "NotebookNode") -> str:
 
 def _test(name: str, stated: str | None, stopped: str, seed: int) -> dict[str, Any]:
     missing = stopped or "its check is gone from the notebook"
-    points, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
+    share, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
+    worth = EXERCISES[name].worth
     return {
         "number": name,
         "name": f"exercise {name}",
-        "score": points or 0,
-        "max_score": 1,
-        "status": "passed" if points == 1 else "failed",
+        "score": worth * (share or 0),
+        "max_score": worth,
+        "status": "passed" if share == 1 else "failed",
         "output": why,
         "visibility": "visible",
     }

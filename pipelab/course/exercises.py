@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from html import escape
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
 from pipelab.display import NO_FORMULAS
 from pipelab.errors import shown
@@ -171,7 +171,7 @@ class Number:
         Of the answer; "" for a plain number.
     half, mistakes : mapping of str to callable
         The sentence that leads back from a wrong way, and the number at its end; looked through in
-        this order. Those in `half` earn half a point.
+        this order. Those in `half` earn half of the points.
     rel : float
         Relative tolerance.
     none : str
@@ -186,9 +186,10 @@ class Number:
     mistakes: Mapping[str, Callable[[], float]] = field(default_factory=dict)
     rel: float = 1e-4
     none: str = ""
+    worth: ClassVar[int] = 1  # points: one for ten minutes
 
     def grade(self, value: object) -> tuple[float, str]:
-        """Give 1 point, 0.5 or 0 to a reader's value, with a sentence that says what is off."""
+        """Give a reader's value 1, 0.5 or 0 of its points, with a sentence that says what is off."""
         if value is None and self.none:
             return 0, f"Yours is None. Hint: {self.none}"
         try:
@@ -383,8 +384,8 @@ class Function:
     picture : callable, optional
         Makes a figure of a `Failure`.
     half : callable, optional
-        Whether a wrong answer to an input still earns half a point, given both; a function has half
-        a point if that is so of all inputs on which it is wrong.
+        Whether a wrong answer to an input still earns half of the points, given both; a function has
+        them if that is so of all inputs on which it is wrong.
     rel : float
         Relative tolerance of numbers.
     call : callable
@@ -403,9 +404,10 @@ class Function:
     rel: float = 1e-6
     call: Callable[[Callable[..., Any], Any], Any] = _call
     none = ""  # None means not attempted, always
+    worth: ClassVar[int] = 3
 
     def grade(self, mine: object) -> tuple[float, str]:
-        """Give 1 point, 0.5 or 0 to the reader's function, with the smallest input on which it is wrong."""
+        """Give the reader's function 1, 0.5 or 0 of its points, with the smallest input on which it is wrong."""
         if not callable(mine):
             return 0, self.no_function(mine)
         failures = list(self.failures(mine))
@@ -519,7 +521,7 @@ class Construction:
     asks : str
         What is to be found, such as "a schedule".
     grade : callable
-        Gives what was found its points, from 0 to 1, with a sentence that says why.
+        Gives what was found its share of the points, from 0 to 1, with a sentence that says why.
     advice : tuple of str
         Hints.
     """
@@ -528,6 +530,7 @@ class Construction:
     grade: Callable[[object], tuple[float, str]]
     advice: tuple[str, ...]
     none = ""  # None means not attempted, always
+    worth: ClassVar[int] = 3
 
     def seen(self, found: object) -> Seen:
         """Say whether what was found is right, and why or why not."""

@@ -123,8 +123,8 @@ def checked(name: str, stated: str, hidden: int = 0) -> tuple[float | None, str]
 
     Returns
     -------
-    points : float or None
-        From 0 to 1, as the exercise's `grade` gives them; None where it was not attempted.
+    share : float or None
+        Of the points, from 0 to 1, as the exercise's `grade` gives it; None where it was not attempted.
     why : str
         In a sentence.
     """

@@ -15,7 +15,7 @@ from functools import cache
 from pathlib import Path
 from statistics import mean
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
 from pipelab.display import counted, table
@@ -154,13 +154,14 @@ class Lab(Function):
     size: Callable[[Any], str]
     drawn: "Callable[[Try], Figure] | None" = None
     call: Callable[[Callable[..., Any], Any], Any] = alone
+    worth: ClassVar[int] = 12
 
     def tries(self, mine: Callable[..., Any]) -> list[Try]:
         """Ask the reader's function about all inputs."""
         return [self._try(mine, given) for given in self.inputs()]
 
     def grade(self, mine: object) -> tuple[float, str]:
-        """Give the mean share of all inputs as points, with a sentence about the worst one."""
+        """Give the mean share of all inputs, with a sentence about the worst one."""
         if not callable(mine):
             return 0, self.no_function(mine)
         return self._points(self.tries(mine))
@@ -198,9 +199,7 @@ class Lab(Function):
         points = round(mean(each.share for each in tries), 2)
         if there < len(tries):
             points = min(points, 0.99)
-        all_of = (
-            f"{points:.2f} of 1 point; the full share on {there} of {counted(len(tries), 'input')}"
-        )
+        all_of = f"{points:.0%} of the points; the full share on {there} of {counted(len(tries), 'input')}"
         number, worst = min(enumerate(tries), key=lambda each: each[1].share)
         if worst.share == 1:
             return 1, all_of
@@ -225,7 +224,7 @@ class Lab(Function):
                 "baseline": each.baseline,
                 "yours": None if each.wrong else each.value,
                 self.best_is: each.best,
-                "points": round(each.share, 2),
+                "share": round(each.share, 2),
             }
             for number, each in enumerate(tries)
         ]

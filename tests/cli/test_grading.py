@@ -81,10 +81,10 @@ def test_a_right_notebook_has_all_points(right_copy):
     assert "no sandbox" in right_copy.stderr
     result = json.loads(right_copy.stdout)
     assert set(result) == {"score", "execution_time", "output", "tests"}
-    assert _points(result) == {"00.1": 1, "00.2": 1}
-    assert result["score"] == 2
+    assert _points(result) == {"00.1": 1, "00.2": 3}  # a number, and a function
+    assert result["score"] == 4
     assert {test["status"] for test in result["tests"]} == {"passed"}
-    assert all(test["max_score"] == 1 for test in result["tests"])
+    assert [test["max_score"] for test in result["tests"]] == [1, 3]
 
 
 @pytest.mark.slow
@@ -310,7 +310,7 @@ def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_
         "    return sum(prefill) + (tokens - 1) * max(sum(decode), m * max(decode))",
         "pl.course.check('10.2', answer)",
     )
-    assert _points(grade(copy, limit=60)) == {"10.1": 1, "10.2": 1}
+    assert _points(grade(copy, limit=60)) == {"10.1": 3, "10.2": 3}
     assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 1}
     with pytest.raises(pl.errors.InvalidValue, match="seed"):
         grade(copy, seed=-1)
@@ -371,9 +371,10 @@ def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
         result = grade(_saved(tmp_path / "mine.ipynb", LAB), seed=seed)
         (test,) = result["tests"]
         assert test["number"] == "lab_roofline"
-        assert 0.2 < test["score"] == result["score"] < 0.99
+        assert test["max_score"] == 12
+        assert 0.2 * 12 < test["score"] == result["score"] < 0.99 * 12
         assert test["output"].startswith(
-            f"{test['score']:.2f} of 1 point; the full share on 0 of 12 inputs. On "
+            f"{test['score'] / 12:.0%} of the points; the full share on 0 of 12 inputs. On "
         )
         (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT), seed=seed)["tests"]
         assert test["score"] == 0

@@ -83,7 +83,7 @@ def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
     assert [each.wrong for each in tries] == [""] * len(tries)
     assert [each.value for each in tries] == pytest.approx([each.baseline for each in tries])
     said = pl.course.check(name, _baseline(name))
-    assert str(said).startswith(f"exercise {name}: 0.00 of 1 point; the full share on 0 of ")
+    assert str(said).startswith(f"exercise {name}: 0% of the points; the full share on 0 of ")
     assert said.figure is not None
     assert "<table" in said.html
 
@@ -93,7 +93,7 @@ def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
 def test_the_folded_solution_earns_most_of_the_point(name):
     points, says = LABS[name].grade(_solution(name))
     assert EARNS[name] <= points <= 1
-    assert says.startswith(f"{points:.2f} of 1 point; ")
+    assert says.startswith(f"{points:.0%} of the points; ")
 
 
 @pytest.mark.slow

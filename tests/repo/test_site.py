@@ -8,6 +8,7 @@ import io
 import json
 import re
 import shutil
+import tomllib
 import warnings
 from html import unescape
 from pathlib import Path
@@ -48,32 +49,47 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     named = set(re.findall(r"\b\d\d\.\d(?= \()", pages["points.md"]))
     labs = set(re.findall(r"\.\./notebooks/(lab_\w+)\.ipynb", made))
     assert named | labs == set(EXERCISES)
-    lectures = made.partition("## Three lectures")[2].partition("## The students")[0]
-    assert set(re.findall(r"\b\d\d\.\d\b", lectures)) <= set(EXERCISES)
-    numbers = {book.number for book in notebooks_of_the_course()}
-    assert set(re.findall(r"\b\d\d\b(?![.\d])(?! minutes)", lectures)) - {"90", "30"} == numbers
+    assert labs == {name for name in EXERCISES if name.startswith("lab_")}
 
 
-def test_a_run_of_show_fills_its_lecture_in_the_order_of_the_notebooks():
+def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab():
+    sessions = tomllib.loads((ROOT / "docs" / "sessions.toml").read_text("utf-8"))["session"]
+    shown = [name[:2] for session in sessions for name in session["show"]]
+    assert {*shown} == {book.number for book in notebooks_of_the_course()}
+    home = [name for session in sessions for name in session["home"]]
+    assert len(home) == len({*home})  # nothing is set twice
+    assert {name for name in EXERCISES if name.startswith("lab_")} < {*home}
     page = _module("make_instructors").pages()["lectures.md"]
-    lectures = page.split("\n## ")[1:]
-    assert len(lectures) == 3
-    for lecture in lectures:
-        rows = re.findall(
-            r"^\| (\d):(\d\d) \| \[(\d\d) .*?\]\(\.\./notebooks/(.*?)#cell-id=(.*?)\)",
-            lecture,
-            re.M,
-        )
-        minutes = [60 * int(hours) + int(rest) for hours, rest, *_ in rows]
+    assert len(sessions) == 24
+    for session in page.split("\n## ")[1:]:
+        minutes = [int(each) for each in re.findall(r"^\| 0:(\d\d) \|", session, re.M)]
         assert minutes[0] == 0
         assert minutes == sorted(minutes)
-        assert 70 < minutes[-1] < 90
-        assert [number for _, _, number, *_ in rows] == sorted(number for _, _, number, *_ in rows)
-        for *_, file, cell in rows:
-            cells = nbformat.read(ROOT / "notebooks" / file, as_version=4).cells
-            assert "## " in next(c.source for c in cells if c.id == cell)
-    assert page.count("| 0:00 |") == 3
-    assert "Sources" not in page
+        assert minutes[-1] < 60
+        for part in ("**At the board.** ", "**Change.** ", "**Homework.** "):
+            assert part in session
+
+
+def test_homework_is_set_after_its_notebook_was_shown_and_what_is_optional_is_not_set():
+    sessions = tomllib.loads((ROOT / "docs" / "sessions.toml").read_text("utf-8"))["session"]
+    spare = {
+        name
+        for name, rest in re.findall(
+            r"^\| (\d\d\.\d) (.*?) \|", (ROOT / "docs" / "points.md").read_text("utf-8"), re.M
+        )
+        if rest.endswith(", optional")
+    }
+    shown: set[str] = set()
+    for session in sessions:
+        shown |= {name[:2] for name in session["show"]}
+        for name in session["home"]:
+            assert name not in spare, name
+            assert not name[0].isdigit() or name[:2] in shown, name
+
+
+def test_the_answers_of_the_exam_are_computed():
+    results = doctest.testfile(str(ROOT / "docs" / "exam.md"), module_relative=False)
+    assert (results.failed, results.attempted) == (0, 21)
 
 
 @pytest.mark.parametrize(
