@@ -311,7 +311,7 @@ def test_answers_written_down_for_the_inputs_of_the_notebook_do_not_pass_with_a_
         "pl.course.check('10.2', answer)",
     )
     assert _points(grade(copy, limit=60)) == {"10.1": 3, "10.2": 3}
-    assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 1}
+    assert _points(grade(copy, limit=60, seed=3)) == {"10.1": 0, "10.2": 3}
     with pytest.raises(pl.errors.InvalidValue, match="seed"):
         grade(copy, seed=-1)
 
