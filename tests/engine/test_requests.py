@@ -23,9 +23,13 @@ class Truth:
 
     def __init__(self, problem, batches, phases):
         self.problem, self.batches, self.phases = problem, batches, phases
-        self.stage_of = cache(self._stage)
+        self.load, self.with_load = cache(self._load), cache(self._with_load)
+        self.stage_of, self.link_of = cache(self._stage), cache(self._link)
+        number, cluster = len(problem.cluster), problem.cluster
+        self.speed = [[cluster.bandwidth_between(i, j) for j in range(number)] for i in range(number)]
+        self.late = [[cluster.latency_between(i, j) for j in range(number)] for i in range(number)]
 
-    def load(self, phase, batch, number, at):
+    def _load(self, phase, batch, number, at):
         own = self.problem.workload
         return pl.Workload(
             own.sequence_length, batch, phase, own.output_tokens, number,
@@ -44,13 +48,20 @@ class Truth:
         interval = load.tokens / cost.throughput
         return interval, interval if cost.pass_seconds is None else cost.pass_seconds
 
+    def _with_load(self, load):
+        return dataclasses.replace(self.problem, workload=load)
+
+    def _link(self, load, speed):
+        """Seconds that a stage's tensor takes a link of this speed."""
+        p = self.with_load(load)
+        return load.tokens / p.costs.link_throughput(p, speed)
+
     def sent(self, load, gigabytes, i, j):
-        """Seconds of a message besides those of a stage's whole tensor."""
-        p = dataclasses.replace(self.problem, workload=load)
-        speed, late = p.cluster.bandwidth_between(i, j), p.cluster.latency_between(i, j)
+        """Seconds of a message; of a stage's whole tensor if its size is not given."""
+        speed, late = self.speed[i][j], self.late[i][j]
         if gigabytes is None:
-            return load.tokens / p.costs.link_throughput(p, speed) + late / 1000
-        return getattr(p.costs, "hop_latency_s", 0.0) + gigabytes / speed + late / 1000
+            return self.link_of(load, speed) + late / 1000
+        return getattr(self.problem.costs, "hop_latency_s", 0.0) + gigabytes / speed + late / 1000
 
     def placements(self, layers):
         p, everyone = self.problem, range(len(self.problem.cluster))
@@ -79,9 +90,7 @@ class Truth:
             if k:
                 pairs = [(i, j) for i in stages[k - 1][1] for j in own]
                 clock += max(self.sent(load, None, i, j) for i, j in pairs)
-                slow = min(self.problem.cluster.bandwidth_between(i, j) for i, j in pairs)
-                p = dataclasses.replace(self.problem, workload=load)
-                intervals.append(load.tokens / p.costs.link_throughput(p, slow))
+                intervals.append(self.link_of(load, min(self.speed[i][j] for i, j in pairs)))
             intervals.append(found[0])
             clock += found[1]
             ends.append(clock)
