@@ -147,15 +147,23 @@ class Truth:
         times = [self.times(phase, batch, n, "mean", stages) for n in (number, most)]
         return times[0] == times[1]
 
-    def best(self, every, limits, rate=0.0):
-        """The most requests/s, or the least dollars per hour that serve a rate; None if there is none."""
-        price = [gpu.usd_per_hour or 0.0 for gpu in self.problem.cluster.gpus]
+    def kept(self, every, limits):
+        """The most requests/s within the limits of a pipeline of each phase and set of GPUs."""
         kept = {}
         for phase, used, own, tpot, ttft in every:
             waited = 1000 * ttft + limits.waiting_ms if ttft else 0.0
             slack = 1 + 1e-9
             if 1000 * tpot <= limits.tpot_ms * slack and waited <= limits.ttft_ms * slack:
                 kept[phase, used] = max(own, kept.get((phase, used), 0.0))
+        return kept
+
+    def best_alone(self, every, limits):
+        return max(self.kept(every, limits).values())
+
+    def best(self, every, limits, rate=0.0):
+        """The most requests/s, or the least dollars per hour that serve a rate; None if there is none."""
+        price = [gpu.usd_per_hour or 0.0 for gpu in self.problem.cluster.gpus]
+        kept = self.kept(every, limits)
         best, pools = None, list(self.phases)
 
         def choose(rest, free, served, used):
@@ -268,6 +276,12 @@ def compare(seed):
     assert found.status == "optimal", found
     assert found.requests_per_s == found.bound == pytest.approx(most, rel=1e-9)
     check_valid(problem, found, known)
+    if not pools:
+        alone = pl.deploy(problem, single=True, **options)
+        assert alone.status == "optimal", alone
+        assert alone.count == 1
+        assert alone.requests_per_s == pytest.approx(truth.best_alone(every, known), rel=1e-9)
+        check_valid(problem, alone, known)
     rate = float(np.random.default_rng(seed).uniform(0.3, 1.0)) * most
     least = truth.best(every, known, rate)
     cheap = pl.deploy(problem, requests_per_s=rate, **options)

@@ -416,6 +416,45 @@ class Generation:
             smoothed = new > 0 and self.rounds > 3 and master is not None
         self.improve(_ROUNDING_SECONDS)
 
+    def generate_alone(self) -> None:
+        """The best pipeline alone, by branch and bound over offers: without prices one is of interest if it is faster.
+
+        The offer that may yield most is next. Its pipelines are listed, and where one yields less than it counts
+        with, the numbers in flight are halved.
+
+        Raises
+        ------
+        Ended
+            The deadline was first; the bound is what the offers may yield that were left.
+        """
+        none = np.zeros(len(self.demand.counts))
+        prices = Prices(none, dict(self.demand.pools), np.inf, 1.0)
+
+        def worth(offers: Sequence[Offer]) -> dict[Offer, float]:
+            return self._worth(offers, prices, -(self.value or 0.0), self.deadline)
+
+        self.prices, waiting, unlisted = prices, worth(self.offers), 0.0
+        while waiting:
+            offer = max(waiting, key=waiting.__getitem__)
+            bound = max(waiting[offer], unlisted, self.value or 0.0)
+            self.prices = prices._replace(bound=bound)
+            if self.finished or waiting[offer] <= 0:
+                break
+            floor = prices.short(offer.pool, -(self.value or 0.0))
+            sure, loose = self._by_labels(Listing(offer, none, floor, self.deadline))
+            for column in self.pipelines:
+                self.keep([column])
+            most = waiting.pop(offer)
+            if loose and not offer.numbers.single:
+                waiting |= worth(self._halve(offer))
+            elif loose or not sure:
+                unlisted = max(unlisted, most)
+            self.rounds += 1
+            self._report()
+        if not self.finished:
+            self.prices = prices._replace(bound=max(unlisted, self.value or 0.0))
+            self.settled = not unlisted
+
     def generate_exactly(self) -> None:
         """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
 

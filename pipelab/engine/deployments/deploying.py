@@ -85,6 +85,7 @@ def deploy(
     tpot_ms: Milliseconds = None,
     waiting_ms: Waiting = 0.0,
     pools: Flag = False,
+    single: Flag = False,
     time_limit: choice.TimeLimit = None,
     gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
     stop: choice.Stop = None,
@@ -119,6 +120,8 @@ def deploy(
     pools : bool
         True: each pipeline is for prompts or for answers, and requests/s are those of the pool that
         serves fewer. False: each does both (a workload of phase "mixed"), or its one phase.
+    single : bool
+        True: one pipeline alone, the best of all within the limits.
     time_limit : float, optional
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
@@ -169,6 +172,9 @@ def deploy(
     if pools or waiting_ms or any(x is not None for x in (requests_per_s, ttft_ms, tpot_ms)):
         limits = Limits(ttft_ms or math.inf, tpot_ms or math.inf, waiting_ms)
         _refuse_requests(problem, at_least, pools)
+    if single and (at_least or requests_per_s or pools):
+        expected = "expected False beside a load or pools, which may take several pipelines"
+        raise InvalidValue("deploy", [("single", single, expected)])
     if at_least or requests_per_s:
         refuse_unpriced(problem, "deploy")
     if limits is None:
@@ -176,16 +182,18 @@ def deploy(
         loads = [replace(problem.workload, batch_size=b) for b in sizes]
         problems = [replace(problem, workload=load) for load in loads]
         first, counted = problems[0], {"": 1.0}
-        again = partial(deploy, batches=batches, gap=gap)
+        again = partial(deploy, batches=batches, single=single, gap=gap)
     else:
         sizes = dict.fromkeys(batches or _BATCHES)
         phases: Sequence[Phase] = ("prefill", "decode") if pools else (problem.workload.phase,)
         problems = [for_phase(problem, phase, b) for phase in phases for b in sizes]
         first = problem
         counted = {p.workload.phase: float(request_tokens(p)) for p in problems}
-        again = partial(_deploy_again, limits=limits, batches=batches, pools=pools, gap=gap)
+        options = {"batches": batches, "pools": pools, "single": single, "gap": gap}
+        again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
-    if runs_on is not None and limits is None and not load and rules_of(runs_on).one_host:
+    apart = limits is None and not load and not single
+    if runs_on is not None and apart and rules_of(runs_on).one_host:
         hosts = identical_hosts(problem.cluster)
         if sum(map(len, hosts)) > 1:
             with deadline_of(time_limit, stop) as deadline:
@@ -198,7 +206,9 @@ def deploy(
         shown, asked = as_engines_run(problem), partial(again, runs_on=runs_on)
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
-        run = _Deploying(first, problems, load, gap, on_progress, deadline, asked, limits, counted)
+        run = _Deploying(
+            first, problems, load, gap, on_progress, deadline, asked, limits, counted, single
+        )
         if runs_on is None:
             return run.run()
         found = run.run() if problems else run.none(why_not_here(problem, runs_on))
@@ -288,6 +298,7 @@ class _Deploying:
     again: Callable[..., Deployment]
     limits: Limits | None  # where requests are served
     pools: Mapping[str, float]  # see `Demand.pools`
+    single: bool
 
     def run(self) -> Deployment:
         """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
@@ -335,6 +346,8 @@ class _Deploying:
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
         most = Generation(offers, demand, self.deadline, report, self.gap, enough)
+        if self.single:
+            return self._answer(most, self._alone(most))
         if not self.at_least:
             return self._answer(most, self._search(most))
         self._add_incumbents(most)
@@ -367,6 +380,19 @@ class _Deploying:
                 self._add_best_alone(generation)
         except Ended as end:
             generation.round_off()
+            return end.reason
+        return None
+
+    def _alone(self, generation: Generation) -> str | None:
+        """The best pipeline; what ended the search before that."""
+        try:
+            for problem, offer in self._by_problem(generation):
+                for placement in incumbents(problem):
+                    generation.take(_column(offer, placement))
+            for column in generation.pipelines:
+                generation.keep([column])
+            generation.generate_alone()
+        except Ended as end:
             return end.reason
         return None
 
@@ -494,6 +520,7 @@ class _Deploying:
             bound=bound,
             at_least=self.at_least,
             limits=self.limits,
+            single=self.single,
             seconds=self.deadline.spent,
             size={"classes": len(made.demand.counts)} | size if generation else {},
             solver=choice.solver_version() if generation else "",
@@ -527,7 +554,7 @@ def _column(offer: Offer, placement: Placement) -> Column:
 
 def _dual_prices(generation: Generation) -> dict[str, float]:
     """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
-    if generation.prices is None or generation.demand.load:
+    if generation.prices is None or generation.demand.load or not generation.prices.cost.any():
         return {}
     out: dict[str, float] = {}
     tokens = [*generation.demand.pools.values()][-1]  # of answers, where there are any

@@ -107,6 +107,8 @@ class Deployment(PlanAnswer):
         Finds the best deployment of all plans; see `cost_of_rules`.
     limits : Limits or None
         Those that requests have, where they are served; those that were not given are infinite.
+    single : bool
+        The proof covers pipelines alone.
     """
 
     problem: Problem
@@ -125,6 +127,7 @@ class Deployment(PlanAnswer):
     runs_on: str = ""
     any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
     limits: Limits | None = None
+    single: bool = False
 
     @property
     def count(self) -> int:
@@ -204,7 +207,8 @@ class Deployment(PlanAnswer):
         if self.status == "optimal":
             among = f" of plans that {self.runs_on} can start{among}" if self.runs_on else among
             best = "cheapest" if self.at_least else "optimal"
-            return f"{text}, proven {best} among all deployments{among} in {self.seconds:.3g} s."
+            what = "single pipelines" if self.single else "deployments"
+            return f"{text}, proven {best} among all {what}{among} in {self.seconds:.3g} s."
         far = self._up_to("; the best", "cheaper" if self.at_least else "faster")
         return f"{text}, not proven best{self._why}{far}." + self._remark
 
