@@ -26,7 +26,7 @@ def texts(path: Path) -> list[tuple[str, str]]:
 
 @cache
 def _said(path: Path) -> tuple[tuple[str, str, str], ...]:
-    """(id, heading, line) of a notebook's own text: without its title, links, and 00's table of ways.
+    """(id, heading, line) of a notebook's own text: without its title, minutes, links, and 00's ways.
 
     The id is that of the cell with the heading, "" under the notebook's title.
     """
@@ -35,7 +35,7 @@ def _said(path: Path) -> tuple[tuple[str, str, str], ...]:
         for line in source.split("\n"):
             if found := re.match(r"(#{1,3}) (.*)", line):
                 cell, heading = ("" if found[1] == "#" else here), found[2]
-            if heading != "Where to go" and not line.startswith("# "):
+            if heading != "Where to go" and not re.match(r"# |\*\d+ minutes", line):
                 said.append((cell, heading, LINK.sub("", line)))
     return tuple(said)
 

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import make_glossary_links
+import make_minutes
 import make_solutions
 import nbformat
 import pytest
@@ -14,7 +15,6 @@ import pipelab as pl
 from pipelab import course
 from pipelab.course import outline
 from pipelab.course.checks import EXERCISES
-from pipelab.course.exercises import Function
 from pipelab.course.ledger import DOCUMENTS
 from pipelab.course.n00 import plot_course
 from pipelab.course.outline import WAYS, notebooks_of_the_course
@@ -60,7 +60,7 @@ def test_these_numbers_exist():
 def test_a_notebook_opens_with_its_aim_its_minutes_and_its_neighbours(path):
     head, aims, *_ = (cell.source for cell in _cells(path, "markdown"))
     assert re.match(r"# .+\n\n.+", head)
-    line = re.search(r"^\*(\d+) minutes( · .*)\*$", head, flags=re.M)
+    line = re.search(r"^\*(\d+) minutes(?:, in two sittings: .+?)?( · .*)\*$", head, flags=re.M)
     assert line, head
     place = COURSE.index(path)
     wanted = {"glossary": "glossary.ipynb"}
@@ -156,48 +156,6 @@ def test_what_a_reader_should_open_first_is_folded(path):
             assert folded or "course.guess(" not in cell.source, cell.source
 
 
-WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
-FIGURE = re.compile(r"pl\.plot\(|course\.plot_")
-EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
-
-# Words and lines of code a minute, the minutes for a function to write, and the most of a notebook.
-WORDS, LINES, WRITTEN, MOST = 130, 8, 8, 60
-
-
-def _minutes(path):
-    """Of a newcomer who reads, looks at and tries everything but what is optional.
-
-    Words, lines of code without imports, and exercises with a function as above; half a minute for a
-    figure, a formula or a prediction, one for a widget, four for any other exercise. The takeaways'
-    code is folded, so their words count.
-    """
-    minutes, optional, spare = 0.0, False, False  # spare: of an exercise, optional
-    for cell in nbformat.read(path, as_version=4).cells:
-        text = re.sub(r"<details>.*?</details>", "", cell.source, flags=re.S)
-        if cell.cell_type == "markdown":
-            for part in re.split(r"(?m)^(?=## )", text):
-                if part.startswith("## "):
-                    optional = bool(re.match(r"## (Optional|Sources)|## .*\n\n\*Optional", part))
-                    spare = False
-                if exercise := EXERCISE.search(part):
-                    spare = bool(exercise[1])
-                formulas = part.count("$$") // 2
-                words = len(re.sub(r"\$\$.*?\$\$", "", part, flags=re.S).split())
-                minutes += (not optional and not spare) * (words / WORDS + formulas / 2)
-        elif not optional and not spare:
-            asked, guess = re.search(r'course\.check\("(.*?)"', text), "course.guess(" in text
-            long = asked and isinstance(EXERCISES[asked[1]], Function)
-            seen = 1 if WIDGET.search(text) else bool(FIGURE.search(text)) / 2
-            lines = re.findall(r"^(?!from |import |guess_).*\S", text, re.M)
-            minutes += (WRITTEN if long else 4 * bool(asked)) + guess / 2 + seen
-            folded = cell.metadata.get("jupyter", {}).get("source_hidden")
-            if folded and "Markdown(f" in text:
-                minutes += len(text.split()) / WORDS
-            elif not asked and not folded:
-                minutes += len(lines) / LINES
-    return minutes
-
-
 @pytest.mark.parametrize("path", COURSE, ids=_name)
 def test_every_prediction_has_a_cell_of_its_own_to_type_into(path):
     """Its names differ, so that a cell that is run again asks its own question."""
@@ -212,10 +170,14 @@ def test_every_prediction_has_a_cell_of_its_own_to_type_into(path):
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
-def test_a_notebook_takes_the_minutes_that_it_says_and_not_too_many(path):
-    """The head may say a little more, for exercises are not all done in four minutes."""
-    said = int(re.search(r"^\*(\d+) minutes", _text(path), flags=re.M)[1])
-    assert said - 10 < _minutes(path) <= said <= MOST
+def test_a_notebook_takes_the_minutes_that_it_says_and_no_sitting_takes_more_than_an_hour(path):
+    """Otherwise: python tests/make_minutes.py."""
+    said = make_minutes.HEAD.search(_text(path))
+    assert said[0] == make_minutes.head(path)
+    total = int(re.search(r"\d+", said[0])[0])
+    sittings = [int(n) for n in re.findall(r"(\d+) up to|then (\d+)", said[0]) for n in n if n]
+    assert sum(sittings) == (total if sittings else 0)
+    assert max(sittings, default=total) <= make_minutes.HOUR
 
 
 # the glossary
