@@ -137,7 +137,7 @@ def test_an_end_among_the_tables_is_heeded_and_a_placement_is_kept(by):
     problem, began = many_mixtures(at_the_third=end), time.perf_counter()
     result = pl.solve(problem, "aggregated", stop=stop)
     assert time.perf_counter() - began < 2.5
-    assert 3 <= problem.costs.looks < 10
+    assert 3 <= problem.costs.looks < 100  # of 20,474
     assert (result.status, result.stopped_by) == ("feasible", by)
     pl.evaluate(problem, result.placement)
 
