@@ -68,19 +68,19 @@ def test_ctrl_c_while_a_method_is_imported_is_answered(monkeypatch):
 
 @pytest.mark.slow
 def test_ctrl_c_while_a_public_name_is_imported_is_for_what_is_called_then(monkeypatch):
+    problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
     monkeypatch.setattr(pl, "_import", pressed_before(pl._import))
     deploy = pl.__getattr__("deploy")
-    problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     assert deploy(problem).stopped_by == "interrupt"
     with pytest.raises(KeyboardInterrupt):  # nothing of pipelab runs
         _ = pl.__getattr__("deploy"), time.sleep(2)
 
 
 class Slow:
-    """Linear rates whose tables take a while: every look at a table of stages costs so many seconds."""
+    """Linear rates whose tables take a while: each look costs so many seconds, and at the third something happens."""
 
-    def __init__(self, costs, seconds):
-        self.costs, self.seconds = costs, seconds
+    def __init__(self, costs, seconds, at_the_third):
+        self.costs, self.seconds, self.at_the_third, self.looks = costs, seconds, at_the_third, 0
 
     def __getattr__(self, name):
         return getattr(self.costs, name)
@@ -90,10 +90,13 @@ class Slow:
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
         time.sleep(self.seconds)
+        self.looks += 1
+        if self.looks == 3:
+            self.at_the_third()
         return stage_tables(self.costs, model, workload, kinds, composition, batch_split)
 
 
-def many_mixtures(seconds=0.02):
+def many_mixtures(seconds=0.02, at_the_third=lambda: None):
     """24 kinds of GPU in stages of up to 4: 20,474 mixtures with 80 spans, whose tables would take minutes."""
     medium = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
     first = medium.cluster.gpus[0]
@@ -103,7 +106,9 @@ def many_mixtures(seconds=0.02):
         for _ in range(4)
     )
     cluster = pl.Cluster(gpus, np.full((24, 24), 50.0), np.repeat(np.arange(24), 4))
-    return dataclasses.replace(medium, cluster=cluster, costs=Slow(medium.costs, seconds))
+    return dataclasses.replace(
+        medium, cluster=cluster, costs=Slow(medium.costs, seconds, at_the_third)
+    )
 
 
 GOALS = {
@@ -118,41 +123,31 @@ GOALS = {
 @pytest.mark.parametrize("goal", GOALS)
 def test_tables_that_take_minutes_are_ended_in_time_and_a_placement_is_there_before(goal):
     problem, began = many_mixtures(), time.perf_counter()
-    result = GOALS[goal](problem, time_limit=0.8)
-    assert time.perf_counter() - began < 2.8  # a second, and one more on a busy machine
+    result = GOALS[goal](problem, time_limit=0.3)
+    assert time.perf_counter() - began < 2.3  # a second, and one more on a busy machine
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     pl.evaluate(problem, result.placement)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("goal", GOALS)
-def test_a_stop_among_the_tables_is_heeded_and_a_placement_is_kept(goal):
-    problem, stop = many_mixtures(), threading.Event()
-    timer = threading.Timer(0.8, stop.set)
-    began = time.perf_counter()
-    timer.start()
-    result = GOALS[goal](problem, stop=stop)
-    assert time.perf_counter() - began < 2.8
-    assert (result.status, result.stopped_by) == ("feasible", "stop")
+@pytest.mark.parametrize("by", ["stop", "interrupt"])
+def test_an_end_among_the_tables_is_heeded_and_a_placement_is_kept(by):
+    stop = threading.Event()
+    end = {"stop": stop.set, "interrupt": lambda: signal.raise_signal(signal.SIGINT)}[by]
+    problem, began = many_mixtures(at_the_third=end), time.perf_counter()
+    result = pl.solve(problem, "aggregated", stop=stop)
+    assert time.perf_counter() - began < 2.5
+    assert 3 <= problem.costs.looks < 100  # of 20,474
+    assert (result.status, result.stopped_by) == ("feasible", by)
     pl.evaluate(problem, result.placement)
 
 
 @pytest.mark.slow
 def test_the_front_ends_in_time_while_tables_are_made():
     began = time.perf_counter()
-    curve = pl.trade_off(many_mixtures(), "seconds_per_pass", time_limit=0.5)
-    assert time.perf_counter() - began < 2.5
+    curve = pl.trade_off(many_mixtures(), "seconds_per_pass", time_limit=0.3)
+    assert time.perf_counter() - began < 2.3
     assert not curve.complete
-
-
-@pytest.mark.slow
-def test_ctrl_c_among_the_tables_is_heeded_and_a_placement_is_kept():
-    problem = many_mixtures()
-    threading.Timer(0.8, signal.raise_signal, (signal.SIGINT,)).start()
-    began = time.perf_counter()
-    result = pl.solve(problem, "aggregated")
-    assert time.perf_counter() - began < 2.8
-    assert (result.status, result.stopped_by) == ("feasible", "interrupt")
 
 
 class Watched(Deadline):
@@ -208,7 +203,7 @@ LISTINGS = {
         lambda: pl.load_case("medium", max_gpus_per_stage=2),
         enumerate_candidates,
     ),
-    "classes of 4,000 unequal GPUs": (lambda: unequal(4000), find_classes),
+    "classes of 2,000 unequal GPUs": (lambda: unequal(2000), find_classes),
     "stages of 12 types": (lambda: of_types(12), instance_of),
 }
 
@@ -218,7 +213,7 @@ LISTINGS = {
 def test_whatever_is_listed_looks_at_the_deadline_all_the_time(what):
     prepare, listed = LISTINGS[what]
     given = prepare()
-    watched = Watched(0.3)
+    watched = Watched(0.1)
     with pytest.raises(Ended):
         listed(given, watched)
     assert watched.looks > 5
@@ -231,7 +226,7 @@ def test_no_step_of_listing_mixtures_takes_long():
     mixtures = compositions(nodes(16), groups, [8] * 16, watched)
     watched.check()
     assert len(mixtures) == 735_470
-    assert watched.longest < 0.1
+    assert watched.longest < 0.5
 
 
 @pytest.mark.slow
@@ -280,7 +275,7 @@ def test_a_model_is_freed_once_it_has_been_read():
 @pytest.mark.slow
 def test_tables_that_are_not_finished_leave_a_proven_bound():
     problem = nodes(16)
-    result = pl.solve(problem, "aggregated", time_limit=1.5)
+    result = pl.solve(problem, "aggregated", time_limit=0.5)
     assert result.bound >= result.throughput > 0
     assert (result.status, result.stopped_by) in (("optimal", None), ("feasible", "time limit"))
 
@@ -339,7 +334,7 @@ def test_stops_at_random_moments_end_a_search_at_once():
 
 def test_parts_of_a_composition_are_found():
     problem = pl.load_case("demo", max_gpus_per_stage=3)
-    problem = dataclasses.replace(problem, costs=Slow(problem.costs, 0.0))
+    problem = dataclasses.replace(problem, costs=Slow(problem.costs, 0.0, lambda: None))
     every = instance_of(problem)
     number = {tuple(row): i for i, row in enumerate(every.composition.tolist())}
     for i, row in enumerate(every.composition):
