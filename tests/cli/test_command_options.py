@@ -4,7 +4,6 @@ import dataclasses
 import inspect
 import json
 import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
@@ -14,7 +13,7 @@ import pandas as pd
 import pytest
 
 import pipelab as pl
-from pipelab.cli import command_line
+from pipelab.cli import command_line, health
 from pipelab.cli.commands import problem_options, problems
 from pipelab.display import duration, number, rate
 from pipelab.engine.methods.joint import joint_size
@@ -36,6 +35,18 @@ def run(monkeypatch, capsys):
         return (status or 0, *capsys.readouterr())
 
     return run
+
+
+@pytest.fixture
+def heavy(tmp_path):
+    """Make the folder of a case: tiny, with layers of so many GB."""
+
+    def heavy(gb):
+        tiny = pl.load_case("tiny")
+        model = dataclasses.replace(tiny.model, layer_weight_gb=gb)
+        return pl.writeup.save_case(dataclasses.replace(tiny, model=model), tmp_path / f"{gb} GB")
+
+    return heavy
 
 
 def _problem(**more):
@@ -220,6 +231,48 @@ def test_what_a_cluster_attains_is_what_memory_holds(run, tmp_path):
     assert out.startswith(f"{head}{number(plan['rate_tokens_per_s'])} that ")
 
 
+# Commands about a case, and parts of what they print.
+SAID = {
+    "the best method that there is is taken": (
+        ("solve", "medium"), "264.2 tokens/s, proven optimal", "Method: aggregated, HiGHS 1",
+    ),
+    "stages": (
+        ("solve", "tiny", "--max-gpus", "2"), "301.8 tokens/s with 1 in flight, proven optimal", "2 × A100",
+    ),
+    "rules": (
+        ("solve", "tiny", "--max-gpus", "4", "--batch-split", "balanced", "--json"),
+        '"throughput_tokens_per_s": 443.8',
+    ),
+    "the joint ILP": (
+        ("solve", "tiny", "--max-gpus", "2", "--method", "joint", "--json"),
+        '"status": "optimal"', '"variables": 1041', '"throughput_tokens_per_s": 301.78', '"bound_tokens_per_s": 301.78',
+    ),
+    "how large it would be": (("count", "demo", "--max-gpus", "3"), "9,887,608,011"),
+    "the same for programs": (("count", "demo", "--max-gpus", "3", "--json"), '"variables": 9887608011'),
+    "cases": (("cases",), "65 GPUs: 5 × A100"),
+    "what is installed": (("doctor",), "SCIP through PySCIPOpt", "HiGHS through cvxpy", "tiny: 301.784 tokens/s"),
+}  # fmt: skip
+
+
+@pytest.mark.quick(5)
+@pytest.mark.parametrize("what", SAID)
+def test_a_command_about_a_case_says_what_it_found(run, what):
+    command, *parts = SAID[what]
+    status, out, err = run(*command)
+    assert (status, err) == (0, "")
+    assert [part for part in parts if part not in out] == []
+    assert "NO" not in out.split()  # of the doctor
+
+
+def test_a_folder_works_in_place_of_a_case_and_its_links_are_shown(run, heavy, monkeypatch):
+    folder = heavy(25)
+    monkeypatch.chdir(folder.parent)
+    status, out, _ = run("solve", folder.name)
+    assert status == 0
+    assert "slowest_pair" in out
+    assert "throughput_transfers_per_s" in out
+
+
 TRAINED = ("--model", "Llama-3-8B", "--gpus", "h100=2,a100=2", "--batch", "1", "--length", "4096")
 TRAINED += ("--phase", "training", "--microbatches", "8")
 
@@ -258,7 +311,7 @@ def test_the_times_of_a_sequence_are_told(run):
     passed = duration(prompts.evaluation.seconds_per_pass)
     out = run("solve", *OWN, "--phase", "prefill")[1]
     assert f"A prompt has its first token after {passed} (TTFT)" in out
-    assert "(TPOT)" not in run("solve", "medium")[1]  # its links have no time
+    assert "(TPOT)" not in run("solve", "tiny")[1]  # its links have no time
 
 
 def test_a_budget_is_an_option(run):
@@ -481,6 +534,20 @@ def test_settings_of_a_model_and_of_its_plan(run, tmp_path):
     assert f"VLLM_PP_LAYER_PARTITION={','.join(map(str, layers))}\n" in direct[1]
 
 
+def test_a_plan_that_names_no_case_is_told_its_case(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert run("solve", "tiny", "--max-gpus", "1", "--output", "plan.json")[0] == 0
+    saved = json.loads(Path("plan.json").read_text("utf-8"))
+    del saved["problem"]
+    Path("other.json").write_text(json.dumps(saved), "utf-8")
+    engine = ("--engine", "vLLM", "--hosts", "10.0.0.1")
+    direct = run("settings", "tiny", *engine)[1]
+    assert "export VLLM_PP_LAYER_PARTITION=4\n" in direct
+    for plan in (("plan.json",), ("other.json", "--case", "tiny")):
+        assert run("settings", *plan, *engine, "--output", "serve.sh") == (0, "", "")
+        assert Path("serve.sh").read_text("utf-8") == direct
+
+
 def test_the_best_plan_that_an_engine_can_start(run, tmp_path):
     plan = tmp_path / "plan.json"
     mixed = ("--model", "Llama-3-70B", "--gpus", "a100=4,l4=4", "--batch", "16")
@@ -561,6 +628,17 @@ REFUSED = {
     "a case beside a model": (
         ("evaluate", "gone.json", *MODEL, "--gpus", "l4=1", "--case", "tiny"), "--case = 'tiny'",
     ),
+    "a case": (("solve", "tinny"), "did you mean 'tiny'"),
+    "no GPU in a stage": (("solve", "tiny", "--max-gpus", "0"), "max_gpus_per_stage = 0: expected at least 1"),
+    "a program too large": (("solve", "demo", "--max-gpus", "3", "--method", "joint"), "9,887,608,011 variables"),
+    "a method's name": (("solve", "tiny", "--method", "jiont"), "did you mean 'joint'"),
+    "a form": (
+        ("solve", "tiny", "--form", "tight"), "method 'auto' has no option 'form'; name a method that has it: joint",
+    ),
+    "a split": (("solve", "tiny", "--batch-split", "odd"), "expected 'even' or 'balanced'"),
+    "settings of an engine": (("settings", "tiny", "--engine", "vlm"), "did you mean 'vLLM'"),
+    "settings of a case of a case": (("settings", "tiny", "--case", "tiny", "--engine", "vLLM"), "--case"),
+    "settings without a plan": (("settings", "gone.json", "--engine", "vLLM"), "gone.json"),
 }  # fmt: skip
 
 
@@ -574,13 +652,17 @@ def test_what_does_not_fit_is_one_sentence(name, run):
     assert err.count("\n") == 1
 
 
-def test_no_placement_is_exit_status_1(run):
+def test_no_placement_is_exit_status_1(run, heavy):
     none = ("--model", "Llama-3-70B", "--gpus", "l4=1")
     status, out, _ = run("solve", *none)
     assert status == 1
     assert out.startswith("No placement exists: ")
     assert run("compare", *none, "--methods", "even,aggregated")[0] == 1
     assert run("settings", *none, "--engine", "vLLM")[0] == 1
+    status, out, _ = run("solve", heavy(90))
+    assert (status, "No placement exists: layer 1 alone needs 91.64 GB" in out) == (1, True)
+    status, out, _ = run("settings", heavy(90), "--engine", "vLLM")
+    assert (status, out.startswith("No plan that vLLM can start exists")) == (1, True)
 
 
 def test_the_help_names_every_command_and_every_option(run, monkeypatch):
@@ -626,6 +708,17 @@ def test_models_and_gpus_are_listed(run):
     assert [line.split()[0] for line in out.splitlines()] == list(pl.hardware.gpus().index)
 
 
+def test_doctor_tells_a_solver_that_does_not_answer(monkeypatch):
+    def broken():
+        raise ImportError("no such library")
+
+    monkeypatch.setattr(health, "_with_scip", broken)
+    findings = {f.what: f for f in health.examine()}
+    assert not findings["SCIP through PySCIPOpt"].ok
+    assert "no such library" in findings["SCIP through PySCIPOpt"].found
+    assert findings["HiGHS through cvxpy"].ok
+
+
 def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
     own = ("--model", "DeepSeek-V3", "--gpus", "h200=8", "--precision", "fp8")
     said = "none is of prompts read by a mixture of experts"
@@ -634,33 +727,6 @@ def test_a_node_says_where_nothing_measured_is_like_its_rates(run):
     told = run("node", *own, "--phase", "prefill", "--json")[1]
     assert said not in told
     assert json.loads(told)
-
-
-_PRESSED = """
-import importlib.abc, signal, sys
-
-class Pressed(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, *_):
-        if name == "typer":
-            signal.raise_signal(signal.SIGINT)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)
-sys.meta_path.insert(0, Pressed())
-sys.argv = ["pipelab", "cases"]
-from pipelab.cli.entry import main
-
-main()
-"""
-
-
-@pytest.mark.slow
-def test_ctrl_c_while_the_command_line_is_imported_is_answered():
-    ended = subprocess.run([sys.executable, "-c", _PRESSED], capture_output=True, text=True)
-    assert (ended.returncode, ended.stdout) == (130, "")
-    assert ended.stderr == "pipelab: interrupted before it began\n"
-    for module in ("pipelab.cli.entry", "pipelab"):
-        command = [sys.executable, "-m", module, "cases"]
-        assert "tiny" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_the_version_is_told(run):
