@@ -26,7 +26,9 @@ class Truth:
         self.load, self.with_load = cache(self._load), cache(self._with_load)
         self.stage_of, self.link_of = cache(self._stage), cache(self._link)
         number, cluster = len(problem.cluster), problem.cluster
-        self.speed = [[cluster.bandwidth_between(i, j) for j in range(number)] for i in range(number)]
+        self.speed = [
+            [cluster.bandwidth_between(i, j) for j in range(number)] for i in range(number)
+        ]
         self.late = [[cluster.latency_between(i, j) for j in range(number)] for i in range(number)]
 
     def _load(self, phase, batch, number, at):
