@@ -27,6 +27,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.fields import python_value
@@ -237,7 +239,7 @@ def seconds_back(problem: Problem, placement: Placement) -> float:
     if first is last:
         return 0.0
     gigabytes = problem.workload.batch_size * TOKEN_BYTES / 1e9
-    return max(_sent(problem, gigabytes, i, j) for i in last.gpus for j in first.gpus)
+    return _slowest_pair(problem, gigabytes, last.gpus, first.gpus)
 
 
 def cache_arrival(problem: Problem, evaluation: Evaluation) -> float:
@@ -259,8 +261,7 @@ def cache_arrival(problem: Problem, evaluation: Evaluation) -> float:
     for i, report in enumerate(evaluation.stages):
         ended += report.seconds
         gigabytes = cache_gb(problem, report.stage.layers)
-        ways = [(g, to) for g in report.stage.gpus for to in others if to != g]
-        took = max((_sent(problem, gigabytes, *way) for way in ways), default=0.0)
+        took = _slowest_pair(problem, gigabytes, report.stage.gpus, others)
         arrival = max(arrival, ended + took)
         ended += evaluation.links[i].seconds if i < len(evaluation.links) else 0.0
     return arrival
@@ -290,10 +291,16 @@ def cache_gb(problem: Problem, layers: range) -> float:
     return load.batch_size * tokens * each / 1e9
 
 
-def _sent(problem: Problem, gigabytes: float, sender: int, receiver: int) -> float:
-    cluster = problem.cluster
-    links = cluster.bandwidth_between(sender, receiver), cluster.latency_between(sender, receiver)
-    return float(sent_seconds(problem, gigabytes, *links))
+def _slowest_pair(
+    problem: Problem, gigabytes: float, senders: Sequence[int], receivers: Sequence[int]
+) -> float:
+    """Seconds of a message between the GPUs that it takes longest; 0 where nobody else receives it."""
+    cluster, here, there = problem.cluster, np.array(senders), np.array(receivers)
+    between = np.ix_(cluster.group[here], cluster.group[there])
+    seconds = sent_seconds(
+        problem, gigabytes, cluster.bandwidth_gb_per_s[between], cluster.latency_ms[between]
+    )
+    return float(np.max(seconds, initial=0.0, where=here[:, None] != there))
 
 
 def sent_seconds(problem: Problem, gigabytes: Any, bandwidth: Any, latency_ms: Any) -> Any:

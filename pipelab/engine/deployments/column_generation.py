@@ -35,6 +35,7 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 """
 
 import heapq
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -322,6 +323,8 @@ class Generation:
         Those of the best bound so far.
     settled : bool
         The best deployment so far was proven to be the best, whatever the bound says.
+    listed_bound : float or None
+        No deployment is better, by what was listed; `bound` is the better of this and that of the prices.
     steps : int
         Of all listings.
     """
@@ -337,12 +340,14 @@ class Generation:
     prices: Prices | None = None
     rounds: int = 0
     settled: bool = False
+    listed_bound: float | None = None
     steps: int = 0
     progress: list[Progress] = field(default_factory=list)
     _seen: set[Column] = field(default_factory=set)
     _best_rate: dict[tuple[str, tuple[int, ...]], float] = field(default_factory=dict)
     _loose: set[Offer] = field(default_factory=set)
     _ratios: dict[Offer, tuple[np.ndarray, float]] = field(default_factory=dict)
+    _profits: tuple[Prices, dict[Offer, float]] | None = None
 
     @property
     def value(self) -> float | None:
@@ -352,14 +357,17 @@ class Generation:
     @property
     def bound(self) -> float | None:
         """No deployment is better."""
-        return None if self.prices is None else self.prices.bound
+        if self.prices is None or self.listed_bound is None:
+            return self.prices and self.prices.bound
+        better = max if self.demand.load else min
+        return better(self.prices.bound, self.listed_bound)
 
     @property
     def open(self) -> float:
         """By how much a deployment may be better than the best so far, as a share; infinite without one."""
-        if self.best is None or self.prices is None or not self.value:
+        if self.best is None or self.bound is None or not self.value:
             return np.inf
-        far = self.prices.bound / self.value - 1
+        far = self.bound / self.value - 1
         return max(0.0, -far if self.demand.load else far)
 
     @property
@@ -719,6 +727,11 @@ class Generation:
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
         few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
         share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
+        if (
+            few and self.prices is not None
+        ):  # lists will be complete: in steps that end at what is open
+            far = self.slack / self.prices.bound
+            share = far / _WIDER ** max(0, math.floor(math.log(far / _FIRST_SHARE, _WIDER)))
         while self.prices is not None and not self.finished:
             timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
             wide = few and timed and max(share, self.open) > _SMALL_SHARE
@@ -726,6 +739,8 @@ class Generation:
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
+            if complete and solved:
+                self._no_better_within(slack)
             if complete and slack >= self.slack:
                 self.settled = solved
                 return
@@ -744,6 +759,18 @@ class Generation:
             last = self.steps - known
         if not self.finished and not few and self.prices is not None:
             self._choose(self.slack, False, _FIRST_LABELS, deadline)
+
+    def _no_better_within(self, slack: float) -> None:
+        """Keep the bound of a complete list: a better deployment has a pipeline that is further below its price."""
+        bound, value = given(self.prices).bound, self.value
+        if self.demand.load:
+            bound = bound + slack if value is None else min(bound + slack, value)
+            self.listed_bound = max(bound, self.listed_bound or 0.0)
+        else:
+            bound = max(bound - slack, value or 0.0)
+            self.listed_bound = min(
+                bound, np.inf if self.listed_bound is None else self.listed_bound
+            )
 
     def _choose(self, slack: float, wide: bool, most: int, deadline: Deadline) -> tuple[bool, bool]:
         """Solve the whole program over what is listed; whether the list is complete, and the program solved."""
@@ -797,9 +824,14 @@ class Generation:
     ) -> dict[Offer, float]:
         """The offers of which some pipeline may be within the slack, and how much more it may yield than it costs."""
         most = {}
+        if self._profits is None or self._profits[0] is not prices:
+            self._profits = prices, {}
+        known = self._profits[1]
         for offer in offers:
-            least = offer.least(prices.per_gpu(offer.pool), deadline)
-            profit = float((offer.asked[1] - least.price).max())
+            if offer not in known:
+                least = offer.least(prices.per_gpu(offer.pool), deadline)
+                known[offer] = float((offer.asked[1] - least.price).max())
+            profit = known[offer]
             if profit >= -prices.short(offer.pool, slack):
                 most[offer] = profit / prices.short(offer.pool, 1.0)
         return most

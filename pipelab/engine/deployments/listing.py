@@ -32,6 +32,7 @@ _MANY = 10  # times as many, before some are dropped
 _MOST_ROWS = 1_000  # compositions
 _CELLS_AT_ONCE = 1_000_000
 _COMPARED = 4_000  # pipelines, each with each
+_AT_ONCE = 128  # labels that are compared with all before
 
 
 class Found(NamedTuple):
@@ -142,6 +143,7 @@ class Listing:
             return []
         layers, classes = len(self.offer.span), self.gpus.shape[1]
         waiting: list[list[_Labels]] = [[] for _ in range(layers + 1)]
+        many = [0] * layers  # labels at each boundary
         one, none = np.ones(1), np.zeros(1, dtype=int)
         end = self.ways.rate.shape[1]
         waiting[layers].append(
@@ -169,8 +171,10 @@ class Listing:
             starts += [at] * len(labels.row)
             for before, more in self._extended(labels, number, at, self.ways):
                 waiting[before].append(more)
-                if sum(len(own.row) for own in waiting[before]) > _MANY * self.most:
+                many[before] += len(more.row)
+                if many[before] > _MANY * self.most:
                     waiting[before] = [self._kept(_joined(waiting[before]), before)]
+                    many[before] = len(waiting[before][0].row)
             number += len(labels.row)
         if not waiting[0]:
             return []
@@ -321,15 +325,18 @@ def _undominated(labels: _Labels) -> np.ndarray:
 
 
 def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.ndarray:
-    """Whether no earlier one of the same group has as little of both; groups are runs."""
+    """Whether no earlier one of the same group has as little of both; groups are runs.
+
+    What is beaten need not be compared with: what beat it is earlier, and has as little.
+    """
     unbeaten = np.ones(len(group), dtype=bool)
-    at = np.arange(len(group))
-    for back in range(1, len(group)):
-        at = at[at >= back]
-        at = at[group[at - back] == group[at]]
-        if not len(at):
-            break
-        beaten = (seconds[at - back] <= seconds[at]) & (late[at - back] <= late[at])
-        unbeaten[at[beaten]] = False
-        at = at[~beaten]
+    for first in range(0, len(group), _AT_ONCE):
+        own = np.arange(first, min(first + _AT_ONCE, len(group)))
+        begin = int(np.searchsorted(group, group[first]))
+        before = begin + np.flatnonzero(unbeaten[begin : own[-1] + 1])
+        beats = group[before] == group[own, None]
+        beats &= seconds[before] <= seconds[own, None]
+        beats &= late[before] <= late[own, None]
+        beats &= before < own[:, None]
+        unbeaten[own] = ~beats.any(axis=1)
     return unbeaten

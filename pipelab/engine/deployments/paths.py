@@ -124,16 +124,15 @@ class Paths:
         ------
         Ended
         """
-        stage, _ = self._stages(prices, kappa, which)
+        stage = self._stages(prices, kappa, which)
         return self._reached(stage, self._hops(kappa, which), deadline).min(axis=2)
 
     def cheapest(self, prices: np.ndarray, kappa: float, rate: int) -> tuple[list[StageOf], float]:
         """The stages of the cheapest path at one rate, which must have one, and the seconds of a traversal."""
         which = np.array([rate])
-        stage, row = self._stages(prices, kappa, which)
-        hop = self._hops(kappa, which)
+        stage, hop = self._stages(prices, kappa, which), self._hops(kappa, which)
         reached = self._reached(stage, hop, NEVER)[:, 0]
-        stage, row, hop = stage[:, 0], row[:, 0], hop[0]
+        stage, hop = stage[:, 0], hop[0]
         at, left, stages, seconds = len(reached) - 1, int(reached[-1].argmin()), [], 0.0
         while at:
             spans = self._ending[at - 1]
@@ -142,7 +141,12 @@ class Paths:
             through = np.flatnonzero(self.ways.through[:, 1] == left)
             paid = entry[:, self.ways.through[through, 0]] + stage[spans][:, through]
             start, way = (int(i) for i in np.unravel_index(int(paid.argmin()), paid.shape))
-            own, enter = row[spans[start], through[way]], self.ways.through[through[way], 0]
+            order, enough = self._by_way[through[way]]
+            rows = order[: enough[rate, spans[start]], spans[start]]
+            each = self.composition[rows] @ prices
+            if kappa:
+                each += kappa * self.seconds[rows, spans[start]]
+            own, enter = rows[each.argmin()], self.ways.through[through[way], 0]
             seconds += float(self.seconds[own, spans[start]])
             stages.append((at - start, tuple(self.composition[own].tolist())))
             at = start
@@ -164,27 +168,18 @@ class Paths:
             enough = [np.searchsorted(own, -self.asked, side="right") for own in falling.T]
             yield rows[order], np.stack(enough, axis=1)
 
-    def _stages(
-        self, prices: np.ndarray, kappa: float, which: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """The least price of a stage by kind of span, rate and way through, and its row; shape (U, T, G)."""
+    def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
+        """The least price of a stage by kind of span, rate and way through; shape (U, T, G)."""
         paid, found = self.composition @ prices, []
         for order, enough in self._by_way:
-            of_row = (
-                paid[order] + kappa * np.take_along_axis(self.seconds, order, axis=0)
-                if kappa
-                else paid[order]
-            )
-            least = np.minimum.accumulate(of_row, axis=0)
-            # the first row with the least price so far
-            new = np.vstack([np.ones_like(least[:1], dtype=bool), least[1:] < least[:-1]])
-            at = np.maximum.accumulate(np.where(new, np.arange(len(least))[:, None], 0), axis=0)
-            spans, reach = np.arange(least.shape[1]), enough[which]
-            index = np.maximum(reach - 1, 0)
-            price = np.where(reach > 0, least[index, spans], np.inf)
-            found.append((price.T, order[at[index, spans], spans].T))
-        price, row = (np.stack(own, axis=2) for own in zip(*found, strict=True))
-        return price, row
+            of_row = paid[order]
+            if kappa:
+                of_row += kappa * np.take_along_axis(self.seconds, order, axis=0)
+            # none reaches, the fastest, the two fastest, …
+            least = np.vstack([np.full(of_row.shape[1], np.inf), of_row])
+            np.minimum.accumulate(least, axis=0, out=least)
+            found.append(np.take_along_axis(least.T, enough[which].T, axis=1))
+        return np.stack(found, axis=2)
 
     def _hops(self, kappa: float, which: np.ndarray) -> np.ndarray:
         """The price of a hop at each rate, by the way to leave and to enter; infinite over a slower link; (T, L, E)."""
