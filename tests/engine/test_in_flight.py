@@ -134,7 +134,9 @@ def test_of_several_batches_it_is_the_most_of_all(seed):
 def test_the_random_problems_ask_for_something():
     """Memory binds in many of them, and the answer takes more than the greatest rate."""
     predicted_too_much = short = searched = 0
-    for seed in SEEDS:
+    for seed in SEEDS[::-1]:
+        if min(predicted_too_much, short, searched) == 5:
+            break
         problem, _, answer = answered(seed)
         if answer.placement is None:
             continue
@@ -254,33 +256,32 @@ def test_by_time_a_later_mode_may_have_the_higher_rate():
     assert pl.solve(problem).throughput >= max(rate, pl.solve(alone).throughput or 0)
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("objective", ["latency", "cost"])
-@pytest.mark.parametrize("share", [0, 0.5, 0.99, 1.2])
-@pytest.mark.parametrize("seed", [*range(12), 54, 90, 119, 122, 208])
-def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed, share, objective):
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("share", ["0.0", "0.5", "0.99", "1.2"])
+@pytest.mark.parametrize("seed", [54, 90, *range(12), 119, 122, 208])
+def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed, share):
     problem, pairs, _ = answered(seed)
     if not pairs:
         return
-    floor = share * max(pair[0] for pair in pairs)
-    gpus = problem.cluster.gpus
+    floor, gpus = float(share) * max(pair[0] for pair in pairs), problem.cluster.gpus
     worth = {
         "latency": lambda pair: pair[3],
         "cost": lambda pair: sum(gpus[g].usd_per_hour for g in pair[2]) / pair[0] / 3600 * 1e6,
-    }[objective]
-    answer = pl.solve(problem, objective=objective, at_least=floor)
-    reached = [worth(pair) for pair in pairs if pair[0] >= floor]
-    if not reached:
-        assert answer.status == "infeasible"
-        assert "none attains" in answer.reason or answer.reason
-        return
-    lowest = min(worth(pair) for pair in pairs if pair[0] >= floor * (1 - CLOSE))
-    assert answer.status == "optimal"
-    assert lowest * (1 - 2 * CLOSE) <= answer.objective.value <= min(reached) * (1 + 2 * CLOSE)
-    assert answer.throughput >= floor * (1 - CLOSE)
-    assert answer.throughput == pl.evaluate(answer.problem, answer.placement).attainable
-    if objective == "latency":
-        assert answer.evaluation.seconds_per_pass == answer.objective.value
+    }
+    for objective, value in worth.items():
+        answer = pl.solve(problem, objective=objective, at_least=floor)
+        reached = [value(pair) for pair in pairs if pair[0] >= floor]
+        if not reached:
+            assert answer.status == "infeasible"
+            assert answer.reason
+            continue
+        lowest = min(value(pair) for pair in pairs if pair[0] >= floor * (1 - CLOSE))
+        assert answer.status == "optimal"
+        assert lowest * (1 - 2 * CLOSE) <= answer.objective.value <= min(reached) * (1 + 2 * CLOSE)
+        assert answer.throughput >= floor * (1 - CLOSE)
+        assert answer.throughput == pl.evaluate(answer.problem, answer.placement).attainable
+        if objective == "latency":
+            assert answer.evaluation.seconds_per_pass == answer.objective.value
 
 
 def test_the_least_cost_is_not_sought_in_steps_of_a_tolerance(monkeypatch):
@@ -306,8 +307,7 @@ def test_the_least_cost_is_not_sought_in_steps_of_a_tolerance(monkeypatch):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("number", [1, 2, 5])
-@pytest.mark.parametrize("seed", [0, 3, 16, 54, 90])
+@pytest.mark.parametrize(("seed", "number"), [(0, 1), (3, 5), (16, 2), (54, 5), (90, 1), (90, 2)])
 def test_a_number_that_is_given_stays(seed, number):
     problem = free(seed).with_in_flight(number)
     pairs, answer = every_pair(problem), pl.solve(problem)
@@ -426,7 +426,7 @@ def test_what_bounds_many_numbers_is_no_better_with_more_in_flight(seed):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["throughput", "latency", "cost"])
-@pytest.mark.parametrize("limit", [0.0, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize("limit", [0.0, 0.05])
 def test_ended_early_the_bound_holds(limit, objective):
     for seed in (16, 20, 54, 90):
         problem, _, whole = answered(seed)

@@ -847,7 +847,7 @@ def test_the_first_deployment_for_a_load_is_not_the_whole_fleet(monkeypatch):
     monkeypatch.setattr(first_placements, "_SECONDS", 5.0)  # however busy the machine is
     problem = of_eight_types(same_type_stages=True)
     fleet = sum(gpu.usd_per_hour for gpu in problem.cluster.gpus)
-    for seconds in (0, 1, 8):
+    for seconds in (0, 3):
         found = pl.deploy(problem, at_least=500, time_limit=seconds)
         assert found.throughput >= 500
         assert found.usd_per_hour < fleet / 10
@@ -870,7 +870,7 @@ def test_first_placements_are_single_stages_pipelines_and_rules():
 
 @pytest.mark.quick(8)
 @pytest.mark.parametrize("split", ["even", "balanced"])
-@pytest.mark.parametrize("goal", ["throughput", "latency", "cost", "deploy", "joint"])
+@pytest.mark.parametrize("goal", ["throughput", "latency", "cost", "deploy"])
 def test_more_gpus_per_stage_than_there_are_count_as_all_of_them(goal, split):
     tiny = priced(pl.load_case("tiny", link_units="tokens"), 0)
     answers = []
@@ -878,8 +878,6 @@ def test_more_gpus_per_stage_than_there_are_count_as_all_of_them(goal, split):
         problem = dataclasses.replace(tiny, max_gpus_per_stage=most, batch_split=split)
         if goal == "deploy":
             found = pl.deploy(problem, time_limit=20)
-        elif goal == "joint":
-            found = pl.solve(problem, goal, time_limit=20)
         else:
             found = pl.solve(problem, objective=goal, time_limit=20)
         answers.append((found.status, found.throughput))

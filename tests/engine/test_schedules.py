@@ -37,11 +37,6 @@ def read(text):
     return validate(pl.Schedule.of("mine", lines))
 
 
-def smallest(name, ranks):
-    """A number of microbatches that every schedule takes on this many ranks."""
-    return 2 * ranks
-
-
 # torch's tables
 
 
@@ -57,16 +52,9 @@ def test_actions_equal_torchs(case):
 
 def test_the_stored_tables_name_their_source_and_cover_every_schedule():
     assert TORCH["source"].startswith("torch 2.")
-    names = {
-        "GPipe",
-        "1F1B",
-        "LoopedBFS",
-        "Interleaved1F1B",
-        "InterleavedZeroBubble",
-        "ZBVZeroBubble",
-        "DualPipeV",
-    }
-    assert {case["schedule"] for case in TORCH["cases"]} == names
+    not_torchs = {"ZBH1", "ZBH2", "ZBV", "Inference"}  # ZBV is ZBVZeroBubble there
+    names = {case["schedule"] for case in TORCH["cases"]}
+    assert names == set(RULES) - not_torchs | {"ZBVZeroBubble"}
     assert len(TORCH["cases"]) >= 77
     assert [case for case in TORCH["cases"] if case["m"] % case["pp"]]
 
@@ -196,6 +184,7 @@ def broken(*lines, **known):
             ("(0F0;0B0)OVERLAP_F_B",),
             "0F0 (rank 0, position 0): the backward of the pair waits for its own forward",
         ),
+        (("0F0 0B0 2F0", "1F0 1B0"), "2F0 (rank 0, position 2): stages are 0 to 1"),
     ],
 )
 def test_a_defect_is_named(lines, defect):
@@ -208,13 +197,9 @@ def test_a_defect_is_named(lines, defect):
     assert defects(schedule) == caught.value.defects
 
 
-def test_actions_beyond_the_microbatches_and_stages_are_impossible():
-    assert (
-        defects(broken("0F0 0B0 0F5 0B5", microbatches=2))[0]
-        == "0F5 (rank 0, position 2): microbatches are 0 to 1"
-    )
-    assert defects(broken("0F0 0B0 2F0", stage_rank=[0])) == (
-        "2F0 (rank 0, position 2): stages are 0 to 0",
+def test_what_is_beyond_the_microbatches_and_ranks_is_impossible():
+    assert defects(broken("0F0 0B0 0F5 0B5", microbatches=2))[0] == (
+        "0F5 (rank 0, position 2): microbatches are 0 to 1"
     )
     assert defects(broken("0F0 0B0", stage_rank=[3])) == (
         "stage 0 is on rank 3, but ranks are 0 to 0",
@@ -276,187 +261,72 @@ def test_any_lost_or_doubled_action_is_found(data):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("1F1B", 0, 8), "schedule: ranks = 0: expected at least 1"),
-        (("1F1B", 4, 0), "schedule: microbatches = 0: expected at least 1"),
-        (("1F1B", 4, 2.5), "schedule: microbatches = 2.5: expected a whole number"),
-        (("1F1B", True, 2), "schedule: ranks = True: expected a whole number"),
-        (
-            ("Interleaved1F1B", 4, 8, 0),
-            "schedule: chunks = 0: expected at least 1",
-        ),
+        (("1F1B", 0, 8), "ranks = 0: expected at least 1"),
+        (("1F1B", 4, 0), "microbatches = 0: expected at least 1"),
+        (("1F1B", 4, 2.5), "microbatches = 2.5: expected a whole number"),
+        (("1F1B", True, 2), "ranks = True: expected a whole number"),
+        (("Interleaved1F1B", 4, 8, 0), "chunks = 0: expected at least 1"),
         (
             ("1F1B", 4, 8, 2),
-            "schedule: chunks = 2: 1F1B has 1 chunk per rank; schedules with any number: Interleaved1F1B",
+            "1F1B has 1 chunk per rank; schedules with any number: Interleaved1F1B",
         ),
-        (("ZBV", 4, 8, 3), "schedule: chunks = 3: ZBV has 2 chunks per rank"),
-        (
-            ("DualPipeV", 4, 3),
-            "schedule: microbatches = 3: DualPipeV on 4 ranks needs at least 8 microbatches",
-        ),
-        (
-            ("DualPipeV", 4, 7),
-            "schedule: microbatches = 7: DualPipeV on 4 ranks needs at least 8 microbatches",
-        ),
+        (("ZBV", 4, 8, 3), "chunks = 3: ZBV has 2 chunks per rank"),
+        (("DualPipeV", 4, 7), "microbatches = 7: DualPipeV on 4 ranks needs at least 8"),
+        (("1f1b", 4, 8), "schedule '1f1b' is not known; did you mean '1F1B'"),
+        (("1F1B", 10**5, 10**5), "1F1B: 10,000,000,000 forwards .*; at most 5,000,000"),
     ],
 )
 def test_bad_numbers_are_refused(arguments, message):
-    with pytest.raises(pl.errors.InvalidValue) as caught:
+    with pytest.raises(pl.PipelabError, match=message):
         pl.schedule(*arguments)
-    assert str(caught.value).startswith(message)
 
 
-def test_an_unknown_schedule_is_refused_with_the_nearest_name():
-    with pytest.raises(
-        pl.errors.UnknownName, match="schedule '1f1b' is not known; did you mean '1F1B'"
-    ):
-        pl.schedule("1f1b", 4, 8)
-
-
-def test_a_schedule_too_large_to_list_is_refused_before_it_is_made():
-    with pytest.raises(
-        pl.errors.TooLarge, match=r"1F1B: 10,000,000,000 forwards .*; at most 5,000,000"
-    ) as caught:
-        pl.schedule("1F1B", 100_000, 100_000)
-    assert caught.value.size == {"forwards": 10**10}
-
-
-def test_an_action_of_no_known_kind_is_refused():
-    with pytest.raises(pl.errors.InvalidValue, match="kind = 'Z': expected one of F, I, B, W"):
-        pl.Schedule.of("mine", [[Action(0, "Z", 0)]])
-    assert columns_of(
-        pl.Schedule.of("mine", [["0F0", None, "0B0"]])
-    ).computing().schedule == pl.schedule("1F1B", 1, 1)
-
-
-def test_fewer_microbatches_than_ranks_run_where_they_can():
-    for name in (
-        "GPipe",
-        "1F1B",
-        "Interleaved1F1B",
-        "LoopedBFS",
-        "InterleavedZeroBubble",
-        "ZBH1",
-        "ZBH2",
-        "ZBV",
-    ):
-        validate(pl.schedule(name, 4, 2))
-
-
-def test_bad_actions_are_refused():
-    with pytest.raises(pl.errors.InvalidSchedule, match="1F0 is there 2 times"):
-        read("0F0,0B0\n1F0,1F0,1B0\n")
-    with pytest.raises(pl.errors.InvalidValue, match="'1Q0': expected stage, kind"):
-        read("0F0,0B0\n1F0,1Q0\n")
-    with pytest.raises(pl.errors.InvalidValue, match="expected a row of actions for each rank"):
-        read(",,\n,,\n")
+HALF = Action(-1, "OVERLAP_F_B", -1, (Action(0, "F", 1),))
 
 
 @pytest.mark.parametrize(
     ("known", "message"),
     [
-        ({"microbatches": 0}, "Schedule: microbatches = 0: expected at least 1"),
-        (
-            {"microbatches": True},
-            "Schedule: microbatches = True: expected a whole number",
-        ),
-        (
-            {"microbatches": 2.5},
-            "Schedule: microbatches = 2.5: expected a whole number",
-        ),
-        (
-            {"microbatches": "3"},
-            "Schedule: microbatches = '3': expected a whole number",
-        ),
-        (
-            {"microbatches": float("nan")},
-            "Schedule: microbatches = nan: expected a whole number",
-        ),
-        (
-            {"microbatches": 10**9},
-            "Schedule: microbatches = 1000000000: expected at most 5,000,000",
-        ),
-        (
-            {"stage_rank": []},
-            "Schedule: stage_rank = []: expected the rank that holds each stage, such as [0, 1]",
-        ),
-        ({"stage_rank": 5}, "Schedule: stage_rank = 5: expected the rank that holds each stage"),
-        (
-            {"stage_rank": "01"},
-            "Schedule: stage_rank = '01': expected the rank that holds each stage",
-        ),
-        (
-            {"stage_rank": ["a"]},
-            "Schedule: stage_rank[0] = 'a': expected a whole number",
-        ),
-        (
-            {"stage_rank": [0, -1]},
-            "Schedule: stage_rank[1] = -1: expected at least 0",
-        ),
-        ({"name": 5}, "Schedule: name = 5: expected text"),
-        ({"rows": 5}, "Schedule: rows = 5: expected a row of actions for each rank"),
-        (
-            {"rows": ["0F0 0B0"]},
-            "Schedule: rows[0] = '0F0 0B0': expected a list of actions, such as ['0F0', '0B0']",
-        ),
-        ({"rows": [["0F0"], 3]}, "Schedule: rows[1] = 3: expected a list of actions"),
-        ({"rows": [["0F0", 0]]}, "Action: action = '0': expected stage, kind and microbatch"),
-        (
-            {"rows": [["0F0", 10**5000]]},
-            "Action: action = '<int>': expected stage, kind and microbatch",
-        ),
-        (
-            {"rows": [[Action(0, "F", 0, np.array([1, 2]))]]},
-            "parts = array([1, 2]): expected a forward and a full",
-        ),
-        (
-            {"rows": [[Action(0, "F", 0, None)]]},
-            "Action: parts = None: expected a forward and a full backward",
-        ),
-        ({"rows": [[Action(0, [], 0)]]}, "Action: kind = []: expected one of F, I"),
-        (
-            {"rows": [["0F0"], [Action("a", "F", 0)]]},
-            "Action (rank 1, position 0): stage = 'a': expected a whole",
-        ),
-        (
-            {"rows": [["0F0", Action(0, "B", 2**40)]]},
-            "Action (rank 0, position 1): microbatch = 1099511627776",
-        ),
-        (
-            {"rows": [["9000000F0"]]},
-            "Action (rank 0, position 0): stage = 9000000: expected at most 4,999,999",
-        ),
-        (
-            {"rows": [["0F" + 13 * "9"]]},
-            "Action: action = '0F9999999999999': expected stage, kind and microbatch",
-        ),
+        ({"microbatches": 0}, "microbatches = 0: expected at least 1"),
+        ({"microbatches": "3"}, "microbatches = '3': expected a whole number"),
+        ({"microbatches": 10**9}, "microbatches = 1000000000: expected at most 5,000,000"),
+        ({"stage_rank": []}, r"stage_rank = .*: expected the rank that holds each stage"),
+        ({"stage_rank": ["a"]}, r"stage_rank\[0\] = 'a': expected a whole number"),
+        ({"stage_rank": [0, -1]}, r"stage_rank\[1\] = -1: expected at least 0"),
+        ({"name": 5}, "name = 5: expected text"),
+        ({"rows": 5}, "rows = 5: expected a row of actions for each rank"),
+        ({"rows": [[], []]}, "expected a row of actions for each rank"),
+        ({"rows": ["0F0 0B0"]}, r"rows\[0\] = .*: expected a list of actions, such as"),
+        ({"rows": [["0F0", 0]]}, "action = '0': expected stage, kind and microbatch"),
+        ({"rows": [["0F0", "1Q0"]]}, "'1Q0': expected stage, kind and microbatch"),
+        ({"rows": [["0F0", 10**5000]]}, "action = '<int>': expected stage, kind and microbatch"),
+        ({"rows": [["0F" + 13 * "9"]]}, "'0F9999999999999': expected stage, kind and microbatch"),
+        ({"rows": [["0F5000000"]]}, "microbatch = 5000000: expected at most 4,999,999"),
+        ({"rows": [["9000000F0"]]}, r"\(rank 0, position 0\): stage = 9000000: expected at most"),
+        ({"rows": [["0F0"], [Action("a", "F", 0)]]}, r"\(rank 1, position 0\): stage = 'a'"),
+        ({"rows": [["0F0", Action(0, "B", 2**40)]]}, r"\(rank 0, position 1\): microbatch = 109"),
+        ({"rows": [[Action(0, [], 0)]]}, r"kind = \[\]: expected one of F, I, B, W"),
+        ({"rows": [[Action(0, "F", 0, None)]]}, "parts = None: expected a forward and a full"),
+        # not the next action for its other half
+        ({"rows": [["0F0", HALF, "0B0", "0B1"]]}, "parts = .*: expected a forward and a full"),
     ],
 )
 def test_a_schedule_that_makes_no_sense_is_refused_at_the_door(known, message):
     known = {"name": "mine", "rows": [["0F0", "0B0"]]} | known
-    with pytest.raises(pl.errors.InvalidValue) as caught:
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.Schedule.of(known.pop("name"), known.pop("rows"), **known)
-    assert message in str(caught.value)
-
-
-def test_half_a_pair_does_not_take_the_next_action_for_its_other_half():
-    half = Action(-1, "OVERLAP_F_B", -1, (Action(0, "F", 1),))
-    with pytest.raises(
-        pl.errors.InvalidValue,
-        match=r"parts = .*: expected a forward and a full backward, as in Action.pair",
-    ):
-        pl.Schedule.of("mine", [["0F0", half, "0B0", "0B1"]])
-    assert defects(pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
 
 
 def test_a_schedule_changed_by_hand_is_checked_again():
-    schedule = pl.schedule("1F1B", 2, 2)
-    for changes in (
-        {"microbatches": 0},
-        {"stage_rank": []},
-        {"actions": 8},
-    ):
-        with pytest.raises(pl.errors.InvalidValue, match=f"Schedule: {next(iter(changes))} = "):
-            dataclasses.replace(schedule, **changes)
+    for change in ({"microbatches": 0}, {"stage_rank": []}, {"actions": 8}):
+        with pytest.raises(pl.errors.InvalidValue, match=f"Schedule: {next(iter(change))} = "):
+            dataclasses.replace(pl.schedule("1F1B", 2, 2), **change)
+
+
+def test_blanks_are_no_actions():
+    assert defects(pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
+    idle = pl.Schedule.of("mine", [["0F0", None, "0B0"]])
+    assert columns_of(idle).computing().schedule == pl.schedule("1F1B", 1, 1)
 
 
 def test_small_numbers_of_numpy_count_as_whole_numbers():
@@ -471,24 +341,13 @@ def test_small_numbers_of_numpy_count_as_whole_numbers():
 
 @pytest.mark.slow
 def test_one_high_number_is_answered_at_once():
-    began, number = time.process_time(), 4_999_999
-    one, two = f"0F0,0B0,0F{number},0B{number}\n", f"0F0,0B0\n{number}F0,{number}B0\n"
+    began = time.process_time()
     with pytest.raises(
         pl.errors.InvalidSchedule,
         match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need",
     ):
-        read(one)
-    with pytest.raises(
-        pl.errors.InvalidSchedule,
-        match=r"1F0 is missing on rank 0: [\d,]+ stages · 1 microbatches need",
-    ):
-        read(two)
+        read("0F0,0B0,0F4999999,0B4999999\n")
     assert time.process_time() - began < 10
-    for huge in (5_000_000, 10**10, 10**30):
-        with pytest.raises(
-            pl.errors.InvalidValue, match=r"expected (at most 4,999,999|stage, kind)"
-        ):
-            read(f"0F0,0B0\n0F{huge},0B0\n")
 
 
 def test_of_very_many_defects_a_thousand_are_listed():

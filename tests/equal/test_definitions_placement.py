@@ -38,10 +38,10 @@ def _inputs(seed):
     return rng, layers, stages, rng.uniform(0, 9, layers), rng.uniform(0.1, 8, stages)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("first", range(0, 2000, 500))
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_the_exact_splits_are_the_best_of_all(first):
-    for seed in range(first, first + 500):
+    for seed in range(first, first + 100):
         rng, layers, stages, costs, speeds = _inputs(seed)
         every = list(_every_split(layers, stages))
         assert splits.count_splits(layers, stages) == len(every)
@@ -66,10 +66,11 @@ def test_the_exact_splits_are_the_best_of_all(first):
         assert all(sum(memory[list(p)]) <= top for p, top in zip(found, limits, strict=True))
 
 
-@pytest.mark.slow
-def test_the_rules_of_thumb_keep_to_what_they_say():
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("first", range(0, 2000, 100))
+def test_the_rules_of_thumb_keep_to_what_they_say(first):
     """Even: the least spread. Proportional: nearest to the shares. By FLOPs: as read aloud. Bandwidth: the best."""
-    for seed in range(2000):
+    for seed in range(first, first + 100):
         rng, layers, stages, costs, weights = _inputs(seed)
         even = [len(part) for part in splits.split_even(layers, stages)]
         assert sorted(even, reverse=True) == even
@@ -129,10 +130,11 @@ def _problem(seed):
     return problem
 
 
-@pytest.mark.slow
-def test_candidates_are_the_engines():
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("first", range(0, 500, 25))
+def test_candidates_are_the_engines(first):
     """Allocations and connections in the same order with the same rates, and as many as are counted."""
-    for seed in range(500):
+    for seed in range(first, first + 25):
         problem = _problem(seed)
         engine, stages, allocations, connections = _as_listed(problem)
         assert [(a.layers, a.gpus) for a in allocations] == stages
@@ -161,10 +163,10 @@ def _agrees(value, truth):
     return (value is None) == (truth is None) and (value is None or value == pytest.approx(truth))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("first", range(0, 160, 40))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("first", range(0, 160, 10))
 def test_the_joint_ilp_proves_what_trying_everything_finds(first):
-    for seed in range(first, first + 40):
+    for seed in range(first, first + 10):
         problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=seed % 3 == 0)
         found, truth = joint_ilp.solve_by_joint_ilp(problem), oracle.best(problem)
         assert _agrees(found.throughput, truth), seed
@@ -318,10 +320,11 @@ def _counts(problem):
 
 
 @pytest.mark.slow
-def test_counting_is_the_aggregated_optimum_or_a_refusal():
+@pytest.mark.parametrize("first", [0, pytest.param(48, marks=pytest.mark.nightly)])
+def test_counting_is_the_aggregated_optimum_or_a_refusal(first):
     """Every outcome occurs, so every part of the domain and every refusal was seen."""
     seen = {}
-    for seed in range(240):
+    for seed in range(first, 240 if first else 48):
         problem = oracle.random_problem(
             seed, layers=6, gpus=5, unlike=seed % 8 == 0, twins=seed % 2 == 0
         )
@@ -333,7 +336,7 @@ def test_counting_is_the_aggregated_optimum_or_a_refusal():
             problem = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e4))
         outcome = _counts(problem)
         seen[outcome] = seen.get(outcome, 0) + 1
-    assert min(seen.get(o, 0) for o in ("unlike", "links", "nothing fits", "mixed", "several")) > 5
+    assert min(seen.get(o, 0) for o in ("unlike", "links", "nothing fits", "mixed", "several")) > 1
 
 
 @pytest.mark.quick(5)

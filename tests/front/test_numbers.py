@@ -104,10 +104,8 @@ def _problems() -> dict[str, pl.Problem]:
     return {
         "tiny": tiny,
         "two stages": heavy,
-        "one GPU per stage": dataclasses.replace(heavy, max_gpus_per_stage=1),
         "balanced": dataclasses.replace(tiny, batch_split="balanced", max_gpus_per_stage=4),
         "roofline": real,
-        "roofline, balanced": dataclasses.replace(real, batch_split="balanced"),
         "nothing fits": dataclasses.replace(
             tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500)
         ),
@@ -119,7 +117,9 @@ PROBLEMS = _problems()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name", ["two stages", "balanced", "roofline", "nothing fits", "unlike layers"]
+)
 def test_answers_of_every_method(name):
     problem, refused = PROBLEMS[name], []
     for method in METHODS:

@@ -111,7 +111,7 @@ def test_options_that_do_not_fit_are_named(tiny, option, value, expected):
 
 @pytest.mark.slow
 def test_a_time_limit_keeps_what_is_true(long_solve):
-    result = pl.solve(long_solve, "joint", time_limit=2)
+    result = pl.solve(long_solve, "joint", time_limit=1)
     assert result.stopped_by == "time limit"
     assert result.status in ("feasible", "unknown")
     assert result.bound is not None
@@ -188,7 +188,7 @@ def test_stop_ends_a_background_solve_and_keeps_its_incumbent(long_solve):
 
 @pytest.mark.slow
 def test_an_interrupt_ends_the_solve_and_keeps_the_answer(long_solve):
-    threading.Timer(2.0, signal.raise_signal, [signal.SIGINT]).start()
+    threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
     result = pl.solve(long_solve, "joint", time_limit=200)
     assert (result.status, result.stopped_by) == ("feasible", "interrupt")
     assert result.seconds < 60
@@ -236,8 +236,8 @@ def test_an_interrupt_between_two_questions_keeps_what_was_found(moment):
 
 @pytest.mark.slow
 def test_an_interrupt_while_waiting_leaves_the_background_solve_alone(long_solve):
-    job = pl.solve_in_background(long_solve, "joint", time_limit=4)
-    threading.Timer(1.0, signal.raise_signal, [signal.SIGINT]).start()
+    job = pl.solve_in_background(long_solve, "joint", time_limit=1.5)
+    threading.Timer(0.3, signal.raise_signal, [signal.SIGINT]).start()
     with pytest.raises(KeyboardInterrupt):
         job.result()
     assert job.running
