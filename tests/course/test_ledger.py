@@ -227,14 +227,6 @@ def _reversed_pool(monkeypatch):
     _other_cases(monkeypatch, change)
 
 
-def _different_links(monkeypatch):
-    def change(p):
-        i, j = np.indices((len(p.cluster),) * 2)
-        return replace(p, cluster=pl.Cluster(p.cluster.gpus, 30 + (i == 0) * j + 1.0))
-
-    _other_cases(monkeypatch, change)
-
-
 def _heavy_layers(monkeypatch):
     _other_cases(monkeypatch, lambda p: replace(p, model=replace(p.model, layer_weight_gb=1000)))
 
@@ -354,26 +346,25 @@ def _orders_swapped(monkeypatch):
     monkeypatch.setattr(published_programs, "clock_zero_bubble", one)
 
 
+# Those first that cost little and that most rows notice.
 SABOTAGES = [
-    _a_joint_ilp_that_is_wrong,
     _another_solver,
     _other_sizes,
-    _orders_backwards,
-    _orders_swapped,
-    *(_other_seeds(which) for which in range(4)),
-    *(_other_seeds(which, PROGRAM) for which in range(3)),
-    *(_other_seeds(which, ("Step",)) for which in range(2)),
     _one_layer_more,
     _faster_gpus,
     _other_batch_and_factor,
     _reversed_pool,
-    _different_links,
     _heavy_layers,
+    _other_types,
+    _orders_backwards,
+    _orders_swapped,
+    *(_other_seeds(which) for which in range(2)),
+    _other_seeds(0, PROGRAM),
     _other_settings,
     _slow_forwards,
     _other_schedules,
     _other_cuts,
-    _other_types,
+    _a_joint_ilp_that_is_wrong,
 ]
 
 
