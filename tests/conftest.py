@@ -42,7 +42,7 @@ def pytest_configure(config):
 # Numbered cases are random problems: every run has the first few, and the one at night the rest.
 # `@pytest.mark.quick(n)` at a test says how many of its cases are in the fast subset.
 DAILY = 4
-WAITS = {"installed", "ledger"}  # fixtures: a wheel, built and unpacked; every claim, computed
+WAITS = {"installed", "computed"}  # fixtures: a wheel, built and unpacked; every claim, computed
 SLOW_EXAMPLES = {  # in docstrings, where no marker can stand
     "pipelab.course.n03.rows_of_03",
     "pipelab.course.n09.plot_sensitivity",

@@ -35,8 +35,8 @@ SCROLLED: dict[str, int] = {}
 
 
 # By day every notebook runs without a browser (tests/course/test_notebooks.py), and these in JupyterLab, too:
-# explorers, a solver's progress, tables, Gantt charts, formulas. The others follow at night.
-BY_DAY = ("00", "05", "07", "10", "16")
+# an explorer, a solver's progress, formulas, Gantt charts. The others follow at night.
+BY_DAY = ("00", "05", "07")
 
 
 @pytest.mark.parametrize(

@@ -652,6 +652,42 @@ def test_what_does_not_fit_is_one_sentence(name, run):
     assert err.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("copy", ""), "expected a path that is not empty; '.' is the current folder"),
+        (("static", ""), "folder = ''"),
+        (("copy", "file/below"), "cannot be written (Not a directory): a part of this path is a file"),
+        (("static", "file/below"), "a part of this path is a file"),
+        (("copy", "file"), "is a file"),
+        (("copy", "x" * 5000), "expected a shorter path"),
+        (("static", "x" * 5000), "expected a shorter path"),
+        (("solve", "x" * 5000), "neither a bundled case nor a folder"),
+        (("solve", "tiny", "--method", "x" * 5000), "method"),
+        (("reproduce", "x" * 5000), "document"),
+    ],
+    ids=lambda value: " ".join(value)[:20],
+)  # fmt: skip
+def test_odd_names_are_one_sentence(run, arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    status, out, err = run(*arguments)
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("pipelab: ")
+    assert message in err
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_case_that_cannot_be_read_is_one_sentence(run, heavy):
+    pool = heavy(1) / "gpu_pool.csv"
+    pool.unlink()
+    pool.mkdir()
+    status, _, err = run("solve", pool.parent)
+    assert (status, err.count("\n")) == (2, 1)
+    assert "gpu_pool.csv" in err
+    assert "folder" in err
+
+
 def test_no_placement_is_exit_status_1(run, heavy):
     none = ("--model", "Llama-3-70B", "--gpus", "l4=1")
     status, out, _ = run("solve", *none)

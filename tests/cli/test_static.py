@@ -303,7 +303,7 @@ def small(tmp_path_factory):
         return static_copy(root / "copy")
 
 
-@pytest.mark.slow
+@pytest.mark.browser  # it needs none; the pages of the test below are made once
 def test_what_an_explorer_finds_later_is_on_the_page(small):
     """It is found between cells, when no client listens."""
     text = small[2].read_text(encoding="utf-8")

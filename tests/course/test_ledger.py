@@ -28,14 +28,29 @@ honest_solve = cache(pl.solve)
 
 
 @pytest.fixture(scope="module")
-def ledger():
-    return pl.course.reproduce()
+def computed():
+    """The ledger, and what every row came to; what was solved is kept for the perturbations below."""
+    kept, real = [], Claim.found
+
+    def found(claim):
+        kept.append((claim, real(claim)))
+        return kept[-1][1]
+
+    with pytest.MonkeyPatch.context() as patched:
+        _replace(patched, "solve", honest_solve)
+        patched.setattr(Claim, "found", found)
+        return pl.course.reproduce(), kept
 
 
 @pytest.fixture(scope="module")
-def found(ledger):
+def ledger(computed):
+    return computed[0]
+
+
+@pytest.fixture(scope="module")
+def found(computed):
     """What every row computes, as `Found`, by document and words."""
-    return [(claim, claim.found()) for claim in claims()]
+    return computed[1]
 
 
 def _value(found, says):
@@ -227,14 +242,6 @@ def _reversed_pool(monkeypatch):
     _other_cases(monkeypatch, change)
 
 
-def _different_links(monkeypatch):
-    def change(p):
-        i, j = np.indices((len(p.cluster),) * 2)
-        return replace(p, cluster=pl.Cluster(p.cluster.gpus, 30 + (i == 0) * j + 1.0))
-
-    _other_cases(monkeypatch, change)
-
-
 def _heavy_layers(monkeypatch):
     _other_cases(monkeypatch, lambda p: replace(p, model=replace(p.model, layer_weight_gb=1000)))
 
@@ -354,26 +361,25 @@ def _orders_swapped(monkeypatch):
     monkeypatch.setattr(published_programs, "clock_zero_bubble", one)
 
 
+# Those first that cost little and that most rows notice.
 SABOTAGES = [
-    _a_joint_ilp_that_is_wrong,
     _another_solver,
+    _a_joint_ilp_that_is_wrong,
     _other_sizes,
+    *(_other_seeds(which) for which in range(2)),
+    _other_seeds(0, PROGRAM),
+    _one_layer_more,
     _orders_backwards,
     _orders_swapped,
-    *(_other_seeds(which) for which in range(4)),
-    *(_other_seeds(which, PROGRAM) for which in range(3)),
-    *(_other_seeds(which, ("Step",)) for which in range(2)),
-    _one_layer_more,
     _faster_gpus,
     _other_batch_and_factor,
     _reversed_pool,
-    _different_links,
     _heavy_layers,
+    _other_types,
     _other_settings,
     _slow_forwards,
     _other_schedules,
     _other_cuts,
-    _other_types,
 ]
 
 

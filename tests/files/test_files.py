@@ -15,7 +15,7 @@ from limits import full_disk
 import pipelab as pl
 from pipelab.cli.open_notebooks import copy_notebooks
 from pipelab.errors import InvalidData
-from pipelab.files.bundled_folders import data_dir, notebook_files, notebooks_dir
+from pipelab.files.bundled_folders import notebook_files, notebooks_dir
 from pipelab.files.csv_rows import read_rows
 from pipelab.files.reading_and_writing import refused, write_to
 
@@ -326,13 +326,7 @@ def one_sentence(done, *words):
 @LINUX
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
-    [
-        ("solve tiny", ""),
-        ("count tiny --json", ""),
-        ("cases", "1"),
-        ("--help", ""),
-        ("reproduce pmetal --csv -", ""),
-    ],
+    [("count tiny --json", ""), ("cases", "1"), ("reproduce pmetal --csv -", "")],
 )
 def test_a_full_standard_output_is_one_sentence(command, unbuffered):
     """At the end, where Python empties its buffer; or at the first word, where it keeps none."""
@@ -364,7 +358,7 @@ def test_a_full_standard_error_is_no_traceback():
 @POSIX
 @pytest.mark.parametrize(
     ("command", "unbuffered"),
-    [("cases", ""), ("count tiny", "1"), ("--help", "1"), ("reproduce pmetal --html -", "")],
+    [("cases", ""), ("count tiny", "1"), ("reproduce pmetal --html -", "")],
 )
 def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
     reader, writer = os.pipe()
@@ -391,38 +385,6 @@ def test_a_closed_standard_output_is_no_traceback():
     )
     assert done.returncode == 0
     assert b"Traceback" not in done.stderr
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("copy", ""), ("folder = ''", "'.'")),
-        (("static", ""), ("folder = ''", "'.'")),
-        (("copy", "file/below"), ("file/below", "a part of this path is a file")),
-        (("static", "file/below"), ("file/below", "a part of this path is a file")),
-        (("copy", "file"), ("file", "is a file")),
-        (("copy", "x" * 5000), ("expected a shorter path",)),
-        (("static", "x" * 5000), ("expected a shorter path",)),
-        (("solve", "x" * 5000), ("neither a bundled case nor a folder",)),
-        (("solve", "tiny", "--method", "x" * 5000), ("method",)),
-        (("reproduce", "x" * 5000), ("document",)),
-    ],
-    ids=lambda value: " ".join(value)[:20],
-)
-def test_odd_names_are_one_sentence(arguments, words, tmp_path):
-    (tmp_path / "file").write_text("")
-    one_sentence(run(*arguments, cwd=tmp_path), *words)
-    assert [p.name for p in tmp_path.iterdir()] == ["file"]
-
-
-@pytest.mark.slow
-def test_a_case_that_cannot_be_read_is_one_sentence(tmp_path):
-    folder = pl.writeup.save_case(pl.load_case("tiny"), tmp_path / "mine")
-    (folder / "gpu_pool.csv").unlink()
-    (folder / "gpu_pool.csv").mkdir()
-    one_sentence(run("solve", str(folder)), "gpu_pool.csv", "folder")
-    assert (data_dir() / "cases" / "tiny" / "gpu_pool.csv").is_file()
 
 
 @pytest.mark.slow

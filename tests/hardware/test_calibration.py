@@ -77,7 +77,7 @@ def _groups(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", ["gpu_type", "source"])
+@pytest.mark.parametrize("by", ["gpu_type", pytest.param("source", marks=pytest.mark.nightly)])
 def test_a_gpu_type_or_source_is_predicted_from_the_others(by):
     """Nothing of the rows that are predicted is known to the fit, nor to the rule it starts from."""
     names = [row.cells[by].split("@")[0].split(" ")[0] for row, _ in TABLE]

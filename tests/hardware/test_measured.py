@@ -64,6 +64,12 @@ def test_nothing_is_extrapolated_in_silence():
         match="measured for 1 to 16 sequences, and a stage may have 32 to 32",
     ):
         _tiny(workload=pl.Workload(2048, 32))
+    few = {t: {(n, b): n * (5 + b) for n in (1, 4) for b in (16, 32)} for t in TABLE}
+    with pytest.raises(
+        pl.errors.InvalidValue,
+        match="measured for 16 to 32 sequences, and a stage may have 8 to 16",
+    ):
+        _tiny(few, max_gpus_per_stage=2)
     longer = dataclasses.replace(pl.load_case("tiny").model, layers=6)
     with pytest.raises(
         pl.errors.InvalidValue, match=r"1 to 4 layers, and a stage may have 1 to 6: measure more"

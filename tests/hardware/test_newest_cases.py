@@ -54,7 +54,9 @@ def _given(folder):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("name", ["tiny", "small", "medium", "large"])
+@pytest.mark.parametrize(
+    "name", ["tiny", "small", "medium", pytest.param("large", marks=pytest.mark.nightly)]
+)
 def test_four_of_the_five_have_answers(name, tmp_path):
     """hal's GPUs hold less than half of the model: the author's program keeps one layer's keys and values."""
     problem, _ = _read(write_folder(name, tmp_path / name))

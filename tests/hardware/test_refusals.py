@@ -221,6 +221,15 @@ def test_nodes_of_two_equal_rows_are_not_one_node(tmp_path):
     assert gpus[0].node != gpus[5].node
 
 
+def test_links_of_a_table_are_stated_in_gbit_per_second(tmp_path):
+    path = tmp_path / "clusters.csv"
+    path.write_text(
+        "cluster,gpu_type,gpus,gpus_per_node,node_gbit_per_s,network_gbit_per_s\nmine,L4,4,2,80,10\n"
+    )
+    cluster = pl.load_cluster("mine", path=path)
+    assert [cluster.bandwidth_between(0, to) for to in (1, 2)] == [10, 1.25]  # GB/s
+
+
 @pytest.mark.filterwarnings("error")
 def test_no_latency_is_no_warning(problem):
     roof = pl.Roofline(hop_latency_s=0)

@@ -8,7 +8,7 @@ import pytest
 
 import oracle
 import pipelab as pl
-from pipelab.io.plans import save_placement
+from pipelab.io.plans import problem_of, save_placement
 from pipelab.writeup.linear_rates import with_link_units
 
 HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
@@ -190,6 +190,12 @@ def test_json_holds_everything_with_its_units(two_stages, tmp_path):
         save_placement(two_stages, result.placement, tmp_path / "own.json").read_text("utf-8")
     )
     assert "status" not in own  # a placement alone proves nothing
+
+
+def test_rules_that_are_given_come_before_those_of_a_plans_file(tmp_path):
+    path = pl.save(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)), tmp_path / "plan.json")
+    assert problem_of(path) == pl.load_case("tiny", max_gpus_per_stage=2)
+    assert problem_of(path, max_gpus_per_stage=3) == pl.load_case("tiny", max_gpus_per_stage=3)
 
 
 def _balanced():

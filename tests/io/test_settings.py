@@ -114,10 +114,11 @@ def _cut(rng, most=15):
     return layers, sizes, rng.permutation(stages).tolist()
 
 
-@pytest.mark.slow
-def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
-    rng, scripts = np.random.default_rng(0), []
-    for _ in range(1000):
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(20))
+def test_every_engine_reads_back_the_cuts_of_random_plans(seed):
+    rng, scripts = np.random.default_rng(seed), []
+    for _ in range(50):
         layers, sizes, gpus = _cut(rng)
         problem = _free(layers, len(sizes))
         plan = pl.Placement.of([(n, (g,)) for n, g in zip(sizes, gpus, strict=True)])
@@ -160,7 +161,7 @@ def test_every_engine_reads_back_the_cuts_of_1000_random_plans():
             assert _transformers_rules(placed, names) == devices
         scripts += [one.script for one in found.values()]
     # all of them are bash; an exec ends nothing where nothing is run
-    every = "\n".join(scripts[:: len(scripts) // 300])
+    every = "\n".join(scripts)
     bash = shutil.which("bash")
     if bash:
         done = subprocess.run([bash, "-n"], input=every, capture_output=True, text=True, timeout=60)
@@ -354,10 +355,9 @@ def test_ranks_lie_where_the_plan_has_them(run, engine):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", range(6))
-@pytest.mark.parametrize("engine", RANKS)
-def test_ranks_lie_where_random_plans_have_them(run, engine, case):
-    rng = np.random.default_rng(case)
+@pytest.mark.parametrize("case", range(24))
+def test_ranks_lie_where_random_plans_have_them(run, case):
+    rng, engine = np.random.default_rng(case), list(RANKS)[case % len(RANKS)]
     nodes = np.repeat(["a", "b", "c"], rng.integers(1, 7, 3)).tolist()
     size = int(rng.integers(1, 3))
     cluster = pl.Cluster(

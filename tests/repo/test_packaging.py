@@ -357,8 +357,8 @@ def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch
     _, tour, *_ = blocks
     monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
     space: dict = {}
-    for block in blocks:
-        exec(block, space)
+    for block in blocks:  # what takes a reader's patience is ended early
+        exec(re.sub(r"time_limit=\d+", "time_limit=1", block), space)
     pl = space["pl"]
     assert (
         space["plan"]

@@ -168,11 +168,14 @@ def test_the_pages_name_files_that_there_are():
 
 
 def _drawn_in_the_first_cell(notebook, name=""):
-    """A notebook that is not run: a figure below its first code stands for all its outputs."""
+    """A notebook that is not run: its text, and a figure below its first code, which stands for all of it."""
     figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
     drawn = {"application/vnd.plotly.v1+json": json.loads(figure.to_json())}
-    for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][:1]:
+    text = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
+    for cell in code:
         cell.outputs = [new_output("display_data", nbformat.from_dict(drawn))]
+    notebook.cells = [*text[:1], *code, *text[1:]]
     return notebook
 
 
