@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Stages = Sequence[tuple[int, int]]  # layers and GPU of each stage, in their order
 
+_SHOWN = 20  # stages and links in a figure
 _WORTH_IT = 2  # the optimum is at least so many times the baseline
 
 
@@ -143,7 +144,7 @@ def _why_not(given: Given, stages: Any) -> str:
 
 
 def _draw(tried: Try) -> "Figure":
-    """The times of all stages and links, the slowest framed; where yours is not allowed, of the optimum."""
+    """The longest of all stages and links, the slowest framed; where yours is not allowed, of the optimum."""
     given, stages = tried.given, tried.answer
     whose = "Yours"
     if tried.wrong:
@@ -156,10 +157,14 @@ def _draw(tried: Try) -> "Figure":
             rows.append((f"link {before[1]} → {gpu}", ms, NEUTRAL_LIGHT))
         rows.append((f"GPU {gpu}, {layers} layers", layers * given.ms[gpu], colour_of(0)))
     text = f"{whose} needs {slowest} ms per microbatch; {1000 / tried.best:g} are possible"
+    shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN]
     drawn = [
-        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest) for name, ms, colour in rows
+        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest)
+        for name, ms, colour in rows
+        if (name, ms, colour) in shown
     ]
-    return plot_rows(drawn, text, "ms", "framed: the slowest part")
+    note = f"framed: the slowest part; the {len(shown)} longest of {len(rows)} are shown"
+    return plot_rows(drawn, text, "ms", note)
 
 
 EXERCISES: dict[str, Exercise] = {

@@ -351,7 +351,7 @@ def plot_waits(says: Sequence[str]) -> "Figure":
         )
     title = f"Ranks {listed(list(map(str, circle)))} wait for each other" if circle else "No circle"
     if rest := [str(rank) for rank in ranks if waits[rank] is not None and rank not in circle]:
-        title += f"; {listed(rest)} only wait for them" if circle else ""
+        title += f"; {listed(rest)} only wait{'s' * (len(rest) == 1)} for them" if circle else ""
     bare = {"showgrid": False, "zeroline": False, "showticklabels": False}
     return finish(
         figure,
