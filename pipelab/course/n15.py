@@ -313,7 +313,7 @@ def plot_waits(says: Sequence[str]) -> "Figure":
     Examples
     --------
     >>> says = ["rank 0 sends F1 to rank 1", "rank 1 sends B0 to rank 0", "rank 2 has ended"]
-    >>> plot_waits(says).layout.title.text
+    >>> plot_waits(says).layout.title.text.split("<br>")[0]
     'Ranks 0 and 1 wait for each other'
     """
     import plotly.graph_objects as go
