@@ -170,7 +170,7 @@ def _draw(tried: Try) -> "Figure":
 EXERCISES: dict[str, Exercise] = {
     "lab_placement": Lab(
         signature="my_placement(ms, most, link, layers)",
-        inputs=problems(31, 12, _cluster),
+        inputs=problems(31, 10, _cluster),
         off=_off,
         value=_rate,
         baseline=_baseline,
