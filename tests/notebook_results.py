@@ -253,6 +253,18 @@ RESULTS = {
         "'no order takes less' in str(course.check('08.2', mine))",
     ],
     "09_real_gpus.ipynb": [
+        # "about 1.1 ms", "about 11 ms", and 17 in the table of 00
+        "1.05 < read_ms < 1.15 and 11 < prompt_ms < 11.5 and stated['A100-SXM-40'] == 17",
+        "(engine.pcie_allreduce_us, engine.allreduce_us, engine.allreduce_hop_us) == (40, 10, 1)",
+        # nothing was fitted to the H200: both GPUs are off alike, and stages are as long as their layers
+        "len(stages) == 88 and 0.07 < off['H200-SXM', 'decode'] < 0.09 and off['H200-SXM', 'prefill'] < 0.05",
+        "(long := stages.query(\"phase == 'decode' and batch == 1 and tokens == 4096\")['error']).max() < -0.1",
+        "stages.query('batch == 128')['error'].min() > 0.1 and 0 < spread.max() < 0.02",
+        # "What you should see": with these contexts, as the controls draw them
+        "[course.plot_layer_times(roof.running('vLLM'), llama, {k: (pl.GPU(k, 40), [pl.Workload(c, b, 'decode')"
+        " for b in sizes])}).layout.title.text.split(' new')[0].split(' ')[-1] for k, c in"
+        " (('T4', 512), ('T4', 2048), ('T4', 8192), ('H100-SXM', 512), ('H100-SXM', 2048))]"
+        " == ['128', '386', 'throughout', '459', 'throughout']",
         "by_hand == llama.parameters() == 70553706496 and (models['off_by'] == 0).all() and len(models) == 9",
         "checked == 2 * 9 * len(roof.gpu_types) > 200",
         "all(0.75 < predicted[kind] / stated[kind] < 1.3 for kind in stated)",
@@ -320,15 +332,6 @@ RESULTS = {
         "alone[0] < -0.3 and doubled[1] > 0.6",
         # more in flight make up for passes that vary
         "0.7 < passes[m] < 0.8 and 0.87 < passes[m + 5] < 0.94 and abs(passes[2 * m] - 1) < 0.02",
-        # 11's one pipeline, and the batch that explains why the roofline has twice as much
-        "round(profile) == 2046 and 0.9 < roofline[8] / profile < 1 and roofline[32] > 2 * profile",
-        "roofline[32] == max(roofline.values()) and {len(of) for of in helix.rates.values()} == {12, 7, 4}",
-        # sequences in a pass: 240 decode passes and a prompt of 750 tokens by Helix's times, 990 tokens by its rate
-        "[round(240 * ms[f'Llama-2-70B layer, {decode}'] / (1e6 * 0.99 / helix.rates[node][k] / k"
-        " - 0.75 * ms[f'Llama-2-70B layer, prefill{prompt}'])) for node, k, decode, prompt in"
-        " (('A100', 8, 'decode, 2 streams: A100-40', ': A100-40'), ('L4', 3, 'decode, 2 streams: L4', ': L4'),"
-        " ('T4', 2, 'decode of 2: t4', ' 1000 tokens: t4'))"
-        " for ms in [pl.hardware.against_measured().set_index('what')['measured']]] == [6, 13, 11]",
         "'throughput_tokens_per_s' in saved.read_text()",
         # a pass without prompts is one of decode by the kit, and one prompt alone a prefill
         "isclose(pass_seconds(0, 4), 32 * (roof.layer_times(small, pl.Workload(2048, 4, 'decode'), a100)['layer']),"
@@ -337,6 +340,13 @@ RESULTS = {
         "three_ways[2].seconds < three_ways[1].seconds < 0.8 * three_ways[0].seconds",
         "[round(1000 * way.longest_wait) for way in three_ways] == [13, 151, 21]",
         "three_ways[2].longest_wait < pass_seconds(256, 0) + pass_seconds(0, 3)",
+        # M/D/1: the formula holds, half wait less than the mean, one in a hundred several times as long
+        "all(abs(row['mean, s'] / row['mean by the formula, s'] - 1) < 0.06 for row in queues)",
+        "isclose(at_90['mean by the formula, s'], 4.5 * prompt_seconds)",
+        "all(row['half wait at most, s'] < row['mean, s'] for row in queues)",
+        "4 < at_90['99 of 100 wait at most, s'] / at_90['mean, s'] < 5",
+        "round(at_90['99 of 100 wait at most, s'] / prompt_seconds) in (20, 21)",
+        "queues[0]['half wait at most, s'] < 1e-6",
     ],
     "solutions/10_from_placement_to_timeline.ipynb": [
         "'right' in str(course.check('10.1', in_flight)) and 'right' in str(course.check('10.2', answer_seconds))",
@@ -511,6 +521,12 @@ RESULTS = {
         "[of_three(**change).layout.title.text.split('<')[0] for change in ({'link': 17_000}, {'link': 16_000},"
         " {'fast_memory': 4}, {'slow_ms': 1})] == [f'three GPUs: {n} tokens/s on 2 ways, proven best'"
         " for n in ('33,333', '32,000', '37,500', '50,000')]",
+        # sequences in a pass: 240 decode passes and a prompt of 750 tokens by Helix's times, 990 tokens by its rate
+        "[round(240 * ms[f'Llama-2-70B layer, {decode}'] / (1e6 * 0.99 / single.rates[node][k] / k"
+        " - 0.75 * ms[f'Llama-2-70B layer, prefill{prompt}'])) for node, k, decode, prompt in"
+        " (('A100', 8, 'decode, 2 streams: A100-40', ': A100-40'), ('L4', 3, 'decode, 2 streams: L4', ': L4'),"
+        " ('T4', 2, 'decode of 2: t4', ' 1000 tokens: t4'))"
+        " for ms in [pl.hardware.against_measured().set_index('what')['measured']]] == [6, 13, 11]",
         "all(of.reported_bound > 20 * of.reported for of in clusters) and round(single.reported_bound) == 78062",
         "[sum(max(of.rates[m]) for m in of.machines) for of in clusters][:2] == [152, 152]",
         "{one.status for one in in_one} == {'optimal'} and round(in_one[1].throughput) == 903",
@@ -613,6 +629,15 @@ RESULTS = {
     ],
     # what is predicted of the labs' problems
     "lab_schedule.ipynb": [
+        # the warm-up: what 1F1B takes and what is possible, with room for three and with less
+        "(best := [pl.best_schedule(pl.StageCosts(*warm_up[:3], weight_activation=0.5), 3, memory=room)"
+        " for room in ([3, 3, 3], [3, 2, 2])])",
+        "first.makespan == 13 and [(b.value, b.status) for b in best] == [(11, 'optimal'), (12, 'optimal')]",
+        "(rule := __import__('pipelab.course.lab_schedule', fromlist=['']))",
+        "(kinds := ('forward', 'back', 'weight', 'kept', 'room', 'microbatches'))",
+        "(shorts := [(*warm_up[:4], room, 3) for room in ([3, 3, 3], [3, 2, 2])])",
+        "[drawn(rule._first_ready(type(problems[0])(**dict(zip(kinds, of)))), *of).makespan for of in shorts]"
+        " == [11, 13]",
         "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_schedule'])",
         "round(100 * sum(1 - lab.best(p) / lab.baseline(p) for p in problems) / len(problems)) == 16",
         "len(problems) == 12",
@@ -622,11 +647,17 @@ RESULTS = {
         "[round(end(map(lab.baseline, problems))) for end in (min, max)] == [7, 25]",
         "[round(end(map(lab.best, problems)), 1) for end in (min, max)] == [0.1, 6.1]",
         "len(problems) == 10 and lab._try(one_type_each, problems[0]).share == 0",
+        # the small instance: what the optimum is, what the baseline has, and what its prices prove
+        "(of := __import__('pipelab.course.lab_pricing', fromlist=['']))",
+        "(given := type(problems[0])(**small)) and of.generated(given).chosen == [(1, 1), (1, 1)]",
+        "of.bound(given, [12.5, 7.5]) == 40 == 2 * of.rate(given, (1, 1)) and 37.5 == sum(of.rate(given, mix)"
+        " for mix in one_type_each(**small)[0])",
+        "[of._cheapest(given, [12.5, 7.5], step) for step in (50, 40)] == [(20, (1, 1)), (25, (2, 0))]",
     ],
     "lab_placement.ipynb": [
         "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_placement'])",
         "(times := [lab.best(p) / lab.baseline(p) for p in problems])",
-        "len(times) == 12 and [round(end(times), 1) for end in (min, max)] == [1.3, 12]",
+        "len(times) == 10 and [round(end(times), 1) for end in (min, max)] == [2.2, 11.9]",
     ],
     "lab_roofline.ipynb": [
         "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_roofline'])",
@@ -759,6 +790,7 @@ FIGURES = {
             "Computing overtakes reading at ",
             "Ridge points at 178 (A100-SXM-40), 190 (L4), 96 (T4) FLOPs per byte",
             "Predicted against measured: every published time",
+            "H200-SXM, which nothing was fitted to: 8.1% off in decode, 4.2% in prefill",
             "The plan of 00, if one type or all are 10% off",
             "",  # as the controls stand at first
         ],
@@ -773,6 +805,7 @@ FIGURES = {
             " more tokens/s than the lowest-latency",
             " the pace: ",
             "Eight requests, four places, three ways to form batches",
+            "At 90% load a prompt waits ",
             "tokens/s once the pipeline is full",
             "microbatches in flight reach",
         ],
@@ -848,6 +881,7 @@ FIGURES = {
             "1F1B, rank 2 slow: measured ",
             "1F1B, slow link: measured ",
             "1F1B: measured ",
+            "Ranks 2 and 3 wait for each other; 0 and 1 only wait for them",
             "1F1B, computing: measured ",
         ],
         None,

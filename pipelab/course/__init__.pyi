@@ -37,6 +37,7 @@ from .n05 import (
 from .n06 import plot_bisection as plot_bisection, plot_mixes as plot_mixes
 from .n06 import plot_prices as plot_prices, plot_states as plot_states
 from .n08 import published_bubbles as published_bubbles
+from .n09 import measured_stages as measured_stages, plot_measured_stages as plot_measured_stages
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_batches as plot_batches, plot_stage_groups as plot_stage_groups
 from .n10 import serve as serve
@@ -45,7 +46,7 @@ from .n12 import training_conclusions as training_conclusions, training_errors a
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
 from .n14 import plot_faults as plot_faults
 from .n15 import cores_for as cores_for, plot_measured as plot_measured
-from .n15 import run_stages as run_stages
+from .n15 import plot_waits as plot_waits, run_stages as run_stages
 from .pictures import plot_lines as plot_lines
 
 # What the notebooks use of the engine and of its figures

@@ -24,40 +24,48 @@ if TYPE_CHECKING:
 
 Stages = Sequence[tuple[int, int]]  # layers and GPU of each stage, in their order
 
-_WORTH_IT = 1.1  # the optimum is at least so many times the baseline
+_SHOWN = 20  # stages and links in a figure
+_WORTH_IT = 2  # the optimum is at least so many times the baseline
 
 
 def _cluster(chance: random.Random) -> Given | None:
-    """Draw GPUs of three types at two to four sites; within a site links are fast, between them some are slow."""
+    """Draw 26 to 40 GPUs of four or five types at six or eight sites, two at every step of a way.
+
+    Links from a step to the next are mostly quick, few others are, and the last sites have the fastest
+    GPUs. So who begins with the fastest GPU soon has nowhere to go, who leaves a site cannot come back,
+    and of the two sites of a step one is left out: that more GPUs can be reached says little.
+    """
     types = [
-        (chance.randint(3, 6), chance.randint(8, 14)),
-        (chance.randint(7, 12), chance.randint(5, 9)),
-        (chance.randint(14, 24), chance.randint(3, 6)),
-    ]
-    number, slow = chance.randint(8, 12), chance.choice((40, 70, 110))
-    most_sites = chance.randint(2, 4)
-    sites = sorted(chance.randrange(most_sites) for _ in range(number))
-    gpus = [chance.choice(types) for _ in range(number)]
-    link = [
-        [
-            0
-            if i == j
-            else chance.randint(5, 30)
-            if sites[i] == sites[j]
-            else round(slow * chance.choice((0.5, 0.8, 1, 1.5, 3, 6)))
-            for j in range(number)
-        ]
-        for i in range(number)
-    ]
+        (chance.randint(3, 5), chance.randint(8, 12)),
+        (chance.randint(5, 8), chance.randint(6, 9)),
+        (chance.randint(8, 12), chance.randint(4, 7)),
+        (chance.randint(13, 18), chance.randint(3, 5)),
+        (chance.randint(18, 26), chance.randint(2, 4)),
+    ][: chance.randint(4, 5)]
+    number, ways = chance.randint(26, 40), chance.randint(3, 4)
+    sites = range(2 * ways)
+    site = [chance.choice(sites) for _ in range(number)]
+    gpus = [types[int(len(types) * chance.random() * (1 - 0.6 * (at // 2) / ways))] for at in site]
+    ms = [[_between(chance, a, b) for b in sites] for a in sites]
+    link = [[0 if i == j else ms[a][b] for j, b in enumerate(site)] for i, a in enumerate(site)]
     most = [layers for _, layers in gpus]
     given = Given(
-        ms=[ms for ms, _ in gpus],
+        ms=[each for each, _ in gpus],
         most=most,
         link=link,
-        layers=int(sum(most) * chance.uniform(0.6, 0.9)),
+        layers=int(sum(most) * chance.uniform(0.5, 0.65)),
     )
     proven = _proven(given).status == "optimal"
     return given if proven and _best(given) >= _WORTH_IT * _baseline(given) else None
+
+
+def _between(chance: random.Random, a: int, b: int) -> int:
+    """Draw the milliseconds from a GPU at site a to one at site b; sites 0 and 1 are the first step."""
+    if a == b:
+        return chance.randint(2, 15) if chance.random() < 0.85 else chance.randint(40, 90)
+    ahead = b // 2 - a // 2
+    quick = 0.9 if ahead == 1 else 0.15 if ahead > 1 else 0.1
+    return chance.randint(8, 25) if chance.random() < quick else chance.randint(100, 250)
 
 
 def _problem(given: Given) -> Problem:
@@ -136,7 +144,7 @@ def _why_not(given: Given, stages: Any) -> str:
 
 
 def _draw(tried: Try) -> "Figure":
-    """The times of all stages and links, the slowest framed; where yours is not allowed, of the optimum."""
+    """The longest of all stages and links, the slowest framed; where yours is not allowed, of the optimum."""
     given, stages = tried.given, tried.answer
     whose = "Yours"
     if tried.wrong:
@@ -149,16 +157,20 @@ def _draw(tried: Try) -> "Figure":
             rows.append((f"link {before[1]} → {gpu}", ms, NEUTRAL_LIGHT))
         rows.append((f"GPU {gpu}, {layers} layers", layers * given.ms[gpu], colour_of(0)))
     text = f"{whose} needs {slowest} ms per microbatch; {1000 / tried.best:g} are possible"
+    shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN]
     drawn = [
-        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest) for name, ms, colour in rows
+        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest)
+        for name, ms, colour in rows
+        if (name, ms, colour) in shown
     ]
-    return plot_rows(drawn, text, "ms", "framed: the slowest part")
+    note = f"framed: the slowest part; the {len(shown)} longest of {len(rows)} are shown"
+    return plot_rows(drawn, text, "ms", note)
 
 
 EXERCISES: dict[str, Exercise] = {
     "lab_placement": Lab(
         signature="my_placement(ms, most, link, layers)",
-        inputs=problems(31, 12, _cluster),
+        inputs=problems(31, 10, _cluster),
         off=_off,
         value=_rate,
         baseline=_baseline,
@@ -175,7 +187,8 @@ EXERCISES: dict[str, Exercise] = {
             "at t a placement is a path along fast links whose GPUs hold enough layers together; search t by bisection",
             "a path that is stuck: begin at another GPU, or put a GPU between two neighbours of the path",
             "first the GPUs that hold the most layers within t; those that hold none are left out, or are they?",
-            "few GPUs: a search over all paths, the best first, may end in time; what can be cut off?",
+            "a search that gives up at t proves nothing about t: try again from elsewhere, or at a smaller t",
+            "a GPU can take the place of several: of all places on the path, where does that gain most layers?",
         ),
         drawn=_draw,
     ),

@@ -15,18 +15,22 @@ from pipelab.display import counted
 from pipelab.engine.speed_scenarios import Scenario, Sensitivity
 from pipelab.figures.theme import (
     BOTTLENECK,
+    NEUTRAL_LIGHT,
     TYPE_COLOURS,
     WRONG,
     colour_of_types,
     line,
     plain,
 )
+from pipelab.files.bundled_folders import data_dir
+from pipelab.hardware.measurements import against_measured
 from pipelab.hardware.pass_times import Demand
 from pipelab.hardware.roofline import Roofline
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 
@@ -155,6 +159,85 @@ def plot_roofline(
         x={"title": "FLOPs per byte", **decades},
         y={"title": "TFLOP/s of a layer", **decades},
     )
+
+
+# Stages that were measured for the course
+
+
+def measured_stages() -> "DataFrame":
+    """Return the stages of `data/stage_times.csv` with what the roofline predicts.
+
+    Returns
+    -------
+    pandas.DataFrame
+        As `pl.hardware.against_measured` makes it; times in ms.
+
+    Examples
+    --------
+    >>> stages = measured_stages()
+    >>> len(stages), sorted(set(stages["gpu_type"]))
+    (88, ['H100-SXM', 'H200-SXM'])
+    """
+    return against_measured(path=data_dir() / "stage_times.csv")
+
+
+def plot_measured_stages(stages: "DataFrame", held_out: str = "H200-SXM") -> "Figure":
+    """Draw by how much each predicted stage is off: decode over its batch, prefill over its tokens.
+
+    Parameters
+    ----------
+    stages : pandas.DataFrame
+        As `measured_stages` returns it.
+    held_out : str
+        The GPU type that nothing was fitted to; the title has its mean errors.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        A point per stage, predicted / measured time - 1 in per cent.
+    """
+    from plotly.subplots import make_subplots
+
+    phases = {
+        "decode": "decode: sequences in the batch",
+        "prefill": "prefill: tokens of all prompts in the pass",
+    }
+    figure = make_subplots(cols=2, shared_yaxes=True, horizontal_spacing=0.05)
+    colours = dict(zip(stages["gpu_type"].unique(), TYPE_COLOURS, strict=False))
+    symbols = dict(zip(stages["model"].unique(), ("circle", "diamond"), strict=True))
+    for (gpu, model, phase), of in stages.groupby(["gpu_type", "model", "phase"], sort=False):
+        tokens = of["batch"] * (of["tokens"] if phase == "prefill" else 1)
+        figure.add_scatter(
+            x=tokens,
+            y=100 * of["error"],
+            mode="markers",
+            name=plain(f"{gpu}, {model}"),
+            legendgroup=f"{gpu}, {model}",
+            showlegend=phase == "decode",
+            marker={"color": colours[gpu], "symbol": symbols[model], "size": 10, "opacity": 0.75},
+            customdata=of[["what", "measured", "predicted"]],
+            hovertemplate="%{customdata[0]}<br>measured %{customdata[1]:.3g} ms, predicted "
+            "%{customdata[2]:.3g} ms: %{y:+.1f} %<extra></extra>",
+            row=1,
+            col=1 + list(phases).index(phase),
+        )
+    figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
+    off = 100 * stages.loc[stages["gpu_type"] == held_out].groupby("phase")["error"].agg(_mean_off)
+    finish(
+        figure,
+        f"{plain(held_out)}, which nothing was fitted to: "
+        f"{off['decode']:.1f}% off in decode, {off['prefill']:.1f}% in prefill",
+        "mean errors; each point is a stage of 1 to 30 layers",
+        height=460,
+        y={"title": "predicted time against measured, %"},
+    )
+    for column, title in enumerate(phases.values(), 1):
+        figure.update_xaxes(type="log", dtick=1, tickformat=",d", title=title, row=1, col=column)
+    return figure
+
+
+def _mean_off(errors: Any) -> float:
+    return float(errors.abs().mean())
 
 
 # A plan where GPUs are faster or slower than predicted

@@ -1,5 +1,6 @@
 """Notebook 15, A pipeline that runs: its measured timeline, and a loop to write; `processes` has the processes."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,9 @@ from annotated_types import MinLen
 from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.course.exercises import Exercise, Function, Given, drawn
+from pipelab.course.pictures import ARROW, finish
 from pipelab.course.processes import Job, Report, Row, Stage, run_jobs, source_of
+from pipelab.display import listed
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
@@ -29,6 +32,7 @@ from pipelab.fields import (
     python_value,
 )
 from pipelab.figures.gantts import plot_timelines
+from pipelab.figures.theme import NEUTRAL, WRONG, plain
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
 if TYPE_CHECKING:
@@ -287,6 +291,75 @@ def plot_measured(run: Run, finding: str = "") -> "Figure":
     said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
     return plot_timelines(
         {"measured": run.measured, "simulated": run.simulated}, finding=finding or said
+    )
+
+
+_WAITS = re.compile(r"rank \d+ (?:waits for the )?(?P<what>.+) (?:from|to) rank (?P<whom>\d+)")
+
+
+def plot_waits(says: Sequence[str]) -> "Figure":
+    """Draw the wait-for graph of a program that hangs: an arrow from every rank to the one it waits for.
+
+    Parameters
+    ----------
+    says : sequence of str
+        A sentence for each rank: the `defects` of the error that `run_stages` raises.
+
+    Returns
+    -------
+    plotly.graph_objects.Figure
+        The circle of ranks that wait for each other is red; its ranks are named in the title.
+
+    Examples
+    --------
+    >>> says = ["rank 0 sends F1 to rank 1", "rank 1 sends B0 to rank 0", "rank 2 has ended"]
+    >>> plot_waits(says).layout.title.text.split("<br>")[0]
+    'Ranks 0 and 1 wait for each other'
+    """
+    import plotly.graph_objects as go
+
+    found = [_WAITS.fullmatch(said) for said in says]
+    waits = [int(said["whom"]) if said else None for said in found]
+    circle = _circle(Given(waits=waits))
+    ranks = list(range(len(waits)))
+    colours = [WRONG if rank in circle else NEUTRAL for rank in ranks]
+    figure = go.Figure(
+        go.Scatter(
+            x=ranks,
+            y=[0] * len(ranks),
+            mode="markers+text",
+            text=[f"<b>{rank}</b>" for rank in ranks],
+            textfont={"color": "white", "size": 16},
+            marker={"size": 44, "color": colours},
+            hovertext=list(map(plain, says)),
+            hoverinfo="text",
+            showlegend=False,
+        )
+    )
+    for rank, said in enumerate(found):
+        if said is None:
+            continue
+        whom = int(said["whom"])
+        side = (
+            1 if whom > rank else -1
+        )  # two that wait for each other have an arrow above and one below
+        ends = {"ax": rank + 0.1 * side, "x": whom - 0.1 * side, "ay": 0.3 * side, "y": 0.3 * side}
+        head = {"arrowcolor": colours[rank], "arrowwidth": 2.5, "standoff": 0}
+        figure.add_annotation(**ARROW, **ends, **head)
+        figure.add_annotation(
+            x=(rank + whom) / 2, y=0.65 * side, text=plain(said["what"]), showarrow=False
+        )
+    title = f"Ranks {listed(list(map(str, circle)))} wait for each other" if circle else "No circle"
+    if rest := [str(rank) for rank in ranks if waits[rank] is not None and rank not in circle]:
+        title += f"; {listed(rest)} only wait{'s' * (len(rest) == 1)} for them" if circle else ""
+    bare = {"showgrid": False, "zeroline": False, "showticklabels": False}
+    return finish(
+        figure,
+        title,
+        "an arrow leads from a rank to the one it waits for",
+        height=260,
+        x={**bare, "range": [-0.4, len(ranks) - 0.6]},
+        y={**bare, "range": [-1, 1]},
     )
 
 

@@ -429,6 +429,56 @@ def test_the_figure_has_the_measured_lanes_above_the_simulated_ones():
     assert bars["y2"] == set(np.round(run.simulated.start, 6))
 
 
+@pytest.mark.parametrize(
+    ("says", "title", "waits"),
+    [
+        (
+            [
+                "rank 0 waits for the gradient of microbatch 1 from rank 1",
+                "rank 1 waits for the gradient of microbatch 0 from rank 2",
+                "rank 2 waits for the activations of microbatch 1 from rank 1",
+                "rank 3 has ended",
+            ],
+            "Ranks 1 and 2 wait for each other; 0 only waits for them",
+            {
+                (0, 1): "gradient of microbatch 1",
+                (1, 2): "gradient of microbatch 0",
+                (2, 1): "activations of microbatch 1",
+            },
+        ),
+        (
+            ["rank 0 sends F1 to rank 1", "rank 1 sends B0 to rank 0"],
+            "Ranks 0 and 1 wait for each other",
+            {(0, 1): "sends F1", (1, 0): "sends B0"},
+        ),
+        (
+            ["rank 0 waits for the gradient of microbatch 1 from rank 1", "rank 1 computes F1"],
+            "No circle",
+            {(0, 1): "gradient of microbatch 1"},
+        ),
+    ],
+)
+def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_circle(says, title, waits):
+    figure = course.plot_waits(says)
+    assert figure.layout.title.text.split("<br>")[0] == title
+    arrows = [note for note in figure.layout.annotations if note.showarrow]
+    texts = [note.text for note in figure.layout.annotations if not note.showarrow]
+    drawn = {
+        (round(note.ax), round(note.x)): text for note, text in zip(arrows, texts, strict=True)
+    }
+    assert drawn == waits
+    red = [i for i, colour in enumerate(figure.data[0].marker.color) if colour == n15.WRONG]
+    assert red == [int(word) for word in title.split(";")[0].split() if word.isdigit()]
+
+
+@pytest.mark.slow
+def test_what_hangs_is_drawn():
+    """The sentences are those of processes that hang; here every rank sends before it receives."""
+    with pytest.raises(pl.errors.InvalidSchedule) as raised:
+        course.run_stages(_rows("1F1B"), MS, message_bytes=2**22, timeout=0.5)
+    assert " wait for each other" in course.plot_waits(raised.value.defects).layout.title.text
+
+
 # the exercises
 
 

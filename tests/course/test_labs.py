@@ -26,7 +26,7 @@ from pipelab.splits import split_even
 LABS = {name: EXERCISES[name] for name in sorted(EXERCISES) if isinstance(EXERCISES[name], Lab)}
 FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 # How much of the point each folded solution earns at least, on the notebook's problems and on others.
-EARNS = {"lab_schedule": 0.8, "lab_pricing": 0.95, "lab_placement": 1, "lab_roofline": 0.97}
+EARNS = {"lab_schedule": 0.92, "lab_pricing": 0.99, "lab_placement": 0.99, "lab_roofline": 1}
 BASELINES = {
     "lab_schedule": "one_f_one_b",
     "lab_pricing": "one_type_each",
@@ -136,6 +136,49 @@ def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
             points, says = one.grade(max)
             assert points == pytest.approx(min(1, max(0, share)))
             assert (", ".join(["On input 0", lab.measure]) in says) == (share < 1)
+
+
+def _plain(ms, most, link, layers):
+    """Bisection with a complete search, the GPU that holds most first, ended after 3,000 steps at each time."""
+    gpus, left = range(len(ms)), 0
+
+    def longer(path, lacks, free, t, room):
+        nonlocal left
+        left -= 1
+        if lacks <= 0:
+            return path
+        if left <= 0 or sum(room[g] for g in free) < lacks:
+            return None
+        after = [g for g in free if room[g] and (not path or link[path[-1]][g] <= t)]
+        for g in sorted(after, key=lambda g: -room[g]):
+            if found := longer([*path, g], lacks - room[g], free - {g}, t, room):
+                return found
+        return None
+
+    times = {n * one for one, m in zip(ms, most, strict=True) for n in range(1, m + 1)}
+    times = sorted(times | {x for row in link for x in row if x})
+    low, high, best = 0, len(times) - 1, None
+    while low < high:
+        middle, left = (low + high) // 2, 3000
+        room = [min(m, times[middle] // one) for one, m in zip(ms, most, strict=True)]
+        found = longer([], layers, frozenset(gpus), times[middle], room)
+        low, high = (low, middle) if found else (middle + 1, high)
+        best = (found, room) if found else best
+    stages, lacks = [], layers
+    for gpu in best[0]:
+        stages.append((min(best[1][gpu], lacks), gpu))
+        lacks -= stages[-1][0]
+    return stages
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_plain_search_does_not_come_near_the_optimum_of_a_placement(seed):
+    """As the notebook says: it spends its steps on orders of a wrong beginning."""
+    lab = _hidden("lab_placement", seed)
+    tries = lab.tries(_plain)
+    assert [each.wrong for each in tries] == [""] * 10
+    assert 0.2 < np.mean([each.share for each in tries]) < 0.6
 
 
 # What a function may not do
@@ -283,7 +326,7 @@ def test_what_is_not_allowed_is_told_why_and_can_be_drawn(name, wrong):
 # The evaluators
 
 
-@pytest.mark.parametrize("number", range(12))
+@pytest.mark.parametrize("number", range(10))
 def test_a_placements_rate_is_the_evaluators(number):
     given = LABS["lab_placement"].inputs()[number]
     for stages in (_baseline("lab_placement")(*given), _solution("lab_placement")(*given)):

@@ -11,7 +11,12 @@ import oracle
 import pipelab as pl
 import roofline_oracle
 from pipelab import course
-from pipelab.course.n09 import arithmetic_intensity, plot_roofline
+from pipelab.course.n09 import (
+    arithmetic_intensity,
+    measured_stages,
+    plot_measured_stages,
+    plot_roofline,
+)
 from pipelab.engine.formulations.program_size import compositions
 from pipelab.figures.layer_times import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
@@ -640,3 +645,26 @@ def test_the_roofline_is_drawn_with_its_ridges_and_a_layer_under_each_roof():
     found = arithmetic_intensity(llama, loads["one"])
     assert found == pytest.approx(flops / moved, rel=1e-3)
     assert points[0].x[0] == pytest.approx(found)
+
+
+def test_measured_stages_are_drawn_with_the_errors_of_the_gpu_that_was_held_out():
+    stages = measured_stages()
+    stages.loc[stages["gpu_type"] == "H200-SXM", "error"] = -0.5
+    figure = plot_measured_stages(stages)
+    assert figure.layout.title.text.startswith(
+        "H200-SXM, which nothing was fitted to: 50.0% off in decode, 50.0% in prefill"
+    )
+    assert sum(len(trace.x) for trace in figure.data) == len(stages) == 88
+    for trace in figure.data:  # predicted / measured - 1, and the batch in the left panel
+        held_out = trace.name.startswith("H200")
+        assert held_out == all(y == -50 for y in trace.y)
+        if trace.xaxis == "x":
+            assert max(trace.x) <= 256
+
+
+def test_a_point_of_a_measured_stage_is_its_error():
+    stages = measured_stages()
+    row = stages.iloc[0]
+    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
+    (first,) = (t for t in plot_measured_stages(stages).data if row["what"] in t.customdata[0])
+    assert (first.x[0], first.y[0]) == (row["batch"], pytest.approx(100 * row["error"]))
