@@ -1,7 +1,7 @@
 """The restated programs: what they answer, item by item, and every fault on the smallest input that shows it.
 
-Their partition functions' own tests are in test_splits.py, their orders against the clock in
-test_timeline.py.
+Their partition functions' own tests are in the ledger (`tests_of_pmetal`), their orders against the
+clock in test_timeline.py.
 """
 
 import inspect

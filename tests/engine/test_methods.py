@@ -17,7 +17,6 @@ from pipelab.engine.methods.counts_and_averages import list_options, most_layers
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
-from pipelab.figures.growth import plot_search_growth
 
 
 @pytest.mark.slow
@@ -81,9 +80,11 @@ def test_a_stopped_search_keeps_its_best():
     assert (result.status, result.stopped_by) == ("unknown", "stop")
     small = pl.load_case("small")
     heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
-    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.5)
+    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.throughput < result.bound
+    assert result.reason == f"{result.details['tried']:,} of 1,757,211,400 placements were tried"
+    assert 0 < result.details["tried"] < 1_757_211_400
 
 
 def test_an_interrupted_search_keeps_its_best():
@@ -141,15 +142,6 @@ def test_placements_that_do_not_fit_are_not_counted_as_tried(tiny):
     assert 0 < fitting < 340
     assert result.details["tried"] == fitting
     assert result.reason == f"all {fitting} placements that fit were tried, of 340"
-
-
-def test_a_stopped_search_says_how_far_it_came():
-    small = pl.load_case("small")
-    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
-    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
-    assert result.status == "feasible"
-    assert result.reason == f"{result.details['tried']:,} of 1,757,211,400 placements were tried"
-    assert 0 < result.details["tried"] < 1_757_211_400
 
 
 # The original MILP.
@@ -378,12 +370,10 @@ def test_the_heuristic_promises_452_676_and_places_nothing(tiny):
     assert result.details["predicted"] == pytest.approx(452.676)
     assert result.details["predicted"] == pytest.approx(1.5 * 301.784)
     assert (result.placement, result.throughput, result.status) == (None, None, "unknown")
+    plain = pl.solve(tiny, "type_count", factor=False)
+    assert plain.details["predicted"] == pytest.approx(301.784)
     (stage,) = result.details["stages"]
     assert (stage.gpu_type, stage.number, stage.layers) == ("A100", 2, range(4))
-
-
-def test_without_its_factor_it_promises_what_the_joint_ilp_proves(tiny):
-    assert pl.solve(tiny, "type_count", factor=False).details["predicted"] == pytest.approx(301.784)
 
 
 @pytest.mark.slow
@@ -483,13 +473,6 @@ def test_gpus_that_make_no_pipeline_are_refused(method, gpus):
         pl.solve(pl.load_case("tiny"), method, gpus=gpus)
 
 
-def test_more_gpus_than_layers_is_said():
-    five = dataclasses.replace(
-        pl.load_case("tiny"), model=dataclasses.replace(pl.load_case("tiny").model, layers=3)
-    )
-    assert "4 GPUs for 3 layers" in pl.solve(five, "even").reason
-
-
 @pytest.mark.parametrize("method", ["even", "proportional", "by_flops", "bandwidth_aware"])
 def test_no_rule_beats_the_proven_optimum(method):
     for seed in range(60):
@@ -556,16 +539,3 @@ def test_comparisons_refuse_what_they_do_not_understand(tiny):
         pl.errors.UnknownName, match="options for 'evn', which is not compared; did you mean 'even'"
     ):
         pl.compare(tiny, ["even"], evn={})
-
-
-def test_what_is_too_large_to_compare_is_a_row_with_its_reason():
-    frame = pl.compare(
-        pl.load_case("demo", max_gpus_per_stage=3), ["exhaustive", "joint"]
-    ).to_frame()
-    assert frame["outcome"].tolist() == ["refused", "refused"]
-    assert "9,887,608,011 variables" in frame["remark"][1]
-
-
-def test_search_growth_is_drawn_as_given():
-    growth = plot_search_growth([1, 2], {"splits": [1, 10**20]}, 1e6, "layers")
-    assert "beyond a year of search from 2 layers on" in growth.layout.title.text

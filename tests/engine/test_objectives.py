@@ -74,8 +74,19 @@ def floors(rates, seed):
     return [0.0, some, top, 1.01 * top]
 
 
+def hourly(problem, gpus):
+    return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus)
+
+
+def unbeaten(pairs):
+    """Of pairs of cost and rate those for whose cost no other has as much, by cost."""
+    return sorted(
+        p for p in pairs if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in pairs)
+    )
+
+
 def dollars(problem, gpus, rate):
-    return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus) / (rate * 3600) * 1e6
+    return hourly(problem, gpus) / (rate * 3600) * 1e6
 
 
 def check_against(every, result, floor):
@@ -111,11 +122,8 @@ def test_the_best_within_a_budget_is_the_best_of_all_within_it(seed):
     timed = with_link_units(timed, "tokens")
     traversals = [(gpus, seconds) for _, gpus, seconds in oracle.passes(timed)]
 
-    def price(gpus):
-        return sum(problem.cluster.gpus[g].usd_per_hour for g in gpus)
-
-    for budget in budgets([price(gpus) for _, gpus, _ in every], seed):
-        rates = [rate for rate, gpus, _ in every if price(gpus) <= budget * (1 + 1e-9)]
+    for budget in budgets([hourly(problem, gpus) for _, gpus, _ in every], seed):
+        rates = [rate for rate, gpus, _ in every if hourly(problem, gpus) <= budget * (1 + 1e-9)]
         result = pl.solve(problem, budget=budget)
         if not rates:
             assert (result.status, result.placement) == ("infeasible", None)
@@ -123,14 +131,16 @@ def test_the_best_within_a_budget_is_the_best_of_all_within_it(seed):
             continue
         assert result.status == "optimal", result
         assert result.throughput == result.bound == pytest.approx(max(rates), rel=1e-9)
-        assert price(result.placement.gpus) <= budget * (1 + 1e-9)
+        assert hourly(problem, result.placement.gpus) <= budget * (1 + 1e-9)
         assert f" among placements of at most {budget:,.7g} $ per hour in " in result.sentence
         cheapest = pl.solve(problem, objective="cost", budget=budget)
-        each = [dollars(problem, g, r) for r, g, _ in every if price(g) <= budget * (1 + 1e-9)]
+        each = [
+            dollars(problem, g, r) for r, g, _ in every if hourly(problem, g) <= budget * (1 + 1e-9)
+        ]
         assert cheapest.objective.value == pytest.approx(min(each), rel=1e-9)
         assert cheapest.status == "optimal"
         quickest = pl.solve(timed, objective="latency", budget=budget)
-        paid = [sum(timed.cluster.gpus[g].usd_per_hour for g in own) for own, _ in traversals]
+        paid = [hourly(timed, own) for own, _ in traversals]
         seconds = [
             s for p, (_, s) in zip(paid, traversals, strict=True) if p <= budget * (1 + 1e-9)
         ]
@@ -147,7 +157,7 @@ def test_a_budget_needs_prices_and_is_kept_to_whatever_ends_the_search():
             for limit in (None, 0.0):
                 found = pl.solve(own, method, objective, budget=2.0, time_limit=limit)
                 if found.placement:
-                    paid = sum(own.cluster.gpus[g].usd_per_hour for g in found.placement.gpus)
+                    paid = hourly(own, found.placement.gpus)
                     assert paid <= 2.0 + 1e-9
                 if limit is None:
                     assert " placements of at most 2 $ per hour" in found.sentence
@@ -195,18 +205,11 @@ def test_prices_further_apart_than_a_solver_tells_apart_are_told_apart(seed):
             [e[:2] for e in every], pl.solve(problem, objective="cost", at_least=floor), floor
         )
     curve = pl.trade_off(problem, "usd_per_hour")
-    paid = {
-        (round(sum(problem.cluster.gpus[g].usd_per_hour for g in gpus), 6), round(r, 6))
-        for r, _, gpus in every
-    }
-    front = {p for p in paid if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in paid)}
     assert curve.complete
-    found = [
-        (p.throughput, sum(problem.cluster.gpus[g].usd_per_hour for g in p.placement.gpus))
-        for p in curve.points
-    ]
-    assert found == [
-        (pytest.approx(r, rel=1e-6), pytest.approx(d, abs=1e-9)) for d, r in sorted(front)[::-1]
+    found = [(hourly(problem, p.placement.gpus), p.throughput) for p in curve.points]
+    paid = {(round(hourly(problem, gpus), 6), round(rate, 6)) for rate, _, gpus in every}
+    assert sorted(found) == [
+        (pytest.approx(d, abs=1e-9), pytest.approx(r, rel=1e-6)) for d, r in unbeaten(paid)
     ]
 
 
@@ -317,28 +320,25 @@ def test_the_quickest_knows_the_latency_of_every_link(seed):
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(40))
-@pytest.mark.parametrize("against", ["usd_per_million_tokens", "seconds_per_pass"])
+@pytest.mark.parametrize(
+    "against", ["gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"]
+)
 def test_the_fronts_are_the_pareto_fronts(against, seed):
     problem = priced(small(seed, link_units="tokens"), seed)
-    every = {
-        (
-            round(s if against == "seconds_per_pass" else dollars(problem, g, rate), 7),
-            round(rate, 6),
-        )
-        for rate, g, s in oracle.passes(problem)
-    }
-    front = {p for p in every if not any(q != p and q[0] <= p[0] and q[1] >= p[1] for q in every)}
+    worth = {
+        "gpus": lambda rate, gpus, seconds: len(gpus),
+        "usd_per_hour": lambda rate, gpus, seconds: hourly(problem, gpus),
+        "usd_per_million_tokens": lambda rate, gpus, seconds: dollars(problem, gpus, rate),
+        "seconds_per_pass": lambda rate, gpus, seconds: seconds,
+    }[against]
+    every = {(round(worth(*one), 7), round(one[0], 6)) for one in oracle.passes(problem)}
     curve = pl.trade_off(problem, against)
     assert curve.complete
     assert all(p.status == "optimal" for p in curve.points)
-    frame = curve.to_frame()
-    found = (
-        list(zip(frame[against], frame["throughput_tokens_per_s"], strict=True))
-        if curve.points
-        else []
-    )
-    assert found == [
-        (pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in sorted(front)[::-1]
+    frame = curve.to_frame() if curve.points else {against: [], "throughput_tokens_per_s": []}
+    found = zip(frame[against], frame["throughput_tokens_per_s"], strict=True)
+    assert sorted(found) == [
+        (pytest.approx(x, rel=1e-6), pytest.approx(y, rel=1e-6)) for x, y in unbeaten(every)
     ]
 
 
@@ -415,6 +415,8 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
     """Many of these problems have them in the first answer; each is then forbidden, at a price."""
     apart = 0
     for seed in range(12):
+        if apart == 2:
+            break
         walk = walk_of(islands(seed))
         first, found = run_program(walk.program), walk.least()
         if found.placement is None or not len(walk._order(first.x)[1]):
@@ -423,19 +425,7 @@ def test_circuits_apart_from_the_pipeline_are_no_placement():
         whole = pl.evaluate(walk.stages.problem, found.placement).seconds_per_pass
         assert whole > -first.objective * walk._unit
         assert whole == pytest.approx(found.bound, rel=1e-6)
-    assert apart >= 2
-
-
-def test_the_program_does_not_grow_with_the_cluster():
-    def sized(number):
-        links = {("A100", "T4"): 1, ("A100", "A100"): 400, ("T4", "T4"): 300}
-        cluster = pl.Cluster.from_counts(
-            {"A100": number, "T4": number}, {"A100": 8, "T4": 6}, links
-        )
-        problem = pl.load_case("small", max_gpus_per_stage=2, link_units="tokens")
-        return walk_of(dataclasses.replace(problem, cluster=cluster)).program.size
-
-    assert sized(20) == sized(2000)
+    assert apart == 2
 
 
 def test_gpus_that_make_no_stage_quicker_are_left_out():
@@ -553,24 +543,28 @@ def test_too_many_compositions_are_not_listed_and_a_first_placement_is_there():
 # Ended early
 
 
-@pytest.mark.quick(19)
+@pytest.mark.quick(9)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("limit", [0.0, 0.01, 0.03])
 def test_a_time_limit_leaves_a_valid_bound(seed, limit):
     problem = priced(small(seed, link_units="tokens"), seed)
     every = list(oracle.passes(problem))
-    for goal, values in (
-        ("cost", [dollars(problem, g, r) for r, g, _ in every]),
-        ("latency", [s for _, _, s in every]),
-    ):
+    asked = {
+        "throughput": [-rate for rate, _, _ in every],
+        "cost": [dollars(problem, g, r) for r, g, _ in every],
+        "latency": [s for _, _, s in every],
+    }
+    for goal, values in asked.items():
         result = pl.solve(problem, objective=goal, time_limit=limit)
         if not values:
             assert result.status in ("infeasible", "unknown")
             continue
         assert result.status in ("optimal", "feasible", "unknown")
-        assert result.objective.bound <= min(values) * (1 + 1e-9)
+        own = result.objective
+        bound, value = (own.bound, own.value) if own else (-result.bound, -(result.throughput or 0))
+        assert bound <= min(values) + 1e-9 * abs(min(values))
         if result.placement:
-            assert result.objective.value >= min(values) * (1 - 1e-9)
+            assert value >= min(values) - 1e-6 * abs(min(values))
         if result.status != "optimal":
             assert result.stopped_by == "time limit"
             assert "proven least in" not in result.sentence
@@ -578,7 +572,7 @@ def test_a_time_limit_leaves_a_valid_bound(seed, limit):
 
 @pytest.mark.slow
 def test_a_stop_keeps_what_was_found():
-    problem = priced(pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens"))
+    problem = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
     stop = threading.Event()
     stop.set()
     for goal in ("cost", "latency"):
@@ -593,7 +587,7 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
     """The floor's question is answered, the program is not."""
     from pipelab.engine.solvers import choice as module
 
-    problem = pl.load_case("medium", max_gpus_per_stage=4, link_units="tokens")
+    problem = pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens")
     best = pl.solve(problem, objective="latency").objective.value
     real = module.run_program
     monkeypatch.setattr(
@@ -610,8 +604,15 @@ def test_a_program_ended_by_time_says_how_far_off_it_may_be(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("against", ["gpus", "usd_per_million_tokens", "seconds_per_pass"])
-@pytest.mark.parametrize("how", ["stop", "interrupt"])
+@pytest.mark.parametrize(
+    ("against", "how"),
+    [
+        ("gpus", "stop"),
+        ("gpus", "interrupt"),
+        ("usd_per_million_tokens", "interrupt"),
+        ("seconds_per_pass", "stop"),
+    ],
+)
 def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     problem = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
     whole, stop, points = pl.trade_off(problem, against), threading.Event(), []
@@ -698,32 +699,6 @@ def test_a_pass_takes_as_long_as_its_timeline(seed):
     # nothing comes after the last stage, where that could stand
     leaving = pl.timeline_of(problem, result).leaving
     assert one.makespan + leaving == pytest.approx(result.evaluation.seconds_per_pass, rel=1e-12)
-
-
-@pytest.mark.slow
-def test_the_figures_state_what_they_show():
-    medium = priced(pl.load_case("medium", max_gpus_per_stage=2, link_units="tokens"))
-    curve = pl.trade_off(medium, "seconds_per_pass")
-    figure = pl.plot(curve)
-    slow, fast = curve.points[-1], curve.points[0]
-    assert figure.layout.xaxis.title.text == "seconds per pass"
-    assert (
-        f"{100 * (fast.throughput / slow.throughput - 1):.2g}% more tokens/s"
-        in figure.layout.title.text
-    )
-    assert list(figure.data[1].x) == [p.objective.value for p in curve.points[::-1]]
-    gpus = medium.cluster.gpus  # the cluster has no more
-    for against, most in (("gpus", len(gpus)), ("usd_per_hour", sum(g.usd_per_hour for g in gpus))):
-        assert pl.plot(pl.trade_off(medium, against)).data[0].x[-1] == most
-    single = pl.trade_off(
-        priced(pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")), "seconds_per_pass"
-    )
-    assert len(single.points) == 1
-    assert "one placement is best in both" in pl.plot(single).layout.title.text
-    nothing = pl.trade_off(medium, "seconds_per_pass", time_limit=0.0)
-    assert "medium: stopped early with one placement, " in pl.plot(nothing).layout.title.text
-    nothing = pl.trade_off(medium, "gpus", time_limit=0.0)
-    assert "no point was proven in time" in pl.plot(nothing).layout.title.text
 
 
 def test_no_program_is_built_where_no_time_is_left(monkeypatch):

@@ -1,7 +1,5 @@
 """Training: messages that queue, gradients counted in FLOPs, memory as Korthikanti et al. count it."""
 
-import random
-from collections import deque
 from dataclasses import replace
 from itertools import product
 
@@ -9,69 +7,6 @@ import pytest
 
 import pipelab as pl
 from pipelab.hardware.training_memory import activation_bytes, weight_share
-
-# Messages that queue, against a simulator of its own
-
-
-def queued_times(schedule, forward, back, weight, comm):
-    """Start and end of every action; what one rank sends another goes one at a time."""
-    rows, holder = [deque(row) for row in schedule.actions], schedule.stage_rank
-    last, free, lane = len(holder) - 1, [0.0] * len(rows), {}
-    made, arrives, times = {}, {}, {}
-    while any(rows):
-        moved = False
-        for rank, row in enumerate(rows):
-            while row:
-                parts = row[0].parts or (row[0],)
-                needs = []
-                for stage, kind, j, _ in parts:
-                    if kind == "W":
-                        needs.append((stage, "I", j, stage))
-                    elif kind == "F" and stage:
-                        needs.append((stage - 1, "F", j, stage))
-                    elif kind != "F":
-                        source = (stage + 1, "I") if stage < last else (stage, "F")
-                        needs.append((*source, j, stage))
-                if any(need[:3] not in made for need in needs):
-                    break
-                action, moved = row.popleft(), True
-                ready = [arrives.get(need, made[need[:3]]) for need in needs]
-                start = max([free[rank], *ready])
-                for stage, kind, _, _ in parts:
-                    ends = {"F": forward, "I": back, "W": weight}
-                    length = back[stage] + weight[stage] if kind == "B" else ends[kind][stage]
-                    free[rank] = max(free[rank], start) + length
-                times[action] = start, free[rank]
-                for stage, kind, j, _ in parts:
-                    output = "I" if kind == "B" else kind
-                    made[stage, output, j] = free[rank]
-                    to = stage + {"F": 1, "I": -1}.get(output, 0)
-                    if to != stage and 0 <= to <= last and holder[to] != rank:
-                        link = min(stage, to)
-                        ways = rank, holder[to]
-                        lane[ways] = max(lane.get(ways, 0.0), free[rank]) + comm[link]
-                        arrives[stage, output, j, to] = lane[ways]
-        assert moved
-    return times
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_messages_queue_as_in_a_simulator_of_its_own(seed):
-    rnd = random.Random(seed)
-    names = ["GPipe", "1F1B", "ZBH1", "ZBH2", "Interleaved1F1B", "ZBV", "DualPipeV", "LoopedBFS"]
-    ranks = rnd.randint(1, 5)
-    schedule = pl.schedule(rnd.choice(names), ranks, rnd.choice([2, 3]) * ranks)
-    stages = schedule.stages
-    forward, back, weight = ([rnd.uniform(0, 2) for _ in range(stages)] for _ in range(3))
-    comm = [rnd.uniform(0, 3) for _ in range(stages - 1)]
-    costs = pl.StageCosts(forward, back, weight, comm=comm or 0.0)
-    timeline = pl.simulate(schedule, costs, transfers="queued")
-    starts = zip(timeline.node_start.tolist(), timeline.node_end.tolist(), strict=True)
-    got = dict(zip((a for row in schedule.actions for a in row), starts, strict=True))
-    expected = queued_times(schedule, forward, back, weight, comm)
-    assert got.keys() == expected.keys()
-    for action, when in expected.items():
-        assert got[action] == pytest.approx(when, abs=1e-9)
 
 
 def test_a_link_carries_no_more_than_it_can():

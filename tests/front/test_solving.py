@@ -2,6 +2,7 @@
 
 import dataclasses
 import gc
+import math
 import signal
 import threading
 import time
@@ -100,6 +101,9 @@ def test_methods_without_news_are_solved_in_the_background_too(tiny, method):
         ("on_progress", 3, "expected a function of Progress, or None"),
         ("gap", None, "expected a number, at least 0"),
         ("gap", 10**400, "expected a finite number, at least 0"),
+        ("gap", math.inf, "expected a finite number, at least 0"),
+        ("gap", -1, "expected a number, at least 0"),
+        ("time_limit", math.nan, "expected a number, at least 0"),
         ("time_limit", 10**400, "expected a finite number, at least 0"),
     ],
     ids=lambda part: str(part)[:12],
