@@ -92,134 +92,54 @@ def test_bandwidth_labels_may_stand_in_any_order(tmp_path):
     assert np.array_equal(pl.load_case(tmp_path / "mine").cluster.bandwidth_matrix(), expected)
 
 
-# file, text to replace, replacement, what the message must say
+# Of each file: text to replace, replacement, what the message must say.
 BROKEN = {
-    "parameter missing": ("config.csv", "batch_size,16\n", "", "parameter 'batch_size' is missing"),
-    "parameter misspelt": (
-        "config.csv",
-        "d_model,",
-        "d_modle,",
-        "'d_model' is missing; did you mean 'd_modle'",
-    ),
-    "parameter twice": (
-        "config.csv",
-        "d_model,4096",
-        "d_model,4096\nd_model,4096",
-        "is already in row 6",
-    ),
-    "parameter infinite": (
-        "config.csv",
-        "memory_gb,0.5",
-        "memory_gb,inf",
-        "expected a finite number",
-    ),
-    "column missing": (
-        "config.csv",
-        "parameter,value",
-        "parameter,wert",
-        "column 'value' is missing",
-    ),
-    "rule unknown": (
-        "config.csv",
-        "value\n",
-        "value\nbatch_split,odd\n",
-        r"'odd': expected 'even' or 'balanced'",
-    ),
-    "rule not a flag": (
-        "config.csv",
-        "value\n",
-        "value\nsame_type_stages,2\n",
-        "expected true or false",
-    ),
-    "max GPUs 0": (
-        "config.csv",
-        "value\n",
-        "value\nmax_gpus_per_stage,0\n",
-        r"row 2.*'0': expected at least 1",
-    ),
-    "count not whole": (
-        "gpu_pool.csv",
-        "A100,2",
-        "A100,2.5",
-        "row 2, column 'count': '2.5': expected a whole number from 0",
-    ),
-    "type unknown": (
-        "gpu_pool.csv",
-        "V100",
-        "V10",
-        r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'",
-    ),
-    "type empty": ("gpu_pool.csv", "V100", "", "row 3, column 'gpu_type': empty"),
-    "pool without rows": ("gpu_pool.csv", "A100,2,80\nV100,2,32\n", "", "no row below the header"),
-    "pool column missing": (
-        "gpu_pool.csv",
-        "memory_gb",
-        "memory",
-        "'memory_gb' is missing; did you mean 'memory'",
-    ),
-    "too many cells": ("gpu_pool.csv", "A100,2,80", "A100,2,80,90", "row 2: 4 cells, expected 3"),
-    "too few cells": (
-        "network_bandwidth.csv",
-        "gpu_1,400,",
-        "gpu_1,",
-        "row 3: 4 cells, expected 5",
-    ),
-    "column twice": (
-        "gpu_pool.csv",
-        "count,memory_gb",
-        "count,memory_gb,count",
-        "column 'count' occurs 2 times",
-    ),
-    "semicolons": (
-        "gpu_pool.csv",
-        "gpu_type,count,memory_gb",
-        "gpu_type;count;memory_gb",
-        "'gpu_type' is missing; expected commas between columns",
-    ),
-    "quote left open": ("gpu_pool.csv", "V100,", '"V100,', "row 3: cannot be read as CSV"),
-    "bandwidth zero": (
-        "network_bandwidth.csv",
-        "gpu_1,400",
-        "gpu_1,0",
-        "expected a finite number above 0",
-    ),
-    "bandwidth label unknown": (
-        "network_bandwidth.csv",
-        "gpu_3,200",
-        "gpu_7,200",
-        "'gpu_7': matches no GPU",
-    ),
-    "bandwidth label twice": (
-        "network_bandwidth.csv",
-        "gpu_3,200",
-        "gpu_1,200",
-        "is already in an earlier row",
-    ),
-    "bandwidth header unknown": (
-        "network_bandwidth.csv",
-        ",gpu_3\n",
-        ",gpu_x\n",
-        "label 'gpu_x' matches no GPU",
-    ),
-    "bandwidth too small": (
-        "network_bandwidth.csv",
-        "gpu_3,200,200,300,300\n",
-        "",
-        "3 rows × 4 columns; expected 4 ×",
-    ),
+    "config.csv": [
+        ("batch_size,16\n", "", "parameter 'batch_size' is missing"),
+        ("d_model,", "d_modle,", "'d_model' is missing; did you mean 'd_modle'"),
+        ("d_model,4096", "d_model,4096\nd_model,4096", "is already in row 6"),
+        ("memory_gb,0.5", "memory_gb,inf", "expected a finite number"),
+        ("parameter,value", "parameter,wert", "column 'value' is missing"),
+        ("value\n", "value\nbatch_split,odd\n", r"'odd': expected 'even' or 'balanced'"),
+        ("value\n", "value\nsame_type_stages,2\n", "expected true or false"),
+        ("value\n", "value\nmax_gpus_per_stage,0\n", r"row 2.*'0': expected at least 1"),
+    ],
+    "gpu_pool.csv": [
+        ("A100,2", "A100,2.5", "row 2, column 'count': '2.5': expected a whole number from 0"),
+        ("V100", "V10", r"row 3, column 'gpu_type': 'V10'.*did you mean 'V100'"),
+        ("V100", "", "row 3, column 'gpu_type': empty"),
+        ("A100,2,80\nV100,2,32\n", "", "no row below the header"),
+        ("memory_gb", "memory", "'memory_gb' is missing; did you mean 'memory'"),
+        ("A100,2,80", "A100,2,80,90", "row 2: 4 cells, expected 3"),
+        ("count,memory_gb", "count,memory_gb,count", "column 'count' occurs 2 times"),
+        (
+            "gpu_type,count,memory_gb",
+            "gpu_type;count;memory_gb",
+            "'gpu_type' is missing; expected commas between columns",
+        ),
+        ("V100,", '"V100,', "row 3: cannot be read as CSV"),
+    ],
+    "network_bandwidth.csv": [
+        ("gpu_1,400,", "gpu_1,", "row 3: 4 cells, expected 5"),
+        ("gpu_1,400", "gpu_1,0", "expected a finite number above 0"),
+        ("gpu_3,200", "gpu_7,200", "'gpu_7': matches no GPU"),
+        ("gpu_3,200", "gpu_1,200", "is already in an earlier row"),
+        (",gpu_3\n", ",gpu_x\n", "label 'gpu_x' matches no GPU"),
+        ("gpu_3,200,200,300,300\n", "", "3 rows × 4 columns; expected 4 ×"),
+    ],
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_bad_file_is_refused_by_file_row_and_value(name, tmp_path):
-    file, old, new, message = BROKEN[name]
-    shutil.copytree(CASES / "tiny", tmp_path / "mine")
-    path = tmp_path / "mine" / file
-    text = path.read_text()
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"), [(file, *row) for file in BROKEN for row in BROKEN[file]]
+)
+def test_a_bad_file_is_refused_by_file_row_and_value(file, old, new, message, tmp_path):
+    folder = shutil.copytree(CASES / "tiny", tmp_path / "mine")
+    text = (folder / file).read_text()
     assert old in text
-    path.write_text(text.replace(old, new))
+    (folder / file).write_text(text.replace(old, new))
     with pytest.raises(pl.errors.InvalidData, match=f"(?s){file}.*{message}"):
-        pl.load_case(tmp_path / "mine")
+        pl.load_case(folder)
 
 
 FILES = ("config.csv", "gpu_pool.csv", "network_bandwidth.csv")

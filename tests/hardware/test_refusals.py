@@ -297,56 +297,29 @@ def test_a_misspelt_column_is_not_passed_over(table, column, meant, tmp_path):
 TINY = pl.load_case("tiny", max_gpus_per_stage=2)
 RESULT = pl.solve(TINY, "proportional")
 # What a reader may well write, and the words that help.
-MISTAKES = {
-    "half a layer": (
-        lambda: pl.splits.split_even(2.5, 2),
-        r"layers = 2\.5: expected a whole number",
-    ),
-    "text for costs": (
-        lambda: pl.splits.split_minmax("abc", 2),
-        "costs = 'abc': expected a list of numbers",
-    ),
-    "no layers to count": (
-        lambda: count_splits(0, 1),
-        "layers = 0: expected at least 1",
-    ),
-    "a speed too few": (
+MISTAKES = [
+    (lambda: pl.splits.split_even(2.5, 2), r"layers = 2\.5: expected a whole number"),
+    (lambda: pl.splits.split_minmax("abc", 2), "costs = 'abc': expected a list of numbers"),
+    (lambda: count_splits(0, 1), "layers = 0: expected at least 1"),
+    (
         lambda: pl.splits.bottleneck((range(1), range(1, 2)), [1, 1], [1]),
         "speeds = '1 values': expected 2",
     ),
-    "a cost too few": (
-        lambda: pl.splits.bottleneck((range(2),), [1]),
-        "costs = '1 values': expected at least 2",
-    ),
-    "no such type": (
-        lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1),
-        "did you mean 'A10'",
-    ),
-    "no facts": (lambda: _layer_times("L44"), "gpu.type = 'L44': did you mean 'L4'"),
-    "no sizes": (lambda: plot_growth({}), "expected at least one"),
-    "no entries": (lambda: plot_verdicts(pl.course.reproduce([])), "expected at least one"),
-    "no placement to draw": (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),
-    "a batch in words": (
-        lambda: pl.explore_mix("tiny", batch="x"),
-        "batch = 'x': expected a whole number",
-    ),
-    "no such phase": (
+    (lambda: pl.splits.bottleneck((range(2),), [1]), "costs = '1 values': expected at least 2"),
+    (lambda: TINY.costs.gpu_throughput("A10O", TINY.workload, 1, 1), "did you mean 'A10'"),
+    (lambda: _layer_times("L44"), "gpu.type = 'L44': did you mean 'L4'"),
+    (lambda: plot_growth({}), "expected at least one"),
+    (lambda: plot_verdicts(pl.course.reproduce([])), "expected at least one"),
+    (lambda: plot_placement(TINY, 3), "expected a Placement, such as"),
+    (lambda: pl.explore_mix("tiny", batch="x"), "batch = 'x': expected a whole number"),
+    (
         lambda: pl.explore_mix("tiny", phase="x"),
         "phase = 'x': expected 'prefill', 'decode' or 'mixed'",
     ),
-    "no network": (
-        lambda: pl.explore_mix("tiny", network_gb_per_s=0),
-        "network_gb_per_s = 0: expected",
-    ),
-    "a billion": (
-        lambda: pl.explore_mix("tiny", {"A100": 10**9}),
-        "A100 = 1000000000: expected at most 10,000",
-    ),
-    "fewer than none": (
-        lambda: pl.explore_mix("tiny", {"A100": -1}),
-        "A100 = -1: expected at least",
-    ),
-}
+    (lambda: pl.explore_mix("tiny", network_gb_per_s=0), "network_gb_per_s = 0: expected"),
+    (lambda: pl.explore_mix("tiny", {"A100": 10**9}), "A100 = 1000000000: expected at most 10,000"),
+    (lambda: pl.explore_mix("tiny", {"A100": -1}), "A100 = -1: expected at least"),
+]
 
 
 def _layer_times(gpu_type):
@@ -355,9 +328,8 @@ def _layer_times(gpu_type):
     )
 
 
-@pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_told_with_its_remedy(mistake):
-    attempt, words = MISTAKES[mistake]
+@pytest.mark.parametrize(("attempt", "words"), MISTAKES)
+def test_a_mistake_is_told_with_its_remedy(attempt, words):
     with pytest.raises(pl.PipelabError, match=words):
         attempt()
 

@@ -364,58 +364,38 @@ def test_what_cannot_be_saved_is_refused_and_leaves_the_old_file(tiny, tmp_path)
         pl.save(pl.solve(heavy, "aggregated"), path)
 
 
-BAD_JSON = {
-    "no json": ("{", "cannot be read as JSON"),
-    "a list": ("[]", 'expected an object with "stages"'),
-    "no stages": ('{"stages": []}', "a list of at least one stage"),
-    "a number": ('{"stages": [3]}', "stage 1: 3: expected an object"),
-    "no gpus": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpu": [0]}]}',
-        "'gpus' is missing; did you mean 'gpu'",
-    ),
-    "fraction": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2.5, "gpus": [0]}]}',
-        r"field 'last_layer': 2\.5",
-    ),
-    "true": (
-        '{"stages": [{"first_layer": true, "last_layer": 2, "gpus": [0]}]}',
-        "'first_layer': True: expected",
-    ),
-    "gpu text": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": "0"}]}',
-        "'gpus': '0': expected at least",
-    ),
-    "negative": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [-1]}]}',
-        "'gpus': -1: expected a whole",
-    ),
-    "no gpu": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": []}]}',
-        "stage 1, field 'gpus': .*at least one GPU id",
-    ),
-    "zero": (
-        '{"stages": [{"first_layer": 0, "last_layer": 2, "gpus": [0]}]}',
-        "stage 1, field 'first_layer': 0: .*at least 1",
-    ),
-    "backwards": (
-        '{"stages": [{"first_layer": 3, "last_layer": 2, "gpus": [0]}]}',
-        "stage 1, field 'last_layer': 2: expected .*at least 3",
-    ),
-    "huge": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2000000000, "gpus": [0]}]}',
-        r"'last_layer': 2000000000: .*below 10\^9",
-    ),
-    "no list": ('{"stages": 3}', 'expected an object with "stages", a list of at least one'),
-    "conditions": (
-        '{"stages": [{"first_layer": 1, "last_layer": 2, "gpus": [0]}], "conditions": 3}',
-        "field 'conditions': 3: expected an object",
-    ),
-}
+STAGE = {"first_layer": 1, "last_layer": 2, "gpus": [0]}
+BAD_JSON = [
+    ("{", "cannot be read as JSON"),
+    ("[]", 'expected an object with "stages"'),
+    ('{"stages": 3}', 'expected an object with "stages", a list of at least one'),
+    ('{"stages": []}', "a list of at least one stage"),
+    ('{"stages": [3]}', "stage 1: 3: expected an object"),
+    (json.dumps({"stages": [STAGE], "conditions": 3}), "field 'conditions': 3: expected an object"),
+]
+BAD_STAGES = [
+    ({"gpu": [0]}, "'gpus' is missing; did you mean 'gpu'"),
+    ({"last_layer": 2.5}, r"field 'last_layer': 2\.5"),
+    ({"first_layer": True}, "'first_layer': True: expected"),
+    ({"gpus": "0"}, "'gpus': '0': expected at least"),
+    ({"gpus": [-1]}, "'gpus': -1: expected a whole"),
+    ({"gpus": []}, "stage 1, field 'gpus': .*at least one GPU id"),
+    ({"first_layer": 0}, "stage 1, field 'first_layer': 0: .*at least 1"),
+    ({"first_layer": 3}, "stage 1, field 'last_layer': 2: expected .*at least 3"),
+    ({"last_layer": 2000000000}, r"'last_layer': 2000000000: .*below 10\^9"),
+]
 
 
-@pytest.mark.parametrize("name", BAD_JSON)
-def test_a_bad_json_is_refused_at_its_stage(name, tmp_path):
-    text, message = BAD_JSON[name]
+def _with_stage(changes):
+    """A plan of one stage, changed; without GPUs where they stand under another name."""
+    stage = {key: value for key, value in STAGE.items() if "gpu" not in changes or key != "gpus"}
+    return json.dumps({"stages": [stage | changes]})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"), BAD_JSON + [(_with_stage(changes), says) for changes, says in BAD_STAGES]
+)
+def test_a_bad_json_is_refused_at_its_stage(text, message, tmp_path):
     path = tmp_path / "plan.json"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(pl.errors.InvalidData, match=message):
