@@ -562,6 +562,7 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("11.2", lambda pipelines, prices, gpus: 0),
         ("16.1", lambda spans, rates, layers: -1),
         ("16.2", lambda ways, stage, tokens: -1),
+        ("16.3", lambda spans, rates, layers: -1),
         ("17.1", lambda pipelines, load: 0),
         ("17.2", lambda reads, each, promise, room: 99),
         ("12.1", lambda rooms, m: list(range(len(rooms)))),
@@ -779,6 +780,19 @@ def _memory_for(ways, stage, tokens, whole=True, shared=False):
         if stage in way:
             kept += rate * seconds / (len(way) if shared else 1)
     return -(-kept // tokens) if whole else kept / tokens
+
+
+def _best_move(spans, rates, layers, move=True, longer=True):
+    def value(spans):
+        own = [rates[v][last - first] for v, (first, last) in enumerate(spans)]
+        return _least_layer(spans, own, layers)
+
+    best = value(spans)
+    for v, (first, last) in enumerate(spans if move else []):
+        lengths = range(len(rates[v])) if longer else [last - first]
+        others = [(a, a + n) for n in lengths for a in range(1, layers - n + 1)]
+        best = max([best, *(value([*spans[:v], own, *spans[v + 1 :]]) for own in others)])
+    return best
 
 
 def _fewest_dollars(pipelines, load, best_only=False, whole=True):
@@ -1169,6 +1183,7 @@ HALF = [
     ("11.2", lambda *x: _at_most(*x, best=min), lambda *x: _at_most(*x, raised=False)),
     ("16.1", lambda *x: _least_layer(*x, held_only=True), lambda spans, rates, layers: min(rates)),
     ("16.2", lambda *x: _memory_for(*x, whole=False), lambda *x: _memory_for(*x, shared=True)),
+    ("16.3", lambda *x: _best_move(*x, longer=False), lambda *x: _best_move(*x, move=False)),
     (
         "17.1",
         lambda *x: _fewest_dollars(*x, best_only=True),
@@ -1243,6 +1258,7 @@ RIGHT = {
     "11.2": _at_most,
     "16.1": _least_layer,
     "16.2": _memory_for,
+    "16.3": _best_move,
     "17.1": _fewest_dollars,
     "17.2": _best_rate,
     "12.1": _order_of,

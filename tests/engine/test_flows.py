@@ -16,6 +16,8 @@ import pipelab as pl
 from pipelab import course
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.flows import flowing
+from pipelab.engine.flows.bounds import Cases
+from pipelab.engine.flows.capacities import stages_of
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.flows import Held, Way, exhaustive_flow, greatest_flow
@@ -176,6 +178,21 @@ def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
         assert found.bound >= best * (1 - 1e-5)
 
 
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("seed", range(200))
+def test_no_bound_by_the_time_of_the_fastest_way_is_below_the_best(seed):
+    """With no flow known, so that cases are split as often as there is reason to."""
+    if seed % 3:
+        problem = with_cache(random_problem(seed, gpus=3, layers=4))
+    else:
+        problem = with_link_units(oracle.random_problem(seed, layers=4, gpus=3), "tokens")
+    best, one = total(exhaustive_flow(problem)[1]), pl.solve(problem)
+    if best:
+        cases = Cases(stages_of(problem, False, NEVER), one.bound)
+        assert cases.greatest(0.0, math.inf, 1e-3, NEVER) >= best * (1 - 1e-6)
+        assert cases.split(0.0, NEVER) >= best * (1 - 1e-6)
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_where_links_carry_everything_the_layer_that_lets_least_pass_says_all(seed):
     """What leaves a stage finds room on those that hold the next layer, as these may be used in part."""
@@ -259,6 +276,36 @@ def test_an_answer_says_what_goes_where(small):
     figure = pl.plot(best)
     assert len(figure.data[0].x) == 3
     assert "41,667 tokens/s on 2 ways, proven best" in figure.layout.title.text
+
+
+def two_sites(mbytes):
+    """Two GPUs at each of two sites, each with memory for one of three layers."""
+    near = np.kron(np.eye(2), np.full((2, 2), 1.0))
+    links = np.where(near > 0, 100.0, mbytes / 1000) * (1 - np.eye(4))
+    cluster = pl.Cluster([pl.GPU("A", 1.5, usd_per_hour=1.0)] * 4, links)
+    model = pl.Model("three layers", 3, 1000, 4000, 1.0)
+    return pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}))
+
+
+def test_a_deployment_says_where_a_flow_may_be_better():
+    """What it says is true: the flow is better, and the GPUs alone let no less pass."""
+    slow = two_sites(20)
+    several, best = pl.deploy(slow), pl.flow(slow)
+    assert best.throughput > 1.1 * several.throughput
+    assert "let up to 133,333 tokens/s pass" in several.sentence
+    assert "`pl.flow`" in several.sentence
+    assert best.throughput <= several.details["gpus_alone"]
+    assert "pl.flow" not in pl.deploy(two_sites(10_000)).sentence
+    assert "pl.flow" not in pl.deploy(slow, at_least=1000.0).sentence
+
+
+@pytest.mark.slow
+def test_deploy_points_from_geo24_to_its_flow():
+    """903 tokens/s in one pipeline, 1,754 in a flow; where the stages hold it back, nothing is said."""
+    several = pl.deploy(course.helix_problem("geo24"))
+    assert several.throughput == pytest.approx(903.3, rel=1e-4)
+    assert "up to 2,046 tokens/s pass" in several.sentence
+    assert "pl.flow" not in pl.deploy(course.helix_problem("single24")).sentence
 
 
 def with_ways(flow, *ways, **changed):

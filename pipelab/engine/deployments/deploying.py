@@ -32,6 +32,7 @@ from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.deployments.unmet_time_limits import why_unkept
+from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
@@ -66,6 +67,7 @@ from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem, link_unit
 from pipelab.requests import Limits, for_phase, request_tokens
 
+_MUCH_MORE = 1.1  # than a deployment: worth a flow
 _FAR = 0.2  # open: what is known is no good deployment yet
 _SECONDS_ALONE = 10.0  # for the best single pipeline
 _BATCHES = tuple(2**i for i in range(9))  # where requests are served
@@ -541,9 +543,23 @@ class _Deploying:
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
-            details={"dual_prices": _dual_prices(made), "progress": tuple(made.progress)},
+            details={"dual_prices": _dual_prices(made), "progress": tuple(made.progress)}
+            | self._beyond_links(pipelines),
             again=self.again,
         )
+
+    def _beyond_links(self, pipelines: Sequence[Pipeline]) -> dict[str, float]:
+        """What GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
+        if self.limits is not None or self.at_least or len(self.problems) > 1:
+            return {}
+        if not any(_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
+            return {}
+        try:
+            most = by_area(stages_of(self.problem, True, self.deadline).at(0.0))
+        except (Ended, TooLarge):
+            return {}
+        much = most > _MUCH_MORE * sum_of(pipelines)
+        return {"gpus_alone": most} if much else {}
 
     def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
         return price_per_hour(self.problem, placement) or math.inf
@@ -551,6 +567,12 @@ class _Deploying:
 
 def sum_of(pipelines: Sequence[Pipeline]) -> float:
     return math.fsum(p.throughput * p.count for p in pipelines)
+
+
+def _held_by_link(found: Evaluation) -> bool:
+    """Whether a link alone is the bottleneck, and enough is in flight to fill it."""
+    full = found.attainable >= found.rate * (1 - SOLVER)
+    return full and all(name.startswith("link") for name in found.bottlenecks)
 
 
 def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:

@@ -20,6 +20,14 @@ hops. So patterns say with which f_i their stages i share t, and all together ne
 with τ_i seconds in a stage, and h in a hop, of which a way has one less than stages. Stages that let nothing pass
 may add places: the bound is still one.
 
+One short way would shorten no other, yet T above is that of the fastest. So flows are told apart by how long their
+fastest way takes: a ≤ T < b. Capacities are those at a. And a way uses a stage once, so for every θ seconds a layer::
+
+    T + h ≥ θ L - Σ_v max(0, θ k_v - τ_v - h)
+
+over all stages: to be faster than b, enough layers must be held by fast GPUs, which then have memory for few
+microbatches. That is one more row for each θ. The case with the greatest bound is split again and again.
+
 Links enter once. If one stage alone has each layer, the flow is a pipeline, and has no more than the best one.
 So above that rate two stages or more share some layer: Σ z_p ≥ 1 over patterns of several stages. On a cluster
 of several sites this alone can close the gap.
@@ -33,7 +41,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.flows.capacities import Capacities, by_area
+from pipelab.engine.flows.capacities import Capacities, Stages, by_area
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
@@ -43,6 +51,9 @@ _MANY = 1e6  # places: as many as any flow needs
 _NODES = 50  # of one knapsack: where many stages are equally good, the proof of the best takes ages
 _ROUNDS = 60  # of finding patterns for one number of tokens/s
 _NO_GAIN = 1e-7  # of a layer: a pattern that gains less is none
+_SPLITS = 12  # of cases
+_NARROW = 1.01  # case: not split
+_COARSE = 1e-2  # of the bound of a case
 
 
 class Pattern(NamedTuple):
@@ -71,12 +82,16 @@ class Patterns:
         Of a microbatch.
     hop : float or None
         Seconds from stage to stage, at least; None where memory does not count.
+    after, before : float
+        The fastest way takes so many seconds or more, and less than so many.
     """
 
     capacities: Capacities
     alone: float
     tokens: float
     hop: float | None
+    after: float
+    before: float
     _known: dict[Pattern, None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -92,10 +107,11 @@ class Patterns:
             rows += [(size * unit, *each) for size, each in sizes]
         usage, capacity, places, seconds = [], [], [], []
         for own, passed, place, time in rows:
-            # what lets as much pass with more layers takes less of its GPUs for each
-            useful = np.flatnonzero(
-                passed > np.append(np.maximum.accumulate(passed[::-1])[-2::-1], 0.0)
-            )
+            useful = passed > 0
+            if self.hop is None:
+                # what lets as much pass with more layers takes less of its GPUs for each
+                useful = passed > np.append(np.maximum.accumulate(passed[::-1])[-2::-1], 0.0)
+            useful = np.flatnonzero(useful)
             usage += [own / (k + 1) for k in useful]
             capacity += passed[useful].tolist()
             places += (self.tokens * np.minimum(place[useful], _MANY)).tolist()
@@ -103,6 +119,17 @@ class Patterns:
         self._usage = np.reshape(usage, (-1, len(of.count)))
         self._capacity, self._places = np.array(capacity), np.array(places)
         self._seconds = None if self.hop is None else np.array(seconds)
+        self._saved, self._to_save = np.zeros((0, len(usage))), np.zeros(0)
+        if self._seconds is not None and self.before < math.inf:
+            self._fast_enough(layers)
+
+    def _fast_enough(self, layers: int) -> None:
+        """Rows for θ: seconds that stages save for each layer, and how many must be saved, both in shares of θ."""
+        each = given(self._seconds) / layers
+        of_type = np.where(self._usage.T > 0, each, np.inf).min(axis=1)
+        theta = np.unique(of_type[np.isfinite(of_type)])[1:, None]
+        self._saved = np.maximum(0.0, 1 - each / theta)
+        self._to_save = layers - (self.before + given(self.hop)) / theta[:, 0]
 
     @property
     def number(self) -> int:
@@ -137,17 +164,18 @@ class Patterns:
         least = math.inf
         for _ in range(_ROUNDS):
             deadline.check()
-            value, price, premium, place = self._master(columns, t)
+            value, price, premium, place, fast = self._master(columns, t)
             if value >= needed:
                 return value
             # of a stage by itself, and of each share of all that passes it
-            prices = np.maximum(self._usage @ price - place * self._places, 0.0)
+            prices = self._usage @ price - place * self._places - fast @ self._saved
+            prices = np.maximum(prices, 0.0)
             times = np.zeros(len(prices)) if self._seconds is None else place * t * self._seconds
             single = (prices + times)[alone].min(initial=math.inf)
             new, cost = _cheapest(prices, times, share, deadline)
             scale = min(single, cost / (1 + premium))
             if scale > 0:
-                room = place * needed * t * (self.hop or 0.0)
+                room = place * needed * t * (self.hop or 0.0) - float(fast @ self._to_save)
                 least = min(least, (float(price @ self.capacities.count) + room) / scale - premium)
             if least < needed - SOLVER or new is None:
                 return least
@@ -158,20 +186,28 @@ class Patterns:
             self._known[new] = None
         return least
 
-    def _master(self, columns: list[Pattern], t: float) -> tuple[float, np.ndarray, float, float]:
-        """Layers that these patterns cover, and the prices of each type, of sharing a layer, and of a place."""
+    def _master(
+        self, columns: list[Pattern], t: float
+    ) -> tuple[float, np.ndarray, float, float, np.ndarray]:
+        """Layers that these patterns cover, and the prices of each type, of sharing a layer, of a place, of each θ."""
         count, needed = self.capacities.count, self.capacities.most.shape[1]
         of = [self._usage[list(p.items)].T @ p.times for p in columns]
         usage = np.reshape(of, (-1, len(count))).T
         several = [[float(p.several) for p in columns]]
-        idle = 0 if self._seconds is None else len(self._usage)
-        group = Columns({"patterns": len(columns), "short": 1, "idle": idle})
+        idle, thetas = 0 if self._seconds is None else len(self._usage), len(self._to_save)
+        sizes = {"patterns": len(columns), "short": 1, "idle": idle, "late": thetas}
+        group = Columns(sizes)
         blocks = {
             "GPUs": group.rows(
                 {"patterns": usage, "idle": self._usage[:idle].T}, upper=count.astype(float)
             ),
             "shared": group.rows({"patterns": np.array(several), "short": [[1.0]]}, lower=1.0),
         }
+        if thetas:
+            saved = [self._saved[:, list(p.items)] @ p.times for p in columns]
+            parts = {"patterns": np.reshape(saved, (-1, thetas)).T, "idle": self._saved}
+            parts["late"] = np.eye(thetas)
+            blocks["fast"] = group.rows(parts, lower=self._to_save)
         if self._seconds is not None:
             left = [
                 self._places[list(p.items)] @ p.times - t * self._seconds[list(p.items)] @ p.shares
@@ -182,16 +218,70 @@ class Patterns:
             blocks["places"] = group.rows(both, lower=-needed * t * given(self.hop) / scale)
         size = group.total
         objective = np.zeros(size)
-        objective[group.slices["patterns"]], objective[group.slices["short"]] = 1.0, -float(needed)
+        objective[group.slices["patterns"]] = 1.0
+        objective[group.slices["short"]] = objective[group.slices["late"]] = -float(needed)
         whole = np.zeros(size, dtype=bool)
         upper = np.full(size, np.inf)
         program = LinearProgram(group, np.zeros(size), upper, whole, objective, blocks)
         found = run_program(program)
         if found.x is None:  # these patterns have too few places
-            return 0.0, np.zeros(len(count)), 0.0, 0.0
-        duals = given(found.row_duals)
-        place = 0.0 if self._seconds is None else float(duals[-1]) / self.tokens
-        return given(found.objective), duals[: len(count)], float(duals[len(count)]), place
+            return 0.0, np.zeros(len(count)), 0.0, 0.0, np.zeros(thetas)
+        price, shared, fast, kept = np.split(
+            given(found.row_duals), np.cumsum([len(count), 1, thetas])
+        )
+        place = 0.0 if self._seconds is None else float(kept[0]) / self.tokens
+        return given(found.objective), price, float(shared[0]), place, fast
+
+
+@dataclass
+class Cases:
+    """Flows by the time of their fastest way, with the least tokens/s known to be out of reach of each.
+
+    Attributes
+    ----------
+    stages : Stages
+    alone : float
+        No pipeline has more tokens/s.
+    """
+
+    stages: Stages
+    alone: float
+    number: int = 0  # of patterns of several stages
+    _open: list[tuple[float, Patterns]] = field(default_factory=list)
+
+    def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
+        """As `Patterns.greatest`, over all cases; at first there is one."""
+        if not self._open:
+            self._open = [(high, self._case(self.stages.least_seconds, math.inf))]
+        self._open = [
+            self._bounded(of, low, min(high, b), within, deadline) for b, of in self._open
+        ]
+        return max(bound for bound, _ in self._open)
+
+    def split(self, low: float, deadline: Deadline) -> float:
+        """The same after the case with the greatest bound was split in two, again and again."""
+        for _ in range(0 if self.stages.full else _SPLITS):
+            bound, widest = max(self._open, key=lambda one: one[0])
+            middle = math.sqrt(widest.after * min(widest.before, 4 * widest.after))
+            if bound <= low * (1 + SOLVER) or middle < widest.after * _NARROW or deadline.reason:
+                break
+            self._open.remove((bound, widest))
+            for case in (self._case(widest.after, middle), self._case(middle, widest.before)):
+                self._open.append(self._bounded(case, low, bound, _COARSE, deadline))
+        return max(bound for bound, _ in self._open)
+
+    def _case(self, after: float, before: float) -> Patterns:
+        stages = self.stages
+        hop = None if stages.full else float(stages.instance.hop.min())
+        tokens = stages.problem.workload.tokens
+        return Patterns(stages.at(after), self.alone, tokens, hop, after, before)
+
+    def _bounded(
+        self, case: Patterns, low: float, high: float, within: float, deadline: Deadline
+    ) -> tuple[float, Patterns]:
+        bound = case.greatest(low, high, within, deadline)
+        self.number += case.number
+        return bound, case
 
 
 def _cheapest(

@@ -6,7 +6,6 @@ So the capacity at T is the greatest min(r_n, n w / T) over all n.
 """
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -101,38 +100,40 @@ class Stages:
             reached[e] = (reached[:e] + span[:e, e]).min() + hop
         return float(reached[layers])
 
+    @cached_property
+    def _by_layers(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Of all compositions, and of GPUs of one node: rates by number in flight and layers, places, least seconds."""
+        layers, total = self.instance.spans.layers, self.problem.model.layers
+        places = np.array([math.inf] if self.more else self.numbers)
+        out = []
+        for own in (list(self.instances), [i.inside for i in self.instances]):
+            shape = (len(places), *own[0].rate.shape[:-1], total)
+            rates, seconds = np.zeros(shape), np.full(shape, np.inf)
+            for n in range(1, total + 1 if rates.size else 1):
+                of = layers == n
+                for i in range(len(places)):
+                    rates[i, ..., n - 1] = own[i].rate[..., of].max(axis=-1, initial=0.0)
+                    seconds[i, ..., n - 1] = own[i].seconds[..., of].min(axis=-1, initial=np.inf)
+            each = places.reshape(-1, *[1] * (rates.ndim - 1))
+            number = np.where(rates > 0, each, 0.0).max(axis=0)
+            out.append((rates, number, seconds.min(axis=0)))
+        return out
+
     def at(self, seconds: float) -> Capacities:
         """Capacities where every way takes so long, or longer."""
         tokens, instance = self.problem.workload.tokens, self.instance
-        layers, total = instance.spans.layers, self.problem.model.layers
-        places = [math.inf] if self.more else self.numbers
-        limit = [math.inf if self.full or not seconds else n * tokens / seconds for n in places]
+        free = self.full or self.more or not seconds
+        limit = np.array([math.inf if free else n * tokens / seconds for n in self.numbers])
 
-        def tables(
-            rates: Sequence[np.ndarray], times: Sequence[np.ndarray]
-        ) -> Iterator[np.ndarray]:
-            """Capacity, places and seconds by the number of layers."""
-            shape = (*rates[0].shape[:-1], total)
-            passed, number, least = np.zeros(shape), np.zeros(shape), np.full(shape, np.inf)
-            pairs = zip(rates, times, limit, places, strict=True) if len(rates[0]) else ()
-            for rate, time, most, place in pairs:
-                for n in range(1, total + 1):
-                    of = layers == n
-                    best = rate[..., of].max(axis=-1, initial=0.0)
-                    passed[..., n - 1] = np.maximum(passed[..., n - 1], np.minimum(best, most))
-                    number[..., n - 1] = np.where(best > 0, place, number[..., n - 1])
-                    quick = time[..., of].min(axis=-1, initial=np.inf)
-                    least[..., n - 1] = np.minimum(least[..., n - 1], quick)
-            yield from (passed, number, least)
+        def passed(rates: np.ndarray) -> np.ndarray:
+            most = limit[: len(rates)].reshape(-1, *[1] * (rates.ndim - 1))
+            return np.minimum(rates, most).max(axis=0)
 
-        plain = tables([i.rate for i in self.instances], [i.seconds for i in self.instances])
-        nodes = [i.inside for i in self.instances]
-        inside = tables([i.rate for i in nodes], [i.seconds for i in nodes])
-        (most, place, time), (most_inside, place_inside, time_inside) = plain, inside
+        (rates, place, time), (rates_inside, place_inside, time_inside) = self._by_layers
         return Capacities(
             instance.composition,
-            most,
-            most_inside,
+            passed(rates),
+            passed(rates_inside),
             place,
             time,
             place_inside,

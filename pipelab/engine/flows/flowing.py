@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.deploying import deploy
-from pipelab.engine.flows.bounds import Patterns
+from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import Stages, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
@@ -33,7 +33,10 @@ from pipelab.problem import Problem, link_unit
 _SHARE = 0.2  # of the time, for one pipeline and for a deployment each
 _SECONDS = 20.0  # for these where time is not limited
 _CLOSE = 1e-4  # throughputs that are tried one after another are further apart
-_TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory
+_TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory at first
+_PLANNED = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_PLANS = 6  # of memory, for one throughput
+_LONGER = 1.02  # no longer: planned for
 
 
 @checked_arguments
@@ -140,17 +143,13 @@ class _Flowing:
                 self._deploy()
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
-            patterns = Patterns(
-                stages.at(stages.least_seconds),
-                math.inf if one.bound is None else one.bound,
-                self.problem.workload.tokens,
-                None if self.full else float(stages.instance.hop.min()),
-            )
-            self._prove(patterns, _CLOSE)
+            cases = Cases(stages, math.inf if one.bound is None else one.bound)
+            self._prove(cases, _CLOSE)
             if not self._done and not self._small():
+                self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
-                    self._prove(patterns, SOLVER / 4)
+                    self._prove(cases, SOLVER / 4)
         except Ended as end:
             stopped = end.reason
         except TooLarge as error:
@@ -198,13 +197,20 @@ class _Flowing:
             ]
         )
 
-    def _prove(self, patterns: Patterns, within: float) -> None:
+    def _prove(self, cases: Cases, within: float) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
-        part = self.deadline
-        if part.limited:
-            part = part.within(part.left / 3)
-        self.bound = max(patterns.greatest(self.value, self.bound, within, part), self.value)
-        self.size |= {"patterns": patterns.number}
+        self._lower(cases.greatest(self.value, self.bound, within, self._part), cases)
+
+    @property
+    def _part(self) -> Deadline:
+        """A third of the time that is left."""
+        return (
+            self.deadline.within(self.deadline.left / 3) if self.deadline.limited else self.deadline
+        )
+
+    def _lower(self, bound: float, cases: Cases) -> None:
+        self.bound = max(min(bound, self.bound), self.value)
+        self.size |= {"patterns": cases.number}
         self._note()
 
     def _small(self) -> bool:
@@ -225,33 +231,47 @@ class _Flowing:
     def _search(self, stages: Stages) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
         for times in (1.0,) if self.full else _TIMES:
-            seconds = max(stages.least_seconds, times * self._mean_seconds)
-            capacities = stages.at(seconds)
+            first = times * self._mean_seconds(self.held, self.ways)
+            low, high = self.value, self.bound
+            while high > low * (1 + (_CLOSE if self.full else _PLANNED)) and not self._done:
+                middle = (low + high) / 2
+                if self._reached(middle, stages, first):
+                    low = max(middle, self.value)
+                else:
+                    high = middle
+
+    def _reached(self, t: float, stages: Stages, seconds: float) -> bool:
+        """Whether blocks propose stages for t tokens/s; what these really carry is kept.
+
+        Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
+        """
+        for _ in range(_PLANS):
+            capacities = stages.at(max(stages.least_seconds, seconds))
             blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
             self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
-            low, high = self.value, self.bound
-            while high > low * (1 + _CLOSE) and not self._done:
-                middle = (low + high) / 2
-                proposed = blocks.at(middle)
-                if proposed is None:
-                    high = middle
-                else:
-                    low = max(middle, self._route(proposed, seconds))
+            proposed = blocks.at(t)
+            if proposed is None:
+                return False
+            carried, taken = self._route(proposed, seconds)
+            if carried >= t or taken <= seconds * _LONGER:
+                return True
+            seconds = taken
+        return False
 
-    @property
-    def _mean_seconds(self) -> float:
-        routing = Routing(self.problem, self.held, self.full)
-        return sum(way.rate * routing.seconds(way.stages) for way in self.ways) / max(
-            self.value, 1e-300
-        )
+    def _mean_seconds(self, held: Sequence[Held], ways: Sequence[Way]) -> float:
+        """Of a microbatch on its way."""
+        routing, total = Routing(self.problem, held, self.full), sum(way.rate for way in ways)
+        taken = sum(way.rate * routing.seconds(way.stages) for way in ways)
+        return taken / total if total else 0.0
 
-    def _route(self, stages: Sequence[Stage], seconds: float) -> float:
-        """Ways through stages that were proposed; their tokens/s."""
+    def _route(self, stages: Sequence[Stage], seconds: float) -> tuple[float, float]:
+        """Ways through stages that were proposed; their tokens/s, and mean seconds."""
         if self.full:
             held = [Held(stage, self.problem.workload.in_memory) for stage in stages]
         else:
             held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
-        return self._keep(held, Routing(self.problem, held, self.full).ways(seconds, self.deadline))
+        ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
+        return self._keep(held, ways), self._mean_seconds(held, ways)
 
     def _memory_of(self, stage: Stage, seconds: float) -> Held | None:
         """The stage with the number in flight that lets most pass where a way takes so long; None if none fits."""

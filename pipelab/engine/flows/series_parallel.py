@@ -37,6 +37,7 @@ _BLOCKS = 1_500  # multisets of stages in one part of the cluster; blocks have f
 _PARTS = 8  # of a cluster between which crossings are planned
 _CROSSING = 4  # stages at most that share one side of a crossing
 _SECONDS = 10.0  # for one integer program
+_ANY = 1e3  # gap: the first answer ends it
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -302,8 +303,10 @@ class _Choice:
         if self.of.parts > 1:
             upper[columns.slices["place"]], whole[columns.slices["place"]] = self.of.parts, False
         rows = {"GPUs": self._gpus()} | (self._walk() if self.of.parts > 1 else {})
+        needed = float(self.of.capacities.most.shape[1])
+        rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
         program = LinearProgram(columns, np.zeros(columns.total), upper, whole, objective, rows)
-        run = run_program(program, gap=1e-3, deadline=deadline.within(_SECONDS))
+        run = run_program(program, gap=_ANY, deadline=deadline.within(_SECONDS))
         if run.x is None:
             return None
         chosen: list[tuple[float, int, Block]] = []
