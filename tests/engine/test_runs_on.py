@@ -143,9 +143,7 @@ def test_deployments_equal_brute_force(seed):
     if not most:
         assert result.status == "infeasible", result
         return
-    # one of 120 stays open, as it does for any engine: nodes taken as one, and links that differ
-    assert result.status == "optimal" or result.stopped_by == "list limit", result
-    assert (result.gap or 0.0) < 0.1
+    assert result.status == "optimal", result
     if load:
         price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
         least = min(

@@ -36,11 +36,10 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 
 import heapq
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from math import prod
 from typing import NamedTuple
 
 import numpy as np
@@ -232,6 +231,11 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
         most, integer = np.append(most, np.inf), np.append(integer, False)
         objective = np.append(np.zeros(number), 1.0)
     return LinearProgram(names, np.zeros(len(most)), most, integer, objective, blocks)
+
+
+def are_few_mixes(counts: Iterable[int]) -> bool:
+    """Whether all ways to take some of these GPUs can be looked at."""
+    return math.prod(n + 1 for n in counts) <= _FEW_MIXES
 
 
 def repeated(columns: Sequence[Column], number: np.ndarray) -> list[Column]:
@@ -725,7 +729,7 @@ class Generation:
         """
         self.settled = self.settled or self._settled_by_full()
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
-        few = prod((self.demand.counts + 1).tolist()) <= _FEW_MIXES
+        few = are_few_mixes(self.demand.counts.tolist())
         share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
         if (
             few and self.prices is not None

@@ -6,7 +6,7 @@ proves the best.
 """
 
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +18,12 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
-from pipelab.engine.deployments.column_generation import Column, Demand, Generation
+from pipelab.engine.deployments.column_generation import (
+    Column,
+    Demand,
+    Generation,
+    are_few_mixes,
+)
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
@@ -303,6 +308,7 @@ class _Deploying:
     def run(self) -> Deployment:
         """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
 
+        Also if it is not proven because links between nodes are slower than inside, and nodes apart have few mixes.
         Within limits on time hops inside nodes and between them differ: with nodes apart where these are not too many.
         """
         try:
@@ -311,18 +317,27 @@ class _Deploying:
             return self._simple(end.reason)
         if not offers:
             return self.none(why_no_layer_fits(self.problem))
-        able = [offer for offer in offers if len(offer.stage_rates)]
-        if not able or {offer.pool for offer in able} != set(self.pools):
+        able = self._able(offers)
+        if not able:
             return self.none(self._why_none(offers))
         found, packed = self._best(able)
-        if packed:
+        open_ = able[0].merged and found.stopped_by == "list limit"
+        nodes = Counter((gpu.type, gpu.node) for gpu in self.problem.cluster.gpus)
+        if packed and not (open_ and are_few_mixes(nodes.values())):
             return found
         try:
-            apart, _ = self._best(first_offers(self.problems, self.deadline, True, self.limits))
+            offers = first_offers(self.problems, self.deadline, True, self.limits)
+            able = self._able(offers)
+            apart = self._best(able)[0] if able else self.none(self._why_none(offers))
         except (Ended, TooLarge):
             return found
         proven = apart.status in ("optimal", "infeasible")
         return apart if proven or self._no_worse(apart, found) else found
+
+    def _able(self, offers: list[Offer]) -> list[Offer]:
+        """Those with which the GPUs can hold all layers; none if a pool has none."""
+        able = [offer for offer in offers if len(offer.stage_rates)]
+        return able if {offer.pool for offer in able} == set(self.pools) else []
 
     def _offers(self, apart: bool) -> list[Offer]:
         """The offers to begin with; with nodes apart only if they are not too many."""
