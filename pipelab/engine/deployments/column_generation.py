@@ -730,16 +730,11 @@ class Generation:
         self.settled = self.settled or self._settled_by_full()
         deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
         few = are_few_mixes(self.demand.counts.tolist())
-        share, labels, last = _FIRST_SHARE, _FIRST_LABELS, 0
-        if (
-            few and self.prices is not None
-        ):  # lists will be complete: in steps that end at what is open
-            far = self.slack / self.prices.bound
-            share = far / _WIDER ** max(0, math.floor(math.log(far / _FIRST_SHARE, _WIDER)))
+        near, labels, last = self._first_slack(few), _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
             timed = any(offer.tokens < np.inf and offer.timing is None for offer in self.offers)
-            wide = few and timed and max(share, self.open) > _SMALL_SHARE
-            near = share * self.prices.bound
+            far = max(near / abs(self.prices.bound), self.open)
+            wide = few and timed and far > _SMALL_SHARE
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._choose(slack, wide, _FEW_MIXES if few else labels, deadline)
@@ -749,7 +744,7 @@ class Generation:
                 self.settled = solved
                 return
             if complete:
-                share, labels = _WIDER * share, _FIRST_LABELS
+                near, labels = _WIDER * near, _FIRST_LABELS
             elif few or labels >= MOST_LABELS:
                 break
             elif self.steps > _MOST_STEPS:
@@ -763,6 +758,16 @@ class Generation:
             last = self.steps - known
         if not self.finished and not few and self.prices is not None:
             self._choose(self.slack, False, _FIRST_LABELS, deadline)
+
+    def _first_slack(self, few: bool) -> float:
+        """The slack of the first list; of few mixes lists are complete, so that the last is to be for what is open."""
+        if self.prices is None:
+            return 0.0
+        near = _FIRST_SHARE * self.prices.bound
+        if near <= 0:  # of a load: no list is near
+            return self.slack
+        steps = math.floor(math.log(max(1.0, self.slack / near), _WIDER))
+        return self.slack / _WIDER**steps if few else near
 
     def _no_better_within(self, slack: float) -> None:
         """Keep the bound of a complete list: a better deployment has a pipeline that is further below its price."""

@@ -46,9 +46,10 @@ class Timing:
     back : float array, shape (A, A)
         Of the hop back from the last stage to the first, between GPUs of two classes.
     latest : float
-        Most of `late` in a traversal, with the hop back; or until the last part of the cache has arrived.
+        Of a traversal with the hop back, at the mean context and by `late`; or until the last part of the cache has
+        arrived.
     longest : float
-        No traversal may take longer.
+        Of a traversal alone.
     first : float
         Limit on the time to the first token in mixed.
     passes : int
@@ -78,7 +79,7 @@ class Timing:
             Of a traversal, the hop back, `late` with it, and the slowest stage or link.
         """
         tpot = np.maximum(seconds + back, self.least * interval)
-        kept = (late <= self.latest) & (seconds + back <= self.longest)
+        kept = (np.maximum(late, seconds + back) <= self.latest) & (seconds <= self.longest)
         if self.passes and self.first < math.inf:
             kept &= self.passes * tpot + seconds <= self.first
         return kept
