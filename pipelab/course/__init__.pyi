@@ -14,6 +14,7 @@ from .n05 import leave_out as leave_out, seven_gpus as seven_gpus
 from .n06 import one_network as one_network
 from .n10 import helix_cluster as helix_cluster
 from .n16 import helix_flow as helix_flow, helix_problem as helix_problem
+from .n17 import plot_per_dollar as plot_per_dollar
 
 # Figures and tables of one notebook
 from .n00 import plot_course as plot_course, plot_cut as plot_cut, plot_moving as plot_moving

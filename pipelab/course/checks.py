@@ -1,52 +1,16 @@
 """All exercises by name; what checks an answer, and what gives a hint."""
 
-from pipelab.course import (
-    lab_placement,
-    lab_pricing,
-    lab_roofline,
-    lab_schedule,
-    n00,
-    n01,
-    n02,
-    n03,
-    n04,
-    n05,
-    n06,
-    n07,
-    n08,
-    n09,
-    n10,
-    n11,
-    n12,
-    n13,
-    n14,
-    n15,
-    n16,
-    n17,
-)
+from importlib import import_module
+from pathlib import Path
+
+from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule
 from pipelab.course.exercises import Answer, Exercise, Given, verdict
 from pipelab.course.scored_labs import Lab
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
 _NOTEBOOKS = (
-    n00,
-    n01,
-    n02,
-    n03,
-    n04,
-    n05,
-    n06,
-    n07,
-    n08,
-    n09,
-    n10,
-    n11,
-    n12,
-    n13,
-    n14,
-    n15,
-    n16,
-    n17,
+    import_module(f"{__package__}.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("n[0-9][0-9].py"))
 )
 _LABS = (lab_schedule, lab_pricing, lab_placement, lab_roofline)
 EXERCISES: dict[str, Exercise] = {

@@ -1,13 +1,16 @@
 """From a state of the mix explorer to what it shows: optimum, baselines, deployment, one more GPU."""
 
+import math
 import threading
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from pipelab.display import DOES_NOT_FIT, outcome_of, rate
 from pipelab.engine.answers import Result
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
+from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.solving import solve
@@ -18,7 +21,8 @@ from pipelab.fields import given
 from pipelab.figures.methods_against_optimum import Row, row_of
 from pipelab.hardware.measurements import ExpectedRate, expected_rate
 from pipelab.placement import Placement
-from pipelab.problem import Problem
+from pipelab.problem import Problem, Workload
+from pipelab.requests import KEPT, Limits, Service, for_phase, request_tokens, times
 from pipelab.widgets.mix_values import Mix, problem_of
 
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
@@ -52,12 +56,21 @@ class Money(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """The optimum of a mix and the rules of thumb beside it; `problem` has the batch that was chosen."""
+    """The optimum of a mix and the rules of thumb beside it.
+
+    `problem` has the batch that was chosen, and within limits the number in flight.
+    """
 
     mix: Mix
     problem: Problem
     result: Result
     baselines: tuple[Row, ...]
+    service: Service | None = None  # what its requests get, where there are limits
+
+    @property
+    def limits(self) -> Limits | None:
+        """Those of the mix; None where there are none."""
+        return Limits(**self.mix.limits) if self.mix.limits else None
 
 
 def answer(
@@ -81,12 +94,60 @@ def answer(
         return known
     begun = problem_of(mix)
     options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
+    if mix.limits:
+        found = _within_limits(mix, begun, options, stop=stop, time_limit=time_limit)
+        keep(mix, found, found.result.status)
+        return found
     result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, **options)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
     found = Answer(mix, problem, result, rules)
     keep(mix, found, result.status)
     return found
+
+
+def _within_limits(mix: Mix, begun: Problem, options: Mapping[str, Any], **ends: Any) -> Answer:
+    """The best pipeline alone that keeps the limits, and what the rules of thumb come to within them."""
+    sizes = {**options, "batches": mix.batches or (begun.workload.batch_size,)}
+    best = deploy(begun, single=True, **mix.limits, **sizes, **ends)
+    problem, one = best.problem, best.pipelines[0] if best.pipelines else None
+    if one is not None:
+        problem = replace(problem, workload=one.workload)
+    result = Result(
+        problem=problem,
+        method="aggregated",
+        status=best.status,
+        placement=one and one.placement,
+        throughput=best.throughput,
+        bound=None if best.bound is None else best.bound * request_tokens(problem),
+        seconds=best.seconds,
+        reason=best.reason,
+        stopped_by=best.stopped_by,
+        batches=mix.batches or (),
+        runs_on=best.runs_on,
+    )
+    found = Answer(mix, problem, result, (), one and one.service)
+    rules = []
+    for name in RULES:
+        own = solve(replace(problem, workload=_free(found)), name)
+        served = own.placement and _served(found, own.placement)
+        if served is None and own.placement is not None:
+            rules.append(Row(name, None, DOES_NOT_FIT, "does not keep the limits"))
+        else:
+            yields = served.requests_per_s * request_tokens(problem) if served else None
+            rules.append(Row(name, yields, outcome_of(own), own.reason))
+    return replace(found, baselines=tuple(rules))
+
+
+def _free(found: Answer) -> Workload:
+    """The workload of an answer, with any number in flight unless the mix has one."""
+    return replace(found.problem.workload, in_flight=found.mix.in_flight)
+
+
+def _served(found: Answer, placement: Placement) -> Service | None:
+    """What requests get from a placement with the batch of an answer; None if it keeps no limit."""
+    own = replace(found.problem, workload=_free(found))
+    return best_service(for_phase(own, own.workload.phase), placement, given(found.limits))
 
 
 def deployments(
@@ -101,7 +162,7 @@ def deployments(
     for seconds in (FIRST_S, limit_s):
         try:
             options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
-            best = deploy(found.problem, time_limit=seconds, stop=stop, **options)
+            best = deploy(problem_of(mix), time_limit=seconds, stop=stop, **options, **mix.limits)
         except PipelabError as error:
             yield error
             return
@@ -143,13 +204,26 @@ def one_more(
 def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterator[str]:
     """Whether another plan is better where GPU types are off by as much as predictions are; nothing if stopped.
 
-    Of plans that an engine can start, what its rules cost instead.
+    Of plans that an engine can start, what its rules cost instead; within limits, what these cost.
 
     Parameters
     ----------
     budget_s : float
         Seconds for every type of GPU, faster or slower.
     """
+    if found.mix.limits:
+        limits = dict.fromkeys(found.mix.limits, math.inf)
+        batches = found.mix.batches or (found.problem.workload.batch_size,)
+        ends: dict[str, Any] = {"stop": stop, "time_limit": budget_s, "runs_on": found.mix.runs_on}
+        free = deploy(problem_of(found.mix), single=True, batches=batches, **limits, **ends)
+        value = found.result.throughput
+        if not stop.is_set() and free.throughput and value:
+            known = (
+                "" if {free.status, found.result.status} == {"optimal"} else ", as far as is known"
+            )
+            cost = max(0.0, 1 - value / free.throughput)
+            yield f"The limits cost {cost:.1%}: without them it is {rate(free.throughput)}{known}."
+        return
     if found.mix.runs_on is not None:
         cost = found.result.cost_of_rules(stop=stop, time_limit=budget_s)
         if not stop.is_set():
@@ -220,7 +294,46 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     parts = [
         (n, gpus) for n, gpus in zip(layers, stage_gpus(found, len(layers)), strict=False) if n
     ]
-    return score(found.problem, Placement.of(parts), found.result)
+    plan = Placement.of(parts)
+    if not found.mix.limits:
+        return score(found.problem, plan, found.result)
+    free = replace(found.problem, workload=_free(found))
+    own = score(free, plan, replace(found.result, status="unknown", bound=None))
+    served = _served(found, plan) if own.valid else None
+    if served is None:
+        broken = own.broken if not own.valid else (_unkept(found, plan),)
+        return ServedScore(free, plan, None, broken, own.misfits, found.result, None)
+    load = replace(free.workload, in_flight=served.in_flight)
+    free = replace(free, workload=load)
+    return ServedScore(free, plan, evaluate(free, plan), (), (), found.result, served)
+
+
+@dataclass(frozen=True, eq=False)
+class ServedScore(Score):
+    """A score within limits: its tokens/s are those of the answers that it writes."""
+
+    service: Service | None
+
+    @property
+    def throughput(self) -> float | None:
+        """Tokens/s of answers; None if it is not valid or keeps no limit."""
+        return self.service and self.service.requests_per_s * request_tokens(self.problem)
+
+
+def _unkept(found: Answer, plan: Placement) -> str:
+    """With one microbatch in flight, the times that are above the limits."""
+    own = for_phase(found.problem, found.problem.workload.phase)
+    served, limits = times(own, plan, 1).service(own, 1), given(found.limits)
+    took = {
+        "TPOT": (1000 * max(served.tpot_s, served.last_tpot_s), limits.tpot_ms),
+        "TTFT": (served.ttft_ms(limits), limits.ttft_ms),
+    }
+    over = [
+        f"{name} is {ms:,.4g} ms with one microbatch in flight, above the limit of {limit:,.7g}"
+        for name, (ms, limit) in took.items()
+        if ms > limit * KEPT
+    ]
+    return " and ".join(over) or "no number in flight keeps both limits"
 
 
 def tightest(problem: Problem, placement: Placement) -> tuple[float, float, int]:

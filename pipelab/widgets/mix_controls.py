@@ -1,6 +1,6 @@
 """The controls of the mix explorer: values in, values out; they do not depend on what is drawn."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -13,6 +13,9 @@ from pipelab.widgets.mix_values import Mix, beginning, cost_models, engines, sou
 _BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
 _CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
 _NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
+_ANSWERS = (16, 32, 64, 128, 200, 256, 512, 1024, 2048)
+_TPOT_MS = (5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
+_TTFT_MS = (50, 100, 200, 500, 1000, 2000, 3000, 5000, 10_000, 20_000)
 _NODE_SIZES = (1, 2, 4, 8)
 _SPLITS = (("equally", "even"), ("by speed", "balanced"))
 _COSTS = {
@@ -23,6 +26,7 @@ _COSTS = {
     "Roofline, llama.cpp": "Roofline, llama.cpp",
 }
 _AS_GIVEN = 0.0  # a slider takes None for nothing chosen
+_NO_LIMIT = 0.0
 _MOST = 16  # GPUs of a type, unless it begins with more
 _CHOSEN = 0  # batch, in flight: chosen with the placement
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
@@ -31,6 +35,7 @@ _FEW = 3  # controls of the simple preset
 _AS_SHOWN = (
     "phase",
     "context",
+    "output_tokens",
     "gpus_per_node",
     "gpus_per_stage",
     "batch_split",
@@ -69,6 +74,9 @@ class MixControls:
         self.batch_split = menu("batch is split", options=_SPLITS)
         self.batch = choice("batch (sequences)", _batches(mix))
         self.context = choice("context (tokens)", _CONTEXTS)
+        self.output_tokens = choice("answer (tokens)", _ANSWERS)
+        self.tpot_ms = choice("TPOT, at most", _limits(_TPOT_MS, mix.tpot_ms))
+        self.ttft_ms = choice("TTFT, at most", _limits(_TTFT_MS, mix.ttft_ms))
         self.network = choice("network, any to any", _networks(mix))
         self.gpus_per_node = choice("nodes of … GPUs", _nodes(mix))
         self.in_flight = integer("in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
@@ -76,18 +84,20 @@ class MixControls:
         self.runs_on = menu("runs on", options=[("any plan", None), *((e, e) for e in engines())])
         self.counts: dict[str, widgets.IntSlider] = {}
         self._gpus = widgets.VBox(layout={"margin": "0"})
-        workload = [self.phase, self.batch, self.context, self.in_flight]
+        workload = [self.phase, self.batch, self.context, self.output_tokens, self.in_flight]
+        limits = [self.tpot_ms, self.ttft_ms]
         stages = [self.network, self.gpus_per_node, self.gpus_per_stage, self.batch_split]
         stages.append(self.runs_on)
         groups = {
             "Cluster": [self._gpus],
             "Model and workload": [self.source, self.costs, *workload],
+            "Limits for requests": limits,
             "Network and stages": stages,
         }
         self.panel = ControlPanel(groups, [], simple, note)
-        self._output_tokens = mix.output_tokens
         self.show(mix)
-        for control in (self.costs, *workload, *stages):
+        self.phase.observe(lambda _change: self._enable_limits(), "value")
+        for control in (self.costs, *workload, *limits, *stages):
             control.observe(self._report, "value")
         self.source.observe(self._other_source, "value")
         self.more.observe(self._other_type, "value")
@@ -103,7 +113,10 @@ class MixControls:
         values["batch"] = self.batch.value or None
         values["in_flight"] = self.in_flight.value or None
         values["network_gb_per_s"] = self.network.value or None
-        return Mix(source, counts, output_tokens=self._output_tokens, **values)
+        for name in ("tpot_ms", "ttft_ms"):
+            limit = getattr(self, name)
+            values[name] = None if limit.disabled else limit.value or None
+        return Mix(source, counts, **values)
 
     def show(self, mix: Mix) -> None:
         """Set every control to a mix, without calling `changed`."""
@@ -114,6 +127,9 @@ class MixControls:
             self.network.options = _networks(mix)
             self.batch.options = _batches(mix)
             self.context.options = sorted({*_CONTEXTS, mix.context})
+            self.output_tokens.options = sorted({*_ANSWERS, mix.output_tokens})
+            self.tpot_ms.options = _limits(_TPOT_MS, mix.tpot_ms)
+            self.ttft_ms.options = _limits(_TTFT_MS, mix.ttft_ms)
             self.gpus_per_node.options = _nodes(mix)
             for name in ("in_flight", "gpus_per_stage"):
                 slider = getattr(self, name)
@@ -123,11 +139,21 @@ class MixControls:
             self.batch.value = mix.batch or _CHOSEN
             self.in_flight.value = mix.in_flight or _CHOSEN
             self.network.value = mix.network_gb_per_s or _AS_GIVEN
+            self.tpot_ms.value = mix.tpot_ms or _NO_LIMIT
+            self.ttft_ms.value = mix.ttft_ms or _NO_LIMIT
+            self._enable_limits()
             self.gpus_per_node.disabled = mix.is_case  # a case keeps its own nodes
+
+    def _enable_limits(self) -> None:
+        """Prompts alone have no time per output token, and answers alone none to the first."""
+        phase = self.phase.value
+        self.tpot_ms.disabled, self.ttft_ms.disabled = phase == "prefill", phase == "decode"
+        self.output_tokens.disabled = phase == "prefill"
 
     def hide_serving(self, hidden: bool) -> None:
         """Hide what only serving has: training has microbatches of its own."""
-        for control in (self.phase, self.batch, self.in_flight):
+        limits = self.output_tokens, self.tpot_ms, self.ttft_ms
+        for control in (self.phase, self.batch, self.in_flight, *limits):
             control.layout.display = "none" if hidden else None
 
     def reach(self, in_flight: int) -> None:
@@ -186,6 +212,12 @@ def _batches(mix: Mix) -> list[tuple[str, int]]:
     """Return the batch sizes to choose from; "chosen" comes first."""
     sizes = sorted({*_BATCHES, *([] if mix.batch is None else [mix.batch])})
     return [("chosen", _CHOSEN)] + [(str(size), size) for size in sizes]
+
+
+def _limits(known: Iterable[float], own: float | None) -> list[tuple[str, float]]:
+    """Return the limits to choose from, in ms; none comes first."""
+    numbers = sorted({*known, *([] if own is None else [own])})
+    return [("no limit", _NO_LIMIT)] + [(f"{ms:,.7g} ms", ms) for ms in numbers]
 
 
 def _networks(mix: Mix) -> list[tuple[str, float]]:

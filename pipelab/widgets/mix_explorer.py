@@ -21,6 +21,7 @@ from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
     Answer,
+    ServedScore,
     answer,
     deployments,
     expected_of,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     import threading
 
 _FIRST_S = 0.2  # for a first answer where the batch is chosen, too
+_FIRST_WITHIN_S = 0.8  # where limits are kept, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
 _BUDGET_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
@@ -130,7 +132,11 @@ class MixExplorer(Explorer):
 
     def _first_limit(self, mix: Mix) -> float:
         """Return the seconds for the first answer: few if the batch is chosen and the proof can follow."""
-        return _FIRST_S if mix.batches and self._beside.follows else _LIMIT_S
+        if not self._beside.follows:
+            return _LIMIT_S
+        if mix.limits:
+            return _FIRST_WITHIN_S
+        return _FIRST_S if mix.batches else _LIMIT_S
 
     def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
         if found is not None:
@@ -168,7 +174,8 @@ class MixExplorer(Explorer):
     def _looked_further(self, stop: "threading.Event") -> Iterator:
         """Yield the proof, deployments, one GPU per stage, one more GPU, while no control changes."""
         found = given(self.found)
-        if found.mix.batches and found.result.status == "feasible":
+        early = found.mix.batches or found.mix.limits
+        if early and found.result.status in ("feasible", "unknown"):
             found = answer(found.mix, stop, _LIMIT_S)
             yield found
         yield from deployments(found, stop, _LIMIT_S)
@@ -207,7 +214,7 @@ class MixExplorer(Explorer):
             parts = placement_parts(found.problem, found.result.placement, *words.headline(found))
         else:
             parts = placement_parts(
-                found.problem, own.placement, *words.own_headline(own, found), fits=own.valid
+                own.problem, own.placement, *words.own_headline(own, found), fits=own.valid
             )
         self.chart.put(parts)
         self._say()
@@ -228,16 +235,20 @@ class MixExplorer(Explorer):
             self.text.say(*own.reasons[:4])
             return
         if result.placement is None:
-            why = "" if result.status == "infeasible" else result.reason  # else the chart says it
+            said = result.status == "infeasible" and not found.mix.limits  # by the chart
+            why = "" if said else result.reason
             gains = words.gains_line(result, self._gains, found.mix.known_types)
             self.text.say(why, gains)
             return
-        placement, evaluation = (own or result).placement, given((own or result).evaluation)
+        shown = own or result
+        placement, evaluation = shown.placement, given(shown.evaluation)
         expected = expected_of(found.problem, evaluation)
+        service = own.service if isinstance(own, ServedScore) else found.service
         self.text.say(
+            words.promise_line(found, service),
             words.costs_line(found.mix),
             words.batch_line(result),
-            words.facts_line(found.problem, given(placement), evaluation.throughput),
+            words.facts_line(shown.problem, given(placement), given(shown.throughput)),
             words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
             expected.sentence if expected else "",
             self._within if own is None else "",
@@ -270,8 +281,9 @@ def explore_mix(
 
     Every change of a control is solved with `pl.solve(problem, "aggregated")` for the best single
     pipeline; the best deployment (`pl.deploy`) follows and is drawn above it, at first with how far
-    it may be from the best. Stage boundaries can
-    be moved by hand and scored by `pl.score`, and the state copied as code.
+    it may be from the best. With a limit on a time, both serve requests and keep it (`pl.deploy`), or
+    it is said what prevents that. Stage boundaries can be moved by hand and scored by `pl.score`, and
+    the state copied as code.
 
     Parameters
     ----------
@@ -286,7 +298,8 @@ def explore_mix(
     **values
         Initial values of the other controls: phase, batch (sequences), context and output_tokens
         (tokens), in_flight (None: chosen with the placement), network_gb_per_s (GB/s; None: a
-        case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine).
+        case's own links), gpus_per_node (1: no nodes), gpus_per_stage, batch_split, costs, runs_on (an engine),
+        tpot_ms and ttft_ms (limits in ms on the time per output token and to the first; None: no limit).
         For costs a case has "linear" and "linear, no loss" (`efficiency` 1), a model "Roofline"
         (vLLM), "Roofline, eager" (vLLM 0.2), "Roofline, llama.cpp", and the linear ones
         for GPUs with coefficients in the write-up.

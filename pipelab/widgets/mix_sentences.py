@@ -1,5 +1,6 @@
 """What the mix explorer says in words: titles, the bottleneck, prices, what one more GPU brings."""
 
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from pipelab.figures.placements import what_limits
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
+from pipelab.requests import Service
 from pipelab.widgets.mix_answers import Answer, money, tightest
 from pipelab.widgets.mix_values import LINEAR, Mix
 
@@ -24,6 +26,8 @@ def headline(found: Answer) -> tuple[str, str]:
     """Return the title of the optimum's chart and the line below it."""
     result, count = found.result, len(found.problem.cluster)
     name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
+    if result.status == "infeasible" and found.mix.limits:
+        return f"{name}: no pipeline keeps the limits", ""  # the reason is long: it is said below
     if result.status == "infeasible":
         return f"{name}: no placement exists", plain(result.reason)
     if result.placement is None:
@@ -46,7 +50,7 @@ def own_headline(own: Score, found: Answer) -> tuple[str, str]:
     least = "" if found.result.status == "optimal" else "at least "
     share = f", {least}{own.share:.1%} of {best}" if own.share is not None else ""
     evaluation = given(own.evaluation)
-    reached = rate(evaluation.throughput)
+    reached = rate(given(own.throughput))
     title = f"Your plan: {reached} with {evaluation.in_flight} in flight{share}"
     return title, limit_of(own.problem, evaluation)
 
@@ -70,6 +74,25 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
         gpus = [f"GPU {g} ({problem.cluster.gpus[g].type})" for g in (link.sender, link.receiver)]
         what = f"{' to '.join(gpus)}, {link.bandwidth_gb_per_s:g} GB/s"
     return what_limits(evaluation) + ("" if others else f": {plain(what)}")
+
+
+def promise_line(found: Answer, service: Service | None) -> str:
+    """Say what requests get, and how far that is from the limits; empty where there are none."""
+    if service is None or found.limits is None:
+        return ""
+    load, limits = found.problem.workload, found.limits
+    took = [
+        ("an output token every", 1000 * max(service.tpot_s, service.last_tpot_s), limits.tpot_ms),
+        ("the first token after", service.ttft_ms(limits), limits.ttft_ms),
+    ]
+    said = [
+        f"{what} {ms:,.4g} ms" + (f" (limit {limit:,.7g})" if limit < math.inf else "")
+        for what, ms, limit in took
+        if ms
+    ]
+    answers = "" if load.phase == "prefill" else f" and answers of {load.output_tokens:,}"
+    size = f"prompts of {load.sequence_length:,}{answers} tokens"
+    return f"{service.requests_per_s:,.4g} requests/s of {size}: {', '.join(said)}."
 
 
 def costs_line(mix: Mix) -> str:

@@ -63,6 +63,9 @@ class Mix:
         One of `cost_models(source)`, the first by default.
     runs_on : str or None
         Only plans that this engine can start; None: any plan.
+    tpot_ms, ttft_ms : float or None
+        Limits on the time per output token and to the first token. With one of them requests count,
+        each with a prompt of `context` tokens and an answer of `output_tokens`.
 
     Raises
     ------
@@ -83,11 +86,17 @@ class Mix:
     batch_split: Literal["even", "balanced"] = "even"
     costs: Annotated[str, Later] = cast(str, None)
     runs_on: str | None = None
+    tpot_ms: Positive | None = None
+    ttft_ms: Positive | None = None
 
     def __post_init__(self) -> None:
         known = cost_models(self.source)
         if self.runs_on is not None:
             rules_of(self.runs_on)
+        for name, without in (("tpot_ms", "prefill"), ("ttft_ms", "decode")):
+            if getattr(self, name) is not None and self.phase == without:
+                expected = f"expected None: the phase {without} has no such time"
+                raise InvalidValue("explore_mix", [(name, getattr(self, name), expected)])
         if self.costs is None:
             object.__setattr__(self, "costs", known[0])
         if self.costs not in known:
@@ -108,6 +117,12 @@ class Mix:
     def batches(self) -> tuple[int, ...] | None:
         """What `solve` and `deploy` choose the batch from; None where it is given."""
         return BATCHES if self.batch is None else None
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """Those that are set, as `deploy` takes them; empty where tokens count."""
+        own = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
+        return {name: ms for name, ms in own.items() if ms is not None}
 
     def with_one_more(self, gpu_type: str) -> "Mix":
         """Return the same mix with one more GPU of this type."""
@@ -244,8 +259,12 @@ def code_of(mix: Mix, placement: Placement | None = None) -> str:
     script, _ = script_of(mix)
     chosen = "" if mix.batches is None else f", batches={mix.batches}"
     chosen += "" if mix.runs_on is None else f", runs_on={mix.runs_on!r}"
-    script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
-    if placement is not None:
+    if mix.limits:
+        chosen += "".join(f", {name}={ms!r}" for name, ms in mix.limits.items())
+        script.lines.append(f"best = pl.deploy(problem, single=True{chosen})")
+    else:
+        script.lines.append(f'result = pl.solve(problem, "aggregated"{chosen})')
+    if placement is not None and not mix.limits:
         parts = [(len(stage.layers), stage.gpus) for stage in placement.stages]
         problem = "problem" if not chosen else "result.problem"
         script.lines.append(f"placement = pl.Placement.of({parts!r})")
@@ -259,7 +278,8 @@ def script_of(mix: Mix) -> tuple[Script, Term]:
         Script(),
         {"max_gpus_per_stage": mix.gpus_per_stage, "batch_split": mix.batch_split},
     )
-    written = (mix.output_tokens,) if mix.phase == "mixed" else ()
+    answers = mix.phase == "mixed" or (mix.phase == "decode" and mix.limits)
+    written = (mix.output_tokens,) if answers else ()
     flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}
     load = public(Workload)(mix.context, mix.batch or _BATCH, mix.phase, *written, **flight)
     if not mix.is_case:

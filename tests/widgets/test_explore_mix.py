@@ -14,6 +14,7 @@ from pipelab.display import NOT_PROVEN, PROVEN
 from pipelab.display import rate as tokens_per_s
 from pipelab.figures.methods_against_optimum import Row, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
+from pipelab.requests import Limits, best_service, for_phase
 from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.chart import LiveChart
@@ -28,7 +29,7 @@ from pipelab.widgets.mix_answers import (
     stage_gpus,
 )
 from pipelab.widgets.mix_controls import MixControls
-from pipelab.widgets.mix_sentences import gains_line, headline, parse_layers
+from pipelab.widgets.mix_sentences import gains_line, headline, parse_layers, promise_line
 from pipelab.widgets.mix_values import (
     BATCHES,
     Mix,
@@ -106,6 +107,80 @@ def test_the_best_plan_of_an_engine_has_its_cost_said():
     assert controls.mix.runs_on is None
     with pytest.raises(pl.errors.UnknownName, match="there is no engine 'vllm'"):
         dataclasses.replace(mix, runs_on="vllm")
+
+
+WITHIN = beginning(
+    "Llama-3-8B", {"A100-SXM-40": 1, "L4": 2, "T4": 1}, phase="mixed", tpot_ms=50, ttft_ms=20_000
+)
+
+
+def test_with_limits_the_single_pipeline_keeps_them():
+    """It serves as much as the best of all placements, batches and numbers in flight; the words say by how much."""
+    mix = dataclasses.replace(WITHIN, batch=16)
+    found, space = answer(mix), {}
+    exec(code_of(mix), space)
+    assert found.result.status == "optimal"
+    assert found.result.throughput == space["best"].throughput
+    assert found.service == space["best"].pipelines[0].service
+    limits = Limits(ttft_ms=20_000, tpot_ms=50)
+    assert found.service.keeps(limits)
+    assert found.result.in_flight == found.service.in_flight
+    said = promise_line(found, found.service)
+    late = 1000 * max(found.service.tpot_s, found.service.last_tpot_s)
+    assert f"an output token every {late:,.4g} ms (limit 50)" in said
+    assert "prompts of 2,048 and answers of 256 tokens" in said
+    for rule in found.baselines:
+        assert rule.throughput is None or rule.throughput <= found.result.throughput * (1 + 1e-9)
+    own = for_phase(problem_of(mix), "mixed")
+    layers = own.model.layers
+    whole = pl.Placement.of([(layers, (0,))])
+    plan = own_plan(found, (layers, *[0] * (len(stage_gpus(found)) - 1)))
+    placed = best_service(own, plan.placement, limits)
+    assert plan.placement.gpus == whole.gpus
+    assert plan.throughput == pytest.approx(placed.requests_per_s * 256)
+    (cost,) = plan_within(found, threading.Event(), 30)
+    free = answer(dataclasses.replace(mix, tpot_ms=1e6, ttft_ms=1e9)).result.throughput
+    assert f"The limits cost {1 - found.result.throughput / free:.1%}" in cost
+
+
+def test_a_limit_that_cannot_be_kept_says_what_prevents_it():
+    shown = pl.explore_mix(
+        "Llama-3-8B", {"T4": 3}, phase="decode", batch=8, tpot_ms=20, gpus_per_stage=1
+    )
+    assert shown.found.result.status == "infeasible"
+    assert "no pipeline keeps the limits" in shown.chart.layout.title.text
+    assert "above the limit of 20: stage" in shown.text.value
+    assert "what helps: faster GPUs there" in shown.text.value
+    shown.controls.tpot_ms.value = 1000
+    assert shown.found.result.status == "optimal"
+    assert "(limit 1,000)" in shown.text.value
+    plan = own_plan(shown.found, (30, 1, 1))
+    assert not plan.valid
+
+
+def test_an_own_plan_that_breaks_a_limit_says_which():
+    mix = beginning("Llama-3-8B", {"A100-SXM-40": 1, "T4": 1}, phase="decode", batch=8, tpot_ms=20)
+    found = answer(mix)
+    assert found.result.status == "optimal"
+    plan = own_plan(found, (20, 12))
+    assert not plan.valid
+    assert re.search(
+        r"TPOT is [\d.]+ ms with one microbatch in flight, above the limit of 20", plan.reasons[0]
+    )
+
+
+def test_a_phase_has_only_the_limits_on_its_own_times():
+    controls = MixControls(WITHIN, lambda: None)
+    assert controls.mix == WITHIN
+    for phase, tpot, ttft in (
+        ("decode", 50, None),
+        ("prefill", None, 20_000),
+        ("mixed", 50, 20_000),
+    ):
+        controls.phase.value = phase
+        assert (controls.mix.tpot_ms, controls.mix.ttft_ms) == (tpot, ttft)
+    with pytest.raises(pl.errors.InvalidValue, match="the phase prefill has no such time"):
+        beginning("Llama-3-8B", tpot_ms=50)
 
 
 def test_the_batch_is_chosen_where_none_is_given():
@@ -619,14 +694,15 @@ def shown(panel):
     }
 
 
-def test_the_controls_are_in_three_groups_and_the_simple_preset_has_three():
+def test_the_controls_are_in_four_groups_and_the_simple_preset_has_three():
     every, simple = pl.explore_mix("small"), pl.explore_mix("small", simple=True)
     assert shown(every.panel) == {
         "Cluster": ["A100", "V100", "H100"],
         "Model and workload": [
             "model or case", "cost model", "phase", "batch (sequences)", "context (tokens)",
-            "in flight (0: chosen)",
+            "answer (tokens)", "in flight (0: chosen)",
         ],
+        "Limits for requests": ["TPOT, at most", "TTFT, at most"],
         "Network and stages": ["network, any to any",
             "nodes of … GPUs", "GPUs per stage, up to", "batch is split", "runs on"],
     }  # fmt: skip
