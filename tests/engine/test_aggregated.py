@@ -3,6 +3,7 @@
 import dataclasses
 import re
 import threading
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -307,8 +308,12 @@ def test_a_false_certificate_is_found_out():
     with pytest.raises(pl.PipelabError, match=r"with 9 layers contradict the certificate"):
         cheap.check()
     dear = dataclasses.replace(proof, prices=tuple(u + 10 for u in proof.prices))
-    with pytest.raises(pl.PipelabError, match="which is no proof"):
-        dear.check()
+    # dearer than all layers are worth, and just as dear
+    share = Fraction(proof.total_value) / Fraction(proof.total_price)
+    even = dataclasses.replace(proof, prices=tuple(u * share for u in proof.prices))
+    for wrong in (dear, even):
+        with pytest.raises(pl.PipelabError, match="which is no proof"):
+            wrong.check()
 
 
 def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():

@@ -80,6 +80,13 @@ def test_latencies_go_with_their_links():
     assert hash(plain) == hash(zero)
 
 
+def test_gpus_that_are_added_have_the_links_of_each_of_their_type_in_turn():
+    links = np.array([[5.0, 2.0], [2.0, 7.0]])
+    two_nodes = pl.Cluster((pl.GPU("T4", 16),) * 4, links, [0, 0, 1, 1])
+    six = two_nodes.with_counts({"T4": 6})
+    assert [six.bandwidth_between(0, g) for g in range(1, 6)] == [5, 2, 2, 5, 5]
+
+
 def test_a_case_cannot_hold_latencies_or_training(tiny, tmp_path):
     late = dataclasses.replace(tiny, cluster=dataclasses.replace(tiny.cluster, latency_ms=2))
     with pytest.raises(pl.errors.NotApplicable, match=r"latency_ms = 2\.0: expected none"):
