@@ -1274,6 +1274,7 @@ def test_verdicts_stay_with_hidden_inputs(name):
 # Hints that are asked for
 
 
+@pytest.mark.quick(8)
 @pytest.mark.parametrize("name", EXERCISES)
 def test_every_exercise_has_hints_one_at_a_time_and_none_gives_the_answer(name):
     hints = EXERCISES[name].hints()

@@ -108,6 +108,7 @@ def test_the_best_plan_of_an_engine_has_its_cost_said():
         dataclasses.replace(mix, runs_on="vllm")
 
 
+@pytest.mark.slow
 def test_the_batch_is_chosen_where_none_is_given():
     """It attains most of all that the slider has, and the title names it; a case keeps its own."""
     mix = beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, phase="decode")
@@ -564,6 +565,7 @@ def all_on_one(kind, placement):
 MIXED = {"A100-SXM-40": 2, "L4": 2, "T4": 2}
 
 
+@pytest.mark.slow
 def test_boundaries_move_by_hand_and_the_way_back_is_there():
     mix = pl.explore_mix("Llama-3-8B", MIXED)
     own, best = mix.own, mix.found.result
