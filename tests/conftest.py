@@ -20,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # hypothesis tries the same few examples in every run; with `-m nightly` many, and others each time,
 # of which one that fails is printed so that it can be repeated.
 EVERY_RUN = settings(
-    max_examples=60,
+    max_examples=30,
     derandomize=True,
     database=None,
     deadline=timedelta(seconds=60),  # far more than any takes; a hang is a failure

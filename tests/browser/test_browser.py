@@ -34,8 +34,8 @@ ENDS_WITH = {
 SCROLLED: dict[str, int] = {}
 
 
-# By day every notebook runs without a browser (tests/course/test_notebooks.py), and these in JupyterLab, too:
-# an explorer, a solver's progress, formulas, Gantt charts. The others follow at night.
+# By day these run whole: an explorer, a solver's progress, formulas, Gantt charts. Of every other notebook runs by
+# day what its exercises need (tests/course/test_notebooks.py), and the whole at night.
 BY_DAY = ("00", "05", "07")
 
 

@@ -239,6 +239,7 @@ def test_an_endless_loop_costs_its_own_exercise_only(tmp_path):
         grade(copy, each=0)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_written_down_is_a_wrong_answer_with_its_reason(tmp_path):
     """Python writes no number of more than 4,300 digits, and a list within itself has no end."""
     loop = "loop = []\nloop.append(loop)\npl.course.check('00.2', loop)"

@@ -63,6 +63,7 @@ def test_the_command_copies_them_and_overwrites_nothing(tmp_path, monkeypatch, c
     assert "Solution" not in (tmp_path / "01_splitting_layers.ipynb").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_pages_for_students_have_no_solutions(tmp_path, monkeypatch):
     assert [name for name in _files(None, student=True) if "/" in name] == []
     from pipelab.cli.static_pages import site

@@ -135,12 +135,3 @@ def test_no_reader_is_sent_to_a_file_outside_the_notebooks(path):
     )
     assert "README.md" not in text
     assert "](../.." not in text
-
-
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=_name)
-def test_links_between_notebooks_lead_somewhere(path):
-    text = "\n".join(
-        c.source for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"
-    )
-    for target in re.findall(r"\]\(([^)#:]+\.(?:ipynb|md))(?:#[^)]*)?\)", text):
-        assert (path.parent / target).is_file(), target

@@ -247,6 +247,7 @@ def test_a_time_below_what_physics_needs_is_refused_with_the_floor(
         assert named in text
 
 
+@pytest.mark.slow
 def test_several_files_and_a_folder_are_one_calibration(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "decode", 512, 1.2), _row(costs, "A100-SXM-80", "decode", 512, 1.1)]

@@ -114,7 +114,7 @@ def _cut(rng, most=15):
     return layers, sizes, rng.permutation(stages).tolist()
 
 
-@pytest.mark.quick(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_every_engine_reads_back_the_cuts_of_random_plans(seed):
     rng, scripts = np.random.default_rng(seed), []
@@ -423,6 +423,7 @@ def test_a_script_wants_its_hosts(run, three):
     assert "mid $(x)" in found.script  # in a comment
 
 
+@pytest.mark.slow
 def test_hosts_with_as_many_gpus_have_one_start_each(run):
     problem, stages = _free(8, 4, ["a", "a", "b", "b"]), [(3, 1), (1, 0), (2, 2), (2, 3)]
     plan = pl.Placement.of([(n, (g,)) for n, g in stages])

@@ -274,17 +274,3 @@ def test_every_error_is_named():
 
 def test_no_exception_outlives_its_reason():
     assert [(name, error) for name, error in STAYS_INSIDE if error not in _refusals(name)] == []
-
-
-PACKAGE = Path(pl.__file__).parent
-
-
-def test_modules_say_what_they_are_and_none_has_the_name_of_a_function_in_it():
-    """Importing the module would put it in the function's place."""
-    for path in PACKAGE.rglob("*.py"):
-        tree = ast.parse(path.read_text("utf-8"))
-        assert ast.get_docstring(tree), path
-        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
-        assert path.stem not in functions, path
-    modules = {path.stem for path in PACKAGE.iterdir()}
-    assert modules & set(pl.__all__) == {"course", "errors", "hardware", "splits", "writeup"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import pipelab as pl
 from pipelab.files.bundled_folders import in_clone
 
 PACKAGE = Path(__file__).parents[2] / "pipelab"
@@ -35,9 +36,14 @@ def _name(path: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def edges() -> dict[str, set[str]]:
+def trees() -> dict[str, ast.Module]:
+    """Every module, parsed."""
+    return {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
+
+
+@pytest.fixture(scope="module")
+def edges(trees) -> dict[str, set[str]]:
     """What every module imports."""
-    trees = {_name(path): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
     return {module: set(_imports(tree, trees)) for module, tree in trees.items()}
 
 
@@ -85,3 +91,13 @@ def test_importing_pipelab_loads_no_heavy_library():
     code = f"import sys, pipelab, pipelab.course; print([m for m in {NOT_WITH_PIPELAB} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
+
+
+def test_modules_say_what_they_are_and_none_has_the_name_of_a_function_in_it(trees):
+    """Importing the module would put it in the function's place."""
+    for module, tree in trees.items():
+        assert ast.get_docstring(tree), module
+        functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert module.rpartition(".")[2] not in functions, module
+    modules = {path.stem for path in PACKAGE.iterdir()}
+    assert modules & set(pl.__all__) == {"course", "errors", "hardware", "splits", "writeup"}

@@ -105,6 +105,7 @@ def test_the_lowest_versions_are_the_bounds_of_pyproject():
         )
 
 
+@pytest.mark.slow
 def test_the_first_figure_of_a_kernel_does_not_wait_for_a_grammar():
     """From jsonschema 4.25 on, the import of nbformat builds one by lark: two seconds (see pyproject.toml)."""
     code = """

@@ -183,6 +183,7 @@ def test_a_phase_has_only_the_limits_on_its_own_times():
         beginning("Llama-3-8B", tpot_ms=50)
 
 
+@pytest.mark.slow
 def test_the_batch_is_chosen_where_none_is_given():
     """It attains most of all that the slider has, and the title names it; a case keeps its own."""
     mix = beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, phase="decode")
@@ -639,6 +640,7 @@ def all_on_one(kind, placement):
 MIXED = {"A100-SXM-40": 2, "L4": 2, "T4": 2}
 
 
+@pytest.mark.slow
 def test_boundaries_move_by_hand_and_the_way_back_is_there():
     mix = pl.explore_mix("Llama-3-8B", MIXED)
     own, best = mix.own, mix.found.result
