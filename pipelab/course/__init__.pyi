@@ -42,12 +42,13 @@ from .n09 import measured_stages as measured_stages, plot_measured_stages as plo
 from .n09 import plot_roofline as plot_roofline, plot_sensitivity as plot_sensitivity
 from .n10 import plot_batches as plot_batches, plot_stage_groups as plot_stage_groups
 from .n10 import serve as serve
-from .n12 import plot_training_memory as plot_training_memory
-from .n12 import training_conclusions as training_conclusions, training_errors as training_errors
+from .n12 import layer_errors as layer_errors, plot_training_memory as plot_training_memory
+from .n12 import training_errors as training_errors
 from .n13 import author_results as author_results, plot_verdicts as plot_verdicts
 from .n14 import plot_faults as plot_faults
 from .n15 import cores_for as cores_for, plot_measured as plot_measured
 from .n15 import plot_waits as plot_waits, run_stages as run_stages
+from .n18 import training_conclusions as training_conclusions
 from .pictures import plot_lines as plot_lines
 
 # What the notebooks use of the engine and of its figures

@@ -1,209 +1,30 @@
-"""Notebook 12, Training: memory of a step, an order of GPUs in which 1F1B fits, and layers to recompute."""
+"""Notebook 12, Training: what a step keeps and takes, predicted and measured; layers to recompute; MFU."""
 
 import math
 import random
-from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from itertools import combinations, pairwise, permutations, product
-from math import floor
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from pipelab.cluster import GPU
-from pipelab.costs import TrainingCost
-from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
-from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
+from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
+from pipelab.course.pictures import Block, Row, plot_lines, plot_rows
 from pipelab.display import counted
-from pipelab.engine.best_schedules import best_schedule
-from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.schedules import schedule
-from pipelab.engine.timeline import StageCosts, Timeline, simulate
-from pipelab.engine.timeline.formulas import lower_bound
-from pipelab.engine.timeline.placement_timelines import TrainingTimeline, in_training
+from pipelab.engine.timeline import StageCosts, simulate
+from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.errors import InvalidValue
 from pipelab.figures.theme import NEUTRAL_LIGHT, TYPE_COLOURS
 from pipelab.files.bundled_folders import data_dir
+from pipelab.hardware.known_models import load_model
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import UNFUSED, Roofline, gradients, training_flops, update_seconds
 from pipelab.hardware.training_memory import activation_bytes, head_bytes
 from pipelab.hardware.transformer import Transformer
-from pipelab.placement import Placement
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Workload
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
     from plotly.graph_objects import Figure
-
-
-# Placement and order of actions together
-
-
-class Pair(NamedTuple):
-    """A placement and an order of its actions."""
-
-    seconds: float  # of a step
-    placement: Placement
-    timeline: Timeline
-
-
-def best_pair(problem: Problem) -> Pair:
-    """Find the placement and the order whose step takes least time, one GPU and one chunk per stage.
-
-    Placements are taken in the order of `pl.lower_bound`; CP-SAT proves the best order of each,
-    until the next bound is no shorter than the best step found.
-
-    Parameters
-    ----------
-    problem : Problem
-        Of training, with `Roofline` and few GPUs and layers: every placement gets a bound.
-
-    Returns
-    -------
-    Pair
-        No other pair takes less, with nothing recomputed.
-
-    Raises
-    ------
-    InvalidValue
-        No placement fits, or an order could not be proven within its time.
-    """
-    microbatches = problem.workload.microbatches
-    bounded = [(each.bound(microbatches), each) for each in _candidates(problem)]
-    best: Pair | None = None
-    for bound, candidate in sorted(bounded, key=lambda pair: (pair[0], pair[1].parts)):
-        if math.isinf(bound) or (best and best.seconds <= bound):
-            break
-        pair = candidate.proven(problem)
-        if best is None or pair.seconds < best.seconds:
-            best = pair
-    if best is None:
-        raise InvalidValue("best_pair", [("problem", problem.name, "expected more memory")])
-    return best
-
-
-class _Candidate(NamedTuple):
-    """A placement with one GPU per stage, and what its stages take and keep."""
-
-    parts: tuple[tuple[int, int, int], ...]  # of each stage: GPU, first layer, number of layers
-    stages: list[TrainingCost]
-    costs: StageCosts
-    room: list[float]  # GB for activations
-
-    @property
-    def update(self) -> float:
-        return max(stage.step for stage in self.stages)
-
-    def bound(self, microbatches: int) -> float:
-        kept = [stage.activation_gb for stage in self.stages]
-        held = [floor(room / each) for room, each in zip(self.room, kept, strict=True)]
-        if min(held) < 1:
-            return math.inf
-        return lower_bound(self.costs, microbatches, len(held), max_in_flight=held) + self.update
-
-    def proven(self, problem: Problem) -> Pair:
-        best = best_schedule(self.costs, problem.workload.microbatches, memory=self.room)
-        expected = "expected an order that is proven, with messages that queue as well"
-        refused = InvalidValue("best_pair", [("problem", problem.name, expected)])
-        if best.status != "optimal" or best.schedule is None or best.bound is None:
-            raise refused
-        timeline = simulate(best.schedule, self.costs, transfers="queued")
-        if timeline.makespan > best.bound * (1 + 1e-6):
-            raise refused
-        placement = Placement.of([(n, (g,)) for g, _, n in self.parts])
-        return Pair(timeline.makespan + self.update, placement, timeline)
-
-
-def _candidates(problem: Problem) -> Iterator[_Candidate]:
-    """A placement for every order of types and every cut."""
-    gpus, layers, cluster = problem.cluster.gpus, problem.model.layers, problem.cluster
-    tables = [problem.costs.training_table(problem, [g]) for g in range(len(gpus))]
-    sends, kind = in_training(problem), problem.model.spans.kind
-
-    def hop(one: int, other: int) -> float:
-        ways = ((one, other), (other, one))
-        links = [(cluster.bandwidth_between(*w), cluster.latency_between(*w)) for w in ways]
-        return max(float(sends.message_seconds(*link)) for link in links)
-
-    for n in range(1, min(len(gpus), layers) + 1):
-        # of identical GPUs the first come first
-        orders = {
-            tuple(gpus[g].type for g in order): order
-            for order in sorted(permutations(range(len(gpus)), n), reverse=True)
-        }
-        for order, inner in product(orders.values(), combinations(range(1, layers), n - 1)):
-            ends = pairwise((0, *inner, layers))
-            parts = tuple((g, low, high - low) for g, (low, high) in zip(order, ends, strict=True))
-            stages = [
-                TrainingCost(*tables[g][:, kind[low, size - 1]].tolist()) for g, low, size in parts
-            ]
-            costs = StageCosts(
-                [stage.forward for stage in stages],
-                [stage.backward_input for stage in stages],
-                [stage.backward_weight for stage in stages],
-                comm=[hop(one, other) for one, other in pairwise(order)] or 0.0,
-                activation=[stage.activation_gb for stage in stages],
-                weight_activation=[stage.weight_activation_gb for stage in stages],
-                unit="s",
-            )
-            room = [
-                gpus[g].memory_gb - stage.state_gb - stage.working_gb
-                for g, stage in zip(order, stages, strict=True)
-            ]
-            yield _Candidate(parts, stages, costs, room)
-
-
-def training_conclusions(problem: Problem, variants: "Mapping[str, Roofline]") -> "DataFrame":
-    """Compare what is concluded from several cost models: placements, step times, and the gain of the best pair.
-
-    Parameters
-    ----------
-    problem : Problem
-        As for `best_pair`.
-    variants : mapping of str to Roofline
-        Names, and cost models that train.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per cost model: `times`, its name; `under 1F1B` and `under any order`, the placements in
-        words; seconds of the proven placement under 1F1B, under ZB-H1, and of the best pair; its
-        `gain` over ZB-H1, and `mfu` under 1F1B, as shares.
-
-    Raises
-    ------
-    InvalidValue
-        Nothing fits, or an order could not be proven within its time.
-    """
-    import pandas as pd
-
-    rows = []
-    for name, costs in variants.items():
-        where = replace(problem, costs=costs, name=name)
-        pair = best_pair(where)
-        one, rule = (solve_for_step_time(where, schedule=rule).step for rule in ("1F1B", "ZBH1"))
-        if one is None or rule is None:
-            expected = "expected a cost model with which a placement fits"
-            raise InvalidValue("training_conclusions", [("variants", name, expected)])
-        rows.append(
-            {
-                "times": name,
-                "under 1F1B": _words(where, one.placement),
-                "under any order": _words(where, pair.placement),
-                "1F1B, s": one.timeline.iteration_time,
-                "ZB-H1, s": rule.timeline.iteration_time,
-                "any order, s": pair.seconds,
-                "gain": 1 - pair.seconds / rule.timeline.iteration_time,
-                "mfu": one.mfu,
-            }
-        )
-    return pd.DataFrame(rows)
-
-
-def _words(problem: Problem, placement: Placement) -> str:
-    """Such as "12 A100, 5 A40"."""
-    gpus = problem.cluster.gpus
-    return ", ".join(
-        f"{len(s.layers)} {gpus[s.gpus[0]].type.split('-')[0]}" for s in placement.stages
-    )
 
 
 # Published times: profiles of one stage, and whole steps (`data/training_times.csv`)
@@ -251,6 +72,52 @@ def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
                     _mfu(costs, row, seconds) for seconds in (measured, predicted)
                 )
             rows.append(found)
+    return pd.DataFrame(rows)
+
+
+def layer_errors(costs: "Roofline | None" = None) -> "DataFrame":
+    """Return the rows of `data/layer_step_times.csv` beside what the roofline says: single layers on H100 and H200.
+
+    Parameters
+    ----------
+    costs : Roofline, optional
+        By default `Roofline()`, which trains as Megatron does.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per layer and what it does: `model`, `gpu_type`, `microbatch`, `sequence`, `what`
+        ("forward_ms", "backward_input_ms" or "backward_weight_ms"), `measured` and `predicted` in
+        ms, and `error` = predicted / measured - 1. No constant was fitted to them.
+
+    Raises
+    ------
+    InvalidValue, UnknownName
+        The file names a model or a GPU that is not known.
+
+    Examples
+    --------
+    >>> table = layer_errors()
+    >>> len(table), bool(table[table["what"] == "backward_weight_ms"]["error"].abs().max() < 0.07)
+    (24, True)
+    """
+    import pandas as pd
+
+    costs, rows = (costs or Roofline()).for_training(), []
+    for row in pd.read_csv(data_dir() / "layer_step_times.csv").itertuples():
+        model = load_model(row.model)
+        demand = Demand(model, Workload(row.sequence, row.microbatch, "training"))
+        stored = activation_bytes(model, row.microbatch * row.sequence, sequence=row.sequence)
+        gpu = GPU(row.gpu_type, costs.gpus[row.gpu_type].memory_gb)
+        layer = Span.of(model, range(1, 2))
+        seconds = gradients(costs, demand, gpu, layer, row.microbatch, 1, stored)
+        for what, took in zip(TIMES, seconds, strict=False):
+            found = {name: getattr(row, name) for name in ("model", "gpu_type", "microbatch")}
+            found |= {"sequence": row.sequence, "what": what, "measured": getattr(row, what)}
+            predicted = 1000 * float(took)
+            rows.append(
+                found | {"predicted": predicted, "error": predicted / found["measured"] - 1}
+            )
     return pd.DataFrame(rows)
 
 
@@ -389,73 +256,6 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure
 # Exercises
 
 
-def _rooms(chance: random.Random) -> Given:
-    """For how many microbatches of activations each GPU has room, and how many a step has."""
-    p = chance.randint(1, 5)
-    rooms = [chance.randint(1, p + 1) for _ in range(p)]
-    return Given(rooms=rooms, m=chance.randint(1, 6))
-
-
-def held_by_1f1b(given: Given) -> list[int]:
-    """What 1F1B holds on each rank."""
-    ranks = len(given.rooms)
-    return [min(given.m, ranks - rank) for rank in range(ranks)]
-
-
-def _first_that_fits(given: Given) -> list[int] | None:
-    """By trying all orders; None where none fits."""
-    needs = held_by_1f1b(given)
-    for order in permutations(range(len(given.rooms))):
-        if all(given.rooms[g] >= need for g, need in zip(order, needs, strict=True)):
-            return list(order)
-    return None
-
-
-def _off_order(given: Given, order: Any) -> str:
-    return gives(order, _why_not(given, order))
-
-
-def _why_not(given: Given, order: Any) -> str:
-    right, needs = _first_that_fits(given), held_by_1f1b(given)
-    if order is None:
-        return "" if right is None else "it says that no order fits, and one does"
-    if not isinstance(order, list) or sorted(order) != list(range(len(needs))):
-        return f"it is no order of the GPUs 0 to {len(needs) - 1}"
-    for rank, (gpu, need) in enumerate(zip(order, needs, strict=True)):
-        if given.rooms[gpu] < need:
-            holds = f"rank {rank} holds {need} microbatches, and GPU {gpu} has room for"
-            none = "; no order fits here" if right is None else ""
-            return f"{holds} {given.rooms[gpu]}{none}"
-    return ""
-
-
-def _draw_order(failure: Failure) -> "Figure":
-    given, order = failure.given, failure.answer
-    right = _first_that_fits(given)
-    if not isinstance(order, list) or sorted(order) != list(range(len(given.rooms))):
-        order = right or list(range(len(given.rooms)))
-    rows = []
-    for rank, (gpu, need) in enumerate(zip(order, held_by_1f1b(given), strict=True)):
-        blocks = [Block(1, colour_of(gpu), str(i)) for i in range(need)]
-        room = given.rooms[gpu]
-        rows.append(Row(f"rank {rank}: GPU {gpu}", blocks, mark=room, wrong=room < need))
-    wrong = sum(row.wrong for row in rows)
-    text = f"1F1B does not fit on {wrong} of {len(rows)} ranks in this order"
-    if not wrong:
-        text = "In this order 1F1B fits on every rank"
-    elif right is None:
-        text = "1F1B fits in no order of these GPUs; this is one of them"
-    return plot_rows(rows, text, "microbatches held", "the line is what the GPU has room for")
-
-
-def _look_at_order(given: Given) -> str:
-    if _first_that_fits(given) is None:
-        return "here no order fits: return None"
-    if given.m < len(given.rooms):
-        return "a rank never holds more microbatches than there are"
-    return "which rank holds most, and which GPU should it be?"
-
-
 def _stage(chance: random.Random) -> Given:
     """A stage's layers, what one of them keeps of a microbatch (whole, or its input alone), and more."""
     layers, whole, held = chance.randint(1, 8), chance.randint(2, 9), chance.randint(1, 5)
@@ -499,22 +299,44 @@ def _look_at_stage(given: Given) -> str:
     return "while one layer is recomputed, all its activations are there once more"
 
 
+def _layers_of_a_step(chance: random.Random) -> Given:
+    """A GPU's layers, TFLOP of a layer's forward, microbatches, seconds of the step, and its peak."""
+    layers, microbatches = chance.randint(1, 8), chance.randint(1, 12)
+    tflop, peak = chance.randint(1, 5), chance.choice((125, 312, 989))
+    again = chance.choice((0, 0, layers, chance.randint(0, layers)))
+    work = (3 * layers + again) * tflop * microbatches
+    seconds = round(work / peak * chance.uniform(1.5, 4), 3)
+    return Given(
+        layers=layers, tflop=tflop, m=microbatches, seconds=seconds, peak=peak, again=again
+    )
+
+
+def _utilization(given: Given, counts_again: bool = False) -> float:
+    """Model FLOPs over what the GPU could compute; hardware FLOPs with what is recomputed."""
+    forwards = 3 * given.layers + counts_again * given.again
+    return forwards * given.tflop * given.m / (given.seconds * given.peak)
+
+
+def _look_at_utilization(given: Given) -> str:
+    if not given.again:
+        return "input and weight gradient each take about as many FLOPs as the forward"
+    return "here layers are computed again; does the model need that, or only this way to train it?"
+
+
 EXERCISES: dict[str, Exercise] = {
     "12.1": Function(
-        signature="order_of(rooms, m)",
-        inputs=drawn(121, 150, _rooms, lambda given: (len(given.rooms), given.m)),
-        target=_first_that_fits,
-        off=_off_order,
-        hint=_look_at_order,
-        picture=_draw_order,
-        half=lambda given, _: _first_that_fits(given) is None or given.m < len(given.rooms),
-    ),
-    "12.2": Function(
         signature="recomputed_layers(layers, whole, kept, held, room)",
         inputs=drawn(122, 200, _stage, lambda given: given.layers),
         target=_fewest,
         hint=_look_at_stage,
         picture=_draw_stage,
         half=lambda given, answer: answer == _fewest(given, back=0),
+    ),
+    "12.2": Function(
+        signature="mfu_of(layers, tflop, m, seconds, peak, again)",
+        inputs=drawn(123, 200, _layers_of_a_step, lambda given: given.layers),
+        target=_utilization,
+        hint=_look_at_utilization,
+        half=lambda given, share: math.isclose(share, _utilization(given, counts_again=True)),
     ),
 }

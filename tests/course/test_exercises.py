@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.course import n04, n06, n07, n08, n12
+from pipelab.course import n04, n06, n07, n08, n18
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.exercises import Construction, Failure, Function, Given, Number
 from pipelab.course.outline import notebooks_of_the_course
@@ -548,9 +548,12 @@ def test_the_smallest_input_on_which_a_function_is_wrong_is_drawn(name, monkeypa
         ("16.3", lambda spans, rates, layers: -1),
         ("17.1", lambda pipelines, load: 0),
         ("17.2", lambda reads, each, promise, room: 99),
-        ("12.1", lambda rooms, m: list(range(len(rooms)))),
-        ("12.1", lambda rooms, m: [0, 0]),
-        ("12.2", lambda layers, whole, kept, held, room: 0),
+        ("12.1", lambda layers, whole, kept, held, room: 0),
+        ("18.1", lambda rooms, m: list(range(len(rooms)))),
+        ("18.1", lambda rooms, m: [0, 0]),
+        ("18.2", lambda bounds, steps: 0),
+        ("20.1", lambda parameters, kept, room, stage: 0),
+        ("20.2", lambda nodes, each, gb, inside, between: 0),
     ],
 )
 def test_the_second_half_draws_them_too(name, wrong):
@@ -814,6 +817,41 @@ def _recomputed_layers(layers, whole, kept, held, room, once=True, never=math.in
     return n if n <= layers else never
 
 
+def _mfu(layers, tflop, m, seconds, peak, again, backward=2, twice=False):
+    """Model FLOPs over the peak; with other arguments, as a reader may get it wrong."""
+    forwards = layers * m * (1 + backward) + twice * again * m
+    return forwards * tflop / seconds / peak
+
+
+def _simulations(bounds, steps, ordered=True, equal=False, own=False):
+    """How many are below the best step of those before them; with other arguments, as one may get it wrong."""
+    pairs = list(zip(bounds, steps, strict=True))
+    if ordered:
+        pairs.sort()
+    for n, (bound, _) in enumerate(pairs):
+        before = [step for _, step in (pairs[n - 1 : n] if own else pairs[:n])]
+        if before and (bound > min(before) if equal else bound >= min(before)):
+            return n
+    return len(pairs)
+
+
+def _copies_needed(parameters, kept, room, stage, never=math.inf, all_shared=False):
+    """Counted up; with other arguments, as a reader may get it wrong."""
+    shared = (0, 12, 16, 18)[3 if all_shared else stage]
+    for n in range(1, 5_000):
+        if kept * n + parameters * ((18 - shared) * n + shared) <= room * n:
+            return n
+    return never
+
+
+def _two_levels(nodes, each, gb, inside, between, part=True, half=False):
+    """GB that a GPU sends inside and between; with other arguments, as a reader may get it wrong."""
+    steps = 1 if half else 2
+    sent_inside = steps * (gb - gb / each)
+    across = gb / each if part else gb
+    return sent_inside / inside + 2 * (across - across / nodes) / between
+
+
 def _order_of(rooms, m, largest_first=True, few=True):
     """The GPU with most room first; with other arguments, as a reader may get it wrong."""
     order = sorted(range(len(rooms)), key=lambda g: rooms[g] * (-1 if largest_first else 1))
@@ -830,24 +868,24 @@ def _order_of(rooms, m, largest_first=True, few=True):
     ids=str,
 )
 def test_an_order_of_gpus_is_right_or_told_why_not(wrong, why):
-    tried = EXERCISES["12.1"].inputs()
+    tried = EXERCISES["18.1"].inputs()
     first = next(x for x in tried if (_order_of(*x) is None) != (_order_of(*x, **wrong) is None))
-    said = str(pl.course.check("12.1", lambda *given: _order_of(*given, **wrong)))
-    assert said.startswith(f"exercise 12.1: not yet. On {first} {why}")
+    said = str(pl.course.check("18.1", lambda *given: _order_of(*given, **wrong)))
+    assert said.startswith(f"exercise 18.1: not yet. On {first} {why}")
     for mine, what in [
         (lambda rooms, m: [0], "it is no order of the GPUs 0 to 1"),
         (lambda rooms, m: list(range(len(rooms))), "and GPU 0 has room for 1; no order fits here"),
     ]:
-        assert what in str(pl.course.check("12.1", mine))
+        assert what in str(pl.course.check("18.1", mine))
 
 
 def test_what_1f1b_holds_is_what_the_simulator_says():
-    """The needs of exercise 12.1, and the peak of 12.2 with nothing recomputed."""
-    for given in EXERCISES["12.1"].inputs()[::10]:
+    """The needs of exercise 18.1, and the peak of 12.1 with nothing recomputed."""
+    for given in EXERCISES["18.1"].inputs()[::10]:
         timeline = pl.simulate(
             pl.schedule("1F1B", len(given.rooms), given.m), pl.StageCosts(1, 1, 1)
         )
-        assert list(timeline.peak_in_flight) == n12.held_by_1f1b(given)
+        assert list(timeline.peak_in_flight) == n18.held_by_1f1b(given)
 
 
 def _rings(scip, variables, data, **wrong):
@@ -907,8 +945,17 @@ def _rings(scip, variables, data, **wrong):
         ("17.1", _fewest_dollars, {"whole": False}),
         ("17.2", _best_rate, {"most": 1}),
         ("17.2", _best_rate, {"patient": True}),
-        ("12.2", _recomputed_layers, {"once": False}),
-        ("12.2", _recomputed_layers, {"never": 0}),
+        ("12.1", _recomputed_layers, {"once": False}),
+        ("12.1", _recomputed_layers, {"never": 0}),
+        ("12.2", _mfu, {"twice": True}),
+        ("12.2", _mfu, {"backward": 1}),
+        ("18.2", _simulations, {"ordered": False}),
+        ("18.2", _simulations, {"equal": True}),
+        ("18.2", _simulations, {"own": True}),
+        ("20.1", _copies_needed, {"never": 0}),
+        ("20.1", _copies_needed, {"all_shared": True}),
+        ("20.2", _two_levels, {"part": False}),
+        ("20.2", _two_levels, {"half": True}),
     ],
 )
 def test_what_is_wrong_is_told_with_the_smallest_input(name, function, wrong):
@@ -1173,8 +1220,16 @@ HALF = [
         lambda *x: _fewest_dollars(*x, whole=False),
     ),
     ("17.2", lambda *x: _best_rate(*x, most=1), lambda *x: _best_rate(*x, patient=True)),
-    ("12.1", lambda *x: _order_of(*x, few=False), lambda *x: _order_of(*x, largest_first=False)),
-    ("12.2", lambda *x: _recomputed_layers(*x, once=False), lambda layers, *_: layers),
+    ("12.1", lambda *x: _recomputed_layers(*x, once=False), lambda layers, *_: layers),
+    ("12.2", lambda *x: _mfu(*x, twice=True), lambda *x: _mfu(*x, backward=1)),
+    ("18.1", lambda *x: _order_of(*x, few=False), lambda *x: _order_of(*x, largest_first=False)),
+    ("18.2", lambda *x: _simulations(*x, equal=True), lambda *x: _simulations(*x, ordered=False)),
+    (
+        "20.1",
+        lambda *x: _copies_needed(*x, never=0),
+        lambda *x: _copies_needed(*x, all_shared=True),
+    ),
+    ("20.2", lambda *x: _two_levels(*x, part=False), lambda *x: _two_levels(*x, half=True)),
     ("13.2", lambda *x: _understated(*x, own=False), lambda *x: 1),
     ("14.1", lambda order: _fits(order, stalls=False), lambda order: True),
     ("14.2", _even, lambda *x: _by_flops(*x, repaired=False)),
@@ -1244,8 +1299,12 @@ RIGHT = {
     "16.3": _best_move,
     "17.1": _fewest_dollars,
     "17.2": _best_rate,
-    "12.1": _order_of,
-    "12.2": _recomputed_layers,
+    "12.1": _recomputed_layers,
+    "12.2": _mfu,
+    "18.1": _order_of,
+    "18.2": _simulations,
+    "20.1": _copies_needed,
+    "20.2": _two_levels,
     "13.2": _understated,
     "14.1": _fits,
     "14.2": _by_flops,
@@ -1309,7 +1368,9 @@ SIZES = {  # the smallest input comes first
     "07.1": lambda x: len(x.forward) + x.m,
     "07.2": lambda x: len(x.room) + x.m,
     "08.1": lambda x: len(x.row),
-    "12.1": lambda x: len(x.rooms),
+    "12.1": lambda x: x.layers,
+    "18.1": lambda x: len(x.rooms),
+    "18.2": lambda x: len(x.bounds),
     "14.1": lambda x: sum(map(len, x)),
     "14.2": lambda x: len(x.costs),
 }
