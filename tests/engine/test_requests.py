@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 from functools import cache
-from itertools import combinations, islice
+from itertools import combinations, count, islice
 
 import node_oracle
 import numpy as np
@@ -126,7 +126,8 @@ class Truth:
     def every(self, most=64):
         """(phase, GPUs, requests/s, TPOT, TTFT) of all pipelines with all batches and numbers in flight that help.
 
-        Where memory holds `most` and all stages have the same times, more than a full pipeline has are of no use.
+        Where memory holds `most` and all stages have the same times, more than a full pipeline has are of no use; nor
+        beyond `most`.
         """
         found = []
         for phase in self.phases:
@@ -134,14 +135,16 @@ class Truth:
                 for stages in self.placements(self.problem.model.layers):
                     used = frozenset(g for _, own in stages for g in own)
                     rates = [0.0]
-                    for number in range(1, most):
+                    for number in count(1):
                         row = self.serves(phase, batch, number, stages)
                         if row is None:
                             break
                         found.append((phase, used, *row))
                         rates.append(row[0])
                         full = rates[-1] <= rates[-2] * (1 + 1e-12)
-                        if full and self.same(phase, batch, number, most, stages):
+                        if full and (
+                            number >= most or self.same(phase, batch, number, most, stages)
+                        ):
                             break
         return found
 

@@ -216,7 +216,7 @@ class Listing:
             reached = own.reached[i]
             reached[slower] = self._reached(link[slower])
             price = own.price[i] + self.price[c]
-            worth = price + useful[reached] <= self.slack
+            worth = (price + useful[reached] <= self.slack) & (link > 0)
             i, c, price, reached, link = (v[worth] for v in (i, c, price, reached, link))
             k = np.minimum(reached[:, None], index[c])
             self.steps += k.size

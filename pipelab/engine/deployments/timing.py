@@ -108,20 +108,23 @@ def timed(
         KEPT * _LEFT * ms / 1000 for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
     )
     after, back = np.zeros_like(table.seconds), np.zeros_like(table.hop)
-    late, fast, passes = table.seconds, table.rate, 0
+    late, last_rate, passes = table.seconds, table.rate, 0
     if load.phase == "prefill":
         after, latest, longest = _cache_seconds(problem, table), ttft, ttft
         slowest = math.inf
     else:
         own = table_of(replace(problem, workload=replace(load, timed_at="last")))
-        late, fast = own.seconds, np.minimum(table.rate, own.rate)
+        late, last_rate = own.seconds, own.rate
         back = _back_seconds(problem, table)
         latest = longest = slowest = tpot
         if load.phase == "mixed":
             passes = math.ceil(load.written / load.batch_size)
             longest, slowest = min(longest, ttft / (passes + 1)), min(slowest, ttft / passes)
-    least = numbers.first * load.tokens / slowest if slowest > 0 else math.inf
-    reached = (fast >= least) & (fast > 0)
+    passed = numbers.first * load.tokens  # in the time of a token
+    least = passed / slowest if slowest > 0 else math.inf
+    reached = (table.rate >= least) & (table.rate > 0) & (last_rate > 0)
+    if load.phase != "prefill":
+        reached &= last_rate >= passed / tpot
     masked = replace(
         table,
         rate=np.where(reached, table.rate, 0.0),
