@@ -357,13 +357,6 @@ def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
         "<b>stage 2: 1 layer on 1 × V100 ◀</b>", "link 2→3", "<b>stage 3: 1 layer on 1 × V100 ◀</b>",
     ]  # fmt: skip
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == [
-        "idle",
-        "stage computes",
-        "link sends",
-        "path of microbatch 1",
-        "bottleneck",
-    ]
     frames = bars["bottleneck"]
     assert sorted({round(y) for y in frames.y if y == y}) == [2, 4]
     # from its first pass to its last
@@ -392,26 +385,15 @@ def test_the_gantt_can_leave_out_links(decode):
     placed = pl.timeline_of(decode, PARTS)
     figure = pl.plot(placed, follow=1, links=False)
     bars = {trace.name: trace for trace in figure.data}
-    assert list(bars) == ["idle", "stage computes", "path of microbatch 1", "bottleneck"]
-    assert [label.split(":")[0] for label in figure.layout.yaxis.ticktext] == [
-        "stage 1",
-        "<b>stage 2",
-        "<b>stage 3",
-    ]
-    assert list(bars["idle"].y) == [0, 1, 2]
-    assert sorted({round(y) for y in bars["bottleneck"].y if y == y}) == [1, 2]
+    assert "link sends" not in bars
     # The same bars as with links, one row after the other.
     with_links = pl.plot(placed).data[1]
     assert list(bars["stage computes"].base) == list(with_links.base)
     assert [2 * row for row in bars["stage computes"].y] == list(with_links.y)
-    busiest = (
-        max(lane.seconds for lane in placed.lanes if lane.link)
-        * placed.steady_rate
-        / decode.workload.tokens
-    )
-    assert (
-        f"links, busy at most {busiest:.1%} of the time, are left out" in figure.layout.title.text
-    )
+    slowest = max(lane.seconds for lane in placed.lanes if lane.link)
+    busiest = slowest * placed.steady_rate / decode.workload.tokens
+    told = f"links, busy at most {busiest:.1%} of the time, are left out"
+    assert told in figure.layout.title.text
 
 
 def test_a_lane_has_numbers_where_any_of_them_fits_or_none(decode):

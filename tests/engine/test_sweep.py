@@ -787,26 +787,19 @@ def test_the_picture_joins_what_none_beats():
         if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)
     }
     assert set(zip(front.x, front.y, strict=True)) == unbeaten
-    top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
-    title = pl.plot(sweep).layout.title.text
-    assert title.startswith(
-        f"{top['throughput_tokens_per_s']:,.4g} tokens/s at most, with A100 = 2"
-    )
-    assert (
+    told = (
         f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4"
-        in title
     )
-    beaten = [{**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}]
-    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, *beaten), requested=13)
+    assert told in pl.plot(sweep).layout.title.text
+    top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
+    beaten = {**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}
+    with_beaten = dataclasses.replace(sweep, rows=(*sweep.rows, beaten), requested=13)
     assert pl.plot(with_beaten).data[1].x == front.x
     assert "; 1 not reached" in pl.plot(with_beaten).layout.title.text
     cheap = pl.plot(sweep, "A100", "usd_per_million_tokens")
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip
     assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
-    assert cheap.layout.title.text.startswith(
-        f"{min(least.values()):,.4g} $ per million tokens at least"
-    )
     none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
     assert "None of 1 points has a placement" in pl.plot(none).layout.title.text
 

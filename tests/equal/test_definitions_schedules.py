@@ -1,8 +1,6 @@
 """The engine's schedules and times equal the front's definitions, on every small size and on random inputs."""
 
 import random
-import subprocess
-import sys
 from itertools import product
 
 import pytest
@@ -21,23 +19,6 @@ FAMILY = {
     "ZBH1": schedules.zb_h1,
     "ZBH2": schedules.zb_h2,
 }
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    ("module", "above"),
-    [
-        ("pipelab.simulator", ("engine", "io", "figures", "widgets", "hardware")),
-        ("pipelab.engine.schedules", ("io", "figures", "widgets", "engine.timeline")),
-        ("pipelab.engine.timeline", ("io.torch_csv", "io.chrome_traces", "figures", "widgets")),
-    ],
-)
-def test_nothing_is_imported_upward(module, above):
-    code = f"import sys, {module}; print(*(m for m in sys.modules if m.startswith('pipelab.')))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    loaded = done.stdout.split()
-    assert module in loaded
-    assert [name for name in loaded if name.startswith(tuple(f"pipelab.{a}" for a in above))] == []
 
 
 # the rules
@@ -149,11 +130,11 @@ def assert_equal_times(schedule: pl.Schedule, costs: list, overlap: float) -> No
     assert list(zip(timeline.node_start, timeline.node_end, strict=True)) == [want[a] for a in got]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(20))
 def test_times_of_random_schedules_are_the_engines(seed):
     chance, pairs, crossed = random.Random(seed), 0, 0
-    for _ in range(500):
+    for _ in range(100):
         schedule = random_schedule(chance)
         assert defects(schedule) == ()
         assert_equal_times(
@@ -161,8 +142,8 @@ def test_times_of_random_schedules_are_the_engines(seed):
         )
         pairs += any(action.parts for row in schedule.actions for action in row)
         crossed += len(set(schedule.stage_rank)) > 1
-    assert pairs > 50
-    assert crossed > 300
+    assert pairs > 8
+    assert crossed > 40
 
 
 @pytest.mark.quick(5)
@@ -181,7 +162,7 @@ def test_times_of_named_schedules_are_the_engines(name):
 def test_what_cannot_run_is_refused_by_both():
     """Two actions of a rank exchanged: some orders still run, and take the same time; others block."""
     chance, ran, blocked = random.Random(3), 0, 0
-    for _ in range(600):
+    for _ in range(200):
         whole = random_schedule(chance)
         rows = [list(row) for row in whole.actions]
         row = chance.choice(rows)
@@ -199,8 +180,8 @@ def test_what_cannot_run_is_refused_by_both():
         else:
             ran += 1
             assert_equal_times(schedule, costs, 0.75)
-    assert ran > 50
-    assert blocked > 100
+    assert ran > 15
+    assert blocked > 30
 
 
 def test_a_deadlock_says_what_every_rank_waits_for():

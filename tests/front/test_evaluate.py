@@ -92,6 +92,15 @@ def test_layers_left_out_or_covered_twice_inside_are_refused(tiny):
         pl.evaluate(tiny, backwards)
 
 
+def test_layers_are_counted_from_1_wherever_a_placement_is_written():
+    placement = pl.Placement.of([(2, (0,)), (2, (1,))])
+    assert placement.to_dict()["stages"] == [
+        {"first_layer": 1, "last_layer": 2, "gpus": [0]},
+        {"first_layer": 3, "last_layer": 4, "gpus": [1]},
+    ]
+    assert "layers 3–4 on [1]" in str(placement)
+
+
 def test_memory_exceeded_is_refused_with_its_numbers(two_stages):
     with pytest.raises(
         pl.errors.InvalidPlacement, match=r"needs 101.6 GB on GPU 0 \(A100\), which has 80 GB"

@@ -116,18 +116,6 @@ def test_what_is_proven_for_one_gpu_per_stage_is_proven_and_says_for_what(monkey
     assert outcome_of_row(vars(_answer(as_run))) == NOT_PROVEN
 
 
-def test_what_ends_without_a_placement_says_whether_it_was_stopped_does_not_fit_or_is_refused():
-    tiny = pl.load_case("tiny")
-    assert outcome_of(pl.solve(heavy("tiny", 90.0), "aggregated")) == DOES_NOT_FIT
-    assert outcome_of(pl.solve(heavy("tiny", 90.0), "even")) == DOES_NOT_FIT
-    many = dataclasses.replace(tiny, cluster=tiny.cluster.with_counts({"A100": 5}))
-    assert outcome_of(pl.solve(many, "even")) == REFUSED  # five stages of four layers
-    stop = threading.Event()
-    stop.set()
-    assert outcome_of(pl.solve(pl.load_case("medium"), "aggregated", stop=stop)) == STOPPED
-    assert outcome_of(pl.solve(tiny, "type_count")) == NOT_PROVEN
-
-
 def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_nothing_fits():
     """An "unknown" that nothing stopped proves nothing: not for more GPUs per stage, not of a heuristic."""
     tiny, over = pl.load_case("tiny"), threading.Event()
@@ -145,6 +133,8 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
         "more GPUs than layers": pl.solve(crowd, "even"),
         "a rule": pl.solve(tiny, "even"),
         "an optimum": pl.solve(tiny, "aggregated"),
+        "a proof that nothing fits": pl.solve(heavy("tiny", 90.0), "aggregated"),
+        "a stopped search": pl.solve(pl.load_case("medium"), "aggregated", stop=over),
     }
     assert {what: outcome_of(result) for what, result in results.items()} == {
         "one GPU per stage does not do": NOT_PROVEN,
@@ -156,6 +146,8 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
         "more GPUs than layers": REFUSED,
         "a rule": NOT_PROVEN,
         "an optimum": PROVEN,
+        "a proof that nothing fits": DOES_NOT_FIT,
+        "a stopped search": STOPPED,
     }
     assert {what: outcome_of_row(vars(_answer(result))) for what, result in results.items()} == {
         what: outcome_of(result) for what, result in results.items()
