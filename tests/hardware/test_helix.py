@@ -72,7 +72,6 @@ def test_a_deployment_is_at_least_as_good_as_one_pipeline():
     assert several.throughput >= one.throughput
     assert several.throughput == pytest.approx(pl.evaluate(problem, several).throughput)
     assert several.throughput <= several.bound
-    assert several.status == "feasible"
 
 
 @pytest.mark.slow

@@ -265,23 +265,8 @@ def test_every_name_belongs_to_one_type():
 def test_a_spoilt_listing_is_read_or_refused(tmp_path):
     text = (HOSTS / "rtx3090-pairs/a.topo.txt").read_text()
     (tmp_path / "a.gpus.csv").write_text((HOSTS / "rtx3090-pairs/a.gpus.csv").read_text())
-    words = st.sampled_from(
-        [
-            "X",
-            "NV4",
-            "SYS",
-            "GPU0",
-            "GPU9999",
-            "MIG",
-            "",
-            "\n",
-            "\x1b[4m",
-            "\x00",
-            "NV0",
-            "9" * 5000,
-            "é",
-        ]
-    )
+    odd = ["", "\n", "\x1b[4m", "\x00", "9" * 5000, "é"]
+    words = st.sampled_from(["X", "NV4", "SYS", "GPU0", "GPU9999", "MIG", "NV0", *odd])
 
     @given(st.data())
     def look(data):
