@@ -632,7 +632,7 @@ RESULTS = {
         "'right' in str(course.check('18.1', order_of)) and 'right' in str(course.check('18.2', simulations))",
         "counts == {1: 24, 2: 6, 3: 2, 4: 1} and needed == [1, 2, 4]",
     ],
-    "20_thirty_two_gpus.ipynb": [
+    "19_thirty_two_gpus.ipynb": [
         # the same law as the kit's, and what is said of the divisions of 32 GPUs
         "isclose(sum(by_kit.stages[3][:3]), 8 * layer(1) + head, rel_tol=1e-3)",
         "isclose(by_kit.stages[1].state_gb, 18e-9 * 8 * llama.layer_parameters())",
@@ -661,8 +661,8 @@ RESULTS = {
         " == [(16, 4), (2, 2), (1, 4)] and first(node=2e10)['tensor'] == 1",
         "alone['step, s'] - alone['gradients, s'] < best['step, s'] < alone['step, s']",
     ],
-    "solutions/20_thirty_two_gpus.ipynb": [
-        "'right' in str(course.check('20.1', copies_needed)) and 'right' in str(course.check('20.2', two_levels))",
+    "solutions/19_thirty_two_gpus.ipynb": [
+        "'right' in str(course.check('19.1', copies_needed)) and 'right' in str(course.check('19.2', two_levels))",
         "needed[0] == float('inf') and needed[1:] == sorted(needed[1:], reverse=True) and levels < one_ring / 3",
     ],
     "14_reading_other_schedulers.ipynb": [
@@ -963,7 +963,7 @@ FIGURES = {
         ],
         None,
     ),
-    "20_thirty_two_gpus.ipynb": (
+    "19_thirty_two_gpus.ipynb": (
         [
             "Each node a stage, eight copies in each: 10.1 s a step, ",
             "32 copies keep 145 GB each, and 51, 20 or 5 GB with ZeRO 1, 2 or 3",

@@ -1,6 +1,6 @@
 """What an exercise is: a question with a number or a function as its answer, and what is said of one.
 
-The notebooks' own exercises are in `n00` … `n20`, and `checks` has them all by name.
+The notebooks' own exercises are in `n00` … `n19`, and `checks` has them all by name.
 """
 
 import math

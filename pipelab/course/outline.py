@@ -38,7 +38,7 @@ class Way:
 WAYS = {
     "learner": Way(
         "to see how the problem evolved, idea by idea",
-        (*(f"{number:02}" for number in range(19)), "20"),
+        tuple(f"{number:02}" for number in range(20)),
     ),
     "researcher": Way(
         "the write-up's numbers, and its mistakes",
@@ -47,7 +47,7 @@ WAYS = {
     ),
     "engineer": Way(
         "a placement for GPUs of your own",
-        ("00", "09", "10", "11", "12", "17", "18", "20"),
+        ("00", "09", "10", "11", "12", "17", "18", "19"),
         ("06",),
     ),
 }
@@ -65,7 +65,7 @@ def notebooks_of_the_course() -> tuple[Notebook, ...]:
     Examples
     --------
     >>> [book.number for book in notebooks_of_the_course()][-1]
-    '20'
+    '19'
     """
     books = []
     for path in sorted(notebooks_dir().glob("[0-9][0-9]_*.ipynb")):

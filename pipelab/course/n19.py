@@ -118,7 +118,7 @@ def _look_at_levels(given: Given) -> str:
 
 
 EXERCISES: dict[str, Exercise] = {
-    "20.1": Function(
+    "19.1": Function(
         signature="copies_needed(parameters, kept, room, stage)",
         inputs=drawn(201, 200, _shared, lambda given: given.parameters),
         target=_copies,
@@ -126,7 +126,7 @@ EXERCISES: dict[str, Exercise] = {
         picture=_draw_copies,
         half=lambda given, _: math.isinf(_copies(given)),
     ),
-    "20.2": Function(
+    "19.2": Function(
         signature="two_levels(nodes, each, gb, inside, between)",
         inputs=drawn(202, 200, _two_levels, lambda given: given.nodes * given.each),
         target=_added,
