@@ -536,7 +536,9 @@ RESULTS = {
         "table[2]['Helix'] < in_one[2].throughput < no_flow_beats(hetero)",
         "0.74 < in_one[1].throughput / geo.reported < 0.76",
         "(round(slow.min()), round(slow.max())) == (610, 916) and in_one[1].throughput < 916",
-        # three links for each of two crossings, and the layers before or behind them are held three times
+        # no site holds the model; three links or more at each of two crossings
+        "[sum(max(geo.rates[m]) for m, s in zip(geo.machines, geo.sites, strict=True) if s == site)"
+        " for site in ('r1', 'r2', 'r3')] == [48, 46, 58]",
         "best_geo.status == 'optimal' and isclose(best_geo.throughput, 1754.38189, rel_tol=1e-6)",
         "len({(row['from'], row['to']) for row in between}) == 2 and len(between) >= 6",
         "[*alone.values()] == [84, 80, 80]",
@@ -544,11 +546,24 @@ RESULTS = {
         "best_hetero.throughput > 5970 and best_hetero.bound < 6060 and best_hetero.gap < 0.015",
         # an L4 with two layers beside others
         "round(hetero.rates['L4'][2]) == 4239",
-        "1.02 < flow.throughput / pipeline.throughput < 1.05 and 0.2 < flow.gap < 0.5",
+        # the smallest cut, and the stage that is in none as small
+        "max_flow(four, rates, links, 4) == cuts[0]['tokens/s'] == 60",
+        "any('stage 3' in cut['cut'] for cut in cuts[:1]) and not any('stage 0' in cut['cut'] for cut in cuts"
+        " if cut['tokens/s'] == 60)",
+        # a stage may be entered later: then the least layer says all
+        "max_flow([(1, 2), (2, 3)], [1, 1], [[0, 9], [9, 0]], 3) == 1",
+        # the certificate: 80 for all nodes, and what shares a layer pays more than 1
+        "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
+        "on_one_node == 1 and min(on_two, on_three) > 1.09",
+        "in_one[2].throughput < by_blocks < best_hetero.throughput and by_blocks > 5_890",
+        "1.02 < flow.throughput / pipeline.throughput < 1.05 and 0.08 < flow.gap < 0.2",
+        "across.throughput > 1.3 * apart.throughput and apart.count == few.count == 3",
+        "far[1]['ms per pass'] > 3 * far[2]['ms per pass'] and few.throughput > 0.9 * across.throughput",
         "0.9 < kept[1]['ms per pass'] / kept[0]['ms per pass'] < 0.95",
     ],
     "solutions/16_flows.ipynb": [
         "'right' in str(course.check('16.1', least_layer)) and 'right' in str(course.check('16.2', memory_for))",
+        "'right' in str(course.check('16.3', best_move)) and (moved, stuck) == (6, 2)",
         "least == 3 and nobody == 0 and needed == [2, 2, 1]",
     ],
     "17_what_to_rent.ipynb": [
