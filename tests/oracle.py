@@ -413,3 +413,9 @@ def wild_problem(seed, orders=30.0):
         pl.Cluster(pool, links * per_token), model, load, costs,
         max_gpus_per_stage=int(rng.integers(1, 3)), same_type_stages=False, name=f"wild {seed}",
     )  # fmt: skip
+
+
+def heavier(problem, layer_weight_gb):
+    """A problem with layers of so many GB."""
+    model = dataclasses.replace(problem.model, layer_weight_gb=layer_weight_gb)
+    return dataclasses.replace(problem, model=model)

@@ -581,7 +581,7 @@ def test_a_stop_and_a_gap():
 
 def test_no_room_has_a_reason():
     tiny = pl.load_case("tiny")
-    nothing = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
+    nothing = oracle.heavier(tiny, 90)
     assert "layer 1 alone needs" in solved(nothing).reason
     few = dataclasses.replace(
         tiny, model=dataclasses.replace(tiny.model, layers=40, layer_weight_gb=20)

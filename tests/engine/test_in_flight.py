@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import threading
 from functools import cache
 from itertools import pairwise
 
@@ -449,17 +448,6 @@ def test_ended_early_the_bound_holds(limit, objective):
             assert answer.stopped_by == "time limit"
             assert "; proven" not in answer.sentence
             assert ", proven" not in answer.sentence
-
-
-def test_a_stop_ends_it():
-    stop = threading.Event()
-    stop.set()
-    problem, _, whole = answered(54)
-    answer = pl.solve(problem, stop=stop)
-    assert answer.status in ("feasible", "unknown")
-    assert answer.stopped_by == "stop"
-    assert answer.bound is None or answer.bound >= whole.throughput * (1 - CLOSE)
-    assert answer.placement is None or answer.throughput <= whole.throughput * (1 + CLOSE)
 
 
 def test_an_interrupt_of_one_question_ends_the_search(monkeypatch):

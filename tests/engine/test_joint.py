@@ -99,9 +99,7 @@ def test_root_bounds(k, how, bound):
 
 
 def test_heavy_layers_leave_the_tight_bound_the_better_one(two_stages):
-    heavy = dataclasses.replace(
-        two_stages, model=dataclasses.replace(two_stages.model, layer_weight_gb=20)
-    )
+    heavy = oracle.heavier(two_stages, 20)
     assert pl.solve(heavy, "joint").throughput == pytest.approx(213.52)
     assert joint_lp_bound(heavy, big_m="as_written") == pytest.approx(318.67, abs=0.005)
     assert joint_lp_bound(heavy, form="tight") == pytest.approx(241.94, abs=0.005)
@@ -273,7 +271,7 @@ def test_both_forms_and_brute_force_agree(seed):
 
 
 def test_no_layer_fits_says_which_and_how_much(tiny):
-    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=90))
+    heavy = oracle.heavier(tiny, 90)
     result = pl.solve(heavy, "joint")
     assert (result.status, result.placement, result.throughput) == ("infeasible", None, None)
     assert "layer 1 alone needs 91.64 GB on one GPU (90 GB of weights and 1.635 GB" in result.reason
@@ -375,7 +373,7 @@ def test_a_bound_of_scip_that_is_refuted_is_dropped(tiny, monkeypatch):
         return dataclasses.replace(real(program, **options), bound=150.0)
 
     monkeypatch.setattr(scip, "run", too_low)
-    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    heavy = oracle.heavier(tiny, 20)
     result = pl.solve(heavy, "joint")
     assert result.throughput > 150
     assert result.status == "feasible"
@@ -453,7 +451,7 @@ def test_near_ties_are_not_called_optimal(form, apart):
 
 
 def test_the_write_ups_m_on_an_infeasible_problem_says_infeasible(tiny):
-    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=70))
+    heavy = oracle.heavier(tiny, 70)
     slow = dataclasses.replace(heavy, cluster=tiny.cluster.scaled_bandwidth(1 / 8))
     assert pl.solve(slow, "joint", big_m="as_written").status == "infeasible"
 

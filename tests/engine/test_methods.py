@@ -79,7 +79,7 @@ def test_a_stopped_search_keeps_its_best():
     result = pl.solve(pl.load_case("tiny", max_gpus_per_stage=2), "exhaustive", stop=stop)
     assert (result.status, result.stopped_by) == ("unknown", "stop")
     small = pl.load_case("small")
-    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    heavy = oracle.heavier(small, 20)
     result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
     assert (result.status, result.stopped_by) == ("feasible", "time limit")
     assert result.throughput < result.bound
@@ -98,7 +98,7 @@ def test_an_interrupted_search_keeps_its_best():
             return False
 
     small, pressed = pl.load_case("small"), Pressed()
-    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=20))
+    heavy = oracle.heavier(small, 20)
     result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=60, stop=pressed)
     assert (result.status, result.stopped_by, pressed.looked) == ("feasible", "interrupt", 60)
     assert pl.evaluate(heavy, result.placement).throughput == result.throughput < result.bound
@@ -136,7 +136,7 @@ def test_an_exhaustive_search_says_how_many_placements_it_tried(tiny):
 
 def test_placements_that_do_not_fit_are_not_counted_as_tried(tiny):
     """With 20 GB a layer a V100 holds one, so some placements do not fit; the others are listed by the oracle."""
-    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=20))
+    heavy = oracle.heavier(tiny, 20)
     fitting = sum(1 for _ in oracle.placements(heavy))
     result = pl.solve(heavy, "exhaustive", stop_at_bound=False)
     assert 0 < fitting < 340
@@ -209,9 +209,7 @@ def test_the_segments_of_the_authors_run_say_what_they_lead_to(most):
     )
 
     def as_run(problem, gb):
-        heavy = dataclasses.replace(
-            problem, model=dataclasses.replace(problem.model, layer_weight_gb=gb)
-        )
+        heavy = oracle.heavier(problem, gb)
         return pl.solve(heavy, "single_gpu", segments="as_run")
 
     best, none = as_run(small, 10.0), as_run(medium, 9.0)
@@ -505,10 +503,7 @@ def test_a_comparison_is_one_table_and_one_figure(tiny):
 
 
 def test_a_comparison_of_an_infeasible_problem_says_so():
-    heavy = dataclasses.replace(
-        pl.load_case("tiny"),
-        model=dataclasses.replace(pl.load_case("tiny").model, layer_weight_gb=90),
-    )
+    heavy = oracle.heavier(pl.load_case("tiny"), 90)
     both = pl.compare(heavy, ["even", "exhaustive", "joint"])
     assert "infeasible, proven by exhaustive and joint" in pl.plot(both).layout.title.text
 

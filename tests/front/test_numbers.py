@@ -94,7 +94,7 @@ def test_the_walk_finds_what_it_is_for():
 
 def _problems() -> dict[str, pl.Problem]:
     tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    heavy = dataclasses.replace(tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=25))
+    heavy = oracle.heavier(tiny, 25)
     pool = pl.Cluster.from_counts(
         {"L4": 2, "T4": 2}, {"L4": 24, "T4": 16}, 2.0, {"L4": 0.8, "T4": 0.35}
     )
@@ -106,9 +106,7 @@ def _problems() -> dict[str, pl.Problem]:
         "two stages": heavy,
         "balanced": dataclasses.replace(tiny, batch_split="balanced", max_gpus_per_stage=4),
         "roofline": real,
-        "nothing fits": dataclasses.replace(
-            tiny, model=dataclasses.replace(tiny.model, layer_weight_gb=500)
-        ),
+        "nothing fits": oracle.heavier(tiny, 500),
         "unlike layers": oracle.random_problem(3, unlike=True),
     }
 

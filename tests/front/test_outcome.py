@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+import oracle
 import pipelab as pl
 from pipelab.course.n01 import plot_splits
 from pipelab.display import (
@@ -33,7 +34,7 @@ from pipelab.widgets.mix_values import beginning
 
 def heavy(name, gb, **changes):
     case = pl.load_case(name, **changes)
-    return dataclasses.replace(case, model=dataclasses.replace(case.model, layer_weight_gb=gb))
+    return oracle.heavier(case, gb)
 
 
 @pytest.fixture(scope="module")

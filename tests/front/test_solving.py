@@ -10,6 +10,7 @@ import time
 import numpy as np
 import pytest
 
+import oracle
 import pipelab as pl
 from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline, Ended
@@ -40,11 +41,7 @@ def test_where_the_aggregated_search_is_refused_the_joint_ilp_answers_and_says_w
     assert result.throughput == pytest.approx(usual.throughput, rel=1e-12)
     assert result.reason.startswith("method 'aggregated' refuses: tiny has up to 5 mixtures")
     assert ". Method 'aggregated' refuses: tiny has" in result.sentence
-    none = pl.solve(
-        dataclasses.replace(
-            balanced, model=dataclasses.replace(balanced.model, layer_weight_gb=90.0)
-        )
-    )
+    none = pl.solve(oracle.heavier(balanced, 90.0))
     assert none.status == "infeasible"
     assert none.reason.startswith("layer 1 alone needs")
 
