@@ -25,7 +25,7 @@ def plot_per_dollar(facts: "DataFrame") -> "Figure":
     Returns
     -------
     plotly.graph_objects.Figure
-        Two bars for each type; the title names the type with most of each.
+        Two bars for each type.
     """
     parts = {"memory, GB": "memory_gb", "bandwidth, 10 GB/s": "memory_bandwidth_gb_per_s"}
     data, types = [], list(facts.index)

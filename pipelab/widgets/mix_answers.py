@@ -117,7 +117,7 @@ def _within_limits(mix: Mix, begun: Problem, options: Mapping[str, Any], **ends:
         problem=problem,
         method="aggregated",
         status=best.status,
-        placement=one and one.placement,
+        placement=one.placement if one else None,
         throughput=best.throughput,
         bound=None if best.bound is None else best.bound * request_tokens(problem),
         seconds=best.seconds,
@@ -126,7 +126,7 @@ def _within_limits(mix: Mix, begun: Problem, options: Mapping[str, Any], **ends:
         batches=mix.batches or (),
         runs_on=best.runs_on,
     )
-    found = Answer(mix, problem, result, (), one and one.service)
+    found = Answer(mix, problem, result, (), one.service if one else None)
     rules = []
     for name in RULES:
         own = solve(replace(problem, workload=_free(found)), name)
@@ -212,7 +212,7 @@ def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterat
         Seconds for every type of GPU, faster or slower.
     """
     if found.mix.limits:
-        limits = dict.fromkeys(found.mix.limits, math.inf)
+        limits: dict[str, Any] = dict.fromkeys(found.mix.limits, math.inf)
         batches = found.mix.batches or (found.problem.workload.batch_size,)
         ends: dict[str, Any] = {"stop": stop, "time_limit": budget_s, "runs_on": found.mix.runs_on}
         free = deploy(problem_of(found.mix), single=True, batches=batches, **limits, **ends)
@@ -221,8 +221,8 @@ def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterat
             known = (
                 "" if {free.status, found.result.status} == {"optimal"} else ", as far as is known"
             )
-            cost = max(0.0, 1 - value / free.throughput)
-            yield f"The limits cost {cost:.1%}: without them it is {rate(free.throughput)}{known}."
+            share = max(0.0, 1 - value / free.throughput)
+            yield f"The limits cost {share:.1%}: without them it is {rate(free.throughput)}{known}."
         return
     if found.mix.runs_on is not None:
         cost = found.result.cost_of_rules(stop=stop, time_limit=budget_s)

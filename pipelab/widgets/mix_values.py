@@ -119,7 +119,7 @@ class Mix:
         return BATCHES if self.batch is None else None
 
     @property
-    def limits(self) -> dict[str, float]:
+    def limits(self) -> dict[str, Any]:
         """Those that are set, as `deploy` takes them; empty where tokens count."""
         own = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
         return {name: ms for name, ms in own.items() if ms is not None}

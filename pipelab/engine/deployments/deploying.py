@@ -196,7 +196,7 @@ def deploy(
         problems = [for_phase(problem, phase, b) for phase in phases for b in sizes]
         first = problem
         counted = {p.workload.phase: float(request_tokens(p)) for p in problems}
-        options = {"batches": batches, "pools": pools, "single": single, "gap": gap}
+        options: dict[str, Any] = {"batches": batches, "pools": pools, "single": single, "gap": gap}
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
     apart = limits is None and not load and not single
