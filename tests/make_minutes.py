@@ -4,8 +4,8 @@ The minutes are those of a newcomer who reads all that is not optional, looks at
 Two readers wrote down what seventeen notebooks took them. The rule below is within a fifth of their mean for all but
 two, 11 and 12, where they read what is optional, too, and took half as long again.
 
-A notebook of more than an hour has two sittings, and its head names the heading at which to stop. A heading that is
-named there stays. Otherwise it is the one that makes the longer sitting as short as possible.
+A notebook of more than an hour has two sittings, each at most as long as a lecture, and its head names the heading at
+which to stop. A heading that is named there stays. Otherwise it is the one that divides the minutes most evenly.
 """
 
 import re
@@ -22,7 +22,7 @@ FORMULA = 4  # minutes for a formula on a line of its own, or one in the text th
 LONG = 25  # characters
 NUMBER, WRITTEN, BUILT = 5, 10, 25  # minutes for a number, a function, something to construct
 SEEN, TRIED = 0.5, 1  # minutes for a figure or a prediction, and for a widget
-HOUR, ROUND = 60, 5  # minutes
+HOUR, LECTURE, ROUND = 60, 75, 5  # minutes
 
 HEAD = re.compile(r"^\*\d+ minutes(, in two sittings: \d+ up to “(.+?)”, then \d+)?", re.M)
 WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)

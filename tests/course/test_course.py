@@ -170,14 +170,14 @@ def test_every_prediction_has_a_cell_of_its_own_to_type_into(path):
 
 
 @pytest.mark.parametrize("path", COURSE, ids=_name)
-def test_a_notebook_takes_the_minutes_that_it_says_and_no_sitting_takes_more_than_an_hour(path):
+def test_a_notebook_takes_the_minutes_that_it_says_and_no_sitting_more_than_a_lecture(path):
     """Otherwise: python tests/make_minutes.py."""
     said = make_minutes.HEAD.search(_text(path))
     assert said[0] == make_minutes.head(path)
     total = int(re.search(r"\d+", said[0])[0])
     sittings = [int(n) for n in re.findall(r"(\d+) up to|then (\d+)", said[0]) for n in n if n]
     assert sum(sittings) == (total if sittings else 0)
-    assert max(sittings, default=total) <= make_minutes.HOUR
+    assert max(sittings, default=total) <= make_minutes.LECTURE
 
 
 # the glossary
