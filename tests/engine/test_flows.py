@@ -278,6 +278,16 @@ def test_an_answer_says_what_goes_where(small):
     assert "41,667 tokens/s on 2 ways, proven best" in figure.layout.title.text
 
 
+@pytest.mark.parametrize("seed", [36, 44, 64, 88])
+def test_one_stage_is_moved_where_blocks_find_too_little(seed, monkeypatch):
+    """Small clusters of slow links, which blocks do not see."""
+    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
+    problem, best = random_problem(seed), brute_force(random_problem(seed))
+    assert pl.flow(problem, "rate").throughput == pytest.approx(best, rel=1e-5)
+    monkeypatch.setattr(flowing, "_MOVES", 0)
+    assert pl.flow(problem, "rate").throughput < 0.99 * best
+
+
 def two_sites(mbytes):
     """Two GPUs at each of two sites, each with memory for one of three layers."""
     near = np.kron(np.eye(2), np.full((2, 2), 1.0))

@@ -6,9 +6,12 @@ another, and `routing` finds the ways through them. Whatever is found or proven 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Annotated, Literal
+
+import numpy as np
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
@@ -36,6 +39,7 @@ _CLOSE = 1e-4  # throughputs that are tried one after another are further apart
 _TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory at first
 _PLANNED = 3e-3  # with memory throughputs are further apart: plans are not as exact
 _PLANS = 6  # of memory, for one throughput
+_MOVES = 60  # of one stage, whose flows are computed
 _LONGER = 1.02  # no longer: planned for
 
 
@@ -118,7 +122,7 @@ class _Flowing:
     bound: float = math.inf
     size: dict[str, int] = field(default_factory=dict)
     progress: list[tuple[float, float, float]] = field(default_factory=list)
-    _numbers: dict[tuple, list[tuple[Held, float]]] = field(default_factory=dict)
+    _numbers: dict[tuple, list[tuple[int, float]]] = field(default_factory=dict)
     _most: int | None = 1  # in flight that fit somewhere; None: any number
 
     def run(self) -> Flow:
@@ -148,6 +152,7 @@ class _Flowing:
             if not self._done and not self._small():
                 self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
+                self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
                     self._prove(cases, SOLVER / 4)
         except Ended as end:
@@ -266,30 +271,61 @@ class _Flowing:
 
     def _route(self, stages: Sequence[Stage], seconds: float) -> tuple[float, float]:
         """Ways through stages that were proposed; their tokens/s, and mean seconds."""
-        if self.full:
-            held = [Held(stage, self.problem.workload.in_memory) for stage in stages]
-        else:
-            held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
+        held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
         ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
         return self._keep(held, ways), self._mean_seconds(held, ways)
 
     def _memory_of(self, stage: Stage, seconds: float) -> Held | None:
         """The stage with the number in flight that lets most pass where a way takes so long; None if none fits."""
-        if self._most is None:
-            return Held(stage, MOST_IN_FLIGHT)
         gpus = tuple(self.problem.cluster.gpus[g] for g in stage.gpus)
         key = gpus, stage.layers
         if key not in self._numbers:
+            asked = self.problem
+            if self.full:
+                asked = asked.with_in_flight(asked.workload.in_memory)
             self._numbers[key] = [
-                (Held(stage, number), stage_times(self.problem, Held(stage, number))[0])
-                for number in numbers(self.problem, stage, self._most)
+                (number, stage_times(self.problem, Held(stage, number))[0])
+                for number in numbers(asked, stage, self._most or 1)
             ]
-        tokens = self.problem.workload.tokens
-        passed = {
-            own.in_flight: min(rate, own.in_flight * tokens / seconds)
-            for own, rate in self._numbers[key]
-        }
+        if self._most is None:  # memory does not count, but for weights
+            return Held(stage, MOST_IN_FLIGHT) if self._numbers[key] else None
+        each = self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
+        passed = {number: min(rate, number * each) for number, rate in self._numbers[key]}
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
+
+    def _move(self) -> None:
+        """Let one stage hold another span of layers, again and again, as long as the flow grows."""
+        left, grows = _MOVES, True
+        while grows and not self._done:
+            grows, seconds = False, self._mean_seconds(self.held, self.ways)
+            for held in islice(self._moved(seconds), left):
+                left, before = left - 1, self.value
+                ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
+                grows = self._keep(held, ways) > before * (1 + _CLOSE)
+                if grows:
+                    break
+
+    def _moved(self, seconds: float) -> Iterator[list[Held]]:
+        """The stages with one of them moved, or on a GPU that was idle, where every layer then lets more pass."""
+        layers, enough = self.problem.model.layers, self.value * (1 + _CLOSE)
+        rate = {own: stage_times(self.problem, own)[0] for own in self.held}
+        used = {g for own in self.held for g in own.stage.gpus}
+        idle = [(g,) for g in range(len(self.problem.cluster)) if g not in used]
+        for gpus in [own.stage.gpus for own in self.held] + idle:
+            rest = [own for own in self.held if own.stage.gpus != gpus]
+            passed = np.zeros(layers)
+            for own in rest:
+                passed[own.stage.layers.start : own.stage.layers.stop] += rate[own]
+            short = np.flatnonzero(passed <= enough)  # has to be held
+            first, last = (short[0], short[-1]) if len(short) else (layers - 1, 0)
+            missing = max(0.0, enough - passed.min())
+            for start in range(first + 1):
+                self.deadline.check()
+                for stop in range(max(last, start) + 1, layers + 1):
+                    moved = self._memory_of(Stage(range(start, stop), gpus), seconds)
+                    if moved is None or stage_times(self.problem, moved)[0] < missing:
+                        break  # with more layers it lets less pass
+                    yield sorted([*rest, moved], key=_place)
 
     def _least_number(self, routing: Routing, v: int) -> int:
         """The fewest in flight that a stage needs memory for."""
