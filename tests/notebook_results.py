@@ -114,7 +114,7 @@ RESULTS = {
         "all(speedup(k) == course.published_speedup(k) for k in range(1, 9))",
         "all(abs(average_link_ms(mix) - course.average_link_ms(pool(mix))) < 1e-9 for mix in mixes)",
         "all(predicted[mix] == kit or abs(predicted[mix] - kit) < 1e-6"
-        " for mix in mixes for kit in [course.predict_by_counts(pool(mix))])",
+        " for mix in mixes for kit in [course.n04.predict_by_counts(pool(mix))])",
         # what its choice yields, and the stage of the first exercise
         "round(yielded) == 5461 < possible[3, 4, 4] < predicted[3, 4, 4] and sorted(named.gpus) == [*range(11)]",
         "round(2_048_000 / (12 * MS[L4] / 4)) == 8428",

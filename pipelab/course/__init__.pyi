@@ -28,7 +28,6 @@ from .n03 import (
 )
 from .n04 import outcome_of_prediction as outcome_of_prediction
 from .n04 import plot_fixes as plot_fixes, plot_predictions as plot_predictions
-from .n04 import predict_by_counts as predict_by_counts
 from .n05 import (
     ask_joint as ask_joint,
     plot_choice as plot_choice,
