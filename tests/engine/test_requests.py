@@ -317,6 +317,12 @@ def test_equal_to_every_deployment(seed):
     compare(seed)
 
 
+@pytest.mark.parametrize("seed", [179, 319, 619])
+def test_limits_on_the_first_token_leave_what_keeps_them(seed):
+    """A load whose bound is below 0; a hop back that TTFT does not count; a last token that it does not wait for."""
+    compare(seed)
+
+
 @pytest.mark.quick(6)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_definition_finds_the_same(seed):

@@ -67,6 +67,7 @@ _NEARLY = 1e-6  # open: one list of all numbers in flight together settles it
 _ROUNDING_SECONDS = 5.0
 _EXACT_SECONDS = 5.0  # of pricing by the stage-flow program
 _SILENT_SECONDS = 1.0
+_LISTED_AT = 2  # rounds: a pool of which nothing is known
 _HALVED_FROM = 3  # rounds: before, prices say little
 _FIRST_SHARE = 0.003  # of the bound: as if no more were open
 _WIDER = 3.0
@@ -415,6 +416,8 @@ class Generation:
             if master is not None and (self.rounds % 5 == 0 or self.best is None):
                 self.round_off()
             self._report()
+            if self.rounds == _LISTED_AT and self._lacks_a_pool():
+                self.settled = True
             if self.finished:
                 break
             if self._agrees(master) or not (new or smoothed):
@@ -466,6 +469,24 @@ class Generation:
         if not self.finished:
             self.prices = prices._replace(bound=max(unlisted, self.value or 0.0))
             self.settled = not unlisted
+
+    def _lacks_a_pool(self) -> bool:
+        """List all pipelines of a pool of which paths have found none; whether there is none."""
+        known = {column.offer.pool for column in self.pipelines}
+        for pool in self.demand.pools:
+            if (
+                self.prices is None
+                or pool in known
+                or not are_few_mixes(self.demand.counts.tolist())
+            ):
+                continue
+            own = [offer for offer in self.offers if offer.pool == pool]
+            _, complete = self._listed(
+                own, self.prices, self.slack, False, self.deadline, _FEW_MIXES
+            )
+            if complete and not any(column.offer.pool == pool for column in self.pipelines):
+                return True
+        return False
 
     def generate_exactly(self) -> None:
         """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
@@ -809,7 +830,19 @@ class Generation:
         most : int
             Labels kept at each boundary.
         """
-        complete, waiting = True, self._worth(self.offers, prices, slack, deadline)
+        return self._listed(self.offers, prices, slack, wide, deadline, most)
+
+    def _listed(
+        self,
+        offers: Sequence[Offer],
+        prices: Prices,
+        slack: float,
+        wide: bool,
+        deadline: Deadline,
+        most: int,
+    ) -> tuple[list[Column], bool]:
+        """The same of some of the offers."""
+        complete, waiting = True, self._worth(offers, prices, slack, deadline)
         while waiting:
             if self.steps > _MOST_STEPS:
                 complete = False
