@@ -957,7 +957,7 @@ FIGURES = {
     ),
     "17_what_to_rent.ipynb": (
         [
-            "A dollar per hour rents most memory as A100-SXM-40, and most bandwidth as A100-SXM-40",
+            "A dollar per hour rents most memory and most bandwidth as A100-SXM-40",
             "What a million tokens cost on one GPU of each type",
             "The cheapest million tokens under each promise",
             "Llama-3-8B: 5,455 tokens/s in 2 stages with 2 in flight",

@@ -39,6 +39,8 @@ def plot_per_dollar(facts: "DataFrame") -> "Figure":
         )
     most, fastest = (values.idxmax() for values in each.values())
     title = f"A dollar per hour rents most memory as {most}, and most bandwidth as {fastest}"
+    if most == fastest:
+        title = f"A dollar per hour rents most memory and most bandwidth as {most}"
     labels = [f"{t}<br>{facts['usd_per_hour'][t]:.2f} $ per hour" for t in types]
     across = {"tickvals": types, "ticktext": labels}
     down = {"title": "per dollar and hour", "rangemode": "tozero"}
