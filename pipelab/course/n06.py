@@ -260,10 +260,11 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best:
         figure,
         _verdict(totals, layers, best),
         barmode="stack",
-        height=160 + 38 * len(prices),
+        height=180 + 38 * len(prices),
         x={"title": "layers: number of GPUs × price of each", "range": [0, 1.14 * most]},
         y={"title": "tokens/s", "type": "category"},
-        legend={"y": 1.06, "traceorder": "normal"},
+        legend={"y": 1 + 26 / (38 * len(prices)), "traceorder": "normal"},  # above the line's label
+        margin={"t": 110},
     )
 
 
