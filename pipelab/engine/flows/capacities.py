@@ -13,6 +13,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
 
@@ -171,11 +172,24 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
 
 
 def by_area(of: Capacities) -> float:
-    """Tokens/s that no flow exceeds: each GPU in the stage in which it does most, layers times tokens/s."""
+    """Tokens/s that no flow exceeds: at t, a GPU takes part in no more than t on each layer that it holds.
+
+    So with every GPU in the stage in which it does most, all of them hold all layers.
+    """
+    total = of.most.shape[1]
+    low, high = 0.0, _held(of, 1.0, math.inf) / total  # where no stage lets t pass alone
+    while high - low > SOLVER * high:
+        t = (low + high) / 2
+        low, high = (t, high) if _held(of, t, 1.0) >= total else (low, t)
+    return high
+
+
+def _held(of: Capacities, t: float, most: float) -> float:
+    """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
-    work = (of.most * layers).max(axis=1) / of.usage.sum(axis=1)
+    work = (np.minimum(of.most / t, most) * layers).max(axis=1) / of.usage.sum(axis=1)
     best = np.where(of.usage > 0, work[:, None], 0.0).max(axis=0)
     sizes = np.arange(1, of.inside.shape[1] + 1)
-    own = (of.inside * layers).max(axis=2, initial=0.0) / sizes
+    own = (np.minimum(of.inside / t, most) * layers).max(axis=2, initial=0.0) / sizes
     np.maximum.at(best, of.type_of, own.max(axis=1, initial=0.0))
-    return float(best @ of.count / len(layers))
+    return float(best @ of.count)
