@@ -39,13 +39,14 @@ Made by `docs/make_instructors.py`. A point stands for ten minutes of work: a nu
 to find has three, a lab has twelve, an answer in words has one. *Half* is half of them.
 
 A **prediction** has one point if it was written down with a reason before its answer was shown. Right and wrong ones
-earn the same: whoever is afraid of being wrong copies. Without a reason it is half a point.
+earn the same: whoever is afraid of being wrong copies. Without a reason it is half a point. Points of what is optional come
+on top of those that a notebook has.
 """
 _LECTURES = """# A term of {count} sessions
 
 Made by `docs/make_instructors.py` from `docs/sessions.toml` and the notebooks. A session has 75 minutes: 60 with the
-notebook, whose sections share them by their words and lines of code, ten at the board, and five in which something is
-changed before everybody's eyes. *Ask* comes before *show*: let everybody write down a prediction and a reason first.
+notebook (less where it says so), whose sections share them by their words and lines of code, ten at the board, and five in
+which something is changed before everybody's eyes. Two sessions a week fill thirteen weeks. *Ask* comes before *show*: let everybody write down a prediction and a reason first.
 
 For a guest week take sessions {guest}.
 """
@@ -105,6 +106,7 @@ def _lectures() -> Iterator[str]:
     yield _LECTURES.format(count=len(sessions), guest=f"{', '.join(guest[:-1])} and {guest[-1]}")
     for i, session in enumerate(sessions):
         yield f"\n## {i + 1}. {session['title']}\n\n| from | show | ask |\n| --- | --- | --- |\n"
+        minutes_shown = session.get("minutes", SHOWN)
         before, shown = 0.0, [(name[:2], name[3:]) for name in session["show"]]
         for number, heading in shown:
             if heading not in sections[number]:
@@ -113,7 +115,9 @@ def _lectures() -> Iterator[str]:
         for number, heading in shown:
             cell, asked, minutes = sections[number][heading]
             link = f"[{number} {heading}](../notebooks/{books[number].file}#cell-id={cell})"
-            yield _row(f"0:{round(SHOWN * before / total):02}", link, " ".join(asked)) + "\n"
+            yield (
+                _row(f"0:{round(minutes_shown * before / total):02}", link, " ".join(asked)) + "\n"
+            )
             before += minutes
         change = _change(books[session["live"][:2]], session["live"][3:])
         home = ", ".join(map(_named, session["home"]))
@@ -162,7 +166,7 @@ def _points_of(book: Notebook) -> str:
     optional = {name for name in graded if name[-1] in spare}
     words = re.findall(r"^\*\*In words\.\*\* (.*)$", "\n".join(texts), flags=re.M)
     rows = [*_rubric(book.number, graded, optional, list(_questions(texts)), words)]
-    points = 2 + sum(EXERCISES[name].worth for name in graded)
+    points = 2 + sum(EXERCISES[name].worth for name in graded if name not in optional)
     return (
         f"\n## {book.number} {book.title}\n\n*{book.minutes} minutes{after}; "
         f"{counted(points, 'point')}.* Goals: {'; '.join(listed)}.\n\n"
@@ -204,9 +208,7 @@ def _rubric(
     if len(words) != 1:
         sys.exit(f"{number}: expected one question in words in the notebook, got {len(words)}")
     full = f"a guess with a reason; the right one: {guess['reason']}"
-    yield _row(
-        f"*Prediction*: {asked[0]}", "1", full, "a guess alone", "written after the answer was seen"
-    )
+    yield _row(f"*Prediction*: {asked[0]}", "1", full, "a guess alone", "none")
     yield _row(f"*In words*: {words[0]}", "1", said["full"], said["half"], said["none"])
 
 
