@@ -308,7 +308,7 @@ def test_every_control_of_an_explorer_is_reached_and_moved_by_keyboard(page):
           return e.closest('.jupyter-widgets, .widget-slider')?.querySelector('label')?.textContent; }"""
         page.handle("A100").focus()
         seen = [page.page.evaluate(focused)]
-        for _ in range(44):
+        for _ in range(56):
             page.page.keyboard.press("Tab")
             seen.append(page.page.evaluate(focused))
         expected = [
@@ -412,7 +412,7 @@ def test_the_simple_preset_shows_three_controls_and_then_all(page):
         wait_for(page, "tiny, 5 GPUs: ")
         page.page.get_by_label("more controls").check()
         wait_for(page, "Model and workload")
-        assert page.page.evaluate(counted) == 16
+        assert page.page.evaluate(counted) == 19
         tops = page.page.eval_on_selector_all(
             ".widget-gridbox > .widget-vbox", "es => es.map(e => e.getBoundingClientRect().top)"
         )

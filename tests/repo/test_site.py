@@ -302,7 +302,7 @@ def test_solutions_come_last_in_the_search_and_long_pages_have_their_contents(si
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         tab = browser.new_page(viewport={"width": 1200, "height": 900})
-        tab.goto(f"{(site / 'search.html').as_uri()}?q=makespan")
+        tab.goto(f"{(site / 'search.html').as_uri()}?q=backward")
         tab.wait_for_selector("#search-results li")
         tab.wait_for_timeout(500)
         found = tab.eval_on_selector_all(
