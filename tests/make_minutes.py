@@ -1,14 +1,18 @@
 """Write into the head of every notebook how long it takes: `python tests/make_minutes.py`.
 
-The minutes are those of a newcomer who reads all that is not optional, looks at every figure and does the exercises.
-Two readers wrote down what seventeen notebooks took them. The rule below is within a fifth of their mean for all but
-two, 11 and 12, where they read what is optional, too, and took half as long again.
+The minutes are those of a newcomer who reads all that is not optional, looks at every figure and table and does the
+exercises. Two readers of all twenty notebooks estimated what each takes them. The rule below is within a fifth of their
+mean for every notebook. (Before it counted tables, and only half a minute for a figure, it was too low where a notebook
+shows much in few words: by a third in 08.)
 
-A notebook of more than an hour has two sittings, each at most as long as a lecture, and its head names the heading at
-which to stop. A heading that is named there stays. Otherwise it is the one that divides the minutes most evenly.
+A notebook of more than an hour has two sittings, one of more than two hours three. Each is at most as long as a
+lecture, and its head names the headings at which to stop. Headings that are named there stay while their number is
+right. Otherwise they are those that divide the minutes most evenly.
 """
 
 import re
+from itertools import combinations, pairwise
+from math import ceil
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +25,12 @@ WORDS, LINES = 100, 4  # a minute
 FORMULA = 4  # minutes for a formula on a line of its own, or one in the text that is LONG
 LONG = 25  # characters
 NUMBER, WRITTEN, BUILT = 5, 10, 25  # minutes for a number, a function, something to construct
-SEEN, TRIED = 0.5, 1  # minutes for a figure or a prediction, and for a widget
+SEEN, ASKED = 1.5, 1  # minutes for a figure, a table or a widget, and for a prediction
 HOUR, LECTURE, ROUND = 60, 75, 5  # minutes
 
-HEAD = re.compile(r"^\*\d+ minutes(, in two sittings: \d+ up to “(.+?)”, then \d+)?", re.M)
+HEAD = re.compile(r"^\*\d+ minutes(, in (two|three) sittings: .+?, then \d+)?", re.M)
 WIDGET = re.compile(r"pl\.explore_\w+\(|^@interact", re.M)
-_FIGURE = re.compile(r"pl\.(plot|gantt)\(|course\.plot_|pl\.certificate\(")
+_FIGURE = re.compile(r"pl\.(plot|gantt)\(|course\.(plot|show)_|pl\.certificate\(")
 _EXERCISE = re.compile(r"^\*\*\d\.\*\* (\*Optional\.\*)?", re.M)
 _OPTIONAL = re.compile(r"## (Optional|Sources)|## .*\n\n\*Optional")
 
@@ -72,10 +76,10 @@ def _of_code(cell: nbformat.NotebookNode) -> float:
         exercise = EXERCISES[asked[1]]
         kinds = ((Function, WRITTEN), (Construction, BUILT))
         return next((takes for kind, takes in kinds if isinstance(exercise, kind)), NUMBER)
-    seen = TRIED if WIDGET.search(text) else SEEN * bool(_FIGURE.search(text))
+    seen = SEEN * bool(WIDGET.search(text) or _FIGURE.search(text))
     if folded:
         read = len(text.split()) / WORDS if "Markdown(f" in text else 0
-        return read + seen + SEEN * ("course.guess(" in text)
+        return read + seen + ASKED * ("course.guess(" in text)
     return len(re.findall(r"^(?!from |import |guess_).*\S", text, flags=re.M)) / LINES + seen
 
 
@@ -85,15 +89,29 @@ def head(path: Path) -> str:
     total = _rounded(sum(part.minutes for part in parts))
     if total <= HOUR:
         return f"*{total} minutes"
-    ends = {}  # minutes before each heading
-    for i, part in enumerate(parts[1:], 1):
-        ends[part.heading] = sum(before.minutes for before in parts[:i])
+    before, ends = 0.0, {}  # minutes before each heading
+    for part in parts:
+        ends[part.heading] = before
+        before += part.minutes
+    sittings = ceil(total / HOUR)
     said = HEAD.search(nbformat.read(path, as_version=4).cells[0].source)
-    pause = said[2] if said else None
-    if pause not in ends:
-        pause = min(ends, key=lambda heading: abs(2 * ends[heading] - total))
-    first = _rounded(ends[pause])
-    return f"*{total} minutes, in two sittings: {first} up to “{pause}”, then {total - first}"
+    pauses = tuple(re.findall(r"up to “(.+?)”", said[0])) if said else ()
+    if len(pauses) != sittings - 1 or not set(pauses) <= set(ends):
+        pauses = min(
+            combinations(list(ends)[1:], sittings - 1),
+            key=lambda stops: _uneven(stops, ends, before),
+        )
+    until = [0, *(_rounded(ends[pause]) for pause in pauses)]
+    takes = [
+        f"{b - a} up to “{pause}”" for (a, b), pause in zip(pairwise(until), pauses, strict=True)
+    ]
+    number = {2: "two", 3: "three"}[sittings]
+    return f"*{total} minutes, in {number} sittings: {', '.join(takes)}, then {total - until[-1]}"
+
+
+def _uneven(stops: tuple[str, ...], ends: dict[str, float], total: float) -> float:
+    times = [0.0, *(ends[stop] for stop in stops), total]
+    return sum((later - earlier) ** 2 for earlier, later in pairwise(times))
 
 
 def _rounded(minutes: float) -> int:

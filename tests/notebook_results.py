@@ -93,6 +93,9 @@ RESULTS = {
         "any(0.01 < x < 0.99 for x in relaxed.x.values()) and any((h, g) in relaxed.x for g, h in relaxed.x)",
         "[round(least) for least in ladder.values()] == [444, 514, 567, 729]",
         "logged.status == 'optimal' and abs(logged.ms - logged.at_least) < 1e-6 and 100 < logged.nodes < 2000",
+        # the optimum by counting lies between what SCIP found and SCIP's bound
+        "counted.status == 'optimal' and round(counted.throughput) == 7087",
+        "TOKENS / late.ms <= counted.throughput * (1 + 1e-6) <= TOKENS / late.at_least * (1 + 2e-6)",
         # too large an M: a solver's tolerance switches its rows off, and the ring is back
         "course.ask_scip(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
         "abs(theirs.throughput - 2048000 / 729) < 1e-6",
@@ -150,6 +153,8 @@ RESULTS = {
         "np.allclose([a.rate for a in allocations], [a.rate for a in list_allocations(problem)])",
         "pairs == [c[:2] for c in pl.candidates.list_connections(problem, list_allocations(problem))]",
         "abs(alone.throughput - 3200) < 1e-9 and (len(allocations), len(connections)) == (117, 1250)",
+        # the variables of the write-up's program, and of ours
+        "sizes['blocks of 16']['variables'] == 2 * (117 + 1250) + 1 == 2735 and 117 + 1250 + 1 == 1368",
         "abs(best.claim - 12800 / 3) < 1e-4 and abs(without_links.claim - best.claim) < 1e-4 and len(six) == 6",
         # six families suffice: twelve, the kit's own solver and the evaluator agree
         "(kit := pl.solve(problem, 'joint', form='tight')).status == 'optimal'",
@@ -270,6 +275,7 @@ RESULTS = {
         "(engine.pcie_allreduce_us, engine.allreduce_us, engine.allreduce_hop_us) == (40, 10, 1)",
         # nothing was fitted to the H200: both GPUs are off alike, and stages are as long as their layers
         "len(stages) == 88 and 0.07 < off['H200-SXM', 'decode'] < 0.09 and off['H200-SXM', 'prefill'] < 0.05",
+        "all(median_off['H200-SXM', phase] < off['H200-SXM', phase] for phase in ('decode', 'prefill'))",
         "(long := stages.query(\"phase == 'decode' and batch == 1 and tokens == 4096\")['error']).max() < -0.1",
         "stages.query('batch == 128')['error'].min() > 0.1 and 0 < spread.max() < 0.02",
         # "What you should see": with these contexts, as the controls draw them
@@ -367,6 +373,8 @@ RESULTS = {
     "11_deployments.ipynb": [
         "one.status == best.status == 'optimal' and 1.3 < best.throughput / one.throughput < 1.32",
         "(round(one.throughput), round(best.throughput)) == (3636, 4759)",
+        # "all GPUs together cost 18% more than the optimum"
+        "round(sum(n * best.details['dual_prices'][kind] for kind, n in have.items()) / best.throughput, 2) == 1.18",
         # the single pipeline that is drawn: the A100's eight layers fill its memory and half of its time
         "(len(run.stages), len(cluster), one.problem.workload.batch_size, run.in_flight) == (11, 11, 48, 10)",
         "(first := run.stages[0]).gpu_types == ('A100-SXM-40',) and len(first.stage.layers) == 8",

@@ -60,7 +60,9 @@ def test_these_numbers_exist():
 def test_a_notebook_opens_with_its_aim_its_minutes_and_its_neighbours(path):
     head, aims, *_ = (cell.source for cell in _cells(path, "markdown"))
     assert re.match(r"# .+\n\n.+", head)
-    line = re.search(r"^\*(\d+) minutes(?:, in two sittings: .+?)?( · .*)\*$", head, flags=re.M)
+    line = re.search(
+        r"^\*(\d+) minutes(?:, in (?:two|three) sittings: .+?)?( · .*)\*$", head, flags=re.M
+    )
     assert line, head
     place = COURSE.index(path)
     wanted = {"glossary": "glossary.ipynb"}
