@@ -464,7 +464,7 @@ class Function:
             try:
                 answer = self.call(mine, given)
                 says = (self.off or self._off)(given, answer)
-            except Exception as error:  # whatever a reader's function raises
+            except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
             if says:

@@ -370,4 +370,4 @@ def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
     )
     (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT))["tests"]
     assert test["score"] == 0
-    assert "yours gives UsesTheKit: it calls " in test["output"]
+    assert "On input 0: it uses pipelab (_naive); " in test["output"]
