@@ -15,11 +15,12 @@ from functools import cache
 from numbers import Real
 from pathlib import Path
 from statistics import mean
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
-from pipelab.display import counted, table
+from pipelab.display import counted
 from pipelab.errors import NotApplicable, PipelabError, shown
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _STARTS = {
 }
 # What comes of an answer that is not what is expected: a number in place of a list, say.
 _NOT_OF_ITS_KIND = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
+LIMIT = 60.0  # seconds for a cell of a graded notebook, so for all problems of a lab
 _REACHED = 1e-9  # an answer this close to the best, as a share of the way, is there
 
 
@@ -116,6 +118,7 @@ class Try(NamedTuple):
     value: float  # of the answer; meaningless where it is not allowed
     baseline: float
     best: float
+    seconds: float  # that the function took
 
     @property
     def share(self) -> float:
@@ -215,29 +218,33 @@ class Lab(Function):
         kind = "right" if points == 1 else "partly" if points else "not yet"
         worst = min(tries, key=lambda each: each.share)
         figure = self.drawn(worst) if self.drawn and points < 1 else None
-        return Seen(kind, says, figure, table(self._frame(tries)))
+        return Seen(kind, says, figure, self._frame(tries))
 
     def _try(self, mine: Callable[..., Any], given: Given) -> Try:
-        answer, wrong, value = None, "", 0.0
+        answer, wrong, value, began = None, "", 0.0, monotonic()
         try:
             answer = plain(self.call(mine, given))
         except (Exception, SystemExit) as error:  # whatever a reader's function raises
             kind = type(error).__name__
             wrong = str(error) if kind == UsesTheKit.__name__ else f"yours gives {kind}: {error}"
-        else:
+        seconds = monotonic() - began
+        if not wrong:
             try:
                 wrong = self.off(given, answer) if self.off else ""
                 value = 0.0 if wrong else float(self.value(given, answer))
             except _NOT_OF_ITS_KIND:
                 wrong = f"expected {self.expects}; yours gives {shown(answer)}"
-        return Try(given, answer, wrong, value, self.baseline(given), self.best(given))
+        return Try(given, answer, wrong, value, self.baseline(given), self.best(given), seconds)
 
     def _points(self, tries: list[Try]) -> tuple[float, str]:
         there = sum(each.share == 1 for each in tries)
         points = round(mean(each.share for each in tries), 2)
         if there < len(tries):
             points = min(points, 0.99)
-        all_of = f"{points:.0%} of the points; the full share on {there} of {counted(len(tries), 'input')}"
+        took = sum(each.seconds for each in tries)
+        late = f" ({took:.0f} s; `pipelab grade` stops after {LIMIT:g})" if took > LIMIT else ""
+        of = counted(len(tries), "input")
+        all_of = f"{points:.0%} of the points{late}; the full share on {there} of {of}"
         number, worst = min(enumerate(tries), key=lambda each: each[1].share)
         if worst.share == 1:
             return 1, all_of

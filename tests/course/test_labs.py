@@ -15,7 +15,14 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule, plain_answers
+from pipelab.course import (
+    lab_placement,
+    lab_pricing,
+    lab_roofline,
+    lab_schedule,
+    plain_answers,
+    scored_labs,
+)
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Given
 from pipelab.course.scored_labs import Lab, UsesTheKit, alone, plain
@@ -179,6 +186,22 @@ def test_a_plain_search_does_not_come_near_the_optimum_of_a_placement(seed):
     tries = lab.tries(_plain)
     assert [each.wrong for each in tries] == [""] * 10
     assert 0.2 < np.mean([each.share for each in tries]) < 0.6
+
+
+@pytest.mark.parametrize("step", [4, 7])
+def test_a_check_counts_the_seconds_and_says_when_the_grader_would_stop(step, monkeypatch):
+    clock = itertools.count(0, step)  # two looks at it per problem
+    monkeypatch.setattr(scored_labs, "monotonic", lambda: next(clock))
+    says = str(pl.course.check("lab_roofline", _baseline("lab_roofline")))
+    begins = says[: says.index("; the full share")]
+    late = f" ({12 * step} s; `pipelab grade` stops after 60)" if 12 * step > 60 else ""
+    assert begins == f"exercise lab_roofline: 0% of the points{late}"
+
+
+def test_every_problem_has_a_row_also_where_there_is_no_notebook():
+    rows = str(pl.course.check("lab_roofline", _baseline("lab_roofline"))).splitlines()[1:]
+    assert rows[0].split()[:4] == ["input", "of", "baseline", "yours"]
+    assert [row.split()[0] for row in rows[1:]] == [*map(str, range(12))]
 
 
 # What a function may not do
