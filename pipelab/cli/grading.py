@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.plain_answers import MIME, checked
+from pipelab.course.scored_labs import LIMIT
 from pipelab.display import counted
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files.reading_and_writing import refused
@@ -36,7 +37,7 @@ _MARK = "pipelab-asks"
 def grade_folder(
     folder: str | Path,
     limit: float = 600.0,
-    each: float = 60.0,
+    each: float = LIMIT,
     seed: int = 0,
     *,
     progress: bool = False,
@@ -88,7 +89,7 @@ def grade_folder(
 
 
 def grade(
-    path: str | Path, limit: float = 600.0, each: float = 60.0, seed: int = 0
+    path: str | Path, limit: float = 600.0, each: float = LIMIT, seed: int = 0
 ) -> dict[str, Any]:
     """Points for every exercise of a notebook.
 
@@ -136,8 +137,8 @@ def grade(
     for name in names:  # whatever a check imports is imported before any code of the student's runs
         EXERCISES[name].grade((lambda *_: None) if hasattr(EXERCISES[name], "inputs") else 0.0)
     stopped = _run(_with_questions(notebook, asked, seed), limit, each)
-    said, late = _answers(notebook, each)
-    tests = [_test(name, said.get(name), late.get(name, stopped), seed) for name in names]
+    said, late = _answers(notebook, each, stopped)
+    tests = [_test(name, said.get(name), late.get(name, ""), seed) for name in names]
     return {
         "score": sum(test["score"] for test in tests),
         "execution_time": round(time.monotonic() - began, 1),
@@ -248,8 +249,10 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
     return ""
 
 
-def _answers(notebook: "NotebookNode", each: float) -> tuple[dict[str, str], dict[str, str]]:
-    """What the kernel said last of every exercise, and of which it was interrupted.
+def _answers(
+    notebook: "NotebookNode", each: float, stopped: str
+) -> tuple[dict[str, str], dict[str, str]]:
+    """What the kernel said last of every exercise, and why it says nothing of a later check, if any.
 
     A value that cannot be found hides no earlier one.
     """
@@ -260,8 +263,11 @@ def _answers(notebook: "NotebookNode", each: float) -> tuple[dict[str, str], dic
             text = output.get("data", {}).get(MIME)
             if isinstance(text, str) and (name not in said or not text.startswith('{"failed"')):
                 said[name] = text
+                late.pop(name, None)
             if output.get("ename") == "KeyboardInterrupt":
-                late[name] = f"It was stopped after {each:g} s."
+                late[name] = f"its check was interrupted after {each:g} s"
+        if name and stopped and not cell.outputs:
+            late.setdefault(name, stopped.removesuffix("."))
     return said, late
 
 
@@ -279,10 +285,13 @@ def _failed(notebook: "NotebookNode") -> str:
     )
 
 
-def _test(name: str, stated: str | None, stopped: str, seed: int) -> dict[str, Any]:
-    missing = stopped or "its check is gone from the notebook"
-    share, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
+def _test(name: str, stated: str | None, late: str, seed: int) -> dict[str, Any]:
     worth = EXERCISES[name].worth
+    missing = late or "its check is gone from the notebook"
+    share, why = (0, f"no answer: {missing}") if stated is None else checked(name, stated, seed)
+    if late and stated is not None:  # what is said of that answer would be read as of this one
+        has = f"{worth * (share or 0):g} of {counted(worth, 'point')}"
+        why = f"{late}; an earlier check of it counts, with {has}"
     return {
         "number": name,
         "name": f"exercise {name}",

@@ -14,10 +14,11 @@ from html import escape
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, cast
 
-from pipelab.display import NO_FORMULAS
+from pipelab.display import NO_FORMULAS, table
 from pipelab.errors import shown
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
     from plotly.graph_objects import Figure
 
 # Sign and colour of a verdict; each colour reads on white.
@@ -131,20 +132,23 @@ def guess(question: str, answer: object) -> Guess:
     return Guess(question, html, answer=str(answer))
 
 
-def verdict(kind: str, text: str, figure: Any = None, below: str = "") -> Answer:
-    """Give a sentence the sign and colour of its kind, such as "right" or "not yet", and HTML below it."""
+def verdict(kind: str, text: str, figure: Any = None, below: "DataFrame | None" = None) -> Answer:
+    """Give a sentence the sign and colour of its kind, such as "right" or "not yet", and a table below it."""
     sign, colour = _SIGNS[kind]
     html = f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>"
-    return Answer(text, html + below, figure)
+    if below is None:
+        return Answer(text, html, figure)
+    rows = below.to_string(index=False, na_rep="–", float_format="{:,.4g}".format)
+    return Answer(f"{text}\n{rows}", html + table(below), figure)
 
 
 class Seen(NamedTuple):
-    """What a reader sees of an answer: its kind as in `verdict`, what is said, a figure, and HTML below."""
+    """What a reader sees of an answer: its kind as in `verdict`, what is said, a figure, and a table below."""
 
     kind: str
     says: str
     figure: Any = None
-    below: str = ""
+    below: "DataFrame | None" = None
 
     @classmethod
     def of(cls, right: bool, says: str, figure: Any = None) -> Self:
@@ -464,7 +468,7 @@ class Function:
             try:
                 answer = self.call(mine, given)
                 says = (self.off or self._off)(given, answer)
-            except Exception as error:  # whatever a reader's function raises
+            except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
             if says:

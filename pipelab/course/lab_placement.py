@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 Stages = Sequence[tuple[int, int]]  # layers and GPU of each stage, in their order
 
+_EXPECTS = "a list of (layers, GPU), one per stage"
 _SHOWN = 20  # stages and links in a figure
 _WORTH_IT = 2  # the optimum is at least so many times the baseline
 
@@ -126,8 +127,8 @@ def _off(given: Given, stages: Any) -> str:
 
 
 def _why_not(given: Given, stages: Any) -> str:
-    if not isinstance(stages, list) or not stages:
-        return "expected a list of (layers, GPU), one per stage"
+    if not stages:
+        return f"expected {_EXPECTS}"
     for layers, gpu in stages:
         if not (type(layers) is type(gpu) is int and 0 <= gpu < len(given.ms) and layers > 0):
             return (
@@ -172,6 +173,7 @@ EXERCISES: dict[str, Exercise] = {
         signature="my_placement(ms, most, link, layers)",
         inputs=problems(31, 10, _cluster),
         off=_off,
+        expects=_EXPECTS,
         value=_rate,
         baseline=_baseline,
         best=_best,

@@ -171,8 +171,6 @@ def _best(given: Given) -> float:
 
 
 def _off(given: Given, answer: Any) -> str:
-    if not isinstance(answer, tuple | list) or len(answer) != 2:
-        return f"expected (pipelines, prices), yours gives {shown(answer)}"
     pipelines, prices = answer
     if not pipelines or any(len(mix) != len(given.gpus) for mix in pipelines):
         return (
@@ -215,6 +213,10 @@ EXERCISES: dict[str, Exercise] = {
         signature="my_deployment(gpus, ms, most, overhead, layers)",
         inputs=problems(111, 10, _types),
         off=_off,
+        expects=(
+            "(pipelines, prices): a list of pipelines, each the numbers of its GPUs of every type, "
+            "and a list of one price per type"
+        ),
         value=_gap,
         baseline=_baseline,
         best=_best,

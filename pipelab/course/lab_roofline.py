@@ -153,6 +153,7 @@ EXERCISES: dict[str, Exercise] = {
         signature="my_times(measured, asked)",
         inputs=problems(91, 12, _times),
         off=_off,
+        expects="a list of one time in seconds for every operation that is asked",
         value=_error,
         baseline=_baseline,
         best=_best,

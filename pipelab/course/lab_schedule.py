@@ -12,7 +12,7 @@ from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.engine.best_schedules import BestSchedule, best_schedule
 from pipelab.engine.timeline import StageCosts, simulate
 from pipelab.engine.timeline.timeline import Timeline
-from pipelab.errors import InvalidSchedule
+from pipelab.errors import InvalidSchedule, shown
 from pipelab.figures.gantts import plot_timelines
 from pipelab.schedules import Schedule
 
@@ -121,8 +121,8 @@ def _best(given: Given) -> float:
 
 def _off(given: Given, rows: Any) -> str:
     ranks = len(given.forward)
-    if not isinstance(rows, list) or len(rows) != ranks:
-        return f"expected a list of {ranks} rows, one per rank"
+    if len(rows) != ranks or not isinstance(rows, list):
+        return f"expected a list of {ranks} rows, one per rank; yours gives {shown(rows)}"
     wanted = [f"{kind}{i}" for kind in "FIW" for i in range(given.microbatches)]
     for rank, row in enumerate(rows):
         if why := missing_or_twice(row, wanted, f"rank {rank}"):
@@ -163,6 +163,7 @@ EXERCISES: dict[str, Exercise] = {
         signature="my_schedule(forward, back, weight, kept, room, microbatches)",
         inputs=problems(71, 12, _stages),
         off=_off,
+        expects="a list of rows, one per rank, each a list of actions such as 'F0'",
         value=lambda given, rows: _run(given, rows).makespan,
         baseline=_baseline,
         best=_best,

@@ -49,7 +49,7 @@ def tell(name: str, value: Callable[[], Any], hidden: int = 0) -> None:
 
     try:
         stated = json.dumps(_stated(name, value, hidden))
-    except Exception as error:  # whatever a student's expression raises, or has in it
+    except (Exception, SystemExit) as error:  # whatever a student's expression raises, or has in it
         stated = json.dumps({"failed": _said(error)})
     display({MIME: stated, "text/plain": ""}, raw=True)
 
@@ -73,11 +73,11 @@ def _exercise(name: str, hidden: int) -> Exercise:
 def _tried(call: Callable[..., Any], *given: Any) -> dict:
     try:
         return {"answer": _plain(call(*given))}
-    except Exception as error:  # whatever a student's function raises
+    except (Exception, SystemExit) as error:  # whatever a student's function raises
         return {"failed": _said(error)}
 
 
-def _said(error: Exception) -> list[str]:
+def _said(error: BaseException) -> list[str]:
     return [type(error).__name__, str(error)[:200]]
 
 

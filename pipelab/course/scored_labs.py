@@ -8,18 +8,20 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from pathlib import Path
 from statistics import mean
+from time import monotonic
 from types import FrameType
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from pipelab.course.exercises import Function, Given, Seen
-from pipelab.display import counted, table
-from pipelab.errors import NotApplicable, PipelabError
+from pipelab.display import counted
+from pipelab.errors import NotApplicable, PipelabError, shown
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -30,6 +32,9 @@ _STARTS = {
     *("system", "fork", "forkpty", "posix_spawn", "posix_spawnp", "execv", "execve"),
     *("fork_exec", "CreateProcess"),
 }
+# What comes of an answer that is not what is expected: a number in place of a list, say.
+_NOT_OF_ITS_KIND = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
+LIMIT = 60.0  # seconds for a cell of a graded notebook, so for all problems of a lab
 _REACHED = 1e-9  # an answer this close to the best, as a share of the way, is there
 
 
@@ -59,7 +64,7 @@ def alone(mine: Callable[..., Any], arguments: Given) -> Any:
         elif event == "call":
             if not frame.f_code.co_filename.startswith(_KIT):
                 return
-            tried.append(f"it calls {frame.f_code.co_name} of pipelab")
+            tried.append(f"it uses pipelab ({_called(frame)})")
         else:
             return
         raise UsesTheKit(f"{tried[0]}; in a lab your function does without")
@@ -69,11 +74,38 @@ def alone(mine: Callable[..., Any], arguments: Given) -> Any:
     sys.setprofile(look)
     try:
         answer = mine(*given)
+        if isinstance(answer, Iterator):  # its code runs now, not when it is checked
+            answer = [*answer]
     finally:
         sys.setprofile(before)
         threading.setprofile(None)
     if tried:
         raise UsesTheKit(f"{tried[0]}; in a lab your function does without")
+    return answer
+
+
+def _called(frame: FrameType) -> str:
+    """Return the name that a reader knows of what is called: of a lazy import, what is imported."""
+    name = frame.f_code.co_name
+    if name == "__getattr__":
+        return str(frame.f_locals[frame.f_code.co_varnames[frame.f_code.co_argcount - 1]])
+    return Path(frame.f_code.co_filename).stem if name == "<module>" else name
+
+
+def plain(answer: Any) -> Any:
+    """Return an answer in lists and numbers of Python, whatever tuples, arrays and numbers it has.
+
+    A number without a fraction becomes an int, so that 8.0 can be a count. Everything else stays.
+    """
+    if isinstance(answer, bool | str):
+        return answer
+    if hasattr(answer, "tolist"):  # an array or a number of numpy
+        return plain(answer.tolist())
+    if isinstance(answer, list | tuple | range):
+        return [plain(each) for each in answer]
+    if isinstance(answer, Real) and not isinstance(answer, int):
+        number = float(answer)
+        return int(number) if number.is_integer() else number
     return answer
 
 
@@ -86,6 +118,7 @@ class Try(NamedTuple):
     value: float  # of the answer; meaningless where it is not allowed
     baseline: float
     best: float
+    seconds: float  # that the function took
 
     @property
     def share(self) -> float:
@@ -132,6 +165,8 @@ class Lab(Function):
 
     Attributes
     ----------
+    expects : str
+        What a function is to return, in words that follow "expected".
     value, baseline, best : callable
         What an allowed answer to an input is worth, what a simple rule reaches, and what is possible;
         on a scale on which less or more is better.
@@ -145,6 +180,7 @@ class Lab(Function):
         Makes a figure of an input and an answer, which may not be allowed.
     """
 
+    expects: str
     value: Callable[[Any, Any], float]
     baseline: Callable[[Any], float]
     best: Callable[[Any], float]
@@ -182,24 +218,33 @@ class Lab(Function):
         kind = "right" if points == 1 else "partly" if points else "not yet"
         worst = min(tries, key=lambda each: each.share)
         figure = self.drawn(worst) if self.drawn and points < 1 else None
-        return Seen(kind, says, figure, table(self._frame(tries)))
+        return Seen(kind, says, figure, self._frame(tries))
 
     def _try(self, mine: Callable[..., Any], given: Given) -> Try:
-        answer, wrong, value = None, "", 0.0
+        answer, wrong, value, began = None, "", 0.0, monotonic()
         try:
-            answer = self.call(mine, given)
-            wrong = self.off(given, answer) if self.off else ""
-            value = 0.0 if wrong else float(self.value(given, answer))
-        except Exception as error:  # whatever a reader's function raises, or returns
-            wrong = f"yours gives {type(error).__name__}: {error}"
-        return Try(given, answer, wrong, value, self.baseline(given), self.best(given))
+            answer = plain(self.call(mine, given))
+        except (Exception, SystemExit) as error:  # whatever a reader's function raises
+            kind = type(error).__name__
+            wrong = str(error) if kind == UsesTheKit.__name__ else f"yours gives {kind}: {error}"
+        seconds = monotonic() - began
+        if not wrong:
+            try:
+                wrong = self.off(given, answer) if self.off else ""
+                value = 0.0 if wrong else float(self.value(given, answer))
+            except _NOT_OF_ITS_KIND:
+                wrong = f"expected {self.expects}; yours gives {shown(answer)}"
+        return Try(given, answer, wrong, value, self.baseline(given), self.best(given), seconds)
 
     def _points(self, tries: list[Try]) -> tuple[float, str]:
         there = sum(each.share == 1 for each in tries)
         points = round(mean(each.share for each in tries), 2)
         if there < len(tries):
             points = min(points, 0.99)
-        all_of = f"{points:.0%} of the points; the full share on {there} of {counted(len(tries), 'input')}"
+        took = sum(each.seconds for each in tries)
+        late = f" ({took:.0f} s; `pipelab grade` stops after {LIMIT:g})" if took > LIMIT else ""
+        of = counted(len(tries), "input")
+        all_of = f"{points:.0%} of the points{late}; the full share on {there} of {of}"
         number, worst = min(enumerate(tries), key=lambda each: each[1].share)
         if worst.share == 1:
             return 1, all_of

@@ -14,10 +14,10 @@ import nbformat
 import numpy as np
 import pandas as pd
 import pytest
-from nbformat.v4 import new_code_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 import pipelab as pl
-from pipelab.cli.grading import _checks, _exercises, grade, grade_folder
+from pipelab.cli.grading import _answers, _checks, _exercises, _test, grade, grade_folder
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
 from pipelab.files.bundled_folders import in_clone
@@ -107,7 +107,10 @@ def test_a_hanging_notebook_keeps_what_was_answered_before_and_a_wrong_one_says_
     result = grade(copy, limit=limit)
     assert time.monotonic() - began < 60 + limit
     assert _points(result) == {"00.1": 1, "00.2": 0}
-    assert result["output"] == f"The notebook was stopped after {limit:g} s."
+    stopped = f"The notebook was stopped after {limit:g} s"
+    assert result["output"] == f"{stopped}."
+    earlier = "an earlier check of it counts, with 1 of 1 point"
+    assert result["tests"][0]["output"] == f"{stopped}; {earlier}"
     assert "ZeroDivisionError: division by zero" in result["tests"][1]["output"]
 
 
@@ -234,9 +237,31 @@ def test_an_endless_loop_costs_its_own_exercise_only(tmp_path):
     )
     result = grade(copy, limit=120, each=4)
     assert _points(result) == {"00.1": 1, "00.2": 0}
-    assert result["tests"][1]["output"] == "no answer: It was stopped after 4 s."
+    assert result["tests"][1]["output"] == "no answer: its check was interrupted after 4 s"
     with pytest.raises(pl.errors.InvalidValue, match="each"):
         grade(copy, each=0)
+
+
+def test_of_a_check_that_is_interrupted_an_earlier_answer_is_not_taken_for_its_own():
+    """In a lab, the check of the baseline comes first."""
+    zero = {"answer": [0.0] * 30}
+    shown = new_output("display_data", {plain_answers.MIME: json.dumps({"returned": [zero] * 12})})
+    late = new_output("error", ename="KeyboardInterrupt", evalue="", traceback=[])
+    interrupted = "its check was interrupted after 60 s"
+
+    def why(outputs, stopped=""):
+        marked = {"pipelab-asks": "lab_roofline"}
+        cells = [new_code_cell("", metadata=marked, outputs=[*each]) for each in outputs]
+        said, missing = _answers(new_notebook(cells=cells), 60, stopped)
+        name = "lab_roofline"
+        return _test(name, said.get(name), missing.get(name, ""), 0)["output"]
+
+    earlier = "an earlier check of it counts, with 0 of 12 points"
+    assert why([[shown], [late]]) == f"{interrupted}; {earlier}"
+    assert why([[shown], []], "It ended early.") == f"It ended early; {earlier}"
+    assert why([[late]]) == f"no answer: {interrupted}"
+    assert why([]) == "no answer: its check is gone from the notebook"
+    assert "On input 0: expected seconds, more than 0" in why([[late], [shown]])
 
 
 @pytest.mark.slow
@@ -370,4 +395,4 @@ def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
     )
     (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT))["tests"]
     assert test["score"] == 0
-    assert "yours gives UsesTheKit: it calls " in test["output"]
+    assert "On input 0: it uses pipelab (_naive); " in test["output"]

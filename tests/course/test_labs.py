@@ -15,10 +15,17 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule, plain_answers
+from pipelab.course import (
+    lab_placement,
+    lab_pricing,
+    lab_roofline,
+    lab_schedule,
+    plain_answers,
+    scored_labs,
+)
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Given
-from pipelab.course.scored_labs import Lab, UsesTheKit, alone
+from pipelab.course.scored_labs import Lab, UsesTheKit, alone, plain
 from pipelab.files.bundled_folders import notebooks_dir
 from pipelab.splits import split_even
 
@@ -181,6 +188,22 @@ def test_a_plain_search_does_not_come_near_the_optimum_of_a_placement(seed):
     assert 0.2 < np.mean([each.share for each in tries]) < 0.6
 
 
+@pytest.mark.parametrize("step", [4, 7])
+def test_a_check_counts_the_seconds_and_says_when_the_grader_would_stop(step, monkeypatch):
+    clock = itertools.count(0, step)  # two looks at it per problem
+    monkeypatch.setattr(scored_labs, "monotonic", lambda: next(clock))
+    says = str(pl.course.check("lab_roofline", _baseline("lab_roofline")))
+    begins = says[: says.index("; the full share")]
+    late = f" ({12 * step} s; `pipelab grade` stops after 60)" if 12 * step > 60 else ""
+    assert begins == f"exercise lab_roofline: 0% of the points{late}"
+
+
+def test_every_problem_has_a_row_also_where_there_is_no_notebook():
+    rows = str(pl.course.check("lab_roofline", _baseline("lab_roofline"))).splitlines()[1:]
+    assert rows[0].split()[:4] == ["input", "of", "baseline", "yours"]
+    assert [row.split()[0] for row in rows[1:]] == [*map(str, range(12))]
+
+
 # What a function may not do
 
 
@@ -207,8 +230,14 @@ def _in_a_process():
     return subprocess.run([sys.executable, "-c", "print(1)"], capture_output=True, check=True)
 
 
+def _bit_by_bit():
+    yield split_even(4, 2)
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("mine", [_saved, _swallows, _in_a_thread, _in_a_process, pl.load_case])
+@pytest.mark.parametrize(
+    "mine", [_saved, _swallows, _bit_by_bit, _in_a_thread, _in_a_process, pl.load_case]
+)
 def test_the_kit_is_off_while_a_function_runs(mine):
     arguments = Given() if mine is not pl.load_case else Given(name="tiny")
     before = sys.getprofile()
@@ -237,7 +266,7 @@ def test_a_call_of_the_kit_earns_nothing_and_says_so(name):
 
     points, says = LABS[name].grade(mine)
     assert points == 0
-    assert "yours gives UsesTheKit: it calls " in says
+    assert "On input 0: it uses pipelab (solve); in a lab your function does without" in says
 
 
 @pytest.mark.slow
@@ -263,6 +292,8 @@ def _wrong_schedules(given):
         ([row[:-1] for row in gpipe], f"rank 0 lacks W{m - 1}"),
         (reversed_, "cannot be run: 0W0 (rank 0, position 0) waits for 0I0"),
         (5, "expected a list"),
+        (None, "expected a list"),
+        ([5] * ranks, "rank 0 is no list of texts"),
     ]
 
 
@@ -278,6 +309,10 @@ def _wrong_deployments(given):
         (([], [1] * len(none)), "expected pipelines"),
         (([one], [math.nan] * len(none)), "at least 0"),
         (3, "expected (pipelines, prices)"),
+        ((3.5, [1] * len(none)), "expected (pipelines, prices)"),
+        (([one], 3.5), "expected (pipelines, prices)"),
+        (([3.5], [1] * len(none)), "expected (pipelines, prices)"),
+        (([one], ["a"] * len(none)), "expected (pipelines, prices)"),
     ]
 
 
@@ -290,6 +325,9 @@ def _wrong_placements(given):
         ([(1, len(given.ms))], "is no stage"),
         ([(0, 1)], "is no stage"),
         ([], "expected a list of (layers, GPU)"),
+        (3.5, "expected a list of (layers, GPU)"),
+        ([3.5], "expected a list of (layers, GPU)"),
+        ([(1.5, 0)], "is no stage"),
     ]
 
 
@@ -300,6 +338,8 @@ def _wrong_times(given):
         ([0.0] * n, "more than 0"),
         ([math.nan] * n, "more than 0"),
         (["1"] * n, "more than 0"),
+        ({1.0 * i: 1 for i in range(1, n + 1)}, f"expected a list of {n} times"),
+        ([10**400] * n, "expected a list of one time"),
     ]
 
 
@@ -319,8 +359,55 @@ def test_what_is_not_allowed_is_told_why_and_can_be_drawn(name, wrong):
     for answer, why in wrong(given):
         tried = lab._try(lambda *_, answer=answer: answer, given)
         assert why in tried.wrong
+        assert "Error" not in tried.wrong
         assert tried.share == 0
         assert lab.drawn(tried).layout.title.text
+
+
+def _in_arrays(answer):
+    """The same in what numpy has, as far as rows are equally long; a row alone as a tuple."""
+    if not isinstance(answer, list | tuple):
+        return answer if isinstance(answer, str) else np.float64(answer)
+    try:
+        return np.array(answer, float)
+    except ValueError:
+        return tuple(map(_in_arrays, answer))
+
+
+@pytest.mark.quick(3)
+@pytest.mark.parametrize("kind", [_in_arrays, lambda answer: iter(_in_arrays(answer))])
+@pytest.mark.parametrize("name", LABS)
+def test_arrays_tuples_and_whole_floats_are_worth_what_lists_are(name, kind):
+    """Also where they cross to the grader."""
+    lab, mine = LABS[name], _baseline(name)
+    given = lab.inputs()[0]
+    lists = lab._try(mine, given)
+    arrays = lab._try(lambda *problem: kind(mine(*problem)), given)
+    assert lists.wrong == arrays.wrong == ""
+    assert arrays.answer == plain(lists.answer)
+    assert arrays.value == pytest.approx(lists.value)
+    crossed = plain_answers._value(plain_answers._plain(kind(mine(*given))))
+    assert plain(crossed) == arrays.answer
+
+
+def test_plain_data_are_lists_ints_and_floats():
+    given = np.int64(3), [np.float64(8), 0.5], range(2), np.array([[1, 2.5]]), True, None, "F0"
+    made = plain(given)
+    assert made == [3, [8, 0.5], [0, 1], [[1, 2.5]], True, None, "F0"]
+    assert [type(each) for each in made[1]] == [int, float]
+    assert type(made[0]) is int
+    assert math.isnan(plain(np.float64("nan")))
+
+
+@pytest.mark.parametrize("name", LABS)
+def test_a_function_that_ends_python_is_wrong_and_ends_nothing(name):
+    tried = LABS[name]._try(lambda *_: sys.exit("enough"), LABS[name].inputs()[0])
+    assert tried.wrong == "yours gives SystemExit: enough"
+    said = plain_answers._tried(alone, lambda *_: sys.exit("enough"), Given())
+    assert said == {"failed": ["SystemExit", "enough"]}
+    assert "yours gives SystemExit: enough" in str(
+        pl.course.check("00.2", lambda _: sys.exit("enough"))
+    )
 
 
 # The evaluators
