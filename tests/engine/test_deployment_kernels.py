@@ -1,10 +1,13 @@
-"""Two kernels of deployments against their definitions: which labels are kept, and the best rate of every mix."""
+"""Kernels of deployments against their definitions: labels that are kept, the best rate of every mix, dollars."""
 
 import numpy as np
 import pytest
+from test_deployments import dollars, every_division
 from test_objectives import small
 
 import oracle
+import pipelab as pl
+from pipelab.costs import LayerTimes
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments.listing import _Labels, _undominated
 from pipelab.engine.deployments.mix_tables import MixTables
@@ -63,3 +66,15 @@ def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
         best[enough] = np.maximum(best[enough], rate)
     nothing = np.zeros(tables.shape)
     assert tables.best(nothing, nothing).rate == pytest.approx(best, rel=1e-9)
+
+
+def test_a_load_is_served_for_the_fewest_dollars_where_as_few_gpus_cost_more():
+    gpus = (*[pl.GPU("fast", 4, 1.0)] * 3, *[pl.GPU("slow", 3, 0.5)] * 2)
+    links = pl.Cluster(gpus, np.full((5, 5), 10.0), latency_ms=5 * (1 - np.eye(5)))
+    model, costs = pl.Model("m", 3, 1000, 4000, 1.0), LayerTimes({"fast": 8.0, "slow": 13.0}, 0.5)
+    problem = pl.Problem(links, model, pl.Workload(1000, 4), costs, 2, same_type_stages=False)
+    rates = every_division(problem)
+    load = 0.6 * rates[-1]
+    truth = min(dollars(problem, mask) for mask, rate in enumerate(rates) if rate >= load)
+    found = pl.deploy(problem, at_least=load)
+    assert (found.status, found.usd_per_hour) == ("optimal", pytest.approx(truth))

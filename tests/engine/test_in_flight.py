@@ -257,7 +257,7 @@ def test_by_time_a_later_mode_may_have_the_higher_rate():
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("share", ["0.0", "0.5", "0.99", "1.2"])
-@pytest.mark.parametrize("seed", [54, 90, *range(12), 119, 122, 208])
+@pytest.mark.parametrize("seed", [54, 208, 90, *range(12), 119, 122])
 def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed, share):
     problem, pairs, _ = answered(seed)
     if not pairs:

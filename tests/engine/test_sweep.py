@@ -134,6 +134,7 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: pl.mixes(dict.fromkeys("ABCDEFG", 9)), "more than 1,000,000 points"),
         (lambda: pl.mixes({}), "expected numbers by type"),
         (lambda: pl.mixes({"A100": 1.5}), "expected a whole number"),
+        (lambda: pl.mixes({"A100": (0, -1)}), "expected a whole number of at least 0"),
         (lambda: pl.mixes({"A100": 1}, budget=3), "a budget needs a price for every type"),
         (
             lambda: pl.mixes({"A": 1}, budget=-3, usd_per_hour={"A": 1}),
