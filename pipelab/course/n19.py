@@ -1,4 +1,4 @@
-"""Notebook 20, On thirty-two GPUs: copies that share the state, and gradients that are added up in two levels."""
+"""Notebook 19, On thirty-two GPUs: copies that share the state, and what they send for it."""
 
 import math
 import random
@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import plot_lines
-from pipelab.display import counted
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -14,6 +13,7 @@ if TYPE_CHECKING:
 # Bytes of a parameter's state in mixed precision with Adam: weight, gradient, optimizer.
 _WEIGHT, _GRADIENT, _OPTIMIZER = 2, 4, 12
 _MOST = 64  # copies that are drawn
+_MICROBATCHES = 16  # at most
 
 
 def _shared(chance: random.Random) -> Given:
@@ -72,49 +72,46 @@ def _look_at_copies(given: Given) -> str:
     return f"{whole} bytes of a parameter are kept whole here, and the others are shared"
 
 
-def _two_levels(chance: random.Random) -> Given:
-    """Nodes, GPUs in each, GB to add up, and GB/s of each GPU inside its node and between nodes."""
+def _zero_3(chance: random.Random) -> Given:
+    """Nodes, GPUs in each, GB of weights, microbatches, and GB/s of each GPU inside its node and between nodes."""
     nodes, each = chance.randint(1, 8), chance.choice((1, 2, 4, 8))
     return Given(
         nodes=nodes,
         each=each,
-        gb=chance.randint(1, 40),
+        weights=chance.randint(1, 40),
+        microbatches=chance.randint(1, _MICROBATCHES),
         inside=chance.choice((100, 200, 300)),
         between=chance.choice((5, 10, 25, 50)),
     )
 
 
-def _added(given: Given, share: bool = True) -> float:
-    """Seconds: half of a ring inside, a ring of each part between nodes, the other half inside."""
-    inside = 2 * (given.each - 1) / given.each * given.gb / given.inside
-    part = given.gb / (given.each if share else 1)
-    return inside + 2 * (given.nodes - 1) / given.nodes * part / given.between
+def _sent(given: Given, collected: int = 2) -> float:
+    """Seconds in which weights are collected so often for a microbatch, and gradients added up."""
+    part = given.weights / given.each
+    inside = (given.weights - part) / given.inside
+    half = inside + (part - part / given.nodes) / given.between
+    return given.microbatches * (collected + 2) * half
 
 
-def _draw_levels(failure: Failure) -> "Figure":
+def _draw_sent(failure: Failure) -> "Figure":
     given = failure.given
-    numbers = list(range(1, 9))
-    more = [Given(**vars(given) | {"nodes": nodes}) for nodes in numbers]
-    gpus = [one.nodes * one.each for one in more]
-    lines: dict[str, list[float]] = {
-        "two levels": [_added(one) for one in more],
-        "one ring over the network": [
-            2 * (n - 1) / n * given.gb / given.between if nodes > 1 else _added(one)
-            for n, nodes, one in zip(gpus, numbers, more, strict=True)
-        ],
+    numbers = list(range(1, _MICROBATCHES + 1))
+    more = [Given(**vars(given) | {"microbatches": number}) for number in numbers]
+    lines = {
+        "ZeRO 3": [_sent(one) for one in more],
+        "gradients, once a step": [_sent(more[0])] * len(more),
     }
-    text = f"With {counted(given.nodes, 'node')} it takes {_added(given):.3g} s{failure.yours}"
-    return plot_lines(numbers, lines, text, ("nodes", "seconds"), (given.nodes, _added(given)))
+    text = f"ZeRO 3 sends for {_sent(given):.3g} s here{failure.yours}"
+    at = (given.microbatches, _sent(given))
+    return plot_lines(numbers, lines, text, ("microbatches", "seconds"), at)
 
 
-def _look_at_levels(given: Given) -> str:
+def _look_at_sent(given: Given) -> str:
     if given.nodes == 1:
         return "nothing crosses the network here: which part is left?"
     if given.each == 1:
         return "a node has one GPU here: which part is left?"
-    return (
-        "after the first half each GPU has the sum of one part, and sends only that to other nodes"
-    )
+    return "a microbatch takes three halves of an all-reduce: weights twice, gradients once"
 
 
 EXERCISES: dict[str, Exercise] = {
@@ -127,11 +124,13 @@ EXERCISES: dict[str, Exercise] = {
         half=lambda given, _: math.isinf(_copies(given)),
     ),
     "19.2": Function(
-        signature="two_levels(nodes, each, gb, inside, between)",
-        inputs=drawn(202, 200, _two_levels, lambda given: given.nodes * given.each),
-        target=_added,
-        hint=_look_at_levels,
-        picture=_draw_levels,
-        half=lambda given, seconds: math.isclose(seconds, _added(given, share=False)),
+        signature="zero_3(nodes, each, weights, microbatches, inside, between)",
+        inputs=drawn(
+            202, 200, _zero_3, lambda given: given.nodes * given.each * given.microbatches
+        ),
+        target=_sent,
+        hint=_look_at_sent,
+        picture=_draw_sent,
+        half=lambda given, seconds: math.isclose(seconds, _sent(given, collected=1)),
     ),
 }
