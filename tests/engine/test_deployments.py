@@ -13,7 +13,7 @@ from test_objectives import priced, small
 import oracle
 import pipelab as pl
 from pipelab.column_generation import deploy_by_column_generation
-from pipelab.engine.deadline import NEVER
+from pipelab.engine.deadline import NEVER, Ended
 from pipelab.engine.deployments import column_generation, deploying, offers
 from pipelab.engine.deployments.listing import Listing
 from pipelab.engine.deployments.offers import first_offers
@@ -434,6 +434,13 @@ def heterogeneous(counts=(2, 4, 4), model="Llama-3-8B", **workload):
     return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="mix")
 
 
+def short_answers():
+    """Of one type each token comes soon, and of the other the first does not."""
+    return heterogeneous(
+        (1, 3, 0), sequence_length=2000, batch_size=8, phase="mixed", output_tokens=200
+    )
+
+
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("seconds", [0.0, 0.02, 0.1])
 def test_a_time_limit_keeps_a_valid_deployment_and_a_valid_bound(seconds):
@@ -454,6 +461,53 @@ def test_a_stop_ends_it_and_says_so():
     assert found.stopped_by == "stop"
     assert found.status in ("feasible", "unknown")
     assert "stop" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"tpot_ms": 11}, "after 1 round the search had found no pipeline"),
+        ({"tpot_ms": 11, "single": True}, "after 1 round the search had found no pipeline"),
+        ({"tpot_ms": 11, "pools": True}, "pipelines, none of them for decode"),
+        ({"tpot_ms": 30, "ttft_ms": 600, "pools": True}, "pipelines, and no deployment of them"),
+    ],
+)
+def test_a_stop_without_a_deployment_says_how_far_it_came(options, said):
+    stop = threading.Event()
+    found = pl.deploy(short_answers(), stop=stop, on_progress=lambda _: stop.set(), **options)
+    assert (found.status, found.stopped_by) == ("unknown", "stop")
+    assert found.reason.endswith(said)
+
+
+def test_a_stop_below_a_load_says_what_the_best_found_serves(monkeypatch):
+    def stopped(self):
+        raise Ended("stop")
+
+    best = pl.deploy(heterogeneous()).throughput
+    monkeypatch.setattr(column_generation.Generation, "generate", stopped)
+    found = pl.deploy(heterogeneous(), 2 * best)
+    assert (found.status, found.stopped_by) == ("unknown", "stop")
+    begun = "the best deployment found serves "
+    assert found.reason.startswith(begun)
+    served = float(found.reason.removeprefix(begun).split()[0])
+    assert 0 < served < found.at_least
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_stop_before_the_first_round_says_so(listed, monkeypatch):
+    stop = threading.Event()
+
+    def stopped(*given, **options):
+        made = offers.first_offers(*given, **options)
+        stop.set()
+        if not listed:
+            raise Ended("stop")
+        return made
+
+    monkeypatch.setattr(deploying, "first_offers", stopped)
+    said = "the first round of the search was not over"
+    reason = said if listed else "the rates of stages were still being listed"
+    assert pl.deploy(short_answers(), stop=stop, tpot_ms=11).reason == reason
 
 
 @pytest.mark.slow

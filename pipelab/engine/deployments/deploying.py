@@ -17,6 +17,7 @@ from annotated_types import Gt, MinLen
 from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
+from pipelab.display import counted, listed
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
 from pipelab.engine.deployments.column_generation import (
     Column,
@@ -316,7 +317,7 @@ class _Deploying:
         try:
             offers = self._offers(apart=self.limits is not None)
         except Ended as end:
-            return self._simple(end.reason)
+            return self._simple(end.reason, "the rates of stages were still being listed")
         if not offers:
             return self.none(why_no_layer_fits(self.problem))
         able = self._able(offers)
@@ -442,9 +443,10 @@ class _Deploying:
         bound = greatest
         if not most.settled and (ended or most.bound is not None):  # without a bound nothing fits
             bound = math.inf if most.bound is None else most.bound
-        if bound >= self.at_least * (1 - REACHED):
-            return self._simple(ended or "list limit")
         what = "tokens/s" if self.limits is None else "requests/s"
+        if bound >= self.at_least * (1 - REACHED):
+            reason = _not_reached(self.at_least, greatest, bound, what)
+            return self._simple(ended or "list limit", reason if greatest else _none_yet(most))
         return self.none(_too_much(self.at_least, greatest, bound, what))
 
     def _answer(self, generation: Generation, ended: str | None) -> tuple[Deployment, bool]:
@@ -459,7 +461,8 @@ class _Deploying:
             pipelines = ()
         settled = generation.settled and packed
         if not pipelines and ended:
-            return self._simple(ended), packed
+            reason = _none_yet(generation) if packed else _why_open(packed)
+            return self._simple(ended, reason), packed
         if not pipelines and packed and (settled or generation.bound is None):
             return self.none(self._why_none(generation.offers)), packed
         bound, reason = generation.value if settled else generation.bound, ""
@@ -484,10 +487,10 @@ class _Deploying:
         held = max((offer.holdable() for offer in offers), default=math.inf)
         return why_too_few(self.problem, held, "listing every pipeline")
 
-    def _simple(self, ended: str) -> Deployment:
-        """Ended before any column was there: one pipeline at most, which a moment finds."""
+    def _simple(self, ended: str, reason: str) -> Deployment:
+        """Ended without a deployment, for a reason: one pipeline at most, which a moment finds."""
         if self.limits is not None:
-            return self._deployment((), None, ended, "the rates of stages were still being listed")
+            return self._deployment((), None, ended, reason)
         value = self._dollars if self.at_least else _most_attaining
         placement = best_of(
             incumbents(self.problem), self.at_least, value, lambda found: found.attainable
@@ -496,8 +499,7 @@ class _Deploying:
         if placement is not None:
             pipeline = pipeline_of(self.problem, (placement,), None)
             pipelines = (pipeline,) if pipeline.throughput >= self.at_least else ()
-        reason = "" if pipelines else "the rates of stages were still being listed"
-        return self._deployment(pipelines, None, ended, reason)
+        return self._deployment(pipelines, None, ended, "" if pipelines else reason)
 
     def none(self, reason: str) -> Deployment:
         """There is none."""
@@ -608,6 +610,25 @@ def _why_open(packed: bool) -> str:
     if packed:
         return "there are too many ways to divide the GPUs to list what is left"
     return "the bound leaves out that stages must be packed into nodes"
+
+
+def _none_yet(generation: Generation) -> str:
+    """How far a search had come that was stopped before it had a deployment."""
+    rounds = generation.progress[-1].nodes if generation.progress else 0
+    if not rounds:
+        return "the first round of the search was not over"
+    known = Counter(column.offer.pool for column in generation.pipelines)
+    found = counted(known.total(), "pipeline") if known else "no pipeline"
+    without = [pool for pool in generation.demand.pools if known and not known[pool]]
+    rest = f", none of them for {listed(without)}" if without else ""
+    rest = rest or (", and no deployment of them" if known else "")
+    return f"after {counted(rounds, 'round')} the search had found {found}{rest}"
+
+
+def _not_reached(load: float, greatest: float, bound: float, what: str) -> str:
+    """How close a search came to a load that may or may not be served."""
+    most = "" if math.isinf(bound) else f"; none serves more than {bound:.7g}"
+    return f"the best deployment found serves {greatest:.7g} of the {load:.7g} {what}{most}"
 
 
 def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
