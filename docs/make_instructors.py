@@ -39,14 +39,15 @@ Made by `docs/make_instructors.py`. A point stands for ten minutes of work: a nu
 to find has three, a lab has twelve, an answer in words has one. *Half* is half of them.
 
 A **prediction** has one point if it was written down with a reason before its answer was shown. Right and wrong ones
-earn the same: whoever is afraid of being wrong copies. Without a reason it is half a point. Points of what is optional come
-on top of those that a notebook has.
+earn the same: whoever is afraid of being wrong copies. Without a reason it is half a point. Points of what is optional
+come on top of those that a notebook has.
 """
 _LECTURES = """# A term of {count} sessions
 
 Made by `docs/make_instructors.py` from `docs/sessions.toml` and the notebooks. A session has 75 minutes: 60 with the
-notebook (less where it says so), whose sections share them by their words and lines of code, ten at the board, and five in
-which something is changed before everybody's eyes. Two sessions a week fill thirteen weeks. *Ask* comes before *show*: let everybody write down a prediction and a reason first.
+notebook (less where it says so), whose sections share them by their words and lines of code, ten at the board, and
+five in which something is changed before everybody's eyes. Two sessions a week fill thirteen weeks. *Ask* comes before
+*show*: let everybody write down a prediction and a reason first.
 
 For a guest week take sessions {guest}.
 """
