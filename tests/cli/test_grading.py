@@ -364,12 +364,16 @@ def test_gradescopes_script_leaves_results_in_an_empty_folder(tmp_path):
 
 
 LAB = """
+import numpy as np
+from scipy.optimize import least_squares
 from pipelab import course
 def my_times(measured, asked):
-    flops = max(f / t for f, b, t in measured)
-    size = max(b / t for f, b, t in measured)
-    least = min(t for f, b, t in measured)
-    return [max(f / flops, b / size) + least for f, b in asked]
+    def seconds(logs, work):
+        return np.maximum(*(np.exp(logs[:2]) * work).T) + np.exp(logs[2])
+    work, measured = np.array(measured)[:, :2], np.array(measured)[:, 2]
+    start = np.log([*(measured / work.T).min(axis=1), measured.min()])
+    fit = least_squares(lambda logs: np.log(seconds(logs, work) / measured), start)
+    return seconds(fit.x, np.array(asked))
 course.check("lab_roofline", my_times)
 """
 KIT = """
@@ -390,9 +394,7 @@ def test_a_lab_has_a_share_of_its_point_and_a_solver_of_the_kit_none(tmp_path):
     assert test["number"] == "lab_roofline"
     assert test["max_score"] == 12
     assert 0.2 * 12 < test["score"] == result["score"] < 0.99 * 12
-    assert test["output"].startswith(
-        f"{test['score'] / 12:.0%} of the points; the full share on 0 of 12 inputs. On "
-    )
+    assert test["output"].startswith(f"{test['score'] / 12:.0%} of the points; the full share on ")
     (test,) = grade(_saved(tmp_path / "kit.ipynb", KIT))["tests"]
     assert test["score"] == 0
     assert "On input 0: it uses pipelab (_naive); " in test["output"]
