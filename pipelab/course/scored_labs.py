@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from numbers import Real
 from pathlib import Path
 from statistics import mean
@@ -267,7 +268,7 @@ class Lab(Function):
                 "input": number,
                 "of": self.size(each.given),
                 "baseline": each.baseline,
-                "yours": None if each.wrong else each.value,
+                "yours": nan if each.wrong else each.value,
                 self.best_is: each.best,
                 "share": round(each.share, 2),
             }

@@ -1,5 +1,6 @@
 """Grading: right, wrong, hanging and hostile notebooks; answers cross to the checker as plain data only."""
 
+import inspect
 import json
 import math
 import os
@@ -17,9 +18,11 @@ import pytest
 from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 import pipelab as pl
+from pipelab.cli.command_line import grade as command
 from pipelab.cli.grading import _answers, _checks, _exercises, _test, grade, grade_folder
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
+from pipelab.course.scored_labs import LIMIT
 from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
@@ -313,6 +316,11 @@ def test_a_folder_of_copies_becomes_one_table(tmp_path):
     refused = _command("grade", tmp_path / "in", "--json")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "a folder has --csv" in refused.stderr
+
+
+def test_the_seconds_for_a_cell_are_those_that_a_check_of_a_lab_names():
+    defaults = [inspect.signature(each).parameters["each"].default for each in (grade, command)]
+    assert defaults == [LIMIT, LIMIT]
 
 
 @pytest.mark.slow

@@ -204,6 +204,9 @@ def test_every_problem_has_a_row_also_where_there_is_no_notebook():
     rows = str(pl.course.check("lab_roofline", _baseline("lab_roofline"))).splitlines()[1:]
     assert rows[0].split()[:4] == ["input", "of", "baseline", "yours"]
     assert [row.split()[0] for row in rows[1:]] == [*map(str, range(12))]
+    wrong = pl.course.check("lab_roofline", lambda measured, asked: None)
+    assert [row.split()[-3] for row in str(wrong).splitlines()[2:]] == ["–"] * 12
+    assert wrong.html.count(">–<") == 12
 
 
 # What a function may not do
