@@ -1,4 +1,4 @@
-"""What a lab is: an exercise of two hours, whose answers earn points by how near they come to the best possible.
+"""What a lab is: an exercise of one to two hours, whose answers earn points by how near they come to the best possible.
 
 The reader writes a function. It is called on problems as plain numbers and lists, and each of its answers
 is worth the share of the way from a baseline to the optimum. While it runs, the kit is off: see `alone`.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from numbers import Real
 from pathlib import Path
 from statistics import mean
@@ -35,7 +36,7 @@ _STARTS = {
 # What comes of an answer that is not what is expected: a number in place of a list, say.
 _NOT_OF_ITS_KIND = TypeError, ValueError, LookupError, AttributeError, ArithmeticError
 LIMIT = 60.0  # seconds for a cell of a graded notebook, so for all problems of a lab
-_REACHED = 1e-9  # an answer this close to the best, as a share of the way, is there
+_REACHED = 1e-3  # an answer this close to the best, as a share of the way, is there
 
 
 class UsesTheKit(PipelabError):
@@ -267,7 +268,7 @@ class Lab(Function):
                 "input": number,
                 "of": self.size(each.given),
                 "baseline": each.baseline,
-                "yours": None if each.wrong else each.value,
+                "yours": nan if each.wrong else each.value,
                 self.best_is: each.best,
                 "share": round(each.share, 2),
             }

@@ -13,12 +13,12 @@ from functools import partial
 import nbformat
 import numpy as np
 import pytest
+from scipy.optimize import least_squares
 
 import pipelab as pl
 from pipelab.course import (
     lab_placement,
     lab_pricing,
-    lab_roofline,
     lab_schedule,
     plain_answers,
     scored_labs,
@@ -128,7 +128,9 @@ def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
         at = {
             0: base,
             0.25: base + (best - base) / 4,
+            0.9: base + 0.9 * (best - base),
             1: best,
+            1.0001: base + 0.9995 * (best - base),  # as good as there: the full share
             2: 2 * best - base,
             -1: 2 * base - best,
         }
@@ -202,6 +204,9 @@ def test_every_problem_has_a_row_also_where_there_is_no_notebook():
     rows = str(pl.course.check("lab_roofline", _baseline("lab_roofline"))).splitlines()[1:]
     assert rows[0].split()[:4] == ["input", "of", "baseline", "yours"]
     assert [row.split()[0] for row in rows[1:]] == [*map(str, range(12))]
+    wrong = pl.course.check("lab_roofline", lambda measured, asked: None)
+    assert [row.split()[-3] for row in str(wrong).splitlines()[2:]] == ["–"] * 12
+    assert wrong.html.count(">–<") == 12
 
 
 # What a function may not do
@@ -513,15 +518,44 @@ def test_the_best_schedule_is_proven_and_the_makespan_the_simulators():
 
 
 def test_a_roofline_that_is_known_is_right_and_hidden_from_the_function():
-    lab = LABS["lab_roofline"]
+    lab, slowest = LABS["lab_roofline"], []
     for given in lab.inputs():
         true = [given.machine.seconds(work) for work in given.asked]
         assert lab.value(given, true) == 0
         assert lab.value(given, [2 * t for t in true]) == pytest.approx(100 * math.log(2))
         assert len([*given]) == 2
         assert "machine" not in repr(given)
-        for f, b, t in given.measured:
-            assert t >= lab_roofline.Machine(*given.machine).seconds((f, b))
+        late = [t / given.machine.seconds((f, b)) for f, b, t in given.measured]
+        assert 0.6 < min(late) < 0.95
+        assert 0.9 < np.median(late) < 1.1
+        slowest.append(max(late))
+    assert 1.5 < np.median(slowest) <= max(slowest) < 6
+
+
+def _least_squares(measured, asked):
+    """Of logarithms, and without a care for outliers."""
+    flops, size, seconds = np.array(measured).T
+
+    def predicted(logs, flops, size):
+        return np.maximum(flops * np.exp(logs[0]), size * np.exp(logs[1])) + np.exp(logs[2])
+
+    start = np.log([min(seconds / flops), min(seconds / size), min(seconds)])
+    fit = least_squares(lambda logs: np.log(predicted(logs, flops, size) / seconds), start)
+    return predicted(fit.x, *np.array(asked).T)
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_least_squares_are_between_the_baseline_and_the_robust_fit(seed):
+    """A line more in a program that only looks for extremes earns less than a fit."""
+    lab = _hidden("lab_roofline", seed)
+    assert 0.5 < lab.grade(_least_squares)[0] < 0.6
+    assert lab.grade(_baseline("lab_roofline"))[0] == 0
+    assert lab.grade(_solution("lab_roofline"))[0] == 1
+    errors = [
+        np.mean([each.value for each in lab.tries(f)])
+        for f in (_least_squares, _solution("lab_roofline"))
+    ]
+    assert 2 < errors[0] / errors[1] < 3
 
 
 def test_the_problems_of_a_lab_are_at_hand():
