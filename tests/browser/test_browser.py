@@ -7,7 +7,7 @@ import pytest
 
 import pipelab as pl
 from lab_session import CHROMIUM
-from notebook_results import FIGURES, check_figure, with_statements
+from notebook_results import FIGURES, IN_JUPYTERLAB, check_figure, with_statements
 from pipelab.files.bundled_folders import notebooks_dir
 
 # CI installs Chromium and sets this, so that a missing browser cannot pass for a skipped test
@@ -34,14 +34,9 @@ ENDS_WITH = {
 SCROLLED: dict[str, int] = {}
 
 
-# By day these run whole: an explorer, a solver's progress, formulas, Gantt charts. Of every other notebook runs by
-# day what its exercises need (tests/course/test_notebooks.py), and the whole at night.
-BY_DAY = ("00", "05", "07")
-
-
 @pytest.mark.parametrize(
     "name",
-    [n if n[:2] in BY_DAY else pytest.param(n, marks=pytest.mark.nightly) for n in FIGURES],
+    [n if n[:2] in IN_JUPYTERLAB else pytest.param(n, marks=pytest.mark.nightly) for n in FIGURES],
 )
 def test_a_notebook_runs_and_draws(page, name):
     titles, bars = FIGURES[name]

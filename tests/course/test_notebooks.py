@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 import pytest
 
 from lab_session import CHROMIUM
-from notebook_results import FIGURES, RESULTS, check_figure, with_statements
+from notebook_results import IN_JUPYTERLAB, RESULTS, check_figure, with_statements
 from pipelab.cli.static_pages.kernel_client import notebook_client
 from pipelab.files.bundled_folders import notebooks_dir
 
@@ -109,10 +109,22 @@ def _check(figure):
     check_figure(layout["title"]["text"], axes, kinds, layout.get("annotations"))
 
 
+# Three minutes together; by day only what their exercises use (above).
+LONG = ("11", "15", "16", "17", "18")
+
+
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("path", [p for p in NOTEBOOKS if p not in SOLUTIONS], ids=_name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(p, marks=pytest.mark.nightly) if p.name[:2] in LONG else p
+        for p in NOTEBOOKS
+        if p not in SOLUTIONS
+    ],
+    ids=_name,
+)
 def test_notebook(path):
-    if CHROMIUM and _name(path) in FIGURES:
+    if CHROMIUM and path.name[:2] in IN_JUPYTERLAB:
         pytest.skip("test_browser.py runs it in JupyterLab, with the same statements")
     notebook = with_statements(path, _name(path))
     with warnings.catch_warnings():
