@@ -183,7 +183,7 @@ def _most_gpus(
 
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
-    """Refuse what no plan can mend."""
+    """Refuse what no plan can fix."""
     precision, known = getattr(problem.model, "kv_precision", ""), rules.kv_precisions.split()
     if known and precision and precision not in known:
         expected = f"expected one of {', '.join(known)}: {engine} keeps keys and values in no other"
@@ -251,8 +251,8 @@ def identical_hosts(cluster: Cluster) -> list[list[list[int]]]:
         pairs = [(i, j) for i in ids for j in ids if i != j]
         links = tuple((cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs)
         gpus = (cluster.gpus[g] for g in ids)
-        alike = tuple(replace(gpu, node=gpu.node and "one") for gpu in gpus)
-        found.setdefault((alike, links), []).append(ids)
+        unnamed = tuple(replace(gpu, node=gpu.node and "one") for gpu in gpus)
+        found.setdefault((unnamed, links), []).append(ids)
     return list(found.values())
 
 

@@ -18,6 +18,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
+from pipelab.course.outline import notebooks_of_the_course
 from pipelab.files.bundled_folders import in_clone
 from pipelab.writeup.cases_csv import cases as pl_cases
 
@@ -190,6 +191,7 @@ sys.meta_path[:] = map(Rest, sys.meta_path)
 '''
 _TOUR = """
 import pipelab as pl
+from pipelab.course.outline import notebooks_of_the_course
 
 problem = pl.load_case("tiny", max_gpus_per_stage=2)
 for method in ("aggregated", "joint"):
@@ -311,7 +313,10 @@ def test_every_page_with_python_is_run():
 
 
 def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monkeypatch):
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").split()) <= 600
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(readme.split()) <= 600
+    minutes = [book.minutes for book in notebooks_of_the_course()]
+    assert f"{min(minutes)} to {max(minutes)} minutes each" in readme
     (ten_lines,) = _python_of("README.md")
     assert len(ten_lines.strip().splitlines()) - 1 == 10  # and an empty one
     monkeypatch.chdir(tmp_path)  # a plan is written

@@ -404,9 +404,7 @@ class _Deploying:
     def _alone(self, generation: Generation) -> str | None:
         """The best pipeline; what ended the search before that."""
         try:
-            for problem, offer in self._by_problem(generation):
-                for placement in incumbents(problem):
-                    generation.take(_column(offer, placement))
+            self._take_incumbents(generation)
             for column in generation.pipelines:
                 generation.keep([column])
             generation.generate_alone()
@@ -416,10 +414,14 @@ class _Deploying:
 
     def _add_incumbents(self, generation: Generation) -> None:
         """Begin with simple pipelines, and the best deployment of these."""
+        self._take_incumbents(generation)
+        generation.round_off()
+
+    def _take_incumbents(self, generation: Generation) -> None:
+        """Make columns of simple pipelines."""
         for problem, offer in self._by_problem(generation):
             for placement in incumbents(problem):
                 generation.take(_column(offer, placement))
-        generation.round_off()
 
     def _add_best_alone(self, generation: Generation) -> None:
         """The best single pipeline of each workload, which prices may never ask for."""
