@@ -191,7 +191,6 @@ sys.meta_path[:] = map(Rest, sys.meta_path)
 '''
 _TOUR = """
 import pipelab as pl
-from pipelab.course.outline import notebooks_of_the_course
 
 problem = pl.load_case("tiny", max_gpus_per_stage=2)
 for method in ("aggregated", "joint"):
