@@ -15,14 +15,17 @@ _SECONDS = 5.0  # for all workloads together
 
 
 def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) -> str:
-    """Say which part takes longest of the pipeline that comes closest to the limits; empty if they do not prevent it.
+    """Say which part takes longest of the pipeline that comes closest to the limits, or that pools do not fit together.
+
+    Empty if neither is what prevents it.
 
     Parameters
     ----------
     problems : sequence of Problem
         Of one phase each, with the batches that a pipeline may have.
     """
-    for phase in dict.fromkeys(problem.workload.phase for problem in problems):
+    phases, fits = dict.fromkeys(problem.workload.phase for problem in problems), 0
+    for phase in phases:
         own = [problem for problem in problems if problem.workload.phase == phase]
         closest: tuple[float, str] | None = None
         for problem in own:
@@ -31,6 +34,12 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
                 closest = reason
         if closest is not None and closest[0] > 1:
             return closest[1]
+        fits += closest is not None
+    if fits == len(phases) > 1:
+        return (
+            "a pool for prompts and a pool for answers each find their GPUs if they are alone, but not both at once; "
+            "what may help: more GPUs, or pools=False"
+        )
     return ""
 
 
