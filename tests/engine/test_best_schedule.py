@@ -200,7 +200,7 @@ def test_where_no_rule_keeps_to_the_limits_there_is_a_schedule_at_once(split):
         ({"ranks": None}, "ranks"),
         ({"max_in_flight": [1]}, "2 for 2 ranks"),
         ({"memory": 2}, "weight_activation"),
-        ({"memory": [-1, 1], "split_backward": False}, "memory"),
+        ({"memory": -1, "split_backward": False}, "memory"),
         ({"objective": "time"}, "makespan"),
         ({"time_limit": "soon"}, "time_limit"),
         ({"workers": 0}, "workers"),

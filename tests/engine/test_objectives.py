@@ -177,7 +177,7 @@ def test_the_quickest_is_the_quickest_of_all(seed):
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", [32, *range(32), *range(33, 60)])  # 32: two points of one time
 @pytest.mark.parametrize(
     "against", ["gpus", "usd_per_hour", "usd_per_million_tokens", "seconds_per_pass"]
 )
@@ -276,11 +276,8 @@ def test_a_floor_out_of_reach_names_the_greatest_throughput():
     problem = priced(pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens"))
     for goal in ("cost", "latency"):
         answer = pl.solve(problem, objective=goal, at_least=302)
-        assert (answer.status, answer.objective.bound, answer.stopped_by) == (
-            "infeasible",
-            None,
-            None,
-        )
+        assert (answer.status, answer.stopped_by) == ("infeasible", None)
+        assert (answer.objective.bound, answer.objective.gap) == (None, None)
         assert answer.sentence == (
             "No placement exists: none attains 302 tokens/s, the greatest attainable rate being 301.784 tokens/s."
         )
@@ -327,6 +324,14 @@ def test_too_many_compositions_are_not_listed_and_a_first_placement_is_there(goa
         assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
         told = "9,366,818 mixtures of 40 types of GPU in stages of up to 6" in result.reason
         assert told or goal == "cost"
+
+
+def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(monkeypatch):
+    """Nothing is proven where some are left out."""
+    monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 1)
+    problem = priced(oracle.random_problem(67, gpus=5, layers=4, max_gpus_per_stage=3), 67)
+    result = pl.solve(problem, objective="cost", time_limit=60)
+    assert (result.status, result.stopped_by) == ("feasible", "list limit")
 
 
 # Ended early

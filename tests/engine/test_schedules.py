@@ -196,6 +196,7 @@ def test_any_lost_or_doubled_action_is_found(name, data):
     ("arguments", "message"),
     [
         (("1F1B", 4, 2.5), "microbatches = 2.5: expected a whole number"),
+        (("GPipe", 10**5000, 1), "ranks = <int>: expected at most 1,000,000,000,000,000,000"),
         (("Interleaved1F1B", 4, 8, 0), "chunks = 0: expected at least 1"),
         (("1F1B", 4, 8, 2), "1F1B has 1 chunk per rank; schedules with any number: Interleaved1F"),
         (("DualPipeV", 4, 7), "microbatches = 7: DualPipeV on 4 ranks needs at least 8"),
