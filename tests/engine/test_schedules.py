@@ -3,7 +3,6 @@
 import csv
 import dataclasses
 import json
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,19 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import pipelab as pl
-from pipelab.engine.schedules import (
-    RULES,
-    defects,
-    validate,
-    with_idle,
-)
+from pipelab.engine.schedules import RULES, defects, validate, with_idle
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.io.torch_csv import to_csv
 from pipelab.schedules import Action
 
 DATA = Path(__file__).parents[1] / "data"
 TORCH = json.loads((DATA / "torch_schedules.json").read_text(encoding="utf-8"))
-CHUNKED = [name for name, rule in RULES.items() if rule.chunked]
 
 
 def rows(schedule):
@@ -50,35 +43,15 @@ def test_actions_equal_torchs(case):
     assert validate(schedule) is schedule
 
 
-def test_the_stored_tables_name_their_source_and_cover_every_schedule():
+def test_the_stored_tables_cover_every_schedule():
     assert TORCH["source"].startswith("torch 2.")
     not_torchs = {"ZBH1", "ZBH2", "ZBV", "Inference"}  # ZBV is ZBVZeroBubble there
     names = {case["schedule"] for case in TORCH["cases"]}
     assert names == set(RULES) - not_torchs | {"ZBVZeroBubble"}
-    assert len(TORCH["cases"]) >= 77
     assert [case for case in TORCH["cases"] if case["m"] % case["pp"]]
-
-
-def test_microbatches_that_the_ranks_do_not_divide_run_in_equal_rounds():
-    schedule = pl.schedule("Interleaved1F1B", 4, 10, 2)  # two rounds of five
-    assert rows(schedule)[3][:7] == ["3F0", "3F1", "3F2", "3F3", "3F4", "7F0", "7B0"]
-    with pytest.raises(
-        pl.errors.InvalidValue,
-        match=r"microbatches = 9: .* in 2 rounds.* nearest numbers that fit are 8 and 10",
-    ):
-        pl.schedule("Interleaved1F1B", 4, 9, 2)
-
-
-def test_zbh1_is_interleaved_zero_bubble_with_one_chunk():
     assert pl.schedule("ZBH1", 4, 8) == pl.schedule("InterleavedZeroBubble", 4, 8, 1)
     assert pl.schedule("ZBH1", 4, 8) != pl.schedule("ZBH2", 4, 8)
-
-
-def test_inference_runs_forward_alone():
-    schedule = pl.schedule("Inference", 3, 2)
-    assert rows(schedule) == [["0F0", "0F1"], ["1F0", "1F1"], ["2F0", "2F1"]]
-    assert columns_of(schedule).forward_only
-    assert not columns_of(pl.schedule("GPipe", 3, 2)).forward_only
+    assert rows(pl.schedule("Inference", 2, 2)) == [["0F0", "0F1"], ["1F0", "1F1"]]
 
 
 # every schedule
@@ -87,42 +60,31 @@ def test_inference_runs_forward_alone():
 @given(st.sampled_from(sorted(RULES)), st.integers(1, 6), st.integers(1, 14), st.integers(1, 4))
 def test_every_schedule_is_complete_and_runs_or_is_refused(name, ranks, microbatches, chunks):
     """Counted from the actions' text, with no code of the validation."""
-    arguments = name, ranks, microbatches, chunks if name in CHUNKED else None
+    arguments = name, ranks, microbatches, chunks if RULES[name].chunked else None
     rounds = max(1, microbatches // ranks)
     uneven = name in ("Interleaved1F1B", "InterleavedZeroBubble") and microbatches % rounds
     if uneven or (name == "DualPipeV" and microbatches < 2 * ranks):
         with pytest.raises(pl.errors.InvalidValue, match="microbatches = "):
             pl.schedule(*arguments)
         return
-    schedule = pl.schedule(*arguments)
-    validate(schedule)
-    flat = [
-        (rank, part)
-        for rank, row in enumerate(schedule.actions)
-        for action in row
-        for part in action.parts or (action,)
-    ]  # fmt: skip
-    work = {}
-    for rank, (stage, kind, batch, _) in flat:
-        assert schedule.stage_rank[stage] == rank
-        work.setdefault((stage, batch), []).append(kind)
+    schedule, work = validate(pl.schedule(*arguments)), {}
+    for rank, row in enumerate(schedule.actions):
+        for stage, kind, batch, _ in (part for one in row for part in one.parts or (one,)):
+            assert schedule.stage_rank[stage] == rank
+            work.setdefault((stage, batch), []).append(kind)
     assert set(work) == {(s, m) for s in range(schedule.stages) for m in range(microbatches)}
-    assert {"".join(kinds) for kinds in work.values()} <= (
-        {"F"} if name == "Inference" else {"FB", "FIW"}
-    )
+    whole = {"F"} if name == "Inference" else {"FB", "FIW"}
+    assert {"".join(kinds) for kinds in work.values()} <= whole
     assert schedule.stages == ranks * schedule.chunks
 
 
 @pytest.mark.parametrize("name", sorted(RULES))
 def test_csv_and_text_give_the_schedule_back(name, tmp_path):
     schedule = pl.schedule(name, 3, 6)
-    text = pl.save(schedule, tmp_path / "s.csv").read_text(encoding="utf-8")
-    assert read(text) == schedule
+    assert read(pl.save(schedule, tmp_path / "s.csv").read_text(encoding="utf-8")) == schedule
     assert read(to_csv(with_idle(schedule))) == schedule
-    assert (
-        pl.Schedule.of(name, [line.split(": ")[1].split() for line in str(schedule).splitlines()])
-        == schedule
-    )
+    lines = [line.split(": ")[1].split() for line in str(schedule).splitlines()]
+    assert pl.Schedule.of(name, lines) == schedule
 
 
 def test_csv_is_written_as_torch_writes_it():
@@ -130,24 +92,19 @@ def test_csv_is_written_as_torch_writes_it():
     assert to_csv(idling) == "0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1\n"
     first = to_csv(pl.schedule("DualPipeV", 2, 4)).splitlines()[0]
     assert first.startswith("0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,")
+    idle = pl.Schedule.of("an idle rank", [["0F0", None, "0B0"], [], ["1F0", "1B0"]])
+    assert read(to_csv(idle)) == columns_of(idle).computing().schedule
+    assert read(to_csv(idle)).ranks == 3
+    assert defects(pl.Schedule.of("blanks", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
 
 
-def test_actions_are_read_and_written():
-    for text in ("2F0", "11I3", "0W12", "(3F0;4B1)OVERLAP_F_B"):
-        assert str(Action.parse(text)) == text
-    assert Action.parse("").kind == "IDLE"
-    for text in (
-        "F0",
-        "2X0",
-        "2F",
-        "0SEND_F0",
-        "(3B0;4F1)OVERLAP_F_B",
-        "(3F0;4B1)",
-        "-1F0",
-        "2F0 1F0",
-    ):
-        with pytest.raises(pl.errors.InvalidValue, match="expected stage, kind and microbatch"):
-            Action.parse(text)
+@pytest.mark.parametrize(
+    "text",
+    ["F0", "2X0", "0SEND_F0", "(3B0;4F1)OVERLAP_F_B", "(3F0;4B1)", "-1F0", "2F0 1F0"],
+)
+def test_what_is_no_action_is_refused(text):
+    with pytest.raises(pl.errors.InvalidValue, match="expected stage, kind and microbatch"):
+        Action.parse(text)
 
 
 # what can be wrong
@@ -173,10 +130,6 @@ def broken(*lines, **known):
             "0W0 (rank 0, position 1) waits for 0I0, which comes later on the same rank",
         ),
         (
-            ("0B0 0F0", "1F0 1B0"),
-            "0B0 (rank 0, position 0) waits for 0F0, which comes later on the same rank",
-        ),
-        (
             ("0F0 0B0", "1B0 1F0"),
             "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank",
         ),
@@ -189,8 +142,7 @@ def broken(*lines, **known):
 )
 def test_a_defect_is_named(lines, defect):
     """The schedule's own stages sit on the first rank that runs them, except where the case says otherwise."""
-    known = {"stage_rank": [0, 1]} if len(lines) == 2 else {}
-    schedule = broken(*lines, **known)
+    schedule = broken(*lines, **({"stage_rank": [0, 1]} if len(lines) == 2 else {}))
     with pytest.raises(pl.errors.InvalidSchedule) as caught:
         validate(schedule)
     assert defect in caught.value.defects
@@ -206,53 +158,35 @@ def test_what_is_beyond_the_microbatches_and_ranks_is_impossible():
     )
 
 
-def test_a_deadlock_names_the_edges_that_block():
-    schedule = broken("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")
-    assert defects(schedule) == (
+def test_a_deadlock_shows_the_circle_of_edges_that_block_and_not_who_waits_for_it():
+    """Of a pair, the half that blocks or waits is named."""
+    assert defects(broken("0F0 0B0 0F1 0B1", "1F1 1B1 1F0 1B0")) == (
         "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
         "1F1 on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
-
-
-def test_a_deadlock_names_the_half_of_a_pair_that_blocks():
     assert defects(broken("0F0 0B0 0F1 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")) == (
         "deadlock: 0B0 on rank 0 waits for 1B0 on rank 1",
         "1F1 of (1F1;1B0)OVERLAP_F_B on rank 1 waits for 0F1 on rank 0, which comes after 0B0",
     )
-    assert defects(broken("0F0 (0F1;0B0)OVERLAP_F_B 0B1", "1F0 1F1 1B0 1B1")) == (
-        "deadlock: 0B0 of (0F1;0B0)OVERLAP_F_B on rank 0 waits for 1B0 on rank 1, which comes after 1F1",
-        "1F1 on rank 1 waits for 0F1 on rank 0",
-    )
-
-
-def test_a_deadlock_shows_the_circle_and_not_who_waits_for_it():
-    schedule = broken(
-        "0F0 0B0", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0", stage_rank=[0, 1, 2], microbatches=1
-    )
-    assert defects(schedule)[0].startswith("1F1")  # no such microbatch: checked before any order
-    schedule = broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0")
-    edges = defects(schedule)
+    edges = defects(broken("0F0 0F1 0B0 0B1", "1F0 1B0 1F1 1B1", "2F1 2B1 2F0 2B0"))
     assert edges[0] == "deadlock: 1B0 on rank 1 waits for 2B0 on rank 2, which comes after 2F1"
     assert len(edges) == 2
 
 
-@given(st.data())
-def test_any_lost_or_doubled_action_is_found(data):
-    name = data.draw(st.sampled_from(sorted(RULES)))
+@given(st.sampled_from(sorted(RULES)), st.data())
+def test_any_lost_or_doubled_action_is_found(name, data):
     schedule = pl.schedule(name, 3, 6)
     whole = columns_of(schedule)
     entry = data.draw(st.integers(0, len(whole) - 1))
     if whole.paired[entry] or (entry and whole.paired[entry - 1]):
         return  # half a pair is another matter
     text = str(whole.action(entry))
-    known = {"microbatches": 6, "stage_rank": whole.stage_rank}
     lost = whole.select(np.arange(len(whole)) != entry).schedule
     assert defects(lost) == (f"{text} is missing on rank {whole.rank[entry]}",)
     lines = rows(schedule)
     lines[int(whole.rank[entry])].append(text)
-    assert any(
-        f"{text} is there 2 times" in d for d in defects(pl.Schedule.of("twice", lines, **known))
-    )
+    twice = pl.Schedule.of("twice", lines, microbatches=6, stage_rank=whole.stage_rank)
+    assert any(f"{text} is there 2 times" in defect for defect in defects(twice))
 
 
 # bad input
@@ -261,19 +195,17 @@ def test_any_lost_or_doubled_action_is_found(data):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("1F1B", 0, 8), "ranks = 0: expected at least 1"),
-        (("1F1B", 4, 0), "microbatches = 0: expected at least 1"),
         (("1F1B", 4, 2.5), "microbatches = 2.5: expected a whole number"),
-        (("1F1B", True, 2), "ranks = True: expected a whole number"),
+        (("GPipe", 10**5000, 1), "ranks = <int>: expected at most 1,000,000,000,000,000,000"),
         (("Interleaved1F1B", 4, 8, 0), "chunks = 0: expected at least 1"),
-        (
-            ("1F1B", 4, 8, 2),
-            "1F1B has 1 chunk per rank; schedules with any number: Interleaved1F1B",
-        ),
-        (("ZBV", 4, 8, 3), "chunks = 3: ZBV has 2 chunks per rank"),
+        (("1F1B", 4, 8, 2), "1F1B has 1 chunk per rank; schedules with any number: Interleaved1F"),
         (("DualPipeV", 4, 7), "microbatches = 7: DualPipeV on 4 ranks needs at least 8"),
+        (("Interleaved1F1B", 4, 9, 2), "in 2 rounds.* nearest numbers that fit are 8 and 10"),
         (("1f1b", 4, 8), "schedule '1f1b' is not known; did you mean '1F1B'"),
+        # before anything is searched or listed
         (("1F1B", 10**5, 10**5), "1F1B: 10,000,000,000 forwards .*; at most 5,000,000"),
+        (("Interleaved1F1B", 10**7, 10**7 + 1), "are listed one by one"),
+        (("ZBV", 100_000, 1), "are listed one by one"),
     ],
 )
 def test_bad_numbers_are_refused(arguments, message):
@@ -288,25 +220,14 @@ HALF = Action(-1, "OVERLAP_F_B", -1, (Action(0, "F", 1),))
     ("known", "message"),
     [
         ({"microbatches": 0}, "microbatches = 0: expected at least 1"),
-        ({"microbatches": "3"}, "microbatches = '3': expected a whole number"),
-        ({"microbatches": 10**9}, "microbatches = 1000000000: expected at most 5,000,000"),
         ({"stage_rank": []}, r"stage_rank = .*: expected the rank that holds each stage"),
-        ({"stage_rank": ["a"]}, r"stage_rank\[0\] = 'a': expected a whole number"),
         ({"stage_rank": [0, -1]}, r"stage_rank\[1\] = -1: expected at least 0"),
-        ({"name": 5}, "name = 5: expected text"),
         ({"rows": 5}, "rows = 5: expected a row of actions for each rank"),
         ({"rows": [[], []]}, "expected a row of actions for each rank"),
         ({"rows": ["0F0 0B0"]}, r"rows\[0\] = .*: expected a list of actions, such as"),
-        ({"rows": [["0F0", 0]]}, "action = '0': expected stage, kind and microbatch"),
-        ({"rows": [["0F0", "1Q0"]]}, "'1Q0': expected stage, kind and microbatch"),
-        ({"rows": [["0F0", 10**5000]]}, "action = '<int>': expected stage, kind and microbatch"),
-        ({"rows": [["0F" + 13 * "9"]]}, "'0F9999999999999': expected stage, kind and microbatch"),
-        ({"rows": [["0F5000000"]]}, "microbatch = 5000000: expected at most 4,999,999"),
-        ({"rows": [["9000000F0"]]}, r"\(rank 0, position 0\): stage = 9000000: expected at most"),
         ({"rows": [["0F0"], [Action("a", "F", 0)]]}, r"\(rank 1, position 0\): stage = 'a'"),
-        ({"rows": [["0F0", Action(0, "B", 2**40)]]}, r"\(rank 0, position 1\): microbatch = 109"),
-        ({"rows": [[Action(0, [], 0)]]}, r"kind = \[\]: expected one of F, I, B, W"),
-        ({"rows": [[Action(0, "F", 0, None)]]}, "parts = None: expected a forward and a full"),
+        ({"rows": [["0F5000000"]]}, "microbatch = 5000000: expected at most 4,999,999"),
+        ({"rows": [[Action(0, "Q", 0)]]}, r"kind = 'Q': expected one of F, I, B, W"),
         # not the next action for its other half
         ({"rows": [["0F0", HALF, "0B0", "0B1"]]}, "parts = .*: expected a forward and a full"),
     ],
@@ -318,105 +239,25 @@ def test_a_schedule_that_makes_no_sense_is_refused_at_the_door(known, message):
 
 
 def test_a_schedule_changed_by_hand_is_checked_again():
-    for change in ({"microbatches": 0}, {"stage_rank": []}, {"actions": 8}):
-        with pytest.raises(pl.errors.InvalidValue, match=f"Schedule: {next(iter(change))} = "):
-            dataclasses.replace(pl.schedule("1F1B", 2, 2), **change)
+    with pytest.raises(pl.errors.InvalidValue, match="Schedule: microbatches = 0"):
+        dataclasses.replace(pl.schedule("1F1B", 2, 2), microbatches=0)
 
 
-def test_blanks_are_no_actions():
-    assert defects(pl.Schedule.of("mine", [["0F0", "( 0F1 ; 0B0 )OVERLAP_F_B", "0B1"]])) == ()
-    idle = pl.Schedule.of("mine", [["0F0", None, "0B0"]])
-    assert columns_of(idle).computing().schedule == pl.schedule("1F1B", 1, 1)
-
-
-def test_small_numbers_of_numpy_count_as_whole_numbers():
-    assert pl.schedule("Interleaved1F1B", np.int8(20), np.uint8(200), np.int8(2)) == pl.schedule(
-        "Interleaved1F1B", 20, 200, 2
-    )
-    made = pl.Schedule.of(
-        "mine", [["0F0", "0B0"]], microbatches=np.int8(1), stage_rank=np.zeros(1, np.uint8)
-    )
-    assert made == pl.schedule("1F1B", 1, 1)
-
-
-@pytest.mark.slow
-def test_one_high_number_is_answered_at_once():
-    began = time.process_time()
-    with pytest.raises(
-        pl.errors.InvalidSchedule,
-        match=r"0F1 is missing on rank 0: 1 stages · [\d,]+ microbatches need",
-    ):
-        read("0F0,0B0,0F4999999,0B4999999\n")
-    assert time.process_time() - began < 10
-
-
-def test_of_very_many_defects_a_thousand_are_listed():
+def test_very_many_defects_are_cut_short():
+    """One high number is answered without a table of all that is missing."""
     found = defects(pl.Schedule.of("mine", [["0F0", "0B0"]], microbatches=500_000))
     assert len(found) == 1001
-    assert (found[0], found[-1]) == (
-        "0F1 is missing on rank 0",
-        "and more; the first 1,000 are listed",
-    )
+    assert found[-1] == "and more; the first 1,000 are listed"
     (doubled,) = defects(pl.Schedule.of("mine", [["0F0"] * 9 + ["0B0"]]))
-    assert doubled.startswith(
-        "0F0 is there 9 times, expected once (rank 0, position 0, rank 0, position 1, "
-    )
-    assert doubled.endswith("position 4, …)")
+    assert doubled.endswith("position 3, rank 0, position 4, …)")
+    (gap,) = defects(pl.Schedule.of("mine", [["0F0", "0B0", "0F4999999", "0B4999999"]]))
+    assert gap.startswith("0F1 is missing on rank 0: 1 stages · 5,000,000 microbatches need")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [("Interleaved1F1B", 10**7, 10**7 + 1), ("InterleavedZeroBubble", 10**7, 1, 1), ("ZBV", 100_000, 1),
-     ("DualPipeV", 10**9, 1), ("GPipe", 10**18, 10**18)],
-)  # fmt: skip
-def test_what_is_too_large_is_refused_before_anything_is_searched_or_listed(arguments):
-    began = time.perf_counter()
-    with pytest.raises(pl.errors.TooLarge, match="are listed one by one"):
-        pl.schedule(*arguments)
-    assert time.perf_counter() - began < 0.5
-    with pytest.raises(
-        pl.errors.InvalidValue, match="ranks = <int>: expected at most 1,000,000,000,000,000,000"
-    ):
-        pl.schedule("GPipe", 10**5000, 1)
-
-
-@pytest.mark.slow
 def test_what_would_take_minutes_to_time_is_refused():
-    long, wide = pl.schedule("GPipe", 1, 600_000), pl.schedule("1F1B", 50_000, 1)
-    for schedule in (long, wide):
-        with pytest.raises(
-            pl.errors.TooLarge, match=r"at most 1,000,000 and 40,000,000 cells are timed"
-        ) as caught:
-            validate(schedule)
-        assert set(caught.value.size) == {"rounds", "ranks"}
-
-
-def test_a_schedule_is_saved_where_a_path_says(tmp_path):
-    one = pl.schedule("1F1B", 1, 1)
-    with pytest.raises(pl.errors.InvalidValue, match="save: path = 5: expected a path"):
-        pl.save(one, 5)
-    for path, remedy in (
-        (tmp_path, "the path of a file"),
-        ("a\0b", "a path without such characters"),
-    ):
-        with pytest.raises(pl.errors.InvalidData, match=rf"cannot be written.*: expected {remedy}"):
-            pl.save(one, path)
-    with pytest.raises(
-        pl.errors.InvalidValue, match="path = '': expected a path that is not empty"
-    ):
-        pl.save(one, "")
-
-
-@pytest.mark.parametrize("name", [[], None, 5, np.array(["1F1B", "GPipe"])])
-def test_a_name_that_is_no_text_is_not_known(name):
-    with pytest.raises(pl.errors.UnknownName, match=r"schedule .* is not known; Known: GPipe"):
-        pl.schedule(name, 2, 2)
-
-
-def test_an_empty_rank_stays_a_rank_in_a_csv():
-    schedule = pl.Schedule.of("idle", [["0F0", "0B0"], [], ["1F0", "1B0"]])
-    assert schedule.ranks == 3
-    assert read(to_csv(schedule)) == schedule
+    with pytest.raises(pl.errors.TooLarge, match="at most 1,000,000 and 40,000,000 cells") as found:
+        validate(pl.schedule("1F1B", 50_000, 1))
+    assert set(found.value.size) == {"rounds", "ranks"}
 
 
 def test_a_schedule_shows_itself():
