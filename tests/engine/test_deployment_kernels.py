@@ -1,20 +1,19 @@
-"""Kernels of deployments against their definitions: labels that are kept, the best rate of every mix, dollars."""
+"""Kernels of deployments against their definitions: labels that are kept, the best rate of every mix, prices."""
 
 import numpy as np
 import pytest
-from test_deployments import dollars, every_division
-from test_objectives import small
+from test_in_flight import every_pair
+from test_objectives import late, small
 
 import oracle
-import pipelab as pl
-from pipelab.costs import LayerTimes
 from pipelab.engine.deadline import NEVER
+from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.listing import _Labels, _undominated
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 
 
-def random_labels(rng, number, late):
+def random_labels(rng, number):
     """Few numbers, so that there are ties of every kind."""
     rate, seconds = rng.integers(1, 5, (2, number)).astype(float)
     none = np.zeros(number, dtype=int)
@@ -23,7 +22,7 @@ def random_labels(rng, number, late):
         price=0.0 * rate,
         rate=rate,
         seconds=seconds,
-        late=rng.integers(0, 3, number).astype(float) if late else 0.0 * rate,
+        late=rng.integers(0, 1 + 2 * rng.integers(2), number).astype(float),
         reached=none,
         entered=rng.integers(0, 2, number),
         left=none,
@@ -32,12 +31,11 @@ def random_labels(rng, number, late):
     )
 
 
-@pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("seed", range(40))
-def test_a_label_is_dropped_where_one_that_is_kept_is_no_worse(seed, late):
+def test_a_label_is_dropped_where_one_that_is_kept_is_no_worse(seed):
     """No worse: of the same GPUs and ways, at least as fast, and as soon in both its times."""
     rng = np.random.default_rng(seed)
-    labels = random_labels(rng, int(rng.integers(1, 40)), late)
+    labels = random_labels(rng, int(rng.integers(10, 40)))
     kept = _undominated(labels).tolist()
 
     def no_worse(a, b):
@@ -51,14 +49,20 @@ def test_a_label_is_dropped_where_one_that_is_kept_is_no_worse(seed, late):
         assert bool(others) == (label not in kept)
 
 
+def only_offer(problem):
+    """The offer of a problem in which some pipeline fits."""
+    offers = first_offers([problem], NEVER, apart=True)
+    if not offers or not len(offers[0].stage_rates):
+        pytest.skip("no pipeline fits")
+    return offers[0], offers[0].table.classes
+
+
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(40))
 def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
     problem = small(seed, link_units="tokens")
-    offers = first_offers([problem], NEVER, apart=True)
-    if not offers or not len(offers[0].stage_rates):
-        return
-    tables, classes = MixTables(offers[0], NEVER), offers[0].table.classes
+    offer, classes = only_offer(problem)
+    tables = MixTables(offer, NEVER)
     best = np.zeros(tables.shape)
     for rate, gpus, _ in oracle.placements(problem):
         mix = np.bincount(classes.of[list(gpus)], minlength=len(classes))
@@ -68,13 +72,20 @@ def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
     assert tables.best(nothing, nothing).rate == pytest.approx(best, rel=1e-9)
 
 
-def test_a_load_is_served_for_the_fewest_dollars_where_as_few_gpus_cost_more():
-    gpus = (*[pl.GPU("fast", 4, 1.0)] * 3, *[pl.GPU("slow", 3, 0.5)] * 2)
-    links = pl.Cluster(gpus, np.full((5, 5), 10.0), latency_ms=5 * (1 - np.eye(5)))
-    model, costs = pl.Model("m", 3, 1000, 4000, 1.0), LayerTimes({"fast": 8.0, "slow": 13.0}, 0.5)
-    problem = pl.Problem(links, model, pl.Workload(1000, 4), costs, 2, same_type_stages=False)
-    rates = every_division(problem)
-    load = 0.6 * rates[-1]
-    truth = min(dollars(problem, mask) for mask, rate in enumerate(rates) if rate >= load)
-    found = pl.deploy(problem, at_least=load)
-    assert (found.status, found.usd_per_hour) == ("optimal", pytest.approx(truth))
+@pytest.mark.parametrize("seed", range(16))
+def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypatch):
+    """With few steps of rates, so that each stands for a wide range."""
+    monkeypatch.setattr(pricing, "_RATES", 3)
+    problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
+    offer, classes = only_offer(problem)
+    price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
+    (low, high), every = offer.asked, [(rate, used) for rate, _, used, _ in every_pair(problem)]
+    fastest = max((rate for rate, _ in every), default=1.0)
+    for scaled in (price, price * fastest):  # what pipelines yield, and what leaves them a loss
+        least = offer.least(scaled).price
+        for rate, used in every:
+            paid = sum(scaled[classes.of[g]] for g in used)
+            ranges = (low <= rate * (1 + 1e-9)) & (rate <= high * (1 + 1e-9))
+            assert ranges.any()
+            assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
+            assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)

@@ -1,7 +1,6 @@
 """Deployments against GPUs and dollars, and what one more GPU brings, against every division of small clusters."""
 
 import dataclasses
-import threading
 from collections import Counter
 
 import pytest
@@ -43,7 +42,7 @@ def test_the_curve_equals_every_division(seed, against):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     """What is done where there are too many mixes for the whole curve."""
     monkeypatch.setattr(trade_off, "_MOST_MIXES", 0)
@@ -59,20 +58,23 @@ def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     assert costs == sorted(set(costs), reverse=True)
 
 
-def test_too_many_mixes_against_gpus_are_refused_and_an_early_end_says_so():
-    problem, stop = heterogeneous((40, 40, 40)), threading.Event()
-    with pytest.raises(pl.errors.TooLarge, match=r"68,921 mixes.*against='usd_per_hour'"):
-        pl.trade_off(problem, deployments=True)
-    stop.set()
-    for limit in ({"stop": stop}, {"time_limit": 0.0}):
-        found = pl.trade_off(problem, "usd_per_hour", deployments=True, **limit)
-        assert not found.complete
-        assert all(point.status == "feasible" for point in found.points)
+def test_an_early_end_says_so():
+    found = pl.trade_off(heterogeneous(), "usd_per_hour", deployments=True, time_limit=0.0)
+    assert not found.complete
+    assert all(point.status == "feasible" for point in found.points)
 
 
-def test_what_deployments_are_not_compared_by_is_refused():
-    with pytest.raises(pl.errors.InvalidValue, match="'gpus' or 'usd_per_hour' where points are"):
-        pl.trade_off(heterogeneous(), "usd_per_million_tokens", deployments=True)
+@pytest.mark.parametrize(
+    ("counts", "against", "options", "message"),
+    [
+        ((40, 40, 40), "gpus", {}, r"68,921 mixes.*against='usd_per_hour'"),
+        ((1, 1, 1), "gpus", {"tpot_ms": 50}, "for requests"),
+        ((1, 1, 1), "usd_per_million_tokens", {}, "'gpus' or 'usd_per_hour' where points are"),
+    ],
+)
+def test_what_deployments_are_not_compared_by_is_refused(counts, against, options, message):
+    with pytest.raises(pl.PipelabError, match=message):
+        pl.trade_off(heterogeneous(counts), against, deployments=True, **options)
 
 
 def test_the_curve_is_drawn_with_its_pipelines():
@@ -80,14 +82,12 @@ def test_the_curve_is_drawn_with_its_pipelines():
     figure = pl.plot(found)
     assert len(figure.data[-1].x) == len(found.points)
     assert "every point proven" in figure.layout.title.text
-    assert found.points[0].count > 1
     assert "4 × (layers" in found.to_frame()["placement"][0]
 
 
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(6))
 def test_one_more_gpu_brings_what_every_division_says(seed):
-    """The throughput with it; and with one pipeline's worth of room, the dual price is no less than nothing."""
     problem = priced(small(seed, gpus=3), seed)
     found = pl.deploy(problem)
     counts = Counter(gpu.type for gpu in problem.cluster.gpus)
@@ -107,17 +107,6 @@ def test_one_more_gpu_brings_what_every_division_says(seed):
 
 
 @pytest.mark.slow
-def test_dual_prices_add_up_to_a_bound():
-    """Where links and nodes do not matter, the price of all GPUs bounds the throughput."""
-    problem = heterogeneous((4, 8, 12), "Llama-3-70B", phase="decode")
-    found = pl.deploy(problem)
-    counts = Counter(gpu.type for gpu in problem.cluster.gpus)
-    total = sum(counts[kind] * price for kind, price in found.details["dual_prices"].items())
-    assert found.throughput <= total * (1 + 1e-9)
-    assert total <= 2 * found.throughput
-
-
-@pytest.mark.slow
 def test_one_more_gpu_with_a_load_saves_dollars_and_keeps_the_batches():
     problem = heterogeneous((1, 0, 2), phase="decode")
     found = pl.deploy(problem, 500.0, batches=[4, 16])
@@ -129,7 +118,5 @@ def test_one_more_gpu_with_a_load_saves_dollars_and_keeps_the_batches():
     assert frame.loc["T4", "saves_usd_per_hour"] == pytest.approx(saved)
     assert saved > 0
     by_hand = dataclasses.replace(found, again=None)
-    with pytest.raises(
-        pl.errors.InvalidValue, match=r"expected a deployment that `pl\.deploy` returned"
-    ):
+    with pytest.raises(pl.errors.InvalidValue, match=r"that `pl\.deploy` returned"):
         by_hand.one_more()

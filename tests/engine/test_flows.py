@@ -20,9 +20,8 @@ from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import stages_of
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
-from pipelab.flows import Held, Way, exhaustive_flow, greatest_flow
+from pipelab.flows import Held, Way, exhaustive_flow
 from pipelab.placement import Stage
-from pipelab.writeup.linear_rates import with_link_units
 
 LEAST_MBYTE = 1e-3  # GB
 
@@ -65,45 +64,26 @@ def with_cache(problem):
 
 def brute_force(problem):
     """The greatest flow over all spans, by scipy's maximum flow, from the raw numbers."""
-    layers = problem.model.layers
-    gpus, tokens = problem.cluster.gpus, 100
-    message = 100 * 1000 * 2 / 1e9
-    link = problem.cluster.bandwidth_matrix() / message * tokens
-    spans = [
-        [None]
-        + [
-            (a, e)
-            for a, e in itertools.combinations(range(layers + 1), 2)
-            if e - a <= gpu.memory_gb
-        ]
-        for gpu in gpus
-    ]
-    rate = [
-        [0.0] + [1000 * tokens / (problem.costs.ms_per_layer[g.type] * (e - a)) for a, e in own[1:]]
-        for g, own in zip(gpus, spans, strict=True)
-    ]
-    passed = [
-        np.array(
-            [
-                [r * (s is not None and s[0] <= i < s[1]) for i in range(layers)]
-                for s, r in zip(*both, strict=True)
-            ]
-        )
-        for both in zip(spans, rate, strict=True)
-    ]
-    total = passed[0]
-    for own in passed[1:]:
-        total = (total[:, None] + own[None]).reshape(-1, layers)
-    least = total.min(axis=1)
+    layers, gpus, tokens = problem.model.layers, problem.cluster.gpus, 100
+    link = problem.cluster.bandwidth_matrix() / (100 * 1000 * 2 / 1e9) * tokens
+    every, spans, rates, passed = list(itertools.combinations(range(layers + 1), 2)), [], [], []
+    for gpu in gpus:
+        own = [(0, 0), *((a, e) for a, e in every if e - a <= gpu.memory_gb)]
+        ms = problem.costs.ms_per_layer[gpu.type]
+        spans.append(own)
+        rates.append([1000 * tokens / (ms * (e - a)) if e else 0.0 for a, e in own])
+        held = np.array([[a <= i < e for i in range(layers)] for a, e in own])
+        passed.append(held * np.array(rates[-1])[:, None])
+    choices = np.array(list(itertools.product(*(range(len(own)) for own in spans))))
+    least = sum(own[choices[:, g]] for g, own in enumerate(passed)).min(axis=1)
     best = 0.0
-    shape = [len(own) for own in spans]
     for index in np.argsort(-least):
         if least[index] <= best * (1 + 1e-9):
             break
-        chosen = np.unravel_index(index, shape)
-        placed = [own[i] for own, i in zip(spans, chosen, strict=True)]
-        rates = [own[i] for own, i in zip(rate, chosen, strict=True)]
-        best = max(best, max_flow(placed, rates, link, layers))
+        placed, through = (
+            [own[i] for own, i in zip(of, choices[index], strict=True)] for of in (spans, rates)
+        )
+        best = max(best, max_flow(placed, through, link, layers))
     return best
 
 
@@ -111,14 +91,12 @@ def max_flow(placed, rates, link, layers):
     """In whole hundredths of a token per second."""
     n = len(placed)
     capacity = np.zeros((2 * n + 2, 2 * n + 2))
-    for v, span in enumerate(placed):
-        if span is None:
-            continue
+    for v, (start, stop) in enumerate(placed):
         capacity[v, n + v] = rates[v]
-        capacity[2 * n, v] = 1e6 * (span[0] == 0)
-        capacity[n + v, 2 * n + 1] = 1e6 * (span[1] == layers)
-        for w, other in enumerate(placed):
-            if other is not None and other[0] <= span[1] < other[1]:
+        capacity[2 * n, v] = 1e6 * (start == 0 < stop)
+        capacity[n + v, 2 * n + 1] = 1e6 * (stop == layers)
+        for w, (first, last) in enumerate(placed):
+            if first <= stop < last:
                 capacity[n + v, w] = link[v, w]
     whole = csr_array(np.rint(100 * capacity).astype(np.int32))
     return maximum_flow(whole, 2 * n, 2 * n + 1).flow_value / 100
@@ -131,8 +109,11 @@ def total(ways):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", range(500))
 def test_rates_equal_brute_force(seed):
+    """And so does the definition."""
     problem = random_problem(seed)
     found, best = pl.flow(problem, "rate"), brute_force(problem)
+    defined = total(exhaustive_flow(problem, full=True)[1]) if seed < 100 else best
+    assert defined == pytest.approx(best, rel=1e-5)
     if not best:
         assert found.status == "infeasible"
         return
@@ -141,93 +122,48 @@ def test_rates_equal_brute_force(seed):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", [11, 13, 24, 32, *range(100, 400)])
 def test_what_all_in_flight_have_memory_for_equals_the_definition(seed):
-    """Half of them with several GPUs to a stage, half with memory that binds."""
-    if seed % 2:
-        problem = with_link_units(oracle.random_problem(seed, layers=4, gpus=3), "tokens")
-    else:
-        problem = with_cache(random_problem(seed, gpus=3, layers=4))
-    found, (_, ways) = pl.flow(problem), exhaustive_flow(problem)
-    if not ways:
-        assert found.status == "infeasible"
-        return
-    assert found.status == "optimal", found.sentence
-    assert found.throughput == pytest.approx(total(ways), rel=1e-5)
-    assert found.throughput >= pl.deploy(problem).throughput * (1 - 1e-6)
-
-
-@pytest.mark.quick(6)
-@pytest.mark.parametrize("seed", range(100))
-def test_the_definition_equals_brute_force(seed):
-    problem = random_problem(seed)
-    assert total(exhaustive_flow(problem, full=True)[1]) == pytest.approx(
-        brute_force(problem), rel=1e-5
-    )
-
-
-@pytest.mark.quick(6)
-@pytest.mark.parametrize("seed", range(200))
-def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
-    """As for problems that are too large for one program."""
-    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
-    problem, best = random_problem(seed), brute_force(random_problem(seed))
-    found = pl.flow(problem, "rate")
-    if best:
-        assert found.throughput <= best * (1 + 1e-5)
-        assert found.bound >= best * (1 - 1e-5)
-
-
-@pytest.mark.quick(6)
-@pytest.mark.parametrize("seed", range(200))
-def test_no_bound_by_the_time_of_the_fastest_way_is_below_the_best(seed):
-    """With no flow known, so that cases are split as often as there is reason to."""
+    """A third with several GPUs to a stage, the others with memory that binds; no bound on the way is below it."""
     if seed % 3:
         problem = with_cache(random_problem(seed, gpus=3, layers=4))
     else:
-        problem = with_link_units(oracle.random_problem(seed, layers=4, gpus=3), "tokens")
-    best, one = total(exhaustive_flow(problem)[1]), pl.solve(problem)
+        problem = oracle.random_problem(seed, layers=4, gpus=3, link_units="tokens")
+    found, best = pl.flow(problem), total(exhaustive_flow(problem)[1])
+    if not best:
+        assert found.status == "infeasible"
+        return
+    assert found.status == "optimal", found.sentence
+    assert found.throughput == pytest.approx(best, rel=1e-5)
+    assert found.throughput >= pl.deploy(problem).throughput * (1 - 1e-6)
+    cases = Cases(stages_of(problem, False, NEVER), pl.solve(problem).bound)
+    assert cases.greatest(0.0, math.inf, 1e-3, NEVER) >= best * (1 - 1e-6)
+    assert cases.split(0.0, NEVER) >= best * (1 - 1e-6)
+
+
+MOVED = (36, 44, 64, 88)  # slow links, which blocks do not see: one stage is moved
+
+
+@pytest.mark.parametrize("seed", [*MOVED, *range(100, 300)])
+def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
+    """As for problems that are too large for one program."""
+    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
+    problem = random_problem(seed)
+    found, best = pl.flow(problem, "rate"), brute_force(problem)
     if best:
-        cases = Cases(stages_of(problem, False, NEVER), one.bound)
-        assert cases.greatest(0.0, math.inf, 1e-3, NEVER) >= best * (1 - 1e-6)
-        assert cases.split(0.0, NEVER) >= best * (1 - 1e-6)
-
-
-@pytest.mark.parametrize("seed", range(30))
-def test_where_links_carry_everything_the_layer_that_lets_least_pass_says_all(seed):
-    """What leaves a stage finds room on those that hold the next layer, as these may be used in part."""
-    rng = np.random.default_rng(seed)
-    number, layers = int(rng.integers(1, 7)), int(rng.integers(1, 8))
-    costs = pl.LayerTimes({f"T{g}": float(rng.uniform(1, 9)) for g in range(number)})
-    cluster = pl.Cluster.from_counts(dict.fromkeys(costs.gpu_types, 1), 100, 1e6)
-    model = pl.Model("random", layers, 1000, 4000, 1.0)
-    problem = pl.Problem(cluster, model, pl.Workload(100, 1), costs)
-    passed, held = np.zeros(layers), []
-    for g, ms in enumerate(costs.ms_per_layer.values()):
-        first = int(rng.integers(0, layers))
-        stage = Stage(range(first, int(rng.integers(first + 1, layers + 1))), (g,))
-        passed[stage.layers.start : stage.layers.stop] += 100_000 / (ms * len(stage.layers))
-        held.append(Held(stage, 1))
-    for ways in (greatest_flow(problem, held, True), Routing(problem, held, True).ways(0.0, NEVER)):
-        assert total(ways) == pytest.approx(passed.min(), rel=1e-6)
-
-
-def shipped(name, spans=None):
-    """Helix's own placement as a flow."""
-    problem, of = course.helix_problem(name), course.helix_cluster(name)
-    stages = [Stage(range(a - 1, e), (v,)) for v, (a, e) in enumerate(spans or of.shipped)]
-    held = [Held(stage, 1) for stage in stages]
-    ways = Routing(problem, held, full=True).ways(0.0, NEVER)
-    flow = Flow(
-        problem, "feasible", tuple(stages), (1,) * len(stages), tuple(ways), None, None, 0.0, 1
-    )
-    return flow, of
+        assert found.throughput <= best * (1 + 1e-5)
+        assert found.bound >= best * (1 - 1e-5)
+    if seed in MOVED:
+        assert found.throughput == pytest.approx(best, rel=1e-5)
 
 
 @pytest.mark.parametrize("name", ["single24", "geo24", "hetero42"])
 def test_what_helix_ships_yields_what_it_reports(name):
-    flow, of = shipped(name)
-    assert pl.evaluate(flow.problem, flow).throughput == pytest.approx(of.reported, rel=1e-7)
+    problem, of = course.helix_problem(name), course.helix_cluster(name)
+    stages = tuple(Stage(range(a - 1, e), (v,)) for v, (a, e) in enumerate(of.shipped))
+    ways = tuple(Routing(problem, [Held(s, 1) for s in stages], full=True).ways(0.0, NEVER))
+    flow = Flow(problem, "feasible", stages, (1,) * len(stages), ways, None, None, 0.0, 1)
+    assert pl.evaluate(problem, flow).throughput == pytest.approx(of.reported, rel=1e-7)
 
 
 @pytest.mark.slow
@@ -236,7 +172,7 @@ def test_what_helix_ships_yields_what_it_reports(name):
     [
         ("single24", 2045.641047, "optimal"),
         ("geo24", 1754.38189, "optimal"),
-        ("hetero42", 5977.7, "feasible"),
+        pytest.param("hetero42", 5977.7, "feasible", marks=pytest.mark.nightly),
     ],
 )
 def test_helix_is_surpassed_within_a_minute(name, least, status):
@@ -278,16 +214,6 @@ def test_an_answer_says_what_goes_where(small):
     assert "41,667 tokens/s on 2 ways, proven best" in figure.layout.title.text
 
 
-@pytest.mark.parametrize("seed", [36, 44, 64, 88])
-def test_one_stage_is_moved_where_blocks_find_too_little(seed, monkeypatch):
-    """Small clusters of slow links, which blocks do not see."""
-    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
-    problem, best = random_problem(seed), brute_force(random_problem(seed))
-    assert pl.flow(problem, "rate").throughput == pytest.approx(best, rel=1e-5)
-    monkeypatch.setattr(flowing, "_MOVES", 0)
-    assert pl.flow(problem, "rate").throughput < 0.99 * best
-
-
 def two_sites(mbytes):
     """Two GPUs at each of two sites, each with memory for one of three layers."""
     near = np.kron(np.eye(2), np.full((2, 2), 1.0))
@@ -309,15 +235,6 @@ def test_a_deployment_says_where_a_flow_may_be_better():
     assert "pl.flow" not in pl.deploy(slow, at_least=1000.0).sentence
 
 
-@pytest.mark.slow
-def test_deploy_points_from_geo24_to_its_flow():
-    """903 tokens/s in one pipeline, 1,754 in a flow; where the stages hold it back, nothing is said."""
-    several = pl.deploy(course.helix_problem("geo24"))
-    assert several.throughput == pytest.approx(903.3, rel=1e-4)
-    assert "up to 2,046 tokens/s pass" in several.sentence
-    assert "pl.flow" not in pl.deploy(course.helix_problem("single24")).sentence
-
-
 def with_ways(flow, *ways, **changed):
     return dataclasses.replace(flow, ways=tuple(Way(*way) for way in ways), **changed)
 
@@ -325,20 +242,18 @@ def with_ways(flow, *ways, **changed):
 def test_the_evaluator_refuses_what_is_no_flow(small):
     best = pl.flow(small)
     one, two = (next(w for w in best.ways if len(w.stages) == n) for n in (1, 2))
-    with pytest.raises(pl.errors.InvalidPlacement, match="carries 50000 tokens/s, more than 33333"):
-        pl.evaluate(small, with_ways(best, (two.stages, 50_000)))
-    with pytest.raises(pl.errors.InvalidPlacement, match="way 1 does not pass every layer once"):
-        pl.evaluate(small, with_ways(best, (two.stages[:1], 1)))
-    with pytest.raises(pl.errors.InvalidPlacement, match=r"keeps .* in flight, more than 1"):
-        pl.evaluate(small, dataclasses.replace(best, in_flight=(1, 1, 1)))
     twice = tuple(dataclasses.replace(stage, gpus=(0,)) for stage in best.stages)
-    with pytest.raises(pl.errors.InvalidPlacement, match="GPU 0 is used more than once"):
-        pl.evaluate(small, dataclasses.replace(best, stages=twice))
-    slow = dataclasses.replace(
-        small, cluster=pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 0.02)
-    )  # 10,000 tokens/s
-    with pytest.raises(pl.errors.InvalidPlacement, match=r"link .* more than 10000"):
-        pl.evaluate(slow, with_ways(best, one, two, memory_for=1))
+    slow = pl.Cluster.from_counts({"A": 1, "B": 2}, 80, 0.02)  # 10,000 tokens/s
+    slow = dataclasses.replace(small, cluster=slow)
+    for problem, flow, message in [
+        (small, with_ways(best, (two.stages, 50_000)), "carries 50000 tokens/s, more than 33333"),
+        (small, with_ways(best, (two.stages[:1], 1)), "way 1 does not pass every layer once"),
+        (small, dataclasses.replace(best, in_flight=(1, 1, 1)), r"keeps .* in flight, more than 1"),
+        (small, dataclasses.replace(best, stages=twice), "GPU 0 is used more than once"),
+        (slow, with_ways(best, one, two, memory_for=1), r"link .* more than 10000"),
+    ]:
+        with pytest.raises(pl.errors.InvalidPlacement, match=message):
+            pl.evaluate(problem, flow)
 
 
 def test_an_infeasible_problem_is_an_answer(small):
@@ -351,24 +266,29 @@ def test_an_infeasible_problem_is_an_answer(small):
 
 @pytest.mark.slow
 def test_what_ends_early_keeps_what_it_has():
-    problem, stop = course.helix_problem("hetero42"), threading.Event()
+    problem, stop = course.helix_problem("geo24"), threading.Event()
     stop.set()
-    for found, by in (
-        (pl.flow(problem, "rate", stop=stop), "stop"),
-        (pl.flow(problem, "rate", time_limit=0), "time limit"),
+    for options, by in (
+        ({"stop": stop}, "stop"),
+        ({"time_limit": 0}, "time limit"),
+        ({"gap": 1.5}, "gap limit"),
     ):
-        assert found.status in ("feasible", "unknown")
-        assert found.stopped_by == by
-    found = pl.flow(problem, "rate", gap=0.5)
-    assert (found.status, found.stopped_by) == ("feasible", "gap limit")
-    assert found.gap <= 0.5
+        found = pl.flow(problem, "rate", **options)
+        assert (found.status, found.stopped_by) == ("feasible", by)
+        assert pl.evaluate(problem, found).throughput == pytest.approx(found.throughput)
+    assert found.gap <= 1.5
 
 
-def test_what_has_no_flow_is_refused(small):
-    with pytest.raises(pl.errors.InvalidValue, match="links have a time"):
-        pl.flow(pl.load_case("tiny"))
-    training = dataclasses.replace(small, workload=pl.Workload(100, 1, "training"))
-    with pytest.raises(pl.errors.InvalidValue, match="training"):
-        pl.flow(training)
-    with pytest.raises(pl.errors.InvalidValue, match="'throughput' or 'rate'"):
-        pl.flow(small, "latency")
+@pytest.mark.parametrize(
+    ("problem", "objective", "message"),
+    [
+        (pl.load_case("tiny"), "rate", "links have a time"),
+        (pl.load_case("tiny"), "latency", "'throughput' or 'rate'"),
+        (two_sites(20), "rate", "training"),
+    ],
+)
+def test_what_has_no_flow_is_refused(problem, objective, message):
+    if message == "training":
+        problem = dataclasses.replace(problem, workload=pl.Workload(100, 1, "training"))
+    with pytest.raises(pl.errors.InvalidValue, match=message):
+        pl.flow(problem, objective)

@@ -1,4 +1,4 @@
-"""Identical nodes are interchangeable: against brute force, and against the form that knows every node."""
+"""Identical nodes are interchangeable: against brute force, and data centres that are proven."""
 
 import dataclasses
 from collections import Counter
@@ -6,17 +6,17 @@ from collections import Counter
 import node_oracle
 import numpy as np
 import pytest
+from scipy.optimize import LinearConstraint, milp
 
 import oracle
 import pipelab as pl
 from pipelab.engine.cluster_parts import parts_of
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
-from pipelab.engine.methods import aggregated
 from pipelab.engine.packing import Packing
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.writeup.linear_rates import with_link_units
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
@@ -37,7 +37,7 @@ def data_centre(*nodes, between=12.5, racks=None, **changes):
     np.fill_diagonal(links, inside)
     cluster = pl.Cluster(tuple(gpus), links, np.array(node))
     options = {"max_gpus_per_stage": 8, "same_type_stages": True} | changes
-    load = options.pop("workload", pl.Workload(2048, 32, "decode"))
+    load = pl.Workload(2048, 32, "decode")
     return pl.Problem(cluster, pl.load_model("Llama-3-70B"), load, pl.Roofline(), **options)
 
 
@@ -48,11 +48,6 @@ def random_tables_do_not_look_at_nodes(monkeypatch):
 
 def by_nodes(problem):
     return len(instance_of(problem).types) < len(problem.cluster.kinds)
-
-
-def parts(problem, rate, **how):
-    reach = Reach(instance_of(problem), rate, **how)
-    return list(parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage_may_do, NEVER))
 
 
 @pytest.mark.slow
@@ -81,88 +76,17 @@ def test_the_table_of_brute_force_is_brute_force():
         assert (slow is None and quick is None) or quick == pytest.approx(slow, rel=1e-12)
 
 
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("seed", range(200, 212))
-def test_equal_to_the_form_with_every_node_apart(seed, monkeypatch):
-    problem = node_oracle.random_problem(seed, gpus=10, layers=7)
-    merged = pl.solve(problem, "aggregated")
-    monkeypatch.setattr("pipelab.engine.instance._without_nodes", lambda *_: None)
-    apart = pl.solve(problem, "aggregated")
-    assert merged.status == apart.status
-    if apart.throughput is not None:
-        assert merged.throughput == pytest.approx(apart.throughput, rel=1e-9)
-        use = [(len(r.placement.gpus), len(r.placement)) for r in (merged, apart)]
-        assert use[0] == use[1]  # the fewest GPUs, and then the fewest stages
-
-
-def test_one_differing_link_makes_another_class():
-    problem = data_centre((4, 4, "L4", 32.0), between=0.1)
-    cluster = problem.cluster
-    low, high = (
-        0.9 * float(problem.link_throughput(0.1)),
-        1.1 * float(problem.link_throughput(0.1)),
-    )
-    assert [len(part.classes) for part in parts(problem, low)] == [1]
-    counts = [part.classes.count.tolist() for part in parts(problem, high)]
-    assert counts == [[4]]  # one of four nodes
-    links = cluster.bandwidth_gb_per_s.copy()
-    links[0, 1] = 0.05  # from the first to the second, one way
-    odd = dataclasses.replace(
-        problem, cluster=dataclasses.replace(cluster, bandwidth_gb_per_s=links)
-    )
-    (part,) = parts(odd, low)
-    assert sorted(part.classes.count.tolist()) == [4, 4, 8]
-    assert [len(part.classes) for part in parts(odd, low, links=False)] == [1]
-
-
-def test_two_levels():
-    """Racks of nodes: above the rate of links between racks one rack stands for all, above its own one node."""
+def test_above_the_rate_of_links_one_rack_or_node_stands_for_all():
     problem = data_centre((8, 4, "L4", 32.0), between=0.1, racks=(2, 0.05))
     between, inside = (float(problem.link_throughput(b)) for b in (0.05, 0.1))
-    counts = {
-        rate: [part.classes.count.tolist() for part in parts(problem, rate)]
-        for rate in (0.9 * between, 1.1 * between, 1.1 * inside)
-    }
-    assert list(counts.values()) == [[[32]], [[8]], [[4]]]
-
-
-def test_of_racks_with_unlike_contents_the_largest_are_looked_at():
-    """A rack that another contains is left out; one that differs is not."""
-    problem = data_centre((3, 4, "L4", 32.0), (1, 8, "A100-SXM-40", 300.0), racks=(1, 0.01))
-    above = 1.1 * float(problem.link_throughput(0.01))
-    found = parts(problem, above)
-    assert sorted(part.classes.count.tolist() for part in found if not part.one_stage) == [[4], [8]]
-
-
-def test_links_without_names_of_nodes_are_enough():
-    """Rows of a bandwidth matrix: nobody says what a node is."""
-    rng = np.random.default_rng(0)
-    costs = pl.writeup.LinearThroughput(pl.writeup.load_coefficients().coefficients)
-    name = next(iter(costs.coefficients))
-    links = np.full((16, 16), 1.0)
-    np.fill_diagonal(links, 40.0)
-    cluster = pl.Cluster((pl.GPU(name, 24),) * 64, links, np.repeat(np.arange(16), 4))
-    model, load = pl.Model("m", 40, 4096, 11008, 6.0), pl.Workload(512, 8)
-    problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=4, same_type_stages=False)
-    assert [len(part.classes) for part in parts(problem, 0.0)] == [1]
-    result = pl.solve(problem, "aggregated", time_limit=30)
-    assert result.status == "optimal"
-    unlike = links * rng.uniform(0.5, 1, (16, 16)) / 1000
-    unlike = dataclasses.replace(cluster, bandwidth_gb_per_s=unlike)
-    unlike = dataclasses.replace(problem, cluster=unlike)
-    rate = float(np.median(unlike.link_throughput(unlike.cluster.bandwidth_gb_per_s)))
-    assert len(parts(unlike, rate)[0].classes) > 1
+    for rate, count in ((0.9 * between, 32), (1.1 * between, 8), (1.1 * inside, 4)):
+        reach = Reach(instance_of(problem), rate)
+        parts = parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage_may_do, NEVER)
+        assert [part.classes.count.tolist() for part in parts] == [[count]]
 
 
 def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
-    problem = data_centre((2, 2, "L4", 32.0))
-    gpus = tuple(dataclasses.replace(gpu, type="A") for gpu in problem.cluster.gpus)
-    cluster = dataclasses.replace(problem.cluster, gpus=gpus)
-    problem = dataclasses.replace(
-        problem,
-        cluster=cluster,
-        costs=oracle.TableCosts(3, slowest=False),
-    )
+    problem = node_oracle.random_problem(0, costs="table")
     assert by_nodes(problem)
     monkeypatch.setattr(oracle.TableCosts, "nodes_matter_alone", False)
     assert not by_nodes(problem)
@@ -171,10 +95,6 @@ def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):
 @pytest.mark.parametrize("seed", range(60))
 def test_stages_are_packed_where_that_is_possible(seed):
     """The rows against every assignment of stages to nodes."""
-    from scipy.optimize import LinearConstraint, milp
-
-    from pipelab.engine.solvers.linear_program import incidence
-
     rng = np.random.default_rng(seed)
     sizes = np.sort(rng.choice(np.arange(2, 7), int(rng.integers(1, 4)), replace=False))
     capacity, number = rng.integers(2, 9, int(rng.integers(1, 4))), rng.integers(0, 3, len(sizes))
@@ -211,38 +131,19 @@ def fits(free, items):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize(
-    "nodes",
-    [
-        [(8, 8, "A100-SXM-40", 300.0)],
-        [(16, 8, "A100-SXM-40", 300.0)],
-        [(125, 8, "A100-SXM-40", 300.0)],
-        [(8, 8, "H100-SXM", 450.0), (16, 8, "A100-SXM-40", 300.0), (32, 4, "L4", 32.0), (32, 4, "T4", 16.0)],
-    ],
-)  # fmt: skip
-def test_data_centres_are_proven(nodes):
-    result = pl.solve(data_centre(*nodes), "aggregated", time_limit=30)
-    assert result.status == "optimal"
-    assert len(result.details["subproblems"]) < 30
-    assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
-
-
-@pytest.mark.quick(1)
 @pytest.mark.parametrize(("seed", "network"), [(372, "star"), (199, "random"), (333, "lopsided")])
 def test_links_that_join_some_nodes_and_not_others(seed, network):
     """Each is wrong when one condition for merging classes is left out."""
     problem = node_oracle.random_problem(seed, gpus=8, layers=4, network=network)
     result = pl.solve(problem, "aggregated", "rate")
-    assert (result.status, result.throughput) == (
-        "optimal",
-        pytest.approx(node_oracle.best(problem)),
-    )
+    assert result.status == "optimal"
+    assert result.throughput == pytest.approx(node_oracle.best(problem))
 
 
 @pytest.mark.slow
 def test_certificates_hold_for_all_nodes():
     kinds = Counter()
-    for seed in range(15):
+    for seed in range(6):
         problem = node_oracle.random_problem(seed, layers=4)
         if by_nodes(problem):
             proof = pl.certificate(pl.solve(problem, "aggregated"))
@@ -250,19 +151,6 @@ def test_certificates_hold_for_all_nodes():
             assert proof.check() > 0, seed
     assert kinds["dual prices"] > 0
     assert kinds["links"] + kinds["whole stages"] + kinds["position"] > 0
-
-
-@pytest.mark.slow
-def test_the_certificate_of_a_data_centre_is_checked_by_kind_and_false_ones_are_found():
-    proof = pl.certificate(
-        pl.solve(data_centre((16, 4, "L4", 32.0), max_gpus_per_stage=4), "aggregated")
-    )
-    assert (proof.by, len(proof.prices)) == ("dual prices", 16)
-    assert "64 × L4 at" in proof.sentence
-    assert proof.check() > 1000
-    lower = tuple(u * 9 / 10 for u in proof.prices)
-    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
-        dataclasses.replace(proof, prices=lower).check()
 
 
 def priced(problem, seed):
@@ -292,16 +180,53 @@ def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)
 
 
-@pytest.mark.parametrize("seed", [511, 521, 525, 528])  # where a rule fits in memory
-def test_without_time_for_any_table_it_is_no_worse_than_the_rules(seed, monkeypatch):
-    monkeypatch.setattr(aggregated, "made_in_time", lambda make, deadline: make(deadline))
-    problem = node_oracle.random_problem(seed, layers=8, gpus=8)
-    names = ("even", "proportional", "by_flops", "bandwidth_aware")
-    rules = [pl.solve(problem, name).throughput or 0.0 for name in names]
-    result = pl.solve(problem, "aggregated", time_limit=0)
-    assert result.stopped_by == "time limit"
-    assert max(rules) > 0
-    assert (result.throughput or 0.0) >= max(rules) * (1 - 1e-12)
+@pytest.mark.parametrize("seed", range(600, 615))
+def test_lowest_latency_equals_brute_force(seed):
+    problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
+    problem = with_link_units(problem, "tokens")
+    found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
+    floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
+    result = pl.solve(problem, objective="latency", at_least=floor)
+    least = min((s for rate, s in found if rate >= floor * (1 - 1e-9)), default=None)
+    if least is None:
+        assert result.status == "infeasible"
+    else:
+        assert result.status == "optimal"
+        assert result.objective.value == pytest.approx(least, rel=1e-8)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_both_solvers_answer_every_small_program_alike(seed, monkeypatch):
+    """The same status, and the same least or most."""
+    problem, highs_run = node_oracle.random_problem(seed, costs="roofline"), highs.run
+
+    def solved(program, **options):
+        run, other = highs_run(program, **options), scip.run(program)
+        assert run.status == other.status
+        if run.x is not None:
+            assert run.objective == pytest.approx(other.objective, rel=2e-6, abs=1e-9)
+        return run
+
+    monkeypatch.setattr(highs, "run", solved)
+    pl.solve(problem, "aggregated", "rate")
+    pl.solve(problem, objective="latency")
+
+
+ONE_SORT, FOUR_SORTS = (
+    [(16, 8, "A100-SXM-40", 300.0)],
+    [(8, 8, "H100-SXM", 450.0), (16, 8, "A100-SXM-40", 300.0), (32, 4, "L4", 32.0), (32, 4, "T4", 16.0)],
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("nodes", "objective"),
+    [(ONE_SORT, "cost"), (ONE_SORT, "latency"), (FOUR_SORTS, "throughput")],
+)
+def test_data_centres_are_proven(nodes, objective):
+    result = pl.solve(data_centre(*nodes), objective=objective, time_limit=60)
+    assert (result.status, result.reason) == ("optimal", "")
+    assert pl.evaluate(result.problem, result.placement).throughput == result.throughput
 
 
 def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
@@ -325,111 +250,6 @@ def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
             assert choice.run_program(program, solver).status == status, (solver, limit)
 
 
-@pytest.fixture
-def both_solvers(monkeypatch):
-    """Every small program is solved by SCIP, too: the same status, and the same least or most."""
-    real, asked = highs.run, []
-
-    def solved(program, **options):
-        run, other = real(program, **options), scip.run(program)
-        assert run.status == other.status
-        if run.x is not None:
-            assert run.objective == pytest.approx(other.objective, rel=2e-6, abs=1e-9)
-        asked.append(run.status)
-        return run
-
-    monkeypatch.setattr(highs, "run", solved)
-    return asked
-
-
-@pytest.mark.slow
-def test_the_least_cost_of_a_data_centre(both_solvers):
-    answer = pl.solve(data_centre((16, 8, "A100-SXM-40", 300.0)), objective="cost")
-    assert (answer.status, answer.reason) == ("optimal", "")
-    assert both_solvers
-
-
-@pytest.mark.parametrize("seed", range(600, 615))
-def test_lowest_latency_equals_brute_force(seed):
-    problem = node_oracle.random_problem(seed, gpus=6, layers=2, max_gpus_per_stage=2)
-    problem = with_link_units(problem, "tokens")
-    found = [(rate, seconds) for rate, _, seconds in oracle.passes(problem)]
-    floor = float(np.median([rate for rate, _ in found])) if found and seed % 2 else 0.0
-    result = pl.solve(problem, objective="latency", at_least=floor)
-    least = min((s for rate, s in found if rate >= floor * (1 - 1e-9)), default=None)
-    if least is None:
-        assert result.status == "infeasible"
-    else:
-        assert result.status == "optimal"
-        assert result.objective.value == pytest.approx(least, rel=1e-8)
-
-
-@pytest.mark.slow
-def test_latency_and_steady_rate_of_a_data_centre():
-    problem = data_centre((16, 8, "A100-SXM-40", 300.0))
-    quick = pl.solve(problem, objective="latency", time_limit=60)
-    assert quick.status == "optimal"
-    assert pl.evaluate(problem, quick.placement).seconds_per_pass == quick.objective.value
-    assert pl.solve(problem, time_limit=60).status == "optimal"
-
-
-def test_no_class_gives_more_than_it_has_where_another_row_is_the_objective():
-    """SCIP took two GPUs here, n1 and n2, of a class that has one; there is no solution."""
-    columns = Columns({"n": 7, "u": 4})
-    low, high = np.array([1, 1, 1, 1, 1, 1, 3.0]), np.array([1, 2, 2, 1, 2, 2, 3.0])
-    first, last = np.array([0, 1, 0, 0, 1, 0, 1.0]), np.array([0, 0, 1, 0, 0, 1, 1.0])
-    price = np.array([1, 1, 1, 0, 0, 0, 0.0])
-    classes = np.array([np.zeros(7), price, np.zeros(7)])
-    drawn = np.array([[1, 0, 1, 0], [0, 0, 0, 0], [0, 1, 0, 1.0]])
-    needs = -np.array([[0, 0, 0, 1, 1, 1, 0], [0, 0, 0, 0, 0, 0, 2.0]])
-    given = np.array([[1, 1, 0, 0], [0, 0, 1, 1.0]])
-    for most, status in ((1, "infeasible"), (2, "optimal")):
-        blocks = {
-            "layers": columns.rows({"n": low[None]}, upper=3),
-            "at least": columns.rows({"n": high[None]}, lower=3),
-            "ends": columns.rows({"n": np.array([first, last])}, 1, 1),
-            "classes": columns.rows({"n": classes, "u": drawn}, upper=1),
-            "draws": columns.rows({"n": needs, "u": given}, 0, 0),
-            "price": columns.rows({"n": price[None], "u": np.ones((1, 4))}, upper=most),
-        }
-        upper = np.array([1, 1, 1, 2, 1, 1, 1, *[np.inf] * 4])
-        whole, objective = np.arange(11) < 7, -np.concatenate([price, np.ones(4)])
-        program = LinearProgram(columns, np.zeros(11), upper, whole, objective, blocks)
-        for solver in ("scip", "highs"):
-            assert choice.run_program(program, solver).status == status, (solver, most)
-
-
-def two_nodes_of_v100():
-    """T4s in one node and alone, V100s in two nodes: SCIP's least price broke a row on most of such networks."""
-    memory = {"T4": (16.106, 0.53), "V100-SXM-32": (34.36, 3.9)}
-    inside = {"a": ("T4", 4, 15.75), "b": ("V100-SXM-32", 2, 15.75), "c": ("V100-SXM-32", 2, 15.75)}
-    gpus = [
-        pl.GPU(t, *memory[t], n, b) for n, (t, count, b) in inside.items() for _ in range(count)
-    ]
-    rows = "15.75 1.25 12.5 0.1", "1.25 15.75 1.25 12.5", "12.5 1.25 15.75 0.1", "0.1 12.5 0.1 1"
-    links = np.array([row.split() for row in rows], dtype=float)
-    cluster = pl.Cluster(
-        (*gpus, pl.GPU("T4", *memory["T4"])), links, np.repeat(range(4), [4, 2, 2, 1])
-    )
-    model, load = pl.load_model("Llama-3-8B", precision="int4"), pl.Workload(512, 1, "decode")
-    return pl.Problem(
-        cluster, model, load, pl.Roofline(), max_gpus_per_stage=3, same_type_stages=True
-    )
-
-
-def test_both_solvers_prove_the_same_least_cost(both_solvers):
-    answer = pl.solve(two_nodes_of_v100(), objective="cost")
-    assert (answer.status, answer.reason) == ("optimal", "")
-    assert both_solvers
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_both_solvers_answer_every_small_program_alike(seed, both_solvers):
-    problem = node_oracle.random_problem(seed, costs="roofline")
-    pl.solve(problem, "aggregated", "rate")
-    pl.solve(problem, objective="latency")
-
-
 def test_what_breaks_a_program_is_refused_and_said(monkeypatch):
     real = highs.run
 
@@ -439,7 +259,7 @@ def test_what_breaks_a_program_is_refused_and_said(monkeypatch):
 
     monkeypatch.setattr(highs, "run", one_too_many)
     with pytest.raises(pl.PipelabError, match=r"HiGHS .* returned what breaks .* of its program"):
-        pl.solve(two_nodes_of_v100(), objective="cost")
+        pl.solve(node_oracle.random_problem(0, costs="roofline"), "aggregated", "rate")
 
 
 def test_what_a_solution_breaks_is_named():
@@ -450,14 +270,14 @@ def test_what_a_solution_breaks_is_named():
     }
     whole = np.array([True, True, False])
     program = LinearProgram(columns, np.zeros(3), np.full(3, 2.0), whole, np.ones(3), blocks)
-    said = {
-        None: [[1, 1, 2.0], [1 - 1e-7, 1, 2.0], [1e-7, 1, 0.05], [np.nan, np.nan, 1.0]],
-        "row 'whole'": [[2, 1, 0.0], [0, 0, 0.0]],
-        "row 'mixed'": [[0, 1, 1.0]],
-        "whole numbers": [[0.5, 1, 0.0]],
-        "bounds": [[1, 1, 3.0], [-1, 1, 0.0]],
-    }
-    for name, solutions in said.items():
-        assert [choice.broken_by(program, np.array(x)) for x in solutions] == [name] * len(
-            solutions
-        )
+    for name, x in [
+        (None, [1 - 1e-7, 1, 2.0]),
+        (None, [np.nan, np.nan, 1.0]),
+        ("row 'whole'", [2, 1, 0.0]),
+        ("row 'whole'", [0, 0, 0.0]),
+        ("row 'mixed'", [0, 1, 1.0]),
+        ("whole numbers", [0.5, 1, 0.0]),
+        ("bounds", [1, 1, 3.0]),
+        ("bounds", [-1, 1, 0.0]),
+    ]:
+        assert choice.broken_by(program, np.array(x)) == name
