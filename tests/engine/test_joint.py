@@ -192,6 +192,7 @@ def test_what_is_too_large_is_refused_with_its_counts_and_a_way_out(monkeypatch)
         pl.solve(pl.load_case("demo", max_gpus_per_stage=3), "joint")
     assert "What would fit: max_gpus_per_stage=1" in str(caught.value)
     assert caught.value.size["variables"] == 9_887_608_011
+    assert 1e6 < joint_capacity() < 9_887_608_011
 
 
 def test_options_that_do_not_exist_name_the_nearest(tiny):
