@@ -1,8 +1,10 @@
 """Certificates: right on random problems, checked without a solver, and false ones are found out."""
 
 import dataclasses
+import re
 from fractions import Fraction
 
+import numpy as np
 import pytest
 
 import oracle
@@ -26,11 +28,41 @@ def test_stages_hold_all_layers_just_up_to_the_optimum(seed):
         assert cases > 0
 
 
+VARIANTS = (
+    {},
+    {"twins": True},
+    {"unlike": True},
+    {"batch_split": "balanced"},
+    {"same_type_stages": True, "twins": True},
+)
+
+
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(40))
-def test_certificates_where_every_layer_differs(seed):
-    problem = oracle.random_problem(seed, layers=5, gpus=4, unlike=True)
-    proof = pl.certificate(pl.solve(problem, "aggregated"))
+@pytest.mark.parametrize("seed", range(100))
+def test_every_proven_answer_has_a_certificate(seed):
+    problem = oracle.random_problem(seed, **VARIANTS[seed % 5])
+    result = pl.solve(problem, "aggregated")
+    proof = pl.certificate(result)
+    assert str(proof)
+    assert proof.rate is None or proof.rate > (result.throughput or 0)
+    assert proof.most_layers is None or proof.most_layers < problem.model.layers
+    assert proof.check() > 0
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize(
+    ("case", "k", "by", "left"),
+    [
+        ("medium", 1, "dual prices", 35),
+        ("medium", 2, "whole stages", 3),
+        ("medium", 3, "links", 68),
+        ("demo", 3, "no faster stage", None),
+    ],
+)
+def test_certificates_of_the_cases(case, k, by, left):
+    proof = pl.certificate(pl.solve(pl.load_case(case, max_gpus_per_stage=k)))
+    assert (proof.by, proof.left_over) == (by, left)
+    assert left is None or by == "links" or f"{left} left over" in proof.sentence
     assert proof.check() > 0
 
 
@@ -39,8 +71,6 @@ def test_the_flagship_is_refuted_by_the_head():
     """80 layers, and GPUs for 80; but the last stage has the model's head, too."""
     cluster, model = pl.load_cluster("helix-single24"), pl.load_model("Llama-3-70B")
     problem = pl.Problem(cluster, model, pl.Workload(2048, 16, "decode"), pl.Roofline())
-    with pytest.raises(pl.errors.NotApplicable, match="objective='rate'"):
-        pl.certificate(pl.solve(problem))
     proof = pl.certificate(pl.solve(problem, "aggregated", "rate"))
     assert (proof.by, proof.total_price, proof.total_value) == ("dual prices", 80, 81)
     assert proof.values == (*(Fraction(1),) * 79, Fraction(2))
@@ -51,36 +81,95 @@ def test_the_flagship_is_refuted_by_the_head():
         cheap.check()
 
 
+def test_a_certificate_names_who_is_idle_and_no_other():
+    tiny = pl.load_case("tiny")
+    heavy = oracle.heavier(tiny, 20)
+    pool = pl.GPU("V100", 42), pl.GPU("V100", 12)
+    two = dataclasses.replace(heavy, cluster=pl.Cluster(pool, [[400]], [0, 0]))
+    sentence = str(pl.certificate(pl.solve(two)))
+    assert "V100 (42 GB)" in sentence
+    assert "V100 (12 GB) can hold none" in sentence
+    nothing = pl.certificate(pl.solve(oracle.heavier(tiny, 90)))
+    assert (nothing.by, nothing.left_over) == ("no stage", 4)
+    assert "layer 1 alone needs" in str(nothing)
+
+
 def test_false_certificates_are_found_out():
+    def refused(proof, told, **change):
+        with pytest.raises(pl.PipelabError, match=told):
+            dataclasses.replace(proof, **change).check()
+
+    single = pl.certificate(pl.solve(pl.load_case("medium")))
+    prices = single.prices
+    cheap = tuple(u - 1 if u else u for u in prices)
+    refused(single, "with 9 layers contradict the certificate", prices=cheap)
+    # dearer than all layers are worth, and just as dear
+    share = Fraction(single.total_value) / Fraction(single.total_price)
+    for dear in (tuple(u + 10 for u in prices), tuple(u * share for u in prices)):
+        refused(single, "which is no proof", prices=dear)
+    refused(single, "a price below 0", prices=tuple(u if u else Fraction(-1) for u in prices))
     tiny = pl.certificate(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)))
-    close = dataclasses.replace(tiny, throughput=tiny.throughput * (1 - 5e-10))
-    with pytest.raises(pl.PipelabError, match="the next higher rate is 301"):
-        close.check()
+    close = tiny.throughput * (1 - 5e-10)
+    refused(tiny, "the next higher rate is 301", throughput=close)
     medium = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
-    with pytest.raises(
-        pl.PipelabError, match="stages hold 77 of 80 layers there, so this is no proof"
-    ):
-        dataclasses.replace(medium, most_layers=1).check()
+    refused(medium, "stages hold 77 of 80 layers there, so this is no proof", most_layers=1)
     rates = instance_of(medium.problem).thresholds
     below, reached = rates[rates < medium.rate][-2:].tolist()
-    boast = dataclasses.replace(medium, throughput=below, rate=reached, most_layers=80)
-    with pytest.raises(pl.PipelabError, match="stages hold 80 of 80 layers"):
-        boast.check()
-    single = pl.certificate(pl.solve(pl.load_case("medium")))
-    negative = tuple(u if u else Fraction(-1) for u in single.prices)
-    with pytest.raises(pl.PipelabError, match="a price below 0"):
-        dataclasses.replace(single, prices=negative).check()
+    boast = {"throughput": below, "rate": reached, "most_layers": 80}
+    refused(medium, "stages hold 80 of 80 layers", **boast)
+
+
+def test_a_wrong_answer_gets_no_certificate():
+    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2))
+    worse = dataclasses.replace(result, throughput=264.236, bound=264.236)
+    with pytest.raises(pl.PipelabError, match=r"exists, so 264\.236 is not the best"):
+        pl.certificate(worse)
+    with pytest.raises(pl.errors.InvalidValue, match="expected a result that is optimal or infeas"):
+        pl.certificate(pl.solve(pl.load_case("tiny"), "even"))
+    fewer = pl.trade_off(pl.load_case("tiny", max_gpus_per_stage=4)).points[1]
+    assert ", proven optimal among placements of at most 3 GPUs in " in fewer.sentence
+    with pytest.raises(pl.errors.InvalidValue, match="of placements of at most 3 GPUs"):
+        pl.certificate(fewer)
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(20))
+def test_a_certificate_never_rests_on_mixtures_left_out(seed, monkeypatch):
+    more = {"max_gpus_per_stage": 3, "unlike": seed % 3 == 0}
+    result = pl.solve(oracle.random_problem(seed, gpus=5, layers=4, **more))
+    if result.status != "optimal":
+        return
+    rates = result.details["instance"].thresholds
+    lower = float(rates[max(0, np.searchsorted(rates, result.throughput * (1 - 1e-9)) - 2)])
+    monkeypatch.setattr("pipelab.engine.stages.MOST_SUPPORTS", 5)
+    if lower < result.throughput * (1 - 1e-9):  # claims less than exists: must not be certified
+        with pytest.raises((pl.PipelabError, pl.errors.TooLarge)):
+            pl.certificate(dataclasses.replace(result, throughput=lower, bound=lower))
+
+
+def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():
+    """No rate exceeds what it certifies; less is attained, since memory holds too few."""
+    four = pl.Cluster.from_counts({"L4": 4}, 24, 1.0)
+    load = pl.Workload(16_384, 8, "decode")
+    problem = pl.Problem(four, pl.load_model("Llama-3-8B"), load, pl.Roofline())
+    result = pl.solve(problem)
+    assert result.throughput < result.evaluation.rate
+    number = result.in_flight
+    remedy = f"certificate(solve(problem.with_in_flight({number}), objective='rate'))"
+    with pytest.raises(pl.errors.NotApplicable, match=re.escape(remedy)):
+        pl.certificate(result)
+    proof = pl.certificate(pl.solve(problem.with_in_flight(number), objective="rate"))
+    assert proof.check() > 0
+    assert proof.throughput >= result.evaluation.rate > result.throughput
 
 
 def test_a_proof_of_too_many_cases_is_refused(monkeypatch):
-    result = pl.solve(pl.load_case("medium", max_gpus_per_stage=2), "aggregated")
-    proof = pl.certificate(result)
+    proof = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
     monkeypatch.setattr(certificates, "_MOST_STEPS", 10)
-    for asked in (proof.check, lambda: pl.certificate(result)):
-        with pytest.raises(
-            pl.errors.TooLarge, match="a proof without a solver would look at more than"
-        ):
-            asked()
+    with pytest.raises(
+        pl.errors.TooLarge, match="a proof without a solver would look at more than"
+    ):
+        proof.check()
 
 
 @pytest.mark.quick(6)

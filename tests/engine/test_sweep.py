@@ -11,7 +11,6 @@ import sys
 import textwrap
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -29,17 +28,22 @@ PRICES = {"A100": 2.0, "V100": 0.5}
 POINTS = pl.mixes({"A100": 2, "V100": 3})
 
 
-def make(A100, V100, batch=32):
-    """tiny with other numbers of GPUs."""
-    cluster = pl.Cluster.from_counts(
-        {"A100": A100, "V100": V100}, {"A100": 80, "V100": 32}, 100.0, PRICES
-    )
-    workload = dataclasses.replace(TINY.workload, batch_size=batch)
-    # one layer on a V100, three on an A100
+def make(A100, V100):
+    """tiny with other numbers of GPUs: one layer on a V100, three on an A100."""
+    memory = {"A100": 80, "V100": 32}
+    cluster = pl.Cluster.from_counts({"A100": A100, "V100": V100}, memory, 100.0, PRICES)
     model = dataclasses.replace(TINY.model, layer_weight_gb=20)
-    return dataclasses.replace(
-        TINY, cluster=cluster, workload=workload, model=model, max_gpus_per_stage=2
-    )
+    return dataclasses.replace(TINY, cluster=cluster, model=model, max_gpus_per_stage=2)
+
+
+def counted(calls):
+    """`make`, which notes its points."""
+
+    def noted(**point):
+        calls.append(point)
+        return make(**point)
+
+    return noted
 
 
 def rows(sweep):
@@ -53,24 +57,35 @@ def quiet(*args, **options):
 
 @cache
 def undisturbed():
-    """The rows of an undisturbed sweep of all points."""
-    return rows(quiet(make, POINTS))
+    """An undisturbed sweep of all points."""
+    return quiet(make, POINTS)
 
 
-@pytest.mark.slow
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "sweep.csv"
+
+
+@pytest.fixture
+def written(file):
+    """The file of an undisturbed sweep."""
+    quiet(make, POINTS, path=file)
+    return file
+
+
 def test_a_sweep_says_what_a_plain_loop_says():
-    sweep = quiet(make, POINTS)
+    sweep = undisturbed()
     assert sweep.complete
     assert [{name: row[name] for name in sweep.names} for row in sweep.rows] == POINTS
-    statuses = set()
+    assert list(sweep.to_frame()["A100"]) == [point["A100"] for point in POINTS]
+    assert "11 points in" in sweep._repr_html_()
+    assert "7 optimal, 4 infeasible" in str(sweep)
     for row, point in zip(sweep.rows, POINTS, strict=True):
         result = pl.solve(make(**point), "aggregated")
-        statuses.add(result.status)
         assert (row["status"], row["throughput_tokens_per_s"]) == (result.status, result.throughput)
         assert (row["bound_tokens_per_s"], row["reason"]) == (result.bound, result.reason)
         if result.placement is None:
-            assert row["placement"] == ""
-            assert row["gpus_used"] is None
+            assert (row["placement"], row["gpus_used"]) == ("", None)
             continue
         types = [result.problem.cluster.gpus[g].type for g in result.placement.gpus]
         hourly = sum(PRICES[t] for t in types)
@@ -80,17 +95,9 @@ def test_a_sweep_says_what_a_plain_loop_says():
         assert row["usd_per_million_tokens"] == pytest.approx(per_million, rel=1e-12)
         assert row["placement"] == str(result.placement)
         assert row["bottleneck"] in ", ".join(result.evaluation.bottlenecks)
-    assert statuses == {"optimal", "infeasible"}
-    assert all("can hold at most" in r["reason"] for r in sweep.rows if r["status"] == "infeasible")
-
-
-@pytest.mark.slow
-def test_two_processes_and_threads_say_the_same_in_the_same_order():
-    one = quiet(make, POINTS)
-    assert rows(quiet(make, POINTS, jobs=2)) == rows(one)
     with joblib.parallel_config("threading", n_jobs=2):
-        assert rows(quiet(make, POINTS, jobs=None)) == rows(one)
-    assert rows(quiet(make, POINTS[::-1])) == rows(one)[::-1]
+        assert rows(quiet(make, POINTS, jobs=None)) == rows(sweep)
+    assert rows(quiet(make, POINTS[::-1])) == rows(sweep)[::-1]
 
 
 def test_by_default_all_cores_work_and_joblibs_switch_is_heeded(monkeypatch):
@@ -101,18 +108,16 @@ def test_by_default_all_cores_work_and_joblibs_switch_is_heeded(monkeypatch):
         return plain(n_jobs=1, **options)
 
     monkeypatch.setattr(joblib, "Parallel", parallel)
-    for jobs in (None, 3):
-        quiet(make, POINTS[:1], jobs=jobs)
+    quiet(make, POINTS[:1], jobs=None)
     with joblib.parallel_config("threading", n_jobs=5):
         for jobs in (None, 2):
             quiet(make, POINTS[:1], jobs=jobs)
-    assert asked == [joblib.cpu_count(), 3, 5, 2]
+    assert asked == [joblib.cpu_count(), 5, 2]
 
 
 def test_points_are_every_combination_and_mixes_have_a_gpu():
     assert pl.grid(a=(1, 2), b=["x"]) == [{"a": 1, "b": "x"}, {"a": 2, "b": "x"}]
     assert len(pl.grid(pl.mixes({"H100": 4, "L4": 8}), batch=range(3))) == 3 * (5 * 9 - 1)
-    assert pl.grid(a=()) == []
     every = pl.grid(A=range(4), B=range(5), C=(0, 8))
     price = {"A": 3.0, "B": 0.7, "C": 0.1}
     found = pl.mixes({"A": 3, "B": 4, "C": (0, 8)}, gpus=9, usd_per_hour=price, budget=7.1)
@@ -120,7 +125,7 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
     assert found == [
         p for p, c in zip(every, cost, strict=True) if 0 < sum(p.values()) <= 9 and c <= 7.1 + 1e-9
     ]
-    assert 3 * 0.1 > 0.3  # a budget is met to the cent, whatever rounding says
+    # a budget is met to the cent, whatever rounding says
     assert pl.mixes({"A": 4}, usd_per_hour={"A": 0.1}, budget=0.3)[-1] == {"A": 3}
 
 
@@ -132,40 +137,19 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': is in two parts"),
         (lambda: pl.grid(a=range(2000), b=range(2000)), "more than 1,000,000 points"),
         (lambda: pl.mixes(dict.fromkeys("ABCDEFG", 9)), "more than 1,000,000 points"),
-        (lambda: pl.mixes({}), "expected numbers by type"),
-        (lambda: pl.mixes({"A100": 1.5}), "expected a whole number"),
         (lambda: pl.mixes({"A100": (0, -1)}), "expected a whole number of at least 0"),
         (lambda: pl.mixes({"A100": 1}, budget=3), "a budget needs a price for every type"),
-        (
-            lambda: pl.mixes({"A": 1}, budget=-3, usd_per_hour={"A": 1}),
-            "budget = -3: expected a fin",
-        ),
-        (lambda: pl.mixes({"A100": 1}, gpus="many"), "gpus = 'many'"),
         (lambda: quiet(make, []), "expected at least one; an iterator that was used up is empty"),
-        (lambda: quiet(make, {"A100": 1}), "points = .*: expected a list of points"),
         (lambda: quiet(make, [3]), r"points\[0\] = 3: expected names and values"),
         (lambda: quiet(make, [{"A": 1}, {"V": 1}]), "expected the names of the first .*: A"),
         (lambda: quiet(make, [{"case": TINY}]), r"points\[0\]\['case'\] = .*make\(\) builds every"),
         (lambda: quiet(make, [{"a": [1, float("nan")]}]), r"\['a'\]\[1\] = nan: expected a finite"),
         (lambda: quiet(make, [{"stages": 3}]), "name = 'stages': is a column of the answer"),
-        (
-            lambda: quiet(make, POINTS, pl.deploy),
-            "method = 'deploy': gives Deployment, expected a R",
-        ),
-        (lambda: quiet("make", POINTS), "make = 'make': expected a function"),
-        (lambda: quiet(make, POINTS, "agregated"), "did you mean 'aggregated'"),
+        (lambda: quiet(make, POINTS, pl.deploy), "gives Deployment, expected a Result"),
         (lambda: quiet(make, POINTS, gpa=0.1), "no option 'gpa'; did you mean 'gap'"),
-        (lambda: quiet(make, POINTS, "even", time_limit=3), "'even' has no option 'time_limit'"),
-        (lambda: quiet(make, POINTS, time_limit=-3), "time_limit = -3: expected a number"),
-        (
-            lambda: quiet(make, POINTS, stop=print),
-            r"options\['stop'\] = .*: expected text, a number",
-        ),
         (lambda: quiet(make, POINTS, stop=None), "stop = None: is not for a sweep"),
         (lambda: quiet(make, POINTS, again="broken"), "there is no status 'broken'"),
-        (lambda: quiet(make, POINTS, progress="no"), "progress = 'no'"),
         (lambda: quiet(make, POINTS, jobs=0), "expected a whole number from 1 on"),
-        (lambda: quiet(make, POINTS, jobs="two"), "expected a whole number from 1 on"),
     ],
 )
 def test_what_does_not_fit_is_refused_at_once(call, told):
@@ -175,73 +159,45 @@ def test_what_does_not_fit_is_refused_at_once(call, told):
     assert not isinstance(caught.value, pl.errors.SweepFailed)
 
 
-@pytest.mark.slow
 def test_a_failed_point_is_a_row_with_its_reason():
-    def fragile(batch):
-        if batch == 8:
-            raise KeyError("no such batch")
-        if batch == 16:
+    def fragile(A100):
+        if A100 == 0:
+            raise KeyError("no such number")
+        if A100 == 3:
             sys.exit("enough")
-        return make(1, 1, batch) if batch else "nothing"
+        return make(A100, 1) if A100 < 4 else "nothing"
 
-    sweep = quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)))
-    assert [row["status"] for row in sweep.rows] == [
-        "failed",
-        "failed",
-        "optimal",
-        "failed",
-        "failed",
-    ]
+    sweep = quiet(fragile, pl.grid(A100=(0, 1, 3, 4, -1)))
+    assert [row["status"] == "failed" for row in sweep.rows] == [True, False, True, True, True]
     reasons = [row["reason"] for row in sweep.rows]
-    assert reasons[0].startswith("KeyError: 'no such batch' (in fragile, line ")
-    assert reasons[1].startswith("SystemExit: enough (in fragile")
+    assert reasons[0].startswith("KeyError: 'no such number' (in fragile, line ")
+    assert reasons[2].startswith("SystemExit: enough (in fragile")
     assert "InvalidValue: solve: problem = 'nothing': expected a Problem" in reasons[3]
-    assert reasons[4] == "InvalidValue: Workload: batch_size = -1: expected at least 1"
+    assert "A100 = -1" in reasons[4]
     assert sweep.complete
-    assert "5 points in" in sweep.sentence
     assert "1 optimal, 4 failed." in sweep.sentence
-    assert rows(quiet(fragile, pl.grid(batch=(8, 16, 32, 0, -1)), jobs=2)) == rows(sweep)
 
 
-def test_a_method_of_ones_own_and_options_by_point():
+def test_a_method_of_ones_own_and_options_by_point(file):
     def within(problem, budget):
-        """The fastest placement that costs at most so much per hour."""
-        return next(
-            p
-            for p in pl.trade_off(problem, "usd_per_hour").points
-            if p.throughput and cost(p) <= budget
-        )
+        """The fastest placement that costs at most so much per hour; for no budget nonsense."""
+        if budget == 0:
+            return dataclasses.replace(pl.solve(problem, "aggregated"), throughput=float("nan"))
+        return pl.solve(problem, "aggregated", budget=budget)
 
-    def cost(result):
-        return sum(result.problem.cluster.gpus[g].usd_per_hour for g in result.placement.gpus)
+    def budgeted(budget):
+        return make(2, 3), {"budget": budget}
 
-    sweep = quiet(
-        lambda budget: (make(2, 3), {"budget": budget}), pl.grid(budget=(0.4, 2.5, 4.5)), within
-    )
+    points = pl.grid(budget=(0, 2.5, 4.5))
+    sweep = quiet(budgeted, points, within, path=file)
     assert [row["status"] for row in sweep.rows] == ["failed", "optimal", "optimal"]
+    assert "throughput_tokens_per_s = nan" in sweep.rows[0]["reason"]
     assert sweep.rows[1]["usd_per_hour"] <= 2.5 < sweep.rows[2]["usd_per_hour"] <= 4.5
     assert sweep.rows[1]["throughput_tokens_per_s"] < sweep.rows[2]["throughput_tokens_per_s"]
-    wrong = quiet(lambda n: make(1, 1), [{"n": 1}], lambda problem: 3)
-    assert "gave int, expected a Result" in wrong.rows[0]["reason"]
+    assert quiet(pytest.fail, points, within, path=file).rows == sweep.rows
 
 
-def test_what_gives_no_result_is_not_asked_again_after_the_first_point():
-    asked = []
-
-    def counted(**point):
-        asked.append(point)
-        return make(**point)
-
-    with pytest.raises(
-        pl.errors.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"
-    ):
-        quiet(counted, POINTS, lambda problem: pl.deploy(problem))
-    assert len(asked) == 1
-
-
-@pytest.mark.slow
-def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
-    file = tmp_path / "sweep.csv"
+def test_a_sweep_in_which_all_fail_alike_says_so(file):
     with pytest.raises(
         pl.errors.SweepFailed, match=r"all 11 points failed .*TypeError.*again=\(\"failed\",\)"
     ) as caught:
@@ -249,29 +205,28 @@ def test_a_sweep_in_which_all_fail_alike_says_so(tmp_path):
     assert {row["status"] for row in caught.value.sweep.rows} == {"failed"}
     with pytest.raises(pl.errors.SweepFailed):  # the rows stand, until they are asked for again
         quiet(make, POINTS, path=file)
-    assert rows(quiet(make, POINTS, path=file, again=("failed",))) == undisturbed()
+    assert rows(quiet(make, POINTS, path=file, again=("failed",))) == rows(undisturbed())
     assert len(file.read_text().splitlines()) == 1 + len(POINTS)
     # alone, it may well be the point
     assert quiet(lambda A100: None, pl.grid(A100=(1,))).rows[0]["status"] == "failed"
+    asked = []
+    with pytest.raises(
+        pl.errors.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"
+    ):
+        quiet(counted(asked), POINTS, lambda problem: pl.deploy(problem))
+    assert len(asked) == 1
 
 
-@pytest.mark.slow
 def test_the_file_gives_back_the_same_rows(tmp_path):
     file, calls = tmp_path / "new folder" / "sweep.csv", []
-
-    def counted(**point):
-        calls.append(point)
-        return make(**point)
-
-    fresh = quiet(counted, POINTS, path=file)
+    fresh = quiet(counted(calls), POINTS, path=file)
     assert len(calls) == len(POINTS)
-    again = quiet(counted, POINTS, path=file)
-    assert len(calls) == len(POINTS)
-    assert again.rows == fresh.rows  # seconds too: nothing was computed
+    # seconds too: nothing was computed
+    assert quiet(pytest.fail, POINTS, path=file).rows == fresh.rows
     more = [*POINTS, {"A100": 0, "V100": 9}]
-    assert rows(quiet(counted, more, path=file)) == rows(quiet(make, more))
-    assert calls[len(POINTS) :] == [{"A100": 0, "V100": 9}]
-    quiet(counted, more, path=file, again="infeasible")
+    assert rows(quiet(counted(calls), more, path=file)) == rows(quiet(make, more))
+    assert calls[len(POINTS) :] == more[len(POINTS) :]
+    quiet(counted(calls), more, path=file, again="infeasible")
     infeasible = [
         point
         for point, row in zip(POINTS, fresh.rows, strict=True)
@@ -286,9 +241,9 @@ def test_the_file_gives_back_the_same_rows(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
-    file, fuse = tmp_path / "sweep.csv", tmp_path / "fuse"
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.nightly)])
+def test_an_interrupted_sweep_goes_on_where_it_stopped(file, tmp_path, jobs):
+    fuse = tmp_path / "fuse"
     fuse.touch()
 
     def interrupted(A100, V100):
@@ -307,21 +262,19 @@ def test_an_interrupted_sweep_goes_on_where_it_stopped(tmp_path, jobs):
     stood = file.read_text()
     assert stood.count("\n") == 1 + len(partial.rows)
     fuse.unlink()
-    whole = quiet(interrupted, POINTS, path=file, jobs=jobs)
+    assert rows(quiet(interrupted, POINTS, path=file, jobs=jobs)) == rows(undisturbed())
     assert file.read_text().startswith(stood)
-    assert rows(whole) == undisturbed()
     fuse.touch()
     with pytest.raises(
         pl.errors.SweepInterrupted, match=r"they are in this error's \.sweep"
     ) as caught:
-        quiet(interrupted, POINTS, jobs=1)
-    assert rows(caught.value.sweep) == rows(whole)[:9]
+        quiet(interrupted, POINTS)
+    assert rows(caught.value.sweep) == rows(undisturbed())[:9]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypatch, jobs):
-    file, written, sync = tmp_path / "sweep.csv", [], os.fsync
+def test_an_interrupt_while_a_row_is_written_is_no_different(file, monkeypatch):
+    written, sync = [], os.fsync
 
     def interrupted(handle):
         sync(handle)
@@ -331,25 +284,20 @@ def test_an_interrupt_while_a_row_is_written_is_no_different(tmp_path, monkeypat
 
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 3 of 11 rows"):
-        quiet(make, POINTS, path=file, jobs=jobs)
-    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
-
-
-def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
-    """A solve ends calmly on Ctrl-C; the sweep must not go on with the next point."""
-
-    def calm(problem):
-        return dataclasses.replace(
-            pl.solve(problem, "aggregated"), status="feasible", stopped_by="interrupt"
-        )
-
-    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 0 of 11 rows"):
-        quiet(make, POINTS, calm)
+        quiet(make, POINTS, path=file, jobs=2)
+    assert rows(quiet(make, POINTS, path=file)) == rows(undisturbed())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_so_does_one_that_leaves_no_trace():
-    """After the optimum is proven, an interrupt only ends the choice among equally fast placements."""
+def test_an_interrupt_that_a_solver_swallows_ends_the_sweep():
+    """A solve ends calmly on Ctrl-C, or leaves no trace of it once its optimum is proven."""
+
+    def calm(problem):
+        found = pl.solve(problem, "aggregated")
+        return dataclasses.replace(found, status="feasible", stopped_by="interrupt")
+
+    with pytest.raises(pl.errors.SweepInterrupted, match="stopped with 0 of 11 rows"):
+        quiet(make, POINTS, calm)
     before, calls = signal.getsignal(signal.SIGINT), []
 
     def deaf(problem):
@@ -364,8 +312,6 @@ def test_so_does_one_that_leaves_no_trace():
         quiet(make, POINTS, deaf)
     assert len(calls) == 3
     assert signal.getsignal(signal.SIGINT) is before
-    with ThreadPoolExecutor(1) as pool:  # where there are no signals, it works all the same
-        assert pool.submit(quiet, make, POINTS).result().complete
 
 
 SCRIPT = """
@@ -384,12 +330,11 @@ SCRIPT = """
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number):
-    """A kill is for the sweep alone: its workers, for which joblib would wait five minutes, end by themselves."""
+def test_a_sweep_that_is_killed_goes_on_where_it_stopped(file, tmp_path):
+    """Its workers, for which joblib would wait five minutes, end by themselves."""
     import psutil
 
-    file, pids, script = (tmp_path / name for name in ("sweep.csv", "pids", "run.py"))
+    pids, script = tmp_path / "pids", tmp_path / "run.py"
     tests = [str(Path(__file__).parent), str(Path(__file__).parents[1])]
     script.write_text(textwrap.dedent(SCRIPT.format(tests=tests, file=str(file), pids=str(pids))))
     options = {"stderr": subprocess.PIPE, "text": True, "start_new_session": True}
@@ -400,11 +345,7 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number):
             assert process.poll() is None, process.stderr.read()
             time.sleep(0.02)
         children = psutil.Process(process.pid).children(recursive=True)
-        if number == signal.SIGINT:
-            os.killpg(process.pid, number)  # as a terminal does: to the sweep and all its workers
-            assert "SweepInterrupted: stopped with" in process.communicate(timeout=60)[1]
-        else:
-            process.kill()
+        process.kill()
     assert {int(pid) for pid in pids.read_text().split()} <= {child.pid for child in children}
     _, alive = psutil.wait_procs(children, timeout=20)
     for child in alive:
@@ -414,32 +355,27 @@ def test_a_sweep_that_is_killed_goes_on_where_it_stopped(tmp_path, number):
     done = stood.count("\n") - 1
     assert 2 <= done < len(POINTS)
     calls = []
-
-    def counted(**point):
-        calls.append(point)
-        return make(**point)
-
-    assert rows(quiet(counted, POINTS, path=file)) == undisturbed()
+    assert rows(quiet(counted(calls), POINTS, path=file)) == rows(undisturbed())
     assert len(calls) == len(POINTS) - done
     assert file.read_text().startswith(stood)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="needs POSIX signals")
-def test_a_point_that_kills_its_worker_is_a_failed_row(tmp_path):
+def test_a_point_that_kills_its_worker_is_a_failed_row(file):
+    """All others say in two processes what they say in one."""
+
     def deadly(A100, V100):
         if (A100, V100) == (1, 2):
             os.kill(os.getpid(), signal.SIGKILL)
         return make(A100, V100)
 
-    sweep = quiet(deadly, POINTS, jobs=2, path=tmp_path / "sweep.csv")
-    wanted = undisturbed()
+    sweep = quiet(deadly, POINTS, jobs=2, path=file)
     died = POINTS.index({"A100": 1, "V100": 2})
     assert sweep.rows[died]["status"] == "failed"
     assert "the process that worked on it died" in sweep.rows[died]["reason"]
-    assert [row for i, row in enumerate(rows(sweep)) if i != died] == [
-        r for i, r in enumerate(wanted) if i != died
-    ]
+    others = [[*rows(one)[:died], *rows(one)[died + 1 :]] for one in (sweep, undisturbed())]
+    assert others[0] == others[1]
 
 
 def test_what_cannot_be_sent_to_workers_is_named():
@@ -454,68 +390,40 @@ def test_what_cannot_be_sent_to_workers_is_named():
         quiet(stuck, POINTS, jobs=2)
 
 
-@pytest.mark.slow
-def test_a_torn_last_line_is_computed_again(tmp_path):
-    file = tmp_path / "sweep.csv"
-    whole = quiet(make, POINTS, path=file)
-    text = file.read_bytes()
+def test_a_torn_last_line_is_computed_again(written):
+    text = written.read_bytes()
     last = text.rstrip(b"\n").rfind(b"\n") + 1
-    for end in (last + 1, (last + len(text)) // 2, len(text) - 1):
-        file.write_bytes(text[:end])
-        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
-        assert file.read_bytes()[:last] == text[:last]
-        assert rows(quiet(pytest.fail, POINTS, path=file)) == rows(whole)  # nothing is left to do
-    for torn in (b"", text[:30]):  # before the first row was there
-        file.write_bytes(torn)
-        assert rows(quiet(make, POINTS, path=file)) == rows(whole)
+    # the last two before the first row was there
+    for end in ((last + len(text)) // 2, len(text) - 1, 0, 30):
+        written.write_bytes(text[:end])
+        assert rows(quiet(make, POINTS, path=written)) == rows(undisturbed())
+        assert written.read_bytes()[:last] == text[:last] or end < last
+        assert rows(quiet(pytest.fail, POINTS, path=written)) == rows(undisturbed())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("change", "told"),
     [
         ({"method": "even"}, "row 2 says method aggregated, this sweep has even"),
         ({"gap": 0.25}, "row 2 says options .*, this sweep has .*0.25"),
-        (
-            {"points": POINTS[:5]},
-            "6 of its points are not among these, such as A100 = 1, V100 = 2",
-        ),
+        ({"points": POINTS[:5]}, "6 of its points are not among these, such as A100 = 1, V100 = 2"),
         ({"points": pl.grid(POINTS, batch=(8,))}, "its columns are A100, V100, status"),
     ],
 )
-def test_the_file_of_another_sweep_is_refused(tmp_path, change, told):
-    file = tmp_path / "sweep.csv"
-    quiet(make, POINTS, path=file)
-    stood = file.read_bytes()
+def test_the_file_of_another_sweep_is_refused(written, change, told):
+    stood = written.read_bytes()
     with pytest.raises(pl.errors.InvalidData, match=f"belongs to another sweep: {told}"):
-        quiet(make, **{"points": POINTS, "path": file, **change})
-    assert file.read_bytes() == stood
-    quiet(make, POINTS, path=file, time_limit=60)  # but more time may be given
-
-
-@pytest.mark.parametrize("text", ["no table at all", "a,b\n1,2\n", "\xff\xfe\n"])
-def test_what_is_no_sweep_is_refused(tmp_path, text):
-    file = tmp_path / "sweep.csv"
-    file.write_bytes(text.encode("latin-1"))
-    with pytest.raises(pl.errors.InvalidData, match="belongs to another sweep"):
-        quiet(pytest.fail, POINTS, path=file)
+        quiet(pytest.fail, **{"points": POINTS, "path": written, **change})
+    assert written.read_bytes() == stood
+    quiet(pytest.fail, POINTS, path=written, time_limit=60)  # but more time may be given
 
 
 @pytest.mark.parametrize(
     ("column", "cell"),
-    [
-        ("status", "done"),
-        ("outcome", "done"),
-        *(
-            ("throughput_tokens_per_s", cell)
-            for cell in ("fast", "NaN", "true", "-12.5", "0", "1e400", "")
-        ),
-        ("gpus_used", "-1"),
-        ("bound_tokens_per_s", "-inf"),
-    ],
+    [("status", "done"), ("throughput_tokens_per_s", "-12.5"), ("throughput_tokens_per_s", "")],
 )
-def test_a_broken_file_is_refused_by_row_and_column(tmp_path, column, cell):
-    file, point = tmp_path / "sweep.csv", [{"A100": 2, "V100": 1}]
+def test_a_broken_file_is_refused_by_row_and_column(file, column, cell):
+    point = [{"A100": 2, "V100": 1}]
     quiet(make, point, path=file)
     header, row = csv.reader(file.read_text().splitlines())
     row[header.index(column)] = cell
@@ -527,115 +435,85 @@ def test_a_broken_file_is_refused_by_row_and_column(tmp_path, column, cell):
             csv.writer(lines, lineterminator="\n").writerows([header, cells])
         with pytest.raises(pl.errors.InvalidData, match=told):
             quiet(pytest.fail, point, path=file)
+    for text in (b"no table at all", b"\xff\xfe\n"):
+        file.write_bytes(text)
+        with pytest.raises(pl.errors.InvalidData, match="belongs to another sweep"):
+            quiet(pytest.fail, point, path=file)
 
 
-def test_what_was_stopped_early_is_so_when_it_is_read(tmp_path):
-    limits = {"A100": 2, "V100": 1}
+def test_what_was_stopped_early_is_so_when_it_is_read(file):
     for call in (make, pytest.fail):
-        (row,) = quiet(call, [limits], path=tmp_path / "sweep.csv", time_limit=0).rows
+        (row,) = quiet(call, [{"A100": 2, "V100": 1}], path=file, time_limit=0).rows
         assert row["outcome"] == "stopped early"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
-@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.nightly)])
-def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(tmp_path, jobs):
-    file = tmp_path / "sweep.csv"
+def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(file, monkeypatch):
+    whole = rows(undisturbed())
     with (
         full_disk(1200),
         pytest.raises(
             pl.errors.SweepFailed, match=r"sweep\.csv: cannot be written \(File too large\)"
         ) as caught,
     ):
-        quiet(make, POINTS, path=file, jobs=jobs)
-    kept = caught.value.sweep.rows
+        quiet(make, POINTS, path=file)
+    kept = rows(caught.value.sweep)
     assert 0 < len(kept) < len(POINTS)
-    wanted = {(row["A100"], row["V100"]): row for row in undisturbed()}
-    assert rows(caught.value.sweep) == [wanted[row["A100"], row["V100"]] for row in kept]
+    assert kept == whole[: len(kept)]
     # and the line that broke off is whole
-    assert rows(quiet(make, POINTS, path=file)) == undisturbed()
-    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
-def test_a_disk_that_is_full_at_the_end_loses_no_row_either(tmp_path, monkeypatch):
-    """Rows that were computed anew are added, and at the end the file is replaced by one without the old ones."""
-    file, plain = tmp_path / "sweep.csv", rows_file.write_to
-    quiet(make, POINTS, path=file)
+    assert rows(quiet(make, POINTS, path=file)) == whole
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == whole
+    plain = rows_file.write_to
 
     def on_a_full_disk(*what):
         with full_disk(500):
             plain(*what)
 
+    # rows that were computed anew are added, and at the end the file is replaced
     monkeypatch.setattr(rows_file, "write_to", on_a_full_disk)
     with pytest.raises(
         pl.errors.SweepFailed, match=r"cannot be written .* 11 of 11 rows are in"
     ) as caught:
         quiet(make, POINTS, path=file, again=("infeasible",))
-    assert rows(caught.value.sweep) == undisturbed()
-    assert rows(quiet(pytest.fail, POINTS, path=file)) == undisturbed()
+    assert rows(caught.value.sweep) == whole
+    assert rows(quiet(pytest.fail, POINTS, path=file)) == whole
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("path", "told"),
     [
-        (
-            "a\0b.csv",
-            r"'.*a\\x00b\.csv': cannot be (read|written): expected a path without such characters",
-        ),
-        ("x" * 5000, "expected a shorter path"),
-        ("file/below.csv", "a part of this path is a file"),
-        ("", "is a folder"),
-        ("pipe.csv", "is a device or a pipe; expected the name of a CSV file"),
-        ("loop.csv", "symbolic links lead in a circle"),
+        ("{}/file/below.csv", "a part of this path is a file"),
+        ("{}", "is a folder"),
+        ("{}/pipe.csv", "is a device or a pipe; expected the name of a CSV file"),
+        ("~nobody-of-this-name/sweep.csv", "a user whom this computer does not know"),
     ],
 )
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX files")
-def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, name, told):
+def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, path, told):
     (tmp_path / "file").write_text("")
     os.mkfifo(tmp_path / "pipe.csv")
-    (tmp_path / "loop.csv").symlink_to("loop.csv")
     with pytest.raises(pl.PipelabError, match=told):
-        quiet(pytest.fail, POINTS, path=f"{tmp_path}/{name}")
+        quiet(pytest.fail, POINTS, path=path.format(tmp_path))
 
 
-def test_a_file_that_may_not_be_read_or_written_is_refused_before_the_first_point(
-    tmp_path, monkeypatch
-):
-    file = tmp_path / "sweep.csv"
-    whole = quiet(make, POINTS, path=file)
-
-    def denied(*_, **__):
-        raise PermissionError(13, "Permission denied")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "read_bytes", denied)
-        with pytest.raises(
-            pl.errors.InvalidData,
-            match=r"sweep\.csv: cannot be read \(Permission denied\): .*may read",
-        ):
-            quiet(pytest.fail, POINTS, path=file)
+def test_a_file_that_may_only_be_read_gives_its_rows_and_takes_none(written, monkeypatch):
     plain = Path.open
-    monkeypatch.setattr(
-        Path,
-        "open",
-        lambda path, mode="r", **how: denied() if "a" in mode else plain(path, mode, **how),
-    )
-    assert quiet(pytest.fail, POINTS, path=file).rows == whole.rows  # nothing is to be added
-    for more in ({"points": [*POINTS, {"A100": 3, "V100": 3}]}, {"again": ("infeasible",)}):
-        with pytest.raises(
-            pl.errors.InvalidData,
-            match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
-        ):
-            quiet(pytest.fail, **{"points": POINTS, "path": file, **more})
-    with pytest.raises(pl.errors.InvalidValue, match="a user whom this computer does not know"):
-        quiet(pytest.fail, POINTS, path="~nobody-of-this-name/sweep.csv")
+
+    def read_only(path, mode="r", **how):
+        if "a" in mode:
+            raise PermissionError(13, "Permission denied")
+        return plain(path, mode, **how)
+
+    monkeypatch.setattr(Path, "open", read_only)
+    assert rows(quiet(pytest.fail, POINTS, path=written)) == rows(undisturbed())
+    with pytest.raises(
+        pl.errors.InvalidData,
+        match=r"sweep\.csv: cannot be written \(Permission denied\): .*may write",
+    ):
+        quiet(pytest.fail, POINTS, path=written, again=("infeasible",))
 
 
-def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
-    file, limit = tmp_path / "sweep.csv", csv.field_size_limit()
-
+def test_an_error_as_long_as_a_book_does_not_spoil_the_file(file):
     def wordy(text, length):
         if length:
             raise ValueError(text[:10] * length)
@@ -647,137 +525,62 @@ def test_an_error_as_long_as_a_book_does_not_spoil_the_file(tmp_path):
     assert len(reason) < 11_000
     assert reason.startswith("ValueError: word, word, ")
     assert re.search(r" … \[[\d,]+ characters left out\] … .*line \d+\)$", reason)
-    again = quiet(pytest.fail, points, path=file)
-    assert again.rows == first.rows
-    assert csv.field_size_limit() == limit
-
-
-@pytest.mark.parametrize("odd", [float("nan"), float("inf"), -1.0, 0.0])
-def test_a_method_of_ones_own_that_answers_nonsense_is_a_failed_row(tmp_path, odd):
-    def nonsense(problem):
-        return dataclasses.replace(pl.solve(problem, "aggregated"), throughput=odd, bound=None)
-
-    file = tmp_path / "sweep.csv"
-    one = [{"A100": 1, "V100": 2}]
-    sweep = quiet(make, one, nonsense, path=file)
-    assert sweep.rows[0]["status"] == "failed"
-    assert "throughput_tokens_per_s = " in sweep.rows[0]["reason"]
-    assert quiet(pytest.fail, one, nonsense, path=file).rows == sweep.rows
+    assert quiet(pytest.fail, points, path=file).rows == first.rows
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
-def test_two_sweeps_do_not_write_to_one_file(tmp_path):
-    file = tmp_path / "sweep.csv"
+def test_two_sweeps_do_not_write_to_one_file(file, tmp_path, monkeypatch):
+    import fcntl
 
     def meanwhile(**point):
         with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
             quiet(make, POINTS, path=file)
         return make(**point)
 
-    assert quiet(meanwhile, POINTS[:2], path=file).sentence.count("failed") == 0
-    assert quiet(make, POINTS[:2], path=file).complete  # and afterwards it is free again
-    with pytest.raises(pl.errors.InvalidData):
-        quiet(make, POINTS[:1], path=file)
-    assert quiet(make, POINTS[:2], path=file).complete
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such locks")
-def test_no_sweep_adds_rows_while_another_replaces_the_file(tmp_path, monkeypatch):
-    file, replace = tmp_path / "sweep.csv", rows_file.RowsFile.replace
-    quiet(make, POINTS[:2], path=file)
-
-    def meanwhile(store, rows):
-        with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
-            quiet(make, POINTS[:3], path=file)
-        replace(store, rows)
-
-    monkeypatch.setattr(rows_file.RowsFile, "replace", meanwhile)
-    quiet(make, POINTS[:2], path=file, again=("infeasible",))
-    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="no such locks")
-def test_a_sweep_that_opened_the_file_before_it_was_replaced_adds_to_the_new_one(
-    tmp_path, monkeypatch
-):
-    import fcntl
-
-    file, new, lock = tmp_path / "sweep.csv", tmp_path / "new.csv", fcntl.flock
-    quiet(make, POINTS[:1], path=file)
+    assert "failed" not in quiet(meanwhile, POINTS[:1], path=file).sentence
+    new, lock = tmp_path / "new.csv", fcntl.flock
     new.write_bytes(file.read_bytes())
 
     def late(*arguments):
+        """The first has replaced the file since the second opened it."""
         if new.exists():
             os.replace(new, file)
         lock(*arguments)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    quiet(make, POINTS[:2], path=file)
-    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == undisturbed()[:2]
+    quiet(make, POINTS[:2], path=file)  # the first has let go of it
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == rows(undisturbed())[:2]
 
 
-def test_a_point_that_stands_there_twice_is_solved_once_and_numbers_are_pythons(tmp_path):
+def test_a_point_that_stands_there_twice_is_solved_once_and_numbers_are_pythons(file):
     calls = []
-
-    def counted(**point):
-        calls.append(point)
-        return make(**point)
-
     points = pl.grid(A100=np.array([1, 2, 1]), V100=np.array([2]))
-    sweep = quiet(counted, points, path=tmp_path / "sweep.csv")
+    sweep = quiet(counted(calls), points, path=file)
     assert calls == [{"A100": 1, "V100": 2}, {"A100": 2, "V100": 2}]
     assert sweep.complete
     assert sweep.rows[0] == sweep.rows[2] != sweep.rows[1]
     assert {type(row["A100"]) for row in sweep.rows} == {int}
 
 
-@pytest.mark.slow
-def test_every_plain_value_survives_the_file(tmp_path):
+def test_every_plain_value_survives_the_file(file):
     values = [1, 1.0, "1", True, "true", None, "null", "", "a,b", 'say "a"', "two\nlines", " x", "π", 1e-300, [1, "a"],
               {"H100": 2}, "{}", "NaN", "\u2028", -0.1, 10**20]  # fmt: skip
     assert [value_of(cell(value)) for value in values] == values
     assert [type(value_of(cell(value))) for value in values] == [type(value) for value in values]
     assert len({cell(value) for value in values}) == len(values)
-    seen, file = [], tmp_path / "sweep.csv"
+    seen = []
 
     def noted(value):
         seen.append(value)
-        return make(1, 1)
+        return make(0, 1)
 
     first = quiet(noted, pl.grid(value=values), path=file)
     assert seen == values
-    assert quiet(noted, pl.grid(value=values), path=file).rows == first.rows
-    assert seen == values  # all were found in the file
+    assert quiet(pytest.fail, pl.grid(value=values), path=file).rows == first.rows
 
 
-@pytest.mark.slow
-def test_tables_and_pictures(tmp_path):
-    sweep = quiet(make, POINTS)
-    frame = sweep.to_frame()
-    assert list(frame["A100"]) == [point["A100"] for point in POINTS]
-    assert "usd_per_million_tokens" in frame
-    assert "11 points in" in sweep._repr_html_()
-    assert "4 infeasible" in str(sweep)
-    free = quiet(
-        lambda gpus: dataclasses.replace(TINY, max_gpus_per_stage=gpus), pl.grid(gpus=(1, 2))
-    )
-    assert "usd_per_hour" not in free.to_frame()
-    assert pl.plot(free).layout.xaxis.title.text == "GPUs in use"
-    with pytest.raises(
-        pl.errors.UnknownName, match=r"no column 'usd_per_hour'; no GPU has a price"
-    ):
-        pl.plot(free, "usd_per_hour")
-    with pytest.raises(pl.errors.UnknownName, match="did you mean 'stages'"):
-        pl.plot(free, "stagess")
-    with pytest.raises(
-        pl.errors.InvalidValue, match="column = 'status': expected one that holds numbers"
-    ):
-        pl.plot(free, "status")
-
-
-@pytest.mark.slow
 def test_the_picture_joins_what_none_beats():
-    sweep = quiet(make, POINTS)
+    sweep = undisturbed()
     answered = [row for row in sweep.rows if row["throughput_tokens_per_s"]]
     everything, front = pl.plot(sweep).data
     assert len(everything.x) == len(answered)
@@ -788,9 +591,7 @@ def test_the_picture_joins_what_none_beats():
         if not any(a <= x and b >= y and (a, b) != (x, y) for a, b in pairs)
     }
     assert set(zip(front.x, front.y, strict=True)) == unbeaten
-    told = (
-        f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit: 4"
-    )
+    told = f"{len(answered)} points, {len(unbeaten)} are beaten by none; all proven; ✗ does not fit"
     assert told in pl.plot(sweep).layout.title.text
     top = max(answered, key=lambda row: row["throughput_tokens_per_s"])
     beaten = {**top, "usd_per_hour": 1 + top["usd_per_hour"], "throughput_tokens_per_s": 1.0}
@@ -801,8 +602,18 @@ def test_the_picture_joins_what_none_beats():
     least = {x: min(r["usd_per_million_tokens"] for r in answered if r["A100"] == x) for x in (0, 1, 2)
              if any(r["A100"] == x for r in answered)}  # fmt: skip
     assert dict(zip(cheap.data[1].x, cheap.data[1].y, strict=True)) == least
-    none = quiet(make, [point for point in POINTS if point == {"A100": 0, "V100": 1}])
+    none = quiet(make, [{"A100": 0, "V100": 1}])
     assert "None of 1 points has a placement" in pl.plot(none).layout.title.text
+
+
+def test_without_prices_the_picture_is_by_gpus_and_columns_are_checked():
+    free = quiet(lambda most: dataclasses.replace(TINY, max_gpus_per_stage=most), pl.grid(most=[1]))
+    assert "usd_per_hour" not in free.to_frame()
+    assert pl.plot(free).layout.xaxis.title.text == "GPUs in use"
+    with pytest.raises(pl.errors.UnknownName, match="'usd_per_hour'; no GPU has a price"):
+        pl.plot(free, "usd_per_hour")
+    with pytest.raises(pl.errors.InvalidValue, match="'status': expected one that holds numbers"):
+        pl.plot(free, "status")
 
 
 def test_the_progress_bar_is_there_when_asked_for(capsys):
@@ -821,21 +632,20 @@ def test_a_dask_cluster_takes_over_by_joblibs_switch(tmp_path):
     )
     local = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
 
-    def where(**point):
+    def here(**point):
         return make(**point), {}
 
     def notes_its_process(problem):
-        return dataclasses.replace(pl.solve(problem, "aggregated"), reason=str(os.getpid()))
+        found = pl.solve(problem, "aggregated")
+        return dataclasses.replace(found, reason=f"{found.reason}|{os.getpid()}")
 
     with (
         distributed.LocalCluster(**local, local_directory=str(tmp_path)) as cluster,
         distributed.Client(cluster) as client,
+        joblib.parallel_config("dask"),
     ):
-        workers = set(client.run(os.getpid).values())
-        with joblib.parallel_config("dask"):
-            sweep = quiet(where, POINTS, jobs=None, path=tmp_path / "sweep.csv")
-            told = quiet(where, POINTS, notes_its_process, jobs=None)
-    assert rows(sweep) == undisturbed()
-    assert len(workers) == 1
-    assert {int(row["reason"]) for row in told.rows} <= workers
-    assert os.getpid() not in workers
+        (worker,) = client.run(os.getpid).values()
+        sweep = quiet(here, POINTS, notes_its_process, jobs=None)
+    assert worker != os.getpid()
+    marked = [{**row, "reason": f"{row['reason']}|{worker}"} for row in rows(undisturbed())]
+    assert rows(sweep) == marked
