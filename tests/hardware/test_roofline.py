@@ -98,7 +98,7 @@ def test_solved_like_any_other_and_proven(seed):
     every = list(oracle.passes(problem))
     best = max((rate for rate, _, _ in every), default=None)
     for method, options in {"aggregated": {}, "exhaustive": {}, "joint": {"form": "tight"}}.items():
-        result = pl.solve(problem, method, **options)
+        result = pl.solve(problem, method, "rate", **options)
         assert result.status == ("infeasible" if best is None else "optimal")
         assert best is None or result.throughput == pytest.approx(best, rel=1e-6)
     for floor in (0.0, 0.7 * (best or 1.0)):
@@ -112,7 +112,7 @@ def test_solved_like_any_other_and_proven(seed):
             dollars = min(usd / rate for usd, rate in hourly) / 3600 * 1e6
             assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
             assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
-    result = pl.solve(problem, "aggregated")
+    result = pl.solve(problem, "aggregated", "rate")
     assert pl.certificate(result).check() > 0
     if best is not None:
         low = result.throughput * 0.999
