@@ -165,16 +165,18 @@ def test_facts_of_ones_own_join_the_bundled_ones(tmp_path):
 @pytest.mark.parametrize(
     ("row", "column"),
     [
-        ("a,Llama-3-8B,L4,decode,1,100,5,s,", "unit"),
-        ("a,Llama-3-8C,L4,decode,1,100,5,ms,", "model"),
-        ("a,Llama-3-8B,L5,decode,1,100,5,ms,", "gpu_type"),
-        ("a,Llama-3-8B,L4,decode,,100,5,ms,", "batch"),
-        ("a,Llama-3-8B,L4,decode,1,100,5,ms,31", "layers"),
+        ("a,Llama-3-8B,L4,decode,1,100,5,s,,", "unit"),
+        ("a,Llama-3-8C,L4,decode,1,100,5,ms,,", "model"),
+        ("a,Llama-3-8B,L5,decode,1,100,5,ms,,", "gpu_type"),
+        ("a,Llama-3-8B,L4,decode,,100,5,ms,,", "batch"),
+        ("a,Llama-3-8B,L4,decode,1,100,5,ms,31,", "layers"),
+        ("a,Llama-3-8B,L4,decode,1,100,5,ms,,vllm", "engine"),
     ],
 )
 def test_a_measurement_that_says_nothing_is_named(row, column, tmp_path):
     path = tmp_path / "times.csv"
-    path.write_text(f"what,model,gpu_type,phase,batch,tokens,measured,unit,layers\n{row}\n")
+    head = "what,model,gpu_type,phase,batch,tokens,measured,unit,layers,engine"
+    path.write_text(f"{head}\n{row}\n")
     with pytest.raises(pl.errors.InvalidData, match=f"row 2, column '{column}'"):
         pl.hardware.against_measured(path=path)
 
