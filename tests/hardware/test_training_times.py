@@ -53,18 +53,7 @@ def test_what_was_not_fitted_is_predicted(errors):
     ).all()  # measured: 0.50 to 0.74; in FLOPs it is 0.93 and more
 
 
-def test_inference_engines_alone_would_be_far_off(errors):
-    """What there was before: an inference engine's constants, and gradients in proportion to FLOPs."""
-    roof = pl.Roofline()
-    served = replace(roof.constants, gradient_bytes=2.0)
-    before = training_errors(replace(roof, engines={"vLLM": served}))
-    forward = before["what"] == "forward_ms"
-    assert before.loc[forward, "error"].max() < -0.1
-    assert before.loc[before["what"] == "backward_weight_ms", "error"].min() > 0.1
-    assert errors.loc[forward, "error"].abs().max() < 0.05
-
-
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_two_constants_are_those_that_fit_the_fitted_rows():
     from scipy.optimize import least_squares
 
