@@ -149,11 +149,10 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
     with pytest.raises(pl.errors.InvalidValue, match="cloud_provider = 'AWS': expected none"):
         pl.load_case("tiny", cloud_provider="AWS")
     write_folder("tiny", folder, max_pipline_stages=3)
-    with pytest.warns(UserWarning) as caught:
+    with pytest.warns(UserWarning, match="read with|is not used") as caught:
         pl.load_case(folder)
-    assert "'max_pipline_stages' is not used by pipelab; did you mean 'max_p" in str(
-        caught[0].message
-    )
+    said = [str(warning.message) for warning in caught]
+    assert "'max_pipline_stages' is not used by pipelab; did you mean 'max_p" in said[0]
     assert [warning.filename for warning in caught] == [__file__] * 2
 
 
