@@ -1,11 +1,12 @@
 """Constants of engines and GPUs: predicted from others, fitted to a user's own rows."""
 
-import csv
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import pipelab as pl
@@ -64,20 +65,20 @@ def _by_rule():
 
 def _groups(rows):
     """The groups of at least five rows for which a target was set, and all."""
-
-    def part(phase, low, high):
-        return [r.phase == phase and low <= r.tensor_parallel <= high for r in rows]
-
+    one, four = (
+        [row.tensor_parallel in range(*ends) for row in rows] for ends in ((1, 2), (4, 99))
+    )
+    decode, prefill = (np.array([row.phase == x for row in rows]) for x in ("decode", "prefill"))
     return {
-        "all": [True] * len(rows),
-        "decode, one GPU": part("decode", 1, 1),
-        "decode, 4 and more": part("decode", 4, 99),
-        "prefill, one GPU": part("prefill", 1, 1),
+        "all": decode | ~decode,
+        "decode, one GPU": decode & one,
+        "decode, 4 and more": decode & four,
+        "prefill, one GPU": prefill & one,
     }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("by", ["gpu_type", pytest.param("source", marks=pytest.mark.nightly)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("by", ["gpu_type", "source"])
 def test_a_gpu_type_or_source_is_predicted_from_the_others(by):
     """Nothing of the rows that are predicted is known to the fit, nor to the rule it starts from."""
     names = [row.cells[by].split("@")[0].split(" ")[0] for row, _ in TABLE]
@@ -107,9 +108,7 @@ def test_the_readme_says_the_median_error_on_the_rows_of_the_fit():
     held_out = held_out_errors()
     errors = held_out["error"].abs()
     assert (f"{percent}%", int(rows)) == (f"{errors.median():.0%}", len(errors))
-    times, experts = re.search(
-        r"these (\d+) times (\d+)\s+are of mixtures of experts", said
-    ).groups()
+    times, experts = re.search(r"these (\d+) times (\d+)\s+are of mixtures", said).groups()
     models = [*pl.hardware.against_measured()["model"], *held_out["model"]]
     assert int(times) == len(models)
     assert int(experts) == sum(pl.load_model(name).has_experts for name in models)
@@ -117,11 +116,7 @@ def test_the_readme_says_the_median_error_on_the_rows_of_the_fit():
 
 def _file(tmp_path, rows):
     path = tmp_path / "mine.csv"
-    with path.open("w", newline="") as file:
-        columns = ["what", "model", "gpu_type", "engine", "phase", "batch", "tokens", "measured"]
-        writer = csv.DictWriter(file, [*columns, "unit", "precision"])
-        writer.writeheader()
-        writer.writerows(rows)
+    pd.DataFrame(rows).to_csv(path, index=False)
     return path
 
 
@@ -147,20 +142,25 @@ def test_three_rows_help_and_leave_the_rest_alone(tmp_path):
     assert found.costs.gpus["L4"].compute_efficiency < 0.95 * costs.gpus["L4"].compute_efficiency
     assert found.costs.gpus["L4"].memory_factor == pytest.approx(1, abs=0.02)
     assert found.costs.engines["llama.cpp"] == costs.engines["llama.cpp"]
-    shown = found.constants.set_index(["of", "constant"])
-    assert shown.loc[("L4", "compute_efficiency"), "fitted"] == pytest.approx(
-        found.costs.gpus["L4"].compute_efficiency
-    )
+    shown = found.constants.set_index(["of", "constant"])["fitted"]
+    efficiency = found.costs.gpus["L4"].compute_efficiency
+    assert shown["L4", "compute_efficiency"] == pytest.approx(efficiency)
+    measurements = [one for _, one in read_measurements(tmp_path / "mine.csv")]
+    alone = predicted_from_others(costs, measurements, ["a", "b", "c"])
+    assert alone == pytest.approx(found.table["left_out"].to_numpy())
     assert "median error" in found.sentence
     assert found.sentence in found._repr_html_()
 
 
-def test_right_rows_change_nothing(tmp_path):
+def test_right_rows_change_nothing_and_one_row_is_a_calibration_too(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "T4", "decode", 256 * n, 1.0) for n in (1, 2, 3)]
     found = pl.hardware.calibrate(costs, _file(tmp_path, rows))
     assert found.table[["before", "after", "left_out"]].abs().max().max() < 1e-6
     assert found.costs.gpus["T4"].compute_efficiency == pytest.approx(0.41)
+    one = pl.hardware.calibrate(costs, _file(tmp_path, [_row(costs, "L4", "decode", 512, 1.2)]))
+    assert abs(one.table["after"][0]) < 0.1
+    assert one.table["left_out"][0] == pytest.approx(one.table["before"][0])
 
 
 @pytest.mark.slow
@@ -172,27 +172,6 @@ def test_rows_that_contradict_one_another_are_named_and_outvoted(tmp_path):
     assert len(found.warnings) == 6
     assert all("the strange one" in warning for warning in found.warnings)
     assert found.table["after"][:6].abs().max() < 0.1  # one row of seven moves the rest a little
-
-
-def test_one_row_is_a_calibration_too(tmp_path):
-    costs = pl.Roofline(engine="llama.cpp")
-    found = pl.hardware.calibrate(costs, _file(tmp_path, [_row(costs, "L4", "decode", 512, 1.2)]))
-    assert abs(found.table["after"][0]) < 0.1
-    assert found.table["left_out"][0] == pytest.approx(found.table["before"][0])
-
-
-@pytest.mark.parametrize(
-    ("column", "value", "message"),
-    [
-        ("engine", "vllm", "there is no engine|expected an engine"),
-        ("gpu_type", "L5", "expected a GPU of the cost model"),
-        ("measured", "0", "measured"),
-    ],
-)
-def test_a_row_that_does_not_fit_is_named(tmp_path, column, value, message):
-    row = _row(pl.Roofline(), "L4", "decode", 512, 1.0) | {column: value}
-    with pytest.raises(pl.PipelabError, match=message):
-        pl.hardware.calibrate(pl.Roofline(), _file(tmp_path, [row]))
 
 
 @pytest.mark.slow
@@ -209,7 +188,6 @@ def test_what_was_measured_is_slower_than_physics():
     ("phase", "gpu", "precision", "named"),
     [
         ("decode", "L4", "bf16", "GB of weights, keys and values at 300 GB/s"),
-        ("decode", "L4", "int8", "GB of weights, keys and values at 300 GB/s"),
         ("prefill", "L4", "bf16", "TFLOP at 121 TFLOP/s"),
         ("prefill", "L4", "fp8", "TFLOP at 242.5 TFLOP/s"),
         ("prefill", "RTX4090", "bf16", "TFLOP at 330.3 TFLOP/s"),  # that add up in 16 bits
@@ -220,59 +198,52 @@ def test_a_time_below_what_physics_needs_is_refused_with_the_floor(
 ):
     costs, tokens = pl.Roofline(), 512
     model, facts = pl.load_model("Llama-3-8B", precision=precision), pl.hardware.load_gpus()[gpu]
-    bytes_moved = 1e9 * sum(model.weight_gb(range(i, i + 1)) for i in range(1, 31)) / 30 * 32
-    bytes_moved += 2 * model.vocab * model.d_model + 32 * tokens * model.kv_bytes
-    each = (
-        model.heads * model.head_dim * 2 * tokens**2
-    )  # of attention: half of all pairs, four FLOPs a number
-    flops = 32 * (2 * tokens * model.layer_parameters() + each) + 2 * model.vocab * model.d_model
+    layer = sum(model.weight_gb(range(i, i + 1)) for i in range(1, 31)) / 30
+    bytes_moved = 32e9 * layer + 2 * model.vocab * model.d_model + 32 * tokens * model.kv_bytes
+    # of attention: half of all pairs, four FLOPs a number
+    each = 2 * tokens * model.layer_parameters() + model.heads * model.head_dim * 2 * tokens**2
+    flops = 32 * each + 2 * model.vocab * model.d_model
     peak = {"bf16": facts.fp16_accumulate_tflop_per_s, "fp8": facts.fp8_tflop_per_s}.get(precision)
     least = bytes_moved / facts.memory_bandwidth_gb_per_s / 1e6
     if phase == "prefill":
         least = flops / (peak or facts.fp16_tflop_per_s) / 1e9
-    for share in (0.99, 1.01):
-        row = {
-            "what": "mine", "model": "Llama-3-8B", "gpu_type": gpu, "phase": phase, "batch": 1, "engine": "",
-            "tokens": tokens, "measured": share * least, "unit": "ms", "precision": precision,
-        }  # fmt: skip
-        file = _file(tmp_path, [row])
-        if share > 1:
-            assert len(pl.hardware.calibrate(costs, file).table) == 1
-            continue
-        with pytest.raises(pl.errors.InvalidData) as refused:
-            pl.hardware.calibrate(costs, file)
-        text = str(refused.value)
-        assert f"{file}, row 2, column 'measured'" in text
-        assert f"less than the {least:.4g} ms that {gpu} takes for " in text
-        assert named in text
+    row = {
+        "what": "mine", "model": "Llama-3-8B", "gpu_type": gpu, "phase": phase, "batch": 1, "engine": "",
+        "tokens": tokens, "measured": 1.01 * least, "unit": "ms", "precision": precision,
+    }  # fmt: skip
+    assert len(pl.hardware.calibrate(costs, _file(tmp_path, [row])).table) == 1
+    file = _file(tmp_path, [row | {"measured": 0.99 * least}])
+    with pytest.raises(pl.errors.InvalidData) as refused:
+        pl.hardware.calibrate(costs, file)
+    text = str(refused.value)
+    assert f"{file}, row 2, column 'measured'" in text
+    assert f"less than the {least:.4g} ms that {gpu} takes for " in text
+    assert named in text
 
 
 @pytest.mark.slow
 def test_several_files_and_a_folder_are_one_calibration(tmp_path):
     costs = pl.Roofline()
     rows = [_row(costs, "L4", "decode", 512, 1.2), _row(costs, "A100-SXM-80", "decode", 512, 1.1)]
+    alone = pl.hardware.calibrate(costs, _file(tmp_path, rows)).costs
     for number, row in enumerate(rows):
         _file(tmp_path, [row]).rename(tmp_path / f"{number}.csv")
-    bench = Path(__file__).parents[1] / "data" / "measured" / "llama_bench.json"
     together = pl.hardware.calibrate(costs, [tmp_path / "0.csv", str(tmp_path / "1.csv")])
-    alone = pl.hardware.calibrate(costs, _file(tmp_path, rows)).costs
     assert list(together.table["what"]) == [row["what"] for row in rows]
     assert together.costs.gpus["L4"] == alone.gpus["L4"]
-    (tmp_path / "mine.csv").unlink()
+    bench = Path(__file__).parents[1] / "data" / "measured" / "llama_bench.json"
     (tmp_path / "bench.json").write_text(bench.read_text("utf-8"), encoding="utf-8")
     (tmp_path / "notes.txt").write_text("not measured", encoding="utf-8")
-    folder = pl.hardware.calibrate(costs, tmp_path)
-    own = pl.hardware.calibrate(costs, bench)
-    assert len(folder.table) == 2 + len(own.table)
     stated = pl.hardware.calibrate(costs, tmp_path, gpu_type="RTX3090")  # of what other tools wrote
+    assert len(stated.table) == 2 + len(json.loads(bench.read_text("utf-8")))
     assert "RTX3090" in set(stated.constants["of"])
     with pytest.raises(pl.errors.InvalidValue, match="already contains this"):
         pl.hardware.calibrate(costs, [tmp_path / "0.csv"], gpu_type="L4")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for nothing, message in ((empty, "no .csv, .json or .jsonl file"), ([], "at least one file")):
-        with pytest.raises((pl.errors.InvalidData, pl.errors.InvalidValue), match=message):
-            pl.hardware.calibrate(costs, nothing)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(pl.errors.InvalidData, match=r"no \.csv, \.json or \.jsonl file"):
+        pl.hardware.calibrate(costs, tmp_path / "empty")
+    with pytest.raises(pl.errors.InvalidValue, match="at least one file"):
+        pl.hardware.calibrate(costs, [])
 
 
 def test_bands_count_every_row_and_hold_four_of_five():
@@ -289,9 +260,9 @@ def test_bands_count_every_row_and_hold_four_of_five():
 
 
 @pytest.mark.slow
-def test_shipped_constants_are_near_what_the_bundled_rows_fit():
-    rows = ROWS
-    found = fit_constants(pl.Roofline(), rows)
+@pytest.mark.parametrize("engine", ["kernels", pytest.param("", marks=pytest.mark.nightly)])
+def test_shipped_constants_are_near_what_the_bundled_rows_fit(engine):
+    found = fit_constants(pl.Roofline(), [row for row in ROWS if engine in ("", row.engine)])
     moved = (found.constants["fitted"] / found.constants["default"] - 1).abs()
     assert moved.max() < 0.3
     assert found.table["after"].abs().median() < 0.06

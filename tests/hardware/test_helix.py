@@ -1,7 +1,6 @@
 """Helix's instances: the files are what its programs say, and one pipeline is a deployment, too."""
 
 import itertools
-import threading
 
 import numpy as np
 import pytest
@@ -10,22 +9,9 @@ from scipy.sparse.csgraph import maximum_flow
 
 import pipelab as pl
 from pipelab import course
-from pipelab.engine.deployments import column_generation, listing
-
-NAMES = ["single24", "geo24", "hetero42"]
 
 
-def _as_problem(of, nodes=None):
-    """The first so many nodes, or all."""
-    ms = {m: {(k, 1): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
-    costs = pl.hardware.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
-    gpus = [pl.GPU(m, 100) for m in of.machines[:nodes]]
-    cluster = pl.Cluster(gpus, of.links[:nodes, :nodes] * 8192 * 2 / 1e9)
-    model = pl.Model("Llama-2-70B", of.layers, 8192, 28672, 1)
-    return pl.Problem(cluster, model, pl.Workload(1, 1, "decode"), costs, name=of.name)
-
-
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ["single24", "geo24", "hetero42"])
 def test_what_helix_ships_yields_what_it_reports(name):
     """By scipy's maximum flow in whole thousandths of a token/s; notebook 11 has a linear program."""
     of = course.helix_cluster(name)
@@ -45,19 +31,6 @@ def test_what_helix_ships_yields_what_it_reports(name):
     assert flow <= of.reported_bound
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_node_with_more_layers_is_slower_and_links_go_both_ways(name):
-    of = course.helix_cluster(name)
-    assert set(of.machines) == set(of.rates)
-    for rates in of.rates.values():
-        assert list(rates) == list(range(1, len(rates) + 1))
-        assert all(a > b for a, b in itertools.pairwise(rates.values()))
-    assert (of.links == of.links.T).all()
-    slow = of.links < 2000
-    apart = np.array([[a != b for b in of.sites] for a in of.sites])
-    assert (slow == apart).all()
-
-
 def test_another_name_is_refused_with_the_nearest():
     with pytest.raises(pl.errors.UnknownName, match=r"Helix ships no 'geo42'; .*'geo24'"):
         course.helix_cluster("geo42")
@@ -65,32 +38,14 @@ def test_another_name_is_refused_with_the_nearest():
 
 @pytest.mark.slow
 def test_a_deployment_is_at_least_as_good_as_one_pipeline():
-    """All nodes are of different classes, so not every division is listed; one pipeline is known, still."""
-    problem = _as_problem(course.helix_cluster("geo24"), 14)
+    of = course.helix_cluster("single24")
+    ms = {m: {(k, 1): 1000 / r for k, r in rates.items()} for m, rates in of.rates.items()}
+    costs = pl.hardware.Measured(ms, pl.LayerTimes(dict.fromkeys(ms, 1)), beyond="leave out")
+    gpus = [pl.GPU(m, 100) for m in of.machines[:12]]
+    cluster = pl.Cluster(gpus, of.links[:12, :12] * 8192 * 2 / 1e9)
+    model = pl.Model("Llama-2-70B", of.layers, 8192, 28672, 1)
+    problem = pl.Problem(cluster, model, pl.Workload(1, 1, "decode"), costs, name=of.name)
     one, several = pl.solve(problem), pl.deploy(problem)
     assert one.status == "optimal"
-    assert several.throughput >= one.throughput
+    assert one.throughput <= several.throughput <= several.bound
     assert several.throughput == pytest.approx(pl.evaluate(problem, several).throughput)
-    assert several.throughput <= several.bound
-
-
-@pytest.mark.slow
-def test_when_listing_is_ended_the_best_of_the_list_is_used_and_no_more(monkeypatch):
-    """A linear program over 100,000 columns took a minute, where three seconds were the limit."""
-    stop, solved = threading.Event(), []
-
-    def pipelines(self):
-        found = pipelines_there(self)
-        stop.set()
-        return found
-
-    def relaxed(demand, columns):
-        solved.append(len(columns))
-        return relaxed_there(demand, columns)
-
-    pipelines_there, relaxed_there = listing.Listing.pipelines, column_generation.relaxed
-    monkeypatch.setattr(listing.Listing, "pipelines", pipelines)
-    monkeypatch.setattr(column_generation, "relaxed", relaxed)
-    found = pl.deploy(_as_problem(course.helix_cluster("hetero42")), stop=stop)
-    assert max(solved) < 5_000
-    assert (found.status, found.stopped_by) == ("feasible", "stop")

@@ -1,13 +1,12 @@
 """Files of llama-bench, vLLM, Vidur and Helix, as `load_measured` and `Roofline.calibrated` read them."""
 
 import json
-import tempfile
+import random
+from itertools import product
 from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import pipelab as pl
 from pipelab.hardware.benchmark_files import Stated, measurements_of
@@ -32,22 +31,21 @@ def _table(path, **stated):
     return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
 
 
-def test_llama_bench_says_gpu_model_and_precision():
-    prompt, answer = _rows(BENCH)
-    assert (prompt.model, prompt.gpu_type, prompt.engine, prompt.precision) == (
-        "Llama-3-8B", "RTX4090", "llama.cpp", "fp16",
-    )  # fmt: skip
-    assert (prompt.phase, prompt.batch, prompt.tokens) == ("prefill", 1, 1024)
-    assert prompt.milliseconds == pytest.approx(1000 * 1024 / 9056.26, rel=1e-6)
-    assert (answer.phase, answer.batch, answer.tokens) == (
-        "decode",
-        1,
-        512,
-    )  # half of what it makes
-    assert answer.milliseconds == pytest.approx(1000 / 54.34, rel=1e-6)
+def _as(rows):
+    return [(row.phase, row.batch, row.tokens, row.milliseconds) for row in rows]
 
 
-def test_llama_bench_calibrates_and_loads():
+def test_llama_bench_says_gpu_model_and_precision(tmp_path):
+    rows = _rows(BENCH)
+    assert _as(rows) == [
+        ("prefill", 1, 1024, pytest.approx(1000 * 1024 / 9056.26, rel=1e-6)),
+        ("decode", 1, 512, pytest.approx(1000 / 54.34, rel=1e-6)),  # half of what it makes
+    ]
+    known = {(row.model, row.gpu_type, row.engine, row.precision) for row in rows}
+    assert known == {("Llama-3-8B", "RTX4090", "llama.cpp", "fp16")}
+    lines = tmp_path / "bench.jsonl"
+    lines.write_text("\n".join(json.dumps(one) for one in json.loads(BENCH.read_text())))
+    assert _as(_rows(lines)) == _as(rows)
     found = pl.hardware.calibrate(ROOF, BENCH)
     assert found.table["after"].abs().max() < found.table["before"].abs().max()
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
@@ -57,16 +55,10 @@ def test_llama_bench_calibrates_and_loads():
         pl.hardware.load_measured(BENCH, ROOF)
 
 
-def test_lines_of_objects_are_a_list(tmp_path):
-    path = tmp_path / "bench.jsonl"
-    path.write_text("\n".join(json.dumps(one) for one in json.loads(BENCH.read_text())))
-    assert [r.milliseconds for r in _rows(path)] == [r.milliseconds for r in _rows(BENCH)]
-
-
 @pytest.mark.slow
 def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits():
     rows = _rows(SERVE, gpu_type="H100-SXM")
-    assert [(r.phase, r.batch, r.tokens, r.measured) for r in rows] == [
+    assert _as(rows) == [
         ("prefill", 1, 1024, 41.0), ("decode", 1, 1088, 7.2), ("decode", 8, 1088, 8.1), ("decode", 32, 1088, 11.4),
     ]  # fmt: skip
     assert {(r.model, r.engine, r.precision) for r in rows} == {("Llama-3-8B", "vLLM", "bf16")}
@@ -79,18 +71,15 @@ def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits()
 
 def test_vllm_latency_says_nothing_but_the_time():
     said = {"model": "Llama-3-8B", "gpu_type": "A100-SXM-80", "batch": 8, "tokens": 32}
-    (row,) = _rows(LATENCY, **said, output_tokens=128)
-    assert (row.phase, row.batch, row.tokens) == ("decode", 8, 96)
-    assert row.measured == pytest.approx(1020 / 128)
-    (row,) = _rows(LATENCY, **said, output_tokens=1)
-    assert (row.phase, row.tokens, row.measured) == ("prefill", 32, 1020)
+    decode, prefill = (_rows(LATENCY, **said, output_tokens=n) for n in (128, 1))
+    assert _as(decode) == [("decode", 8, 96, pytest.approx(1020 / 128))]
+    assert _as(prefill) == [("prefill", 8, 32, 1020)]
     with pytest.raises(pl.errors.InvalidData, match="cannot be told apart"):
         _rows(LATENCY, **said, output_tokens=100)
     for name in said:
         left = {k: v for k, v in said.items() if k != name}
-        with pytest.raises(
-            pl.errors.InvalidData, match=rf"vllm_latency\.json, result 1: .*give {name}=…"
-        ):
+        message = rf"vllm_latency\.json, result 1: .*give {name}=…"
+        with pytest.raises(pl.errors.InvalidData, match=message):
             pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
 
 
@@ -104,6 +93,9 @@ def test_vidur_is_the_sum_of_a_layers_kernels():
     assert rows[0].measured == pytest.approx(one)
     assert rows[3].measured == pytest.approx((68.013 + 68.9325) / 2, rel=1e-4)  # listed twice
     assert {r.model for r in rows} == {"Llama-3-8B"}
+    # a layer for one token reads its weights once: 0.436 GB at 2 TB/s
+    ratio = np.array([row.predicted(ROOF) / row.milliseconds for row in rows])
+    assert np.all((ratio > 0.7) & (ratio < 1.4))
     table = _table(VIDUR, gpu_type="A100-SXM-80")["A100-SXM-80"]
     assert sorted(b for _, b in table) == [1, 4, 16, 24, 32768]
     assert list(_table(VIDUR, gpu_type="A100-SXM-80", tokens=8192)["A100-SXM-80"]) == [(1, 4)]
@@ -116,6 +108,11 @@ def test_helix_tables_have_no_header():
     assert _table(PROMPT, gpu_type="L4", tokens=1000)["L4"] == {
         (1, 1): 38, (1, 2): 72, (1, 3): 105, (1, 4): 139, (1, 5): 171,
     }  # fmt: skip
+    # what was measured for a stage is what the stage takes
+    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
+    load = pl.Workload(512, 16, "decode")
+    stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
+    assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
     said = {"gpu_type": "L4", "model": "Llama-2-70B"}
     found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
     assert len(found.table) == 5
@@ -128,20 +125,15 @@ def test_helix_tables_have_no_header():
         pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
 
 
-def test_a_loaded_profile_is_a_cost_model():
-    """Helix's own case: what it measured for a stage is what the stage takes."""
-    costs = pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", beyond="leave out")
-    load = pl.Workload(512, 16, "decode")
-    stage = costs.stage(pl.load_model("Llama-2-70B"), load, [pl.GPU("L4", 24)], 5, "even")
-    assert stage.pass_seconds == pytest.approx(5 * 7.2e-3)
+def _first(path):
+    """The first result of a file."""
+    found = json.loads(path.read_text().splitlines()[0] if path == SERVE else path.read_text())
+    return found[0] if isinstance(found, list) else found
 
 
 def _changed(path, tmp_path, **fields):
-    one = json.loads(path.read_text().splitlines()[0] if path == SERVE else path.read_text())
-    one = one[0] if isinstance(one, list) else one
     new = tmp_path / path.name
-    kept = {k: v for k, v in (one | fields).items() if v != "gone"}
-    new.write_text(json.dumps(kept))
+    new.write_text(json.dumps(_first(path) | fields))
     return new
 
 
@@ -150,25 +142,19 @@ def _changed(path, tmp_path, **fields):
     [
         (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
         (BENCH, {"gpu_info": "NVIDIA L4, NVIDIA L4"}, "expected one GPU"),
-        (BENCH, {"gpu_info": "gone"}, "field 'gpu_info': None: expected text"),
         (BENCH, {"model_n_params": 7615616512}, "no known model has this number of parameters; give model="),
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
         (BENCH, {"n_cpu_moe": 10}, "field 'n_cpu_moe': 10: expected a model that is all on the GPU"),
-        (BENCH, {"no_kv_offload": True}, "field 'no_kv_offload': True"),
-        (BENCH, {"tensor_buft_overrides": "exps=CPU"}, "'exps=CPU': expected a model that is all on the GPU"),
-        (BENCH, {"type_v": "q8_0"}, "field 'type_v': 'q8_0': expected .* values in 16 bits"),
         (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
-        (BENCH, {"avg_ns": 0}, "field 'avg_ns': 0: expected a number above 0"),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
-        (BENCH, {"avg_ns": float("nan")}, "field 'avg_ns'"),
         (SERVE, {"max_concurrency": None}, "give batch="),
         (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected inf: .*give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
         (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
-        (SERVE, {"completed": 0}, "field 'completed': 0"),
         (SERVE, {"median_tpot_ms": None}, "field 'median_tpot_ms': None"),
+        (SERVE, {}, "ms is less than the .* ms that L4"),
     ],
 )  # fmt: skip
 def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
@@ -181,19 +167,9 @@ def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
 
 def test_no_more_run_at_once_than_there_are(tmp_path):
     new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
-    assert "decode of 37 ×" in pl.hardware.calibrate(ROOF, new, gpu_type="B200").table["what"][0]
+    assert [row.batch for row in _rows(new, gpu_type="B200")] == [37]
     new = _changed(SERVE, tmp_path, request_rate=2.0)
-    assert (
-        "decode of 3 ×"
-        in pl.hardware.calibrate(ROOF, new, gpu_type="B200", batch=3).table["what"][0]
-    )
-
-
-def test_a_benchmark_that_is_faster_than_its_gpu_is_refused():
-    with pytest.raises(
-        pl.errors.InvalidData, match=r"vllm_serve.*ms is less than the .* ms that L4"
-    ):
-        pl.hardware.calibrate(ROOF, SERVE, gpu_type="L4")
+    assert [row.batch for row in _rows(new, gpu_type="B200", batch=3)] == [3]
 
 
 def test_what_is_stated_counts(tmp_path):
@@ -213,9 +189,8 @@ def test_what_is_stated_counts(tmp_path):
 def test_a_table_of_ones_own_says_everything_itself(tmp_path):
     path = tmp_path / "times.csv"
     path.write_text("gpu_type,layers,batch,milliseconds\nL4,1,1,2\n")
-    with pytest.raises(
-        pl.errors.InvalidValue, match=r"load_measured: gpu_type = 'L4': expected none"
-    ):
+    message = "load_measured: gpu_type = 'L4': expected none"
+    with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.hardware.load_measured(path, ROOF, gpu_type="L4")
     with pytest.raises(pl.errors.InvalidValue, match="load_measured: per_layer"):
         pl.hardware.load_measured(DECODE, ROOF, gpu_type="L4", per_layer=True)
@@ -225,9 +200,8 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
     one, two = json.loads(BENCH.read_text())
     path = tmp_path / "bench.json"
     path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
-    with pytest.raises(
-        pl.errors.InvalidData, match=r"result 2: batch 1 occurs twice: .*say which with tokens="
-    ):
+    message = "result 2: batch 1 occurs twice: .*say which with tokens="
+    with pytest.raises(pl.errors.InvalidData, match=message):
         pl.hardware.load_measured(path, ROOF, phase="prefill")
     assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
     with pytest.raises(pl.errors.InvalidData, match="no time with tokens=100; it has 512, 1024"):
@@ -237,59 +211,25 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
 }  # fmt: skip
-ODD = st.sampled_from(
-    [None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x00", [], {}, [1], {"a": 1}, "9" * 5000]
-)  # fmt: skip
-
-
-def _refused_or_read(path, stated):
-    for load in (
-        lambda: pl.hardware.load_measured(path, ROOF, **stated),
-        lambda: _rows(path, **stated),
-    ):
-        try:
-            assert load() is not None
-        except pl.PipelabError as error:
-            message = str(error)
-            assert len(message) < 3000
-            named = path.name in message or not isinstance(error, pl.errors.InvalidData)
-            assert named, message
+ODD = [
+    None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x00", [], {}, [1], {"a": 1}, "9" * 5000,
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.examples
 @pytest.mark.parametrize("path", [BENCH, SERVE, LATENCY], ids=lambda path: path.name)
-def test_odd_json_is_read_or_refused(path):
-    text = path.read_text()
-    objects = (
-        [json.loads(line) for line in text.splitlines()] if path == SERVE else json.loads(text)
-    )
-
-    @given(st.data())
-    def look(data):
-        new = json.loads(json.dumps(objects))
-        one = data.draw(st.sampled_from(new)) if isinstance(new, list) else new
-        field = data.draw(st.sampled_from(sorted(one)))
-        one[field] = data.draw(ODD)
-        if data.draw(st.booleans()):
-            del one[data.draw(st.sampled_from(sorted(one)))]
-        written = json.dumps(new)
-        if data.draw(st.integers(0, 3)) == 0:
-            at = data.draw(st.integers(0, len(written)))
-            written = written[:at] + data.draw(
-                st.sampled_from(["", "[" * 100_000, "\x00", "\ufffe"])
-            )
-        stated = {k: v for k, v in STATED.items() if data.draw(st.booleans())}
-        with tempfile.TemporaryDirectory() as place:
-            spoilt = Path(place) / path.name
-            spoilt.write_text(written, encoding="utf-8", errors="replace")
-            _refused_or_read(spoilt, stated)
-
-    look()
-
-
-def test_the_rows_of_a_profile_are_what_the_roofline_expects():
-    """A layer of Llama-3-8B on an A100 for one token reads its weights once: 0.436 GB at 2 TB/s."""
-    rows = _rows(VIDUR, "vidur", gpu_type="A100-SXM-80")
-    ratio = np.array([row.predicted(ROOF) / row.milliseconds for row in rows])
-    assert np.all((ratio > 0.7) & (ratio < 1.4))
+def test_odd_json_is_read_or_refused(path, tmp_path):
+    new, one = tmp_path / path.name, _first(path)
+    texts = ["[]", "[3]", "{}", "[" * 100_000, "\x00", path.read_text()[:40]]
+    some = random.Random(0).choices([*product(one, ODD)], k=50)
+    texts += [json.dumps(one | {field: odd}) for field, odd in some]
+    for text in texts:
+        new.write_text(text)
+        try:
+            pl.hardware.load_measured(new, ROOF, **STATED)
+        except pl.errors.InvalidData as error:
+            said = str(error)
+        else:
+            continue
+        assert path.name in said
+        assert len(said) < 3000

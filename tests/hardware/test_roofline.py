@@ -1,7 +1,6 @@
 """The roofline against its own formulas written out once more, published totals, measurements, and brute force."""
 
 import dataclasses
-import re
 from itertools import product
 
 import numpy as np
@@ -20,116 +19,104 @@ from pipelab.course.n09 import (
 from pipelab.engine.formulations.program_size import compositions
 from pipelab.figures.layer_times import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
-from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.serving_engines import Engine
 from pipelab.spans import spans_of
 from pipelab.stage_arrays import stage_tables
-from pipelab.writeup.linear_rates import with_link_units
 
 
-def test_parameters_equal_the_published_totals():
-    table = pl.hardware.models()
-    assert len(table) == 9
-    assert (table["parameters"] == table["parameters_published"]).all()
-    assert pl.load_model("DeepSeek-V3").parameters(active=True) == pytest.approx(36.6e9, rel=2e-3)
-
-
-def _without_copies(problem, seed):
-    """Every third problem with GPUs that never share a stage's batch."""
+def _random(seed, **options):
+    """A random problem, every third with GPUs that never share a stage's batch."""
+    problem = roofline_oracle.random_problem(seed, **options)
     costs = dataclasses.replace(problem.costs, copies=bool(seed % 3))
     return dataclasses.replace(problem, costs=costs)
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(60))
-def test_every_stage_is_what_the_formulas_say(seed):
-    problem = _without_copies(roofline_oracle.random_problem(seed), seed)
-    gpus, layers = problem.cluster.gpus, problem.model.layers
-    sets = [
-        s
-        for k in (1, 2, 3, 4)
-        for s in oracle.gpu_sets(dataclasses.replace(problem, max_gpus_per_stage=k))
-    ]
-    rng = np.random.default_rng(seed)
-    for s in [sets[i] for i in rng.permutation(len(sets))[:8]]:
-        chosen = [gpus[g] for g in s]
-        for first in range(layers):
-            span = range(first, int(rng.integers(first + 1, layers + 1)))
-            cost = problem.costs.stage(
-                problem.model, problem.workload, chosen, span, problem.batch_split
-            )
-            fits = all(
-                need <= g.memory_gb * (1 + 1e-9)
-                for need, g in zip(cost.memory_gb, chosen, strict=True)
-            )
-            expected = roofline_oracle.stage(problem, chosen, span)
-            assert (fits and cost.throughput > 0) == (expected is not None)
-            if fits and cost.throughput > 0:
-                assert cost.throughput == pytest.approx(expected, rel=1e-9)
-                turn = roofline_oracle.way(problem, chosen, span)[1]
-                assert cost.pass_seconds == pytest.approx(turn, rel=1e-9)
-                mine = zip(chosen, cost.batch, cost.memory_gb, strict=True)
-                for gpu, b, need in mine:
-                    assert need == pytest.approx(
-                        roofline_oracle.memory_gb(problem, gpu, span, b, cost.degree), rel=1e-7
-                    )
-            elif list(roofline_oracle.ways(problem, chosen, span)):
-                # what is reported as missing is what the best mode lacks
-                lack = max(
-                    need - g.memory_gb for need, g in zip(cost.memory_gb, chosen, strict=True)
-                )
-                least = min(x for _, x, *_ in roofline_oracle.ways(problem, chosen, span))
-                assert lack == pytest.approx(least, rel=1e-6)
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_tables_are_the_stages(seed):
-    problem = _without_copies(roofline_oracle.random_problem(seed), seed)
-    model, kinds = problem.model, problem.cluster.kinds
-    mixtures = compositions(problem, kinds, problem.cluster.kind_count.tolist())
-    tables = stage_tables(
-        problem.costs, model, problem.workload, kinds, mixtures, problem.batch_split
-    )
-    rng = np.random.default_rng(seed)
-    for c in rng.permutation(len(mixtures))[:6]:
-        gpus = [
-            kind for kind, number in zip(kinds, mixtures[c], strict=True) for _ in range(number)
+@pytest.mark.parametrize("first", range(12))
+def test_every_stage_is_what_the_formulas_say(first):
+    for seed in range(first, 60, 12):
+        problem, rng = _random(seed), np.random.default_rng(seed)
+        gpus, layers = problem.cluster.gpus, problem.model.layers
+        sets = [
+            s
+            for k in (1, 2, 3, 4)
+            for s in oracle.gpu_sets(dataclasses.replace(problem, max_gpus_per_stage=k))
         ]
-        first = int(rng.integers(model.layers))
-        for last in range(first + 1, model.layers + 1):
-            kind = spans_of(model).kind[first, last - first - 1]
-            cost = problem.costs.stage(
-                model, problem.workload, gpus, range(first, last), problem.batch_split
-            )
-            assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
-            assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
-            need = dict(zip(gpus, cost.memory_gb, strict=True))
-            for k, gpu in enumerate(kinds):
-                assert tables.memory_gb[c, k, kind] == pytest.approx(need.get(gpu, 0.0), rel=1e-7)
+        for i, start in product(rng.permutation(len(sets))[:8], range(layers)):
+            chosen = [gpus[g] for g in sets[i]]
+            _compare(problem, chosen, range(start, int(rng.integers(start + 1, layers + 1))))
+
+
+def _compare(problem, chosen, span):
+    """A stage's rate, time and memory, or what it lacks, with what the oracle says."""
+    cost = problem.costs.stage(problem.model, problem.workload, chosen, span, problem.batch_split)
+    needs = list(zip(chosen, cost.memory_gb, strict=True))
+    fits = all(need <= g.memory_gb * (1 + 1e-9) for g, need in needs)
+    best = roofline_oracle.way(problem, chosen, span)
+    assert (fits and cost.throughput > 0) == (best is not None)
+    if best is not None:
+        assert (cost.throughput, cost.pass_seconds) == pytest.approx(best, rel=1e-9)
+        for (gpu, need), b in zip(needs, cost.batch, strict=True):
+            own = roofline_oracle.memory_gb(problem, gpu, span, b, cost.degree)
+            assert need == pytest.approx(own, rel=1e-7)
+    elif ways := list(roofline_oracle.ways(problem, chosen, span)):
+        # what is reported as missing is what the best mode lacks
+        lack = max(need - g.memory_gb for g, need in needs)
+        assert lack == pytest.approx(min(way[1] for way in ways), rel=1e-6)
+
+
+@pytest.mark.parametrize("first", range(12))
+def test_tables_are_the_stages(first):
+    for seed in range(first, 60, 12):
+        problem, rng = _random(seed), np.random.default_rng(seed)
+        model, kinds = problem.model, problem.cluster.kinds
+        load, split = problem.workload, problem.batch_split
+        mixtures = compositions(problem, kinds, problem.cluster.kind_count.tolist())
+        tables = stage_tables(problem.costs, model, load, kinds, mixtures, split)
+        for c in rng.permutation(len(mixtures))[:6]:
+            gpus = [gpu for gpu, n in zip(kinds, mixtures[c], strict=True) for _ in range(n)]
+            start = int(rng.integers(model.layers))
+            for stop in range(start + 1, model.layers + 1):
+                kind = spans_of(model).kind[start, stop - start - 1]
+                cost = problem.costs.stage(model, load, gpus, range(start, stop), split)
+                assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
+                assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
+                need = dict(zip(gpus, cost.memory_gb, strict=True))
+                needs = [need.get(gpu, 0.0) for gpu in kinds]
+                assert tables.memory_gb[c, :, kind] == pytest.approx(needs, rel=1e-7)
 
 
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("seed", range(40))
-def test_aggregated_equals_brute_force(seed):
-    problem = _without_copies(roofline_oracle.random_problem(seed, layers=5), seed)
-    best, result = oracle.best(problem), pl.solve(problem, "aggregated", "rate")
-    if best is None:
-        assert result.status == "infeasible"
-    else:
-        assert result.status == "optimal"
-        assert result.throughput == pytest.approx(best, rel=1e-9)
-
-
-@pytest.mark.quick(6)
-@pytest.mark.parametrize("seed", range(12))
-def test_other_exact_methods_know_it_too(seed):
-    problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
-    best = oracle.best(problem)
-    for method, options in (("joint", {"form": "tight"}), ("exhaustive", {})):
-        result = pl.solve(problem, method, **options)
+def test_solved_like_any_other_and_proven(seed):
+    """Brute force has the same rate, lowest cost and least time, and a certificate proves no lower rate."""
+    problem = _random(seed, layers=4, gpus=3)
+    prices = {"A": 3.0, "B": 1.25, "C": 0.5}
+    pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
+    cluster = pl.Cluster(pool, problem.cluster.bandwidth_matrix())
+    problem = dataclasses.replace(problem, cluster=cluster)
+    every = list(oracle.passes(problem))
+    best = max((rate for rate, _, _ in every), default=None)
+    for method, options in {"aggregated": {}, "exhaustive": {}, "joint": {"form": "tight"}}.items():
+        result = pl.solve(problem, method, "rate", **options)
         assert result.status == ("infeasible" if best is None else "optimal")
         assert best is None or result.throughput == pytest.approx(best, rel=1e-6)
+    for floor in (0.0, 0.7 * (best or 1.0)):
+        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
+        cheap, quick = (
+            pl.solve(problem, objective=what, at_least=floor) for what in ("cost", "latency")
+        )
+        assert cheap.status == quick.status == ("optimal" if left else "infeasible")
+        if left:
+            hourly = [(sum(pool[g].usd_per_hour for g in gpus), rate) for rate, gpus, _ in left]
+            dollars = min(usd / rate for usd, rate in hourly) / 3600 * 1e6
+            assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
+            assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
+    result = pl.solve(problem, "aggregated", "rate")
+    assert pl.certificate(result).check() > 0
+    if best is not None:
+        low = result.throughput * 0.999
+        with pytest.raises(pl.PipelabError, match="exists"):
+            pl.certificate(dataclasses.replace(result, throughput=low, bound=low))
 
 
 @pytest.mark.quick(4)
@@ -158,131 +145,26 @@ def _problem(**changes):
     return pl.Problem(**options)
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_turns_at_whole_batches_are_no_slower_than_shares(seed):
-    """What makes a rate from shares that are not whole no fiction: T(c·b) ≤ c·T(b)."""
-    problem = roofline_oracle.random_problem(seed)
-    gpu, span, rng = (
-        problem.cluster.gpus[0],
-        range(problem.model.layers),
-        np.random.default_rng(seed),
-    )
-    for b, times in zip(rng.uniform(0.01, 20, 20), rng.uniform(1, 20, 20), strict=True):
-        share, turn = (roofline_oracle.seconds(problem, gpu, span, x, 1) for x in (b, times * b))
-        assert turn <= times * share * (1 + 1e-12)
-
-
-@pytest.mark.slow
-def test_one_sequence_on_two_gpus_is_no_quicker_unless_they_cut_its_layers():
-    """Sharing one sequence has a greater rate than cutting layers, over a link that is slow; and a longer pass."""
-    gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 0.5) for _ in range(2))
+def test_by_time_two_gpus_cut_the_layers_that_they_share_by_rate():
+    """Sharing one sequence, in turns, has the greater rate; cutting its layers halves the pass."""
+    gpus = tuple(pl.GPU("A100-SXM-40", 40, None, "node", 300.0) for _ in range(2))
     problem = _problem(
-        cluster=pl.Cluster(gpus, np.full((2, 2), 0.5)), model=pl.load_model("Llama-3-8B"), max_gpus_per_stage=2,
+        cluster=pl.Cluster(gpus, np.full((2, 2), 100.0)), model=pl.load_model("Llama-3-8B"), max_gpus_per_stage=2,
         workload=pl.Workload(2048, 1),
     )  # fmt: skip
     both = pl.Placement.of([(32, (0, 1))])
-    decode = {
-        "workload": pl.Workload(2048, 1, "decode"),
-        "costs": pl.Roofline(tensor_parallel=False),
-    }
-    for fewer in (problem, dataclasses.replace(problem, **decode)):
-        shared = pl.evaluate(fewer, both)
-        alone = pl.evaluate(fewer, pl.Placement.of([(32, (0,))]))
-        assert shared.stages[0].degree == 1
-        assert shared.throughput > alone.throughput
-        assert shared.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
-        assert pl.solve(fewer, objective="latency").placement.gpus == (0,)
-        assert list(shared.to_frame()["seconds_per_pass"]) == [shared.seconds_per_pass]
-        assert "seconds_per_pass" not in alone.to_frame()
-    # A quick node: cutting the layers halves the pass; by rate sharing is still ahead, if they take
-    # turns.
-    quick = tuple(dataclasses.replace(g, node_gb_per_s=300.0) for g in gpus)
-    nearby = dataclasses.replace(problem, cluster=pl.Cluster(quick, np.full((2, 2), 100.0)))
-    timely = dataclasses.replace(nearby, costs=pl.Roofline(prefer="time"))
-    by_rate, by_time = (pl.evaluate(p, both) for p in (nearby, timely))
+    timely = dataclasses.replace(problem, costs=pl.Roofline(prefer="time"))
+    by_rate, by_time = (pl.evaluate(p, both) for p in (problem, timely))
     assert (by_rate.stages[0].degree, by_time.stages[0].degree) == (1, 2)
+    alone = pl.evaluate(problem, pl.Placement.of([(32, (0,))]))
+    assert by_rate.seconds_per_pass == pytest.approx(alone.seconds_per_pass, rel=1e-9)
     assert by_time.seconds_per_pass < 0.7 * by_rate.seconds_per_pass
-    assert by_time.throughput < by_rate.throughput
-    assert pl.solve(timely, objective="latency").placement.gpus == (0, 1)
-    placed = pl.timeline_of(timely, both)
-    assert placed.in_flight_needed == 1
-    assert placed.latency_s == pytest.approx(by_time.seconds_per_pass)
-
-
-BAD = [
-    (lambda: pl.Roofline(prefer="speed"), "prefer = 'speed'"),
-    (lambda: _problem(model=pl.Model("m", 4, 64, 64, 1.0)), "expected a Transformer"),
-    (lambda: with_link_units(_problem(), "transfers"), "expected 'tokens'"),
-    (
-        lambda: _problem(cluster=pl.Cluster.from_counts({"H1000": 2}, 80, 10)),
-        "not a GPU type the cost model knows",
-    ),
-    (
-        lambda: pl.hardware.Transformer("m", 4, 64, 64, 10, 3, 8, 100),
-        "kv_heads = 3: expected a divisor of heads = 10",
-    ),
-    (
-        lambda: pl.hardware.Transformer(
-            "m", 4, 64, 64, 8, 8, 8, 100, experts=2, experts_per_token=4
-        ),
-        "experts_per_token = 4: expected at most experts = 2",
-    ),
-    (
-        lambda: _problem(
-            costs=pl.Roofline(
-                {t: GPUFacts(40, 1e300, 1e300) for t in ("A100-SXM-40", "L4", "T4")},
-                "at once",
-                {"at once": Engine(layer_overhead_us=0, step_overhead_us=0)},
-            )
-        ),
-        "costs.gpus = 'A100-SXM-40': expected rates from 1e-9 to 1e15 tokens/s",
-    ),
-    (
-        lambda: _problem(
-            costs=pl.Roofline({t: GPUFacts(40, 1e-300, 1) for t in ("A100-SXM-40", "L4", "T4")})
-        ),
-        "expected rates from 1e-9 to 1e15 tokens/s; A100-SXM-40 has",
-    ),
-    (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),
-    (lambda: pl.load_model("Llama-3-80B"), "Llama-3-70B"),
-    (lambda: pl.load_cluster("helix-single42"), "helix-single24"),
-    (
-        lambda: pl.load_cluster("tandemn-tiny"),
-        "tandemn-tiny: the network is not stated there; give network_gbit_per_s",
-    ),
-    (lambda: Engine(memory_efficiency=1.2), "memory_efficiency = 1.2"),
-    (lambda: pl.Roofline(engine="vllm"), "there is no engine 'vllm'; did you mean 'vLLM'?"),
-    (lambda: pl.GPU("L4", 24, node="n"), "expected the bandwidth inside node 'n'"),
-    (lambda: pl.Workload(10, 1, "train"), "phase = 'train'"),
-    (
-        lambda: dataclasses.replace(pl.load_case("tiny"), workload=pl.Workload(10, 1, "decode")),
-        "expected 'prefill'",
-    ),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), BAD)
-def test_bad_input_is_one_clear_error(make, message):
-    with pytest.raises(pl.PipelabError) as caught:
-        make()
-    assert message in str(caught.value)
-
-
-def test_a_gpu_without_a_bandwidth_is_named(tmp_path):
-    path = tmp_path / "gpus.csv"
-    path.write_text(
-        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nX,80,2000,300\nMine,24,,100\n"
-    )
-    with pytest.raises(
-        pl.errors.InvalidData, match=r"row 3, column 'memory_bandwidth_gb_per_s': empty"
-    ):
-        pl.hardware.load_gpus(path)
-    path.write_text(
-        "gpu_type,memory_gb,memory_bandwidth_gb_per_s,fp16_tflop_per_s\nMine,24,900,100\n"
-    )
-    mine = pl.hardware.load_gpus(path)
-    assert mine["Mine"].compute_efficiency == 0.72
-    assert "L4" in mine
+    assert by_rate.throughput > by_time.throughput > alone.throughput
+    assert list(by_rate.to_frame()["seconds_per_pass"]) == [by_rate.seconds_per_pass]
+    assert "seconds_per_pass" not in alone.to_frame()
+    assert list(by_time.to_frame()["gpus_per_layer"]) == [2]
+    assert "gpus_per_layer" not in by_rate.to_frame()
+    assert pl.timeline_of(timely, both).latency_s == pytest.approx(by_time.seconds_per_pass)
 
 
 def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
@@ -293,21 +175,6 @@ def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
     cache = 8 * 24 * 1_000_000 * 2 * 8 * 128 * 2 / 1e9
     assert f"{cache:.4g} GB of KV cache" in result.reason
     assert "offers 42.95 GB" in result.reason
-
-
-def test_a_types_efficiency_is_that_of_the_types_or_the_rule_that_it_names():
-    table = pl.hardware.gpus()
-    for name, basis in table["efficiency_basis"].items():
-        kind, _, rest = basis.partition(" ")
-        if kind == "as":
-            named = [table["compute_efficiency"].get(word) for word in re.findall(r"[\w-]+", rest)]
-            values = {value for value in named if value is not None}
-        elif kind == "rule:":
-            values = {float(rest.partition(",")[0])}
-        else:
-            assert kind in ("fitted:", "assumed:")
-            continue
-        assert values == {table["compute_efficiency"][name]}, name
 
 
 # What data sheets and drivers print: sparse 16-bit and 8-bit TFLOP/s, GB/s of memory, GB/s of the link in both
@@ -341,15 +208,11 @@ def test_prices_and_networks_come_from_the_files():
     assert cluster.bandwidth_between(0, 1) == pytest.approx(10 / 8)
     assert (cluster.latency_between(0, 4), cluster.latency_between(0, 1)) == (50, 1)
     several = pl.load_cluster("helix-hetero42")
-    node = [
-        i
-        for i, g in enumerate(several.gpus)
-        if g.node == next(g.node for g in several.gpus if g.node)
-    ]
-    assert (several.latency_between(*node[:2]), several.latency_between(node[0], 0)) == (0, 1)
+    names = [gpu.node for gpu in several.gpus]
+    assert len(set(names) - {""}) == 4 + 6 + 4
+    first = next(i for i, name in enumerate(names) if name)
+    assert several.latency_between(first, first + 1) == 0
     assert not pl.load_cluster("tandemn-pool44").latency_ms.any()
-    nodes = pl.load_cluster("helix-hetero42")
-    assert len({g.node for g in nodes.gpus if g.node}) == 4 + 6 + 4
     assert len(pl.load_cluster("helix-hetero42", nodes=False).kinds) == 4
 
 
@@ -360,12 +223,7 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     near = dataclasses.replace(problem, cluster=dataclasses.replace(problem.cluster, latency_ms=0))
     plan = pl.Placement.of([(16, (0,)), (8, (4,)), (8, (14,))])  # r1, r2, r3
     there, here = (pl.timeline_of(p, plan) for p in (problem, near))
-    assert (
-        there.predicted_rate
-        == here.predicted_rate
-        == pytest.approx(here.steady_rate)
-        == pytest.approx(there.steady_rate)
-    )
+    assert there.predicted_rate == here.predicted_rate == pytest.approx(there.steady_rate)
     assert there.latency_s - here.latency_s == pytest.approx(0.1)
     assert there.in_flight_needed > here.in_flight_needed
     assert [lane.wait for lane in there.lanes] == pytest.approx([0, 0.05, 0, 0.05, 0])
@@ -373,14 +231,11 @@ def test_a_far_away_site_delays_and_keeps_its_rate():
     link = there.evaluation.links[0]
     assert link.seconds == pytest.approx(2 * 8 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
     assert 8 / link.throughput == pytest.approx(2 * 8 * 4096 * 2 / 1.25e7 + 1e-5)
-    assert list(there.evaluation.links_frame()["seconds_per_message"]) == [
-        x.seconds for x in there.evaluation.links
-    ]
+    frame = there.evaluation.links_frame()
+    assert list(frame["seconds_per_message"]) == [x.seconds for x in there.evaluation.links]
     assert "seconds_per_message" not in here.evaluation.links_frame()
     hover = pl.plot(there).data[1].hovertext
-    assert any(
-        text.endswith("handed on by link 1→2, 0.05 s after that was free again") for text in hover
-    )
+    assert any("link 1→2, 0.05 s after that was free again" in text for text in hover)
     train = dataclasses.replace(problem, workload=pl.Workload(1000, 1))
     hops = pl.timeline_of(train, plan, training=True).timeline.costs.comm
     assert hops[0] == pytest.approx(1000 * 4096 * 2 / 1.25e7 + 1e-5 + 0.05)
@@ -393,27 +248,28 @@ def test_predicted_times_are_near_the_measured_ones_and_every_miss_has_a_physica
     assert table["error"].abs().median() < 0.06
     assert (table["error"].abs() > 0.3).sum() == 0
     missed = table[table["error"].abs() > 0.2]
-    assert len(missed) <= 3
+    assert len(missed) == 1
     assert missed["note"].notna().all()
     # By hand: 855.65 M weights of 2 bytes at 0.8 · 1555 GB/s take 1.376 ms, and there is little
     # else.
     assert table["predicted"][0] == pytest.approx(855.6544e6 * 2 / (0.8 * 1555e9) * 1000, rel=0.03)
+    figure = plot_against_measured(table)
+    assert "1 of 73 is off by more than 20%" in figure.layout.title.text
+    assert sum(len(trace.x) for trace in figure.data if trace.mode == "markers") == 73
 
 
 def test_the_milliseconds_of_the_course_are_near_the_rooflines():
-    for problem in (course.three_sites(), course.five_gpus()):
-        model = pl.load_model(problem.model.name)
+    blocks = course.seven_gpus(layers_per_block=1)
+    quantised = pl.load_model("Llama-3-70B", precision="int4")
+    assert blocks.model.layer_weight_gb == pytest.approx(quantised.layer_weight_gb, rel=0.05)
+    own = [
+        (p, pl.load_model(p.model.name), 0.25) for p in (course.three_sites(), course.five_gpus())
+    ]
+    # int4 is dequantised first
+    for problem, model, off in (*own, (blocks, quantised, 0.4)):
         for gpu in problem.cluster.kinds:
             seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
-            stated = problem.costs.ms_per_layer[gpu.type]
-            assert stated == pytest.approx(1000 * seconds, rel=0.25)
-    problem = course.seven_gpus(layers_per_block=1)
-    model = pl.load_model("Llama-3-70B", precision="int4")
-    assert problem.model.layer_weight_gb == pytest.approx(model.layer_weight_gb, rel=0.05)
-    for gpu in problem.cluster.kinds:
-        seconds = pl.Roofline().pass_seconds(model, problem.workload, gpu, range(1, 2))
-        stated = problem.costs.ms_per_layer[gpu.type]
-        assert stated == pytest.approx(1000 * seconds, rel=0.4)  # int4 is dequantised first
+            assert problem.costs.ms_per_layer[gpu.type] == pytest.approx(1000 * seconds, rel=off)
 
 
 def test_large_all_reduces_are_slower_where_the_engine_says_so():
@@ -436,103 +292,6 @@ def test_large_all_reduces_are_slower_where_the_engine_says_so():
     chunked = dataclasses.replace(costs.constants, chunk_tokens=tokens // 2)
     chunked = dataclasses.replace(costs, engines={"vLLM 0.2": chunked})
     assert more(pl.Workload(tokens, 1), 4, chunked) == 0
-    assert all(engine.large_allreduce is None for engine in plain.engines.values())
-
-
-@pytest.mark.slow
-def test_the_figure_marks_what_is_missed():
-    figure = plot_against_measured(pl.hardware.against_measured())
-    assert "1 of 73 is off by more than 20%" in figure.layout.title.text
-    points = [trace for trace in figure.data if trace.mode == "markers"]
-    assert sum(len(trace.x) for trace in points) == 73
-    assert {trace.name for trace in points} == {
-        "kernels", "llama.cpp", "vLLM 0.2", "TensorRT-LLM", "vLLM"
-    }  # fmt: skip
-    assert any("median 5% of 32" in text for text in figure.layout.yaxis.ticktext)
-
-
-@pytest.mark.slow
-def test_a_report_says_which_stages_cut_their_layers():
-    problem = _problem(cluster=pl.load_cluster("tandemn-measured"), max_gpus_per_stage=4)
-    result = pl.solve(problem, "aggregated")
-    degrees = [stage.degree for stage in result.evaluation.stages]
-    assert max(degrees) == 4
-    assert result.evaluation.to_frame()["gpus_per_layer"].tolist() == degrees
-    alone = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
-    slower = pl.solve(alone, "aggregated")
-    assert "gpus_per_layer" not in slower.evaluation.to_frame()
-    assert slower.throughput < result.throughput
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(40))
-def test_certificates_of_models_whose_ends_differ(seed):
-    problem = roofline_oracle.random_problem(seed, layers=5, gpus=3)
-    result = pl.solve(problem, "aggregated", "rate")
-    proof = pl.certificate(result)
-    assert proof.by in (
-        "no stage",
-        "no faster stage",
-        "dual prices",
-        "whole stages",
-        "links",
-        "position",
-    )
-    if proof.by in ("whole stages", "links"):
-        assert 0 <= proof.most_layers < problem.model.layers
-    assert proof.check() > 0
-    if result.status == "optimal":
-        wrong = dataclasses.replace(
-            result, throughput=result.throughput * 0.999, bound=result.throughput * 0.999
-        )
-        with pytest.raises(pl.PipelabError, match="exists"):
-            pl.certificate(wrong)
-
-
-def test_vllm_is_told_of_stages_that_cut_their_layers_without_a_caveat():
-    problem = _problem(
-        cluster=pl.load_cluster("tandemn-measured"), model=pl.load_model("Llama-3-70B", precision="int4"),
-        max_gpus_per_stage=4,
-    )  # fmt: skip
-    nodes = [list(range(first, first + 4)) for first in (16, 20, 24)]
-    placement = pl.Placement.of([(26, nodes[0]), (27, nodes[1]), (27, nodes[2])])
-    found = pl.settings(problem, placement, "vLLM")
-    assert (found.tensor_parallel_size, found.layers) == (4, (26, 27, 27))
-    assert found.notes == ("take a checkpoint with weights in int4",)
-    whole = dataclasses.replace(problem, costs=pl.Roofline(tensor_parallel=False))
-    with pytest.raises(pl.errors.NotApplicable, match="4 GPUs hold 4 copies of its layers"):
-        pl.settings(whole, placement, "vLLM")
-    thirds = pl.Placement.of([(40, (0, 1, 2)), (40, (4, 5, 6))])
-    with pytest.raises(pl.errors.InvalidValue, match="divides the model's 64 heads"):
-        pl.settings(problem, thirds, "vLLM")
-
-
-@pytest.mark.quick(2)
-@pytest.mark.parametrize("seed", range(30))
-def test_cheapest_and_quickest_equal_brute_force(seed):
-    problem = roofline_oracle.random_problem(seed, layers=4, gpus=3)
-    prices = {"A": 3.0, "B": 1.25, "C": 0.5}
-    pool = tuple(dataclasses.replace(g, usd_per_hour=prices[g.type]) for g in problem.cluster.gpus)
-    problem = dataclasses.replace(
-        problem, cluster=pl.Cluster(pool, problem.cluster.bandwidth_matrix())
-    )
-    every = list(oracle.passes(problem))
-    top = max((rate for rate, _, _ in every), default=1.0)
-    for floor in (0.0, 0.7 * top):
-        left = [(rate, gpus, seconds) for rate, gpus, seconds in every if rate >= floor]
-        cheap, quick = (
-            pl.solve(problem, objective="cost", at_least=floor),
-            pl.solve(problem, objective="latency", at_least=floor),
-        )
-        assert cheap.status == quick.status == ("optimal" if left else "infeasible")
-        if left:
-            dollars = (
-                min(sum(pool[g].usd_per_hour for g in gpus) / rate for rate, gpus, _ in left)
-                / 3600
-                * 1e6
-            )
-            assert cheap.objective.value == pytest.approx(dollars, rel=1e-9)
-            assert quick.objective.value == pytest.approx(min(s for _, _, s in left), rel=1e-9)
 
 
 def test_the_parts_of_a_layers_time_add_up_to_what_a_stage_takes():
@@ -559,10 +318,6 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
     )
     # a prompt's keys and values take next to nothing, and are not drawn
     assert [trace.name for trace in figure.data].count("of that, keys and values") == 1
-    assert sorted(trace.name for trace in figure.data if trace.showlegend) == sorted(
-        {trace.name for trace in figure.data}
-    )
-    assert len(figure.data) == 7
     # Weights of 2 bytes, 2 FLOP each: F·η_c / (B·η_m) tokens, and some more for what else is read.
     assert 177 < 312e12 * 0.77 * 0.92 / (1555e9 * 0.8) < 178
     # with 4,096 tokens of context, decode reads throughout
@@ -576,34 +331,25 @@ def test_the_figure_of_layer_times_finds_where_computing_overtakes_reading():
 @pytest.mark.parametrize("phase", ["prefill", "decode", "mixed"])
 def test_no_prediction_is_absurd_where_nobody_looked(phase):
     """More sequences or tokens take longer, and more at once yield more; GPUs do not speed up beyond their number."""
-    roof, batches = pl.Roofline(), np.array([1.0, 2, 3, 8, 32, 100, 512])
-    models = {
-        x: pl.load_model("Mixtral-8x7B", precision=x) for x in ("bf16", "fp8", "int8", "int4")
-    }
+    roof, batches, degrees = pl.Roofline(), np.array([1.0, 3, 32, 512]), (1, 2, 8)
+    models = [pl.load_model("Mixtral-8x7B", precision=x) for x in ("bf16", "fp8", "int4")]
     for engine, name in product(("vLLM", "vLLM 0.2", "llama.cpp"), roof.gpu_types):
         costs = roof.running(engine)
         gpu = pl.GPU(name, 80, None, "node", roof.gpus[name].link_gb_per_s)
-        before = {}
-        for tokens, (precision, model) in product((128, 8192, 131_072), models.items()):
-            demand, span = (
-                Demand(model, pl.Workload(tokens, 1, phase, 1)),
-                Span.of(model, range(32)),
-            )
-            hardware = costs.hardware(demand, [gpu]).take(0)
-            times = {t: hardware.stage_seconds(span, batches, t) for t in (1, 2, 8)}
-            for t, seconds in times.items():
-                where = f"{engine}, {name}, {tokens} tokens, {precision}, {t} GPUs"
-                assert (np.diff(seconds) > 0).all(), where
-                assert (seconds > before.get((precision, t), 0)).all(), where
-                assert (seconds * t >= times[1] * (1 - 1e-12)).all(), where
-                rate = batches / seconds
-                if (
-                    costs.constants.large_allreduce is None or t < 4
-                ):  # whose rate falls, as measured
-                    assert (np.diff(rate) >= -1e-12 * rate[1:]).all(), where
-                if precision != "bf16":
-                    assert (seconds <= before["bf16", t] * (1 + 1e-12)).all(), where
-                before[precision, t] = seconds
+        times = np.empty((len(models), 3, len(degrees), len(batches)))
+        for (m, model), (n, tokens) in product(enumerate(models), enumerate((128, 8192, 131_072))):
+            demand = Demand(model, pl.Workload(tokens, 1, phase, 1))
+            hardware, span = costs.hardware(demand, [gpu]).take(0), Span.of(model, range(32))
+            times[m, n] = [hardware.stage_seconds(span, batches, t) for t in degrees]
+        assert (np.diff(times, axis=3) > 0).all(), (engine, name)
+        assert (np.diff(times, axis=1) > 0).all(), (engine, name)
+        spent = times * np.array(degrees)[:, None]
+        assert (spent >= times[:, :, :1] * (1 - 1e-12)).all(), (engine, name)
+        assert (times <= times[0] * (1 + 1e-12)).all(), (engine, name)  # fewer bits, less time
+        rate = batches / times
+        if costs.constants.large_allreduce is not None:
+            rate = rate[:, :, :2]  # with more GPUs it falls, as measured
+        assert (np.diff(rate, axis=3) >= -1e-12 * rate[..., 1:]).all(), (engine, name)
 
 
 def test_the_roofline_is_drawn_with_its_ridges_and_a_layer_under_each_roof():
@@ -633,22 +379,15 @@ def test_the_roofline_is_drawn_with_its_ridges_and_a_layer_under_each_roof():
 
 def test_measured_stages_are_drawn_with_the_errors_of_the_gpu_that_was_held_out():
     stages = measured_stages()
+    row = stages.iloc[0]
+    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
     stages.loc[stages["gpu_type"] == "H200-SXM", "error"] = -0.5
     figure = plot_measured_stages(stages)
     assert figure.layout.title.text.startswith(
         "H200-SXM, which nothing was fitted to: 50.0% off in decode, 50.0% in prefill"
     )
     assert sum(len(trace.x) for trace in figure.data) == len(stages) == 88
-    for trace in figure.data:  # predicted / measured - 1, and the batch in the left panel
-        held_out = trace.name.startswith("H200")
-        assert held_out == all(y == -50 for y in trace.y)
-        if trace.xaxis == "x":
-            assert max(trace.x) <= 256
-
-
-def test_a_point_of_a_measured_stage_is_its_error():
-    stages = measured_stages()
-    row = stages.iloc[0]
-    assert row["error"] == pytest.approx(row["predicted"] / row["measured"] - 1)
-    (first,) = (t for t in plot_measured_stages(stages).data if row["what"] in t.customdata[0])
-    assert (first.x[0], first.y[0]) == (row["batch"], pytest.approx(100 * row["error"]))
+    for trace in figure.data:  # predicted / measured - 1
+        assert trace.name.startswith("H200") == all(y == -50 for y in trace.y)
+    (first,) = (t for t in figure.data if row["what"] in t.customdata[0])
+    assert (first.x[0], first.y[0]) == (row["batch"], pytest.approx(100 * stages["error"][0]))

@@ -1,7 +1,5 @@
 """Times of stages that were measured for pipelab: what they are like, and how well the roofline predicts them."""
 
-import pandas as pd
-
 import pipelab as pl
 from pipelab.course.n12 import layer_errors
 from pipelab.files.bundled_folders import data_dir
@@ -14,16 +12,6 @@ def test_kernels_on_h200_which_nothing_was_fitted_to_are_predicted():
     assert off["H200-SXM", "decode"] < 0.09
     assert off["H200-SXM", "prefill"] < 0.05
     assert off["H100-SXM"].max() < 0.08
-
-
-def test_measured_time_is_proportional_to_layers():
-    table = pd.read_csv(data_dir() / "stage_times.csv")
-    some = table[
-        table.eval("model == 'Llama-3-8B' and batch == 32 and tokens == 1024 and layers > 1")
-    ]
-    for _, rows in some.groupby("gpu_type"):
-        each = rows["measured"] / rows["layers"]
-        assert each.max() / each.min() < 1.02
 
 
 def test_weight_gradients_are_predicted_and_the_rest_is_faster_than_the_engine_of_2022():

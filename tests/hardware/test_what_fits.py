@@ -8,7 +8,6 @@ import pytest
 
 import pipelab as pl
 import roofline_oracle
-from pipelab.hardware.what_fits import capacity
 
 
 def _fits(problem, plan, **changes):
@@ -67,10 +66,9 @@ def test_what_is_held_is_what_the_evaluator_lets_pass(seed):
     _compare_with_the_evaluator(problem, plan, held)
 
 
-def test_other_cost_models_are_asked_too():
-    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+def test_other_cost_models_are_asked_too(tiny):
     plan = pl.solve(tiny, "aggregated").placement
-    _compare_with_the_evaluator(tiny, plan, capacity(tiny, plan))
+    _compare_with_the_evaluator(tiny, plan, pl.hardware.capacity(tiny, plan))
 
 
 def test_the_stage_with_the_least_room_is_named():
@@ -78,19 +76,16 @@ def test_the_stage_with_the_least_room_is_named():
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-8B"), pl.Workload(8192, 1, "decode", in_flight=4), pl.Roofline(),
     )  # fmt: skip
-    held = pl.hardware.capacity(problem, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    plan = pl.Placement.of([(16, (0,)), (16, (1,))])
+    held = pl.hardware.capacity(problem, plan)
     assert list(held.to_frame()["limits"]) == ["", "context, sequences"]
     # By hand: what the L4 may use, less weights and one token of activations; 2048 numbers of two bytes per layer
-    weights = problem.model.weight_gb(range(16, 32))
-    free = 0.9 * 24e9 - 1e9 * weights - 4 * (4096 + 14336)
-    assert held.context == int(free / (4 * 16 * 4096))
-    assert held.sequences == 4 * int(
-        (0.9 * 24e9 - 1e9 * weights) / (4 * 8192 * 16 * 4096 + 4 * 18432)
-    )
+    free = 0.9 * 24e9 - 1e9 * problem.model.weight_gb(range(16, 32))
+    assert held.context == int((free - 4 * (4096 + 14336)) / (4 * 16 * 4096))
+    assert held.sequences == 4 * int(free / (4 * 8192 * 16 * 4096 + 4 * 18432))
     # A window keeps the context from mattering.
     model = dataclasses.replace(problem.model, window=1024)
-    windowed = dataclasses.replace(problem, model=model)
-    held = pl.hardware.capacity(windowed, pl.Placement.of([(16, (0,)), (16, (1,))]))
+    held = pl.hardware.capacity(dataclasses.replace(problem, model=model), plan)
     assert held.context is None
     assert list(held.to_frame()["limits"]) == ["", "sequences"]
 
@@ -100,8 +95,7 @@ def test_nothing_is_held_where_weights_alone_are_too_large():
     problem = pl.Problem(
         cluster, pl.load_model("Llama-3-70B"), pl.Workload(8, 1, "decode"), pl.Roofline()
     )  # fmt: skip
-    plan = pl.Placement.of([(80, (0,))])
-    held = pl.hardware.capacity(problem, plan)
+    held = pl.hardware.capacity(problem, pl.Placement.of([(80, (0,))]))
     assert (held.context, held.sequences) == (0, 0)
     with pytest.raises(pl.errors.InvalidPlacement, match="left out"):
         pl.hardware.capacity(problem, pl.Placement.of([(79, (0,))]))
@@ -122,22 +116,14 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
     assert len(mixes.drop_duplicates()) == len(table) == 10
     compared = 0
     for row in table.itertuples():
-        number = row.tensor_parallel * row.stages
-        batch = -(-24 // (row.replicas * row.stages))
+        t, batch = row.tensor_parallel, -(-24 // (row.replicas * row.stages))
         assert row.sequences == batch * row.stages * row.replicas >= 24
-        problem = pl.Problem(
-            pl.Cluster((gpu,) * number, np.full((number, number), 450.0)), model,
-            pl.Workload(2048, batch, phase, 256, in_flight=row.stages), costs, max_gpus_per_stage=8,
-        )  # fmt: skip
-        times = [
-            costs.pass_seconds(model, problem.workload, gpu, range(i, i + 1), row.tensor_parallel)
-            for i in range(8)
-        ]
-        split = pl.splits.split_minmax(times, row.stages)
-        t = row.tensor_parallel
-        plan = pl.Placement.of(
-            [(len(s), tuple(range(t * i, t * i + t))) for i, s in enumerate(split)]
-        )
+        own = pl.Workload(2048, batch, phase, 256, in_flight=row.stages)
+        cluster = pl.Cluster((gpu,) * t * row.stages, np.full((t * row.stages,) * 2, 450.0))
+        problem = pl.Problem(cluster, model, own, costs, max_gpus_per_stage=8)
+        times = [costs.pass_seconds(model, own, gpu, range(i, i + 1), t) for i in range(8)]
+        parts = enumerate(pl.splits.split_minmax(times, row.stages))
+        plan = pl.Placement.of([(len(s), tuple(range(t * i, t * i + t))) for i, s in parts])
         try:
             report = pl.evaluate(problem, plan)
         except pl.errors.InvalidPlacement:
@@ -146,27 +132,22 @@ def test_the_mixes_of_a_node_are_placements(phase, name, precision):
         if any(stage.degree != t for stage in report.stages):
             continue
         compared += 1
-        assert row.fits
         needed = max(gb for stage in report.stages for gb in stage.memory_gb)
-        assert row.memory_needed_gb == pytest.approx(needed, rel=1e-9)
-        turn = max(
-            report.seconds_per_pass, row.stages * problem.workload.tokens / report.throughput
-        )
-        assert row.seconds_per_turn == pytest.approx(turn, rel=1e-9)
-        tokens = row.replicas * row.stages * problem.workload.tokens
-        assert row.tokens_per_s == pytest.approx(tokens / turn, rel=1e-9)
+        turn = max(report.seconds_per_pass, row.stages * own.tokens / report.throughput)
+        rate = row.replicas * row.stages * own.tokens / turn
+        assert row.fits
+        found = (row.memory_needed_gb, row.seconds_per_turn, row.tokens_per_s)
+        assert found == pytest.approx((needed, turn, rate), rel=1e-9)
     assert compared >= 4
 
 
 def test_a_node_that_cannot_be_shared_is_refused():
     gpu = pl.GPU("H200-SXM", 141, node="node", node_gb_per_s=450)
     llama, load = pl.load_model("Llama-3-8B"), pl.Workload(2048, 8, "decode")
-    with pytest.raises(pl.errors.InvalidValue, match="expected a GPU with a node"):
-        pl.hardware.node_mixes(pl.Roofline(), llama, load, pl.GPU("L4", 24), 8)
-    with pytest.raises(pl.errors.InvalidValue, match=r"gpu\.type"):
-        pl.hardware.node_mixes(
-            pl.Roofline(), llama, load, dataclasses.replace(gpu, type="H3000"), 8
-        )
+    other = dataclasses.replace(gpu, type="H3000")
+    for one, message in ((pl.GPU("L4", 24), "a GPU with a node"), (other, r"gpu\.type")):
+        with pytest.raises(pl.errors.InvalidValue, match=message):
+            pl.hardware.node_mixes(pl.Roofline(), llama, load, one, 8)
     # Seven GPUs cut no layer of 32 heads, but may be seven stages or replicas.
     found = pl.hardware.node_mixes(pl.Roofline(), llama, load, gpu, 7)
     assert sorted(found["stages"]) == [1, 7]
