@@ -11,6 +11,7 @@ from plotly.basedatatypes import BaseFigure
 
 from notebook_results import FIGURES, RESULTS, check_figure, with_statements
 from pipelab.course.checks import EXERCISES, group_of
+from pipelab.course.exercises import Number
 from pipelab.files.bundled_folders import notebooks_dir
 
 NOTEBOOKS = sorted(
@@ -34,8 +35,8 @@ def _marked(path):
     return pytest.param(path, marks=marks)
 
 
-def test_every_notebook_has_asserted_results():
-    assert {_name(p) for p in NOTEBOOKS} == set(RESULTS)
+def test_statements_are_about_notebooks():
+    assert set(RESULTS) | set(FIGURES) <= {_name(p) for p in NOTEBOOKS}
 
 
 @pytest.mark.parametrize("path", [_marked(p) for p in NOTEBOOKS], ids=_name)
@@ -60,6 +61,7 @@ def test_notebook(path, capsys, caplog, monkeypatch):
         if check := CHECK.search(cell.source):
             if path.parent == notebooks_dir():
                 assert "not attempted yet" in str(shown)
+                assert not _on_the_page(names, EXERCISES[check[1]])
                 _run(next(folds), names)
                 shown = _run(check[0], names)
             verdicts[check[1]] = str(shown)
@@ -77,6 +79,21 @@ def test_notebook(path, capsys, caplog, monkeypatch):
             _name(path) in FIGURES
         ):  # between them are those of explorers, which only a browser shows
             assert any("".join(one.split()) in title for one in titles), title
+
+
+def _on_the_page(names, exercise):
+    """The names under which the notebook has the answer already, if that is a number."""
+    seen = {
+        name: [*value.values()] if isinstance(value, dict) else value
+        for name, value in names.items()
+    }
+    return isinstance(exercise, Number) and [
+        name
+        for name, value in seen.items()
+        for one in (value if isinstance(value, list | tuple) else [value])
+        for number in [getattr(one, "throughput", one)]
+        if isinstance(number, int | float) and exercise.grade(number)[0] == 1
+    ]
 
 
 def _run(source, names):
