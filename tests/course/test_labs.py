@@ -1,6 +1,7 @@
 """Labs: points by the way from a baseline to the best; the kit is off while the reader's function runs."""
 
 import itertools
+import json
 import math
 import random
 import re
@@ -34,6 +35,8 @@ LABS = {name: EXERCISES[name] for name in sorted(EXERCISES) if isinstance(EXERCI
 FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re.S)
 # How much of the point each folded solution earns at least, on the notebook's problems and on others.
 EARNS = {"lab_schedule": 0.92, "lab_pricing": 0.99, "lab_placement": 0.99, "lab_roofline": 1}
+# By day, of all problems and of hidden ones: those of the others take their time.
+QUICKER = ("lab_roofline",)
 BASELINES = {
     "lab_schedule": "one_f_one_b",
     "lab_pricing": "one_type_each",
@@ -85,12 +88,16 @@ def test_there_is_a_notebook_for_each_and_it_names_the_function():
 @pytest.mark.quick(1)
 @pytest.mark.parametrize("name", LABS)
 def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
+    """Every problem has a row, also where there is no notebook."""
     lab = LABS[name]
     tries = lab.tries(_baseline(name))
     assert [each.wrong for each in tries] == [""] * len(tries)
     assert [each.value for each in tries] == pytest.approx([each.baseline for each in tries])
     said = pl.course.check(name, _baseline(name))
-    assert str(said).startswith(f"exercise {name}: 0% of the points; the full share on 0 of ")
+    first, names, *rows = str(said).splitlines()
+    assert first.startswith(f"exercise {name}: 0% of the points; the full share on 0 of ")
+    assert names.split()[:4] == ["input", "of", "baseline", "yours"]
+    assert [int(row.split()[0]) for row in rows] == [*range(len(tries))]
     assert said.figure is not None
     assert "<table" in said.html
 
@@ -98,24 +105,35 @@ def test_a_baseline_is_what_the_notebook_shows_and_earns_nothing(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", LABS)
 def test_the_folded_solution_earns_most_of_the_point(name):
-    points, says = LABS[name].grade(_solution(name))
-    assert EARNS[name] <= points <= 1
+    """On four of the notebook's problems; on all of them at night."""
+    few = replace(LABS[name], inputs=lambda: LABS[name].inputs()[:4])
+    points, says = few.grade(_solution(name))
+    assert EARNS[name] - 0.02 <= points <= 1
     assert says.startswith(f"{points:.0%} of the points; ")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LABS)
-def test_other_problems_are_others_and_solutions_keep_their_points(name):
-    shown, hidden = LABS[name].inputs(), _hidden(name).inputs()
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in QUICKER else pytest.mark.nightly)
+        for name in LABS
+    ],
+)
+def test_solutions_keep_their_points_on_other_problems_and_with_the_grader(name):
+    """`pipelab grade` has them cross as plain data, and computes the points itself."""
+    lab, shown, hidden = LABS[name], LABS[name].inputs(), _hidden(name).inputs()
     assert len(shown) == len(hidden)
     assert not set(map(repr, shown)) & set(map(repr, hidden))
     assert hidden == _hidden(name).inputs()
-    assert _hidden(name).grade(_solution(name))[0] >= EARNS[name] - 0.05
-    answers = {repr(given): _solution(name)(*given) for given in shown}
-    by_heart = _hidden(name).grade(
-        lambda *given: answers[repr(next(x for x in shown if [*x] == [*given]))]
-    )
-    assert by_heart[0] == 0
+    answers = [alone(_solution(name), given) for given in shown]
+    played = iter(answers)
+    assert EARNS[name] <= replace(lab, call=lambda *_: next(played)).grade(max)[0]
+    said = plain_answers._stated(name, lambda: _solution(name), 7)
+    points, why = plain_answers.checked(name, json.dumps(said), 7)
+    assert points >= EARNS[name] - 0.05
+    assert (points, why) == _hidden(name).grade(_solution(name))
+    by_heart = {repr([*given]): answer for given, answer in zip(shown, answers, strict=True)}
+    assert _hidden(name).grade(lambda *given: by_heart[repr([*given])])[0] == 0
 
 
 @pytest.mark.quick(3)
@@ -124,17 +142,9 @@ def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
     lab = LABS[name]
     for given in lab.inputs():
         base, best = lab.baseline(given), lab.best(given)
-        assert base != best
-        at = {
-            0: base,
-            0.25: base + (best - base) / 4,
-            0.9: base + 0.9 * (best - base),
-            1: best,
-            1.0001: base + 0.9995 * (best - base),  # as good as there: the full share
-            2: 2 * best - base,
-            -1: 2 * base - best,
-        }
-        for share, value in at.items():
+        # as good as there is the full share
+        for share, of in ((0, 0), (0.25, 0.25), (0.9, 0.9), (1, 1), (1, 0.9995), (1, 2), (0, -1)):
+            value = base + of * (best - base)
             one = replace(
                 lab,
                 call=lambda *_: 0,
@@ -143,77 +153,18 @@ def test_the_share_is_of_the_way_from_the_baseline_to_the_best(name):
                 inputs=lambda given=given: [given],
             )
             points, says = one.grade(max)
-            assert points == pytest.approx(min(1, max(0, share)))
-            assert (", ".join(["On input 0", lab.measure]) in says) == (share < 1)
+            assert points == pytest.approx(share)
+            assert (f"On input 0, {lab.measure}" in says) == (share < 1)
 
 
-def _plain(ms, most, link, layers):
-    """Bisection with a complete search, the GPU that holds most first, ended after 3,000 steps at each time."""
-    gpus, left = range(len(ms)), 0
-
-    def longer(path, lacks, free, t, room):
-        nonlocal left
-        left -= 1
-        if lacks <= 0:
-            return path
-        if left <= 0 or sum(room[g] for g in free) < lacks:
-            return None
-        after = [g for g in free if room[g] and (not path or link[path[-1]][g] <= t)]
-        for g in sorted(after, key=lambda g: -room[g]):
-            if found := longer([*path, g], lacks - room[g], free - {g}, t, room):
-                return found
-        return None
-
-    times = {n * one for one, m in zip(ms, most, strict=True) for n in range(1, m + 1)}
-    times = sorted(times | {x for row in link for x in row if x})
-    low, high, best = 0, len(times) - 1, None
-    while low < high:
-        middle, left = (low + high) // 2, 3000
-        room = [min(m, times[middle] // one) for one, m in zip(ms, most, strict=True)]
-        found = longer([], layers, frozenset(gpus), times[middle], room)
-        low, high = (low, middle) if found else (middle + 1, high)
-        best = (found, room) if found else best
-    stages, lacks = [], layers
-    for gpu in best[0]:
-        stages.append((min(best[1][gpu], lacks), gpu))
-        lacks -= stages[-1][0]
-    return stages
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 7])
-def test_a_plain_search_does_not_come_near_the_optimum_of_a_placement(seed):
-    """As the notebook says: it spends its steps on orders of a wrong beginning."""
-    lab = _hidden("lab_placement", seed)
-    tries = lab.tries(_plain)
-    assert [each.wrong for each in tries] == [""] * 10
-    assert 0.2 < np.mean([each.share for each in tries]) < 0.6
-
-
-@pytest.mark.parametrize("step", [4, 7])
-def test_a_check_counts_the_seconds_and_says_when_the_grader_would_stop(step, monkeypatch):
-    clock = itertools.count(0, step)  # two looks at it per problem
+def test_a_check_says_when_the_grader_would_stop(monkeypatch):
+    clock = itertools.count(0, 7)  # two looks at it per problem
     monkeypatch.setattr(scored_labs, "monotonic", lambda: next(clock))
     says = str(pl.course.check("lab_roofline", _baseline("lab_roofline")))
-    begins = says[: says.index("; the full share")]
-    late = f" ({12 * step} s; `pipelab grade` stops after 60)" if 12 * step > 60 else ""
-    assert begins == f"exercise lab_roofline: 0% of the points{late}"
-
-
-def test_every_problem_has_a_row_also_where_there_is_no_notebook():
-    rows = str(pl.course.check("lab_roofline", _baseline("lab_roofline"))).splitlines()[1:]
-    assert rows[0].split()[:4] == ["input", "of", "baseline", "yours"]
-    assert [row.split()[0] for row in rows[1:]] == [*map(str, range(12))]
-    wrong = pl.course.check("lab_roofline", lambda measured, asked: None)
-    assert [row.split()[-3] for row in str(wrong).splitlines()[2:]] == ["–"] * 12
-    assert wrong.html.count(">–<") == 12
+    assert "0% of the points (84 s; `pipelab grade` stops after 60); the full share" in says
 
 
 # What a function may not do
-
-
-def _saved():
-    return split_even(4, 2)
 
 
 def _swallows():
@@ -240,14 +191,11 @@ def _bit_by_bit():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize(
-    "mine", [_saved, _swallows, _bit_by_bit, _in_a_thread, _in_a_process, pl.load_case]
-)
+@pytest.mark.parametrize("mine", [_swallows, _bit_by_bit, _in_a_thread, _in_a_process])
 def test_the_kit_is_off_while_a_function_runs(mine):
-    arguments = Given() if mine is not pl.load_case else Given(name="tiny")
     before = sys.getprofile()
     with pytest.raises(UsesTheKit, match="in a lab your function does without"):
-        alone(mine, arguments)
+        alone(mine, Given())
     assert sys.getprofile() is before
     assert split_even(4, 2)  # and on again
 
@@ -263,27 +211,11 @@ def test_a_function_may_use_everything_else_and_has_arguments_of_its_own():
     assert given.numbers == [3, 1, 2]
 
 
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("name", LABS)
-def test_a_call_of_the_kit_earns_nothing_and_says_so(name, monkeypatch):
+def test_a_call_of_the_kit_earns_nothing_and_says_so(monkeypatch):
     monkeypatch.delitem(vars(pl), "solve", raising=False)  # it is imported when first asked for
-
-    def mine(*_):
-        return pl.solve(pl.load_case("tiny"))
-
-    points, says = LABS[name].grade(mine)
+    points, says = LABS["lab_roofline"].grade(lambda *_: pl.solve(pl.load_case("tiny")))
     assert points == 0
     assert "On input 0: it uses pipelab (solve); in a lab your function does without" in says
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", LABS)
-def test_points_cross_to_the_grader(name, monkeypatch):
-    """As `pipelab grade` does it: the kernel says plain data, and the checker computes the points."""
-    said = plain_answers._stated(name, lambda: _solution(name), 3)
-    points, why = plain_answers.checked(name, plain_answers.json.dumps(said), 3)
-    assert (points, why) == _hidden(name, 3).grade(_solution(name))
-    assert points >= EARNS[name] - 0.05
 
 
 # Answers that are not allowed
@@ -299,8 +231,6 @@ def _wrong_schedules(given):
         ([row[:-1] for row in gpipe], f"rank 0 lacks W{m - 1}"),
         (reversed_, "cannot be run: 0W0 (rank 0, position 0) waits for 0I0"),
         (5, "expected a list"),
-        (None, "expected a list"),
-        ([5] * ranks, "rank 0 is no list of texts"),
     ]
 
 
@@ -314,12 +244,8 @@ def _wrong_deployments(given):
         (([one], [-1] * len(none)), "at least 0"),
         (([one[:-1]], [1] * len(none)), f"expected pipelines of {len(none)} numbers"),
         (([], [1] * len(none)), "expected pipelines"),
-        (([one], [math.nan] * len(none)), "at least 0"),
         (3, "expected (pipelines, prices)"),
         ((3.5, [1] * len(none)), "expected (pipelines, prices)"),
-        (([one], 3.5), "expected (pipelines, prices)"),
-        (([3.5], [1] * len(none)), "expected (pipelines, prices)"),
-        (([one], ["a"] * len(none)), "expected (pipelines, prices)"),
     ]
 
 
@@ -332,9 +258,7 @@ def _wrong_placements(given):
         ([(1, len(given.ms))], "is no stage"),
         ([(0, 1)], "is no stage"),
         ([], "expected a list of (layers, GPU)"),
-        (3.5, "expected a list of (layers, GPU)"),
         ([3.5], "expected a list of (layers, GPU)"),
-        ([(1.5, 0)], "is no stage"),
     ]
 
 
@@ -345,8 +269,7 @@ def _wrong_times(given):
         ([0.0] * n, "more than 0"),
         ([math.nan] * n, "more than 0"),
         (["1"] * n, "more than 0"),
-        ({1.0 * i: 1 for i in range(1, n + 1)}, f"expected a list of {n} times"),
-        ([10**400] * n, "expected a list of one time"),
+        (None, f"expected a list of {n} times"),
     ]
 
 
@@ -382,18 +305,17 @@ def _in_arrays(answer):
 
 
 @pytest.mark.quick(3)
-@pytest.mark.parametrize("kind", [_in_arrays, lambda answer: iter(_in_arrays(answer))])
 @pytest.mark.parametrize("name", LABS)
-def test_arrays_tuples_and_whole_floats_are_worth_what_lists_are(name, kind):
-    """Also where they cross to the grader."""
+def test_arrays_tuples_and_whole_floats_are_worth_what_lists_are(name):
+    """Also where they cross to the grader, and from an iterator."""
     lab, mine = LABS[name], _baseline(name)
     given = lab.inputs()[0]
     lists = lab._try(mine, given)
-    arrays = lab._try(lambda *problem: kind(mine(*problem)), given)
+    arrays = lab._try(lambda *problem: iter(_in_arrays(mine(*problem))), given)
     assert lists.wrong == arrays.wrong == ""
     assert arrays.answer == plain(lists.answer)
     assert arrays.value == pytest.approx(lists.value)
-    crossed = plain_answers._value(plain_answers._plain(kind(mine(*given))))
+    crossed = plain_answers._value(plain_answers._plain(iter(_in_arrays(mine(*given)))))
     assert plain(crossed) == arrays.answer
 
 
@@ -406,24 +328,20 @@ def test_plain_data_are_lists_ints_and_floats():
     assert math.isnan(plain(np.float64("nan")))
 
 
-@pytest.mark.parametrize("name", LABS)
-def test_a_function_that_ends_python_is_wrong_and_ends_nothing(name):
-    tried = LABS[name]._try(lambda *_: sys.exit("enough"), LABS[name].inputs()[0])
-    assert tried.wrong == "yours gives SystemExit: enough"
+def test_a_function_that_ends_python_is_wrong_and_ends_nothing():
+    for name in ("lab_roofline", "00.2"):
+        said = str(pl.course.check(name, lambda *_: sys.exit("enough")))
+        assert "yours gives SystemExit: enough" in said
     said = plain_answers._tried(alone, lambda *_: sys.exit("enough"), Given())
     assert said == {"failed": ["SystemExit", "enough"]}
-    assert "yours gives SystemExit: enough" in str(
-        pl.course.check("00.2", lambda _: sys.exit("enough"))
-    )
 
 
 # The evaluators
 
 
-@pytest.mark.parametrize("number", range(10))
-def test_a_placements_rate_is_the_evaluators(number):
-    given = LABS["lab_placement"].inputs()[number]
-    for stages in (_baseline("lab_placement")(*given), _solution("lab_placement")(*given)):
+def test_a_placements_rate_is_the_evaluators():
+    for given in LABS["lab_placement"].inputs():
+        stages = _baseline("lab_placement")(*given)
         placed = pl.Placement.of([(layers, (gpu,)) for layers, gpu in stages])
         tokens = pl.evaluate(lab_placement._problem(given), placed).throughput
         assert lab_placement._rate(given, stages) == pytest.approx(tokens / 1000)
@@ -546,16 +464,13 @@ def _least_squares(measured, asked):
     return predicted(fit.x, *np.array(asked).T)
 
 
-@pytest.mark.parametrize("seed", [0, 7])
-def test_least_squares_are_between_the_baseline_and_the_robust_fit(seed):
+def test_least_squares_are_between_the_baseline_and_the_robust_fit():
     """A line more in a program that only looks for extremes earns less than a fit."""
-    lab = _hidden("lab_roofline", seed)
+    lab = LABS["lab_roofline"]
     assert 0.5 < lab.grade(_least_squares)[0] < 0.6
-    assert lab.grade(_baseline("lab_roofline"))[0] == 0
-    assert lab.grade(_solution("lab_roofline"))[0] == 1
     errors = [
-        np.mean([each.value for each in lab.tries(f)])
-        for f in (_least_squares, _solution("lab_roofline"))
+        np.mean([each.value for each in lab.tries(mine)])
+        for mine in (_least_squares, _solution("lab_roofline"))
     ]
     assert 2 < errors[0] / errors[1] < 3
 
