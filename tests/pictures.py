@@ -43,6 +43,12 @@ def tiny() -> pl.Problem:
 
 
 @cache
+def heavy() -> pl.Problem:
+    """tiny with layers of which an A100 holds three and a V100 one."""
+    return replace(tiny(), model=replace(tiny().model, layer_weight_gb=25))
+
+
+@cache
 def rented() -> pl.Problem:
     """GPUs that have a price, on the roofline."""
     names = {"A100-SXM-80": 2, "L4": 2}
@@ -137,7 +143,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
         pl.Placement.of([(n, (i,)) for i, n in enumerate([60, 6, *[1] * 14])]),
     ),
     "a plan that does not fit": lambda: figure_of(
-        placement_parts(rented(), pl.Placement.of([(2, (0,)), (30, (3,))]), "mine", fits=False)
+        placement_parts(heavy(), pl.Placement.of([(1, (0,)), (3, (2,))]), "mine", fits=False)
     ),
     "slow link": lambda: pl.plot(
         replace(tiny(), cluster=tiny().cluster.scaled_bandwidth(0.001)),
