@@ -98,6 +98,7 @@ class LabPage:
 
     def __init__(self, page, server: LabServer, folder: str):
         self.page, self._server, self._folder = page, server, folder
+        self.notebook = None
         self.errors: list[str] = []
         self.requests_elsewhere: set[str] = set()
         page.on("pageerror", self._note_error)
@@ -128,18 +129,28 @@ class LabPage:
         Loading JupyterLab takes as long as most explorers' tests. A second document would leave the
         first on the page, out of sight, where a locator may find it before what it looks for.
         """
+        self.notebook = notebook
         nbformat.write(notebook, self._server.root / self._folder / _NAME)
         self.page.set_viewport_size(_SIZE)
         self.page.evaluate(_ANEW)
         self.errors.clear()
         self.requests_elsewhere.clear()
 
-    def run_all(self) -> list[int | None]:
+    def run_all(self, settle: bool = True) -> list[int | None]:
         """Run every cell; the execution counts of the code cells."""
         counts = self.page.evaluate(_RUN_ALL)
-        self.page.evaluate(_SETTLED)
+        if settle:
+            self.settle()
         self.charts_drawn()
         return counts
+
+    def settle(self) -> None:
+        """Wait until nothing on the page changes, 10 s at most."""
+        self.page.evaluate(_SETTLED)
+
+    def save(self) -> None:
+        """Save the notebook."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
 
     def charts_drawn(self, least: int = 0, timeout: float = 60_000) -> None:
         """Wait until no chart of an explorer is still to be drawn, and there are so many at least."""
@@ -171,11 +182,10 @@ class LabPage:
                  width: g.getBoundingClientRect().width }))"""
         )
 
-    def too_wide(self, width: int, known: int) -> list[str]:
+    def too_wide(self, width: int) -> list[str]:
         """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that.
 
-        Figures are drawn anew for the new width, one after the other: until so few are left as are
-        known, or 60 s.
+        Figures are drawn anew for the new width, one after the other: until none is left, or 60 s.
         """
         self.page.set_viewport_size({"width": width, "height": 1000})
         for _ in range(300):
@@ -185,7 +195,7 @@ class LabPage:
                 """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(
                      e => `${e.scrollWidth - e.clientWidth} px: ${e.innerText.slice(0, 60)}`)""",
             )
-            if len(found) <= known:
+            if not found:
                 break
         return found
 

@@ -789,8 +789,8 @@ RESULTS = {
     ],
 }
 
-# By day these run in JupyterLab: an explorer, a solver's progress, formulas, Gantt charts. At night all do.
-IN_JUPYTERLAB = ("00", "05", "07")
+# By day these run in JupyterLab: a solver's progress, formulas, Gantt charts. At night all do.
+IN_JUPYTERLAB = ("05", "07")
 
 # Of the notebooks that are also run in a browser: titles of their figures, bars drawn in all of
 # them.
