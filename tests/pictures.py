@@ -244,6 +244,12 @@ PICTURES: dict[str, Callable[[], Any]] = {
         ["a", "b"],
         1,
     ),
+    "a split table without its last row": lambda: course.plot_split_table(
+        np.array([[0, np.inf, np.inf], [np.inf, 3, 5], [np.inf, np.inf, 4], [np.inf] * 3]),
+        np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]),
+        ["a", "b", "c"],
+        2,
+    ),
     "answer": lambda: course.plot_answer(course.three_sites(), 0, [0] * 11, []),
     "answer with rings": lambda: course.plot_answer(
         course.three_sites(), 342, HELD, rings((3, 4, 5, 6, 0, 1, 2), (7, 8, 7), (9, 10, 9))
@@ -270,7 +276,9 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "prices": lambda: course.plot_prices(
         course.three_sites(), {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}, 6321
     ),
-    "bisection": lambda: course.plot_bisection([10, 20, 30], {20: True, 30: False}),
+    "bisection": lambda: course.plot_bisection(
+        [10, 20, 30, 40, 50, 60], {30: True, 50: False, 40: True}
+    ),
     "bisection without a rate": lambda: course.plot_bisection([10, 20], {20: False, 10: False}),
     "states": lambda: course.plot_states(
         {"A100": ["A100", "L4", "T4"], "L4": ["A100", "L4"], "T4": ["A100", "T4"]},

@@ -66,25 +66,6 @@ def test_splits_are_what_the_evaluator_says_and_the_title_ranks_those_that_fit()
     assert said == "&lt;b&gt;: 750 ms for the slowest stage; flops takes 60% more"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "filled", "says"),
-    [
-        (2, None, "3 layers on 2 GPUs take 8 ms; the path back reads 1 + 2"),
-        (2, 1, "The first GPU holds at most 2 of 3 layers"),
-        (3, 2, "3 layers on the first 2 GPUs take 8 ms"),
-    ],
-)
-def test_a_split_table_says_what_is_known_so_far(gpus, filled, says):
-    no = np.inf
-    best = np.array([[0, no, no, no], [no, 3, 7, no], [no, no, 4, 8], [no, no, no, 5]])
-    start = np.array([[0, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1], [0, 0, 0, 2]])
-    table = best[: gpus + 1], start[: gpus + 1], ["A", "B", "C"][:gpus]
-    figure = course.plot_split_table(*table, *([] if filled is None else [filled]))
-    assert title(figure) == says
-    if filled is None:
-        assert (list(figure.data[1].x), list(figure.data[1].y)) == ([0, 1, 3], [0, 1, 2])
-
-
 @pytest.mark.parametrize("prompts", [2, 6])
 def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
     plan = pl.Placement.of([*CUT[1:4], (10, (3,)), (8, (4,)), (2, (7,))])
@@ -112,6 +93,8 @@ def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
     assert len(figure.to_json()) < 60_000
     with pytest.raises(pl.errors.InvalidValue, match=r"plot_moving: prompts.*expected 2 to 12"):
         course.plot_moving(THREE_SITES, plan, 13)
+    with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
+        course.plot_states({"L4": ["A100", "L4"], "T4": ["T4"]}, ["L4", "T4"])
 
 
 @pytest.mark.parametrize(
@@ -192,16 +175,6 @@ def test_prices_stand_end_to_end_beside_all_layers(prices, says):
     last = [trace.x[-1] for trace in figure.data if trace.type == "bar"]
     assert last == [n * u for n, u in zip((3, 4, 4), prices, strict=True)]
     assert figure.layout.shapes[0].x0 == 80
-
-
-def test_bisection_shows_what_is_open_before_each_step():
-    tried = {300: True, 500: False, 400: True}
-    figure = course.plot_bisection([100, 200, 300, 400, 500, 600], tried)
-    still = figure.data[0]
-    assert list(zip(still.base, still.y, strict=True)) == [(0.5, 6), (3.5, 3), (3.5, 1)]
-    assert title(figure) == "3 of 6 rates tried: 400 tokens/s is the highest reachable one"
-    with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
-        course.plot_states({"A100": ["A100"], "L4": ["A100", "L4"], "T4": ["T4"]}, ["L4", "T4"])
 
 
 def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):

@@ -59,14 +59,6 @@ def test_hover_says_what_an_action_and_a_gap_waited_for():
     assert gaps["rank 1 idle at the end"] == "nothing left to do"
 
 
-def test_a_pair_shares_its_lane_and_the_half_that_is_meant_is_named():
-    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")]
-    figure = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts([2, 1], 2, 1)))
-    gaps = dict(zip(trace(figure, "idle").hovertext, trace(figure, "idle").text, strict=True))
-    assert gaps["rank 1 idle before (1F1;1B0)OVERLAP_F_B"] == "waited for 0F1 on rank 0"
-    assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
-
-
 def message_lines(found, **options):
     """From, to, and the two ranks."""
     lines = trace(pl.gantt(found, transfers=True, **options), "message")
@@ -154,16 +146,6 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
         assert (got[rank] == counts.argmax(axis=0))[clear].all()
 
 
-def test_a_lane_has_all_of_its_numbers_or_none():
-    """Numbers that stop after 9 would look as if work stopped there."""
-    forward, backward = pl.gantt(timeline(microbatches=14)).data[1:]
-    assert set(forward.text) == {""}  # has room for one digit, but not for two
-    for lane in range(4):
-        texts = {t for t, y in zip(backward.text, backward.y, strict=True) if y == lane}
-        assert texts == {str(i) for i in range(14)}
-    assert trace(pl.gantt(timeline(ranks=8, microbatches=64)), "forward").text is None
-
-
 def test_the_title_of_several_says_who_ends_first():
     def title(timelines, **more):
         return plot_timelines(timelines, **more).layout.title.text
@@ -186,6 +168,7 @@ ONE = timeline()
     ("draw", "message"),
     [
         (lambda: pl.gantt(ONE, window=(7, 3)), r"window = .*expected .*within 0 and 33"),
+        (lambda: pl.gantt(ONE, window=3), r"window = 3: expected \(from, to\)"),
         (lambda: pl.gantt(ONE, follow=8), "follow = 8: expected at most 7"),
         (lambda: pl.gantt(ONE, memory=1), "memory = 1: expected True or False"),
         (lambda: pl.gantt(ONE, finding=3), "finding = 3: expected text"),

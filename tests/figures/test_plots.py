@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 import pipelab as pl
-from pipelab.course.pictures import plot_lines
 from pipelab.course.reading_tables import show_table
 from pipelab.display import NOT_PROVEN, PROVEN
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
@@ -106,18 +105,8 @@ def test_makespans_that_others_cover_are_wider_and_the_legend_follows_the_right_
     ):
         with pytest.raises(pl.errors.InvalidValue, match=message):
             plot_makespans(values, given, "x")
-
-
-def test_a_schedule_keeps_its_colour_from_chart_to_chart():
-    """In whatever order and company; other names take what is left."""
-
-    def looks(*names):
-        lines = plot_makespans([0, 1], {name: [1, n + 1] for n, name in enumerate(names)}, "x").data
-        return {line.name: (line.line.color, line.marker.symbol) for line in lines}
-
-    one, two = looks("GPipe", "1F1B", "ZBV"), looks("mine", "ZBV", "<b>", "1F1B")
-    assert (one["1F1B"], one["ZBV"]) == (two["1F1B"], two["ZBV"])
-    assert len({*one.values(), *two.values()}) == 5 - (one["GPipe"] in two.values())
+    with pytest.raises(pl.errors.InvalidValue, match="finding = 3: expected text"):
+        plot_makespans([0], {"a": [1]}, "x", finding=3)
 
 
 def test_a_type_has_one_colour_in_every_case_and_cluster():
@@ -160,11 +149,3 @@ def test_a_guess_shows_its_answer_beside_a_prediction_and_is_escaped():
     assert "<details>" not in said._repr_html_()
     assert "&lt;b&gt; &amp; c" in said._repr_html_()
     assert repr(said) == "your prediction: <b> & c\nanswer: yes & no"
-
-
-@pytest.mark.parametrize(
-    ("x", "dtick"), [([1, 2], 1), ([3], 1), ([0, 20, 40], None), ([0, 0.5, 1], None)]
-)
-def test_whole_numbers_have_no_ticks_between_them(x, dtick):
-    figure = plot_lines(x, {"a": [1.0] * len(x)}, "a stays as it is", ("n", "s"))
-    assert figure.layout.xaxis.dtick == dtick

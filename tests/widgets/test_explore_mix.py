@@ -122,6 +122,7 @@ def test_with_limits_the_single_pipeline_keeps_them():
     assert f"The limits cost {1 - found.result.throughput / free:.1%}" in cost
 
 
+@pytest.mark.slow
 def test_a_limit_that_cannot_be_kept_says_what_prevents_it():
     counts = {"A100-SXM-40": 1, "T4": 3}
     shown = pl.explore_mix("Llama-3-8B", counts, phase="decode", batch=8, tpot_ms=20)
@@ -276,6 +277,7 @@ def test_prices_are_per_hour_and_per_million_tokens():
     assert money(tiny.problem, tiny.result.placement, 1.0).usd_per_hour is None
 
 
+@pytest.mark.slow
 def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best():
     mix = pl.explore_mix("Llama-3-8B", {"A100-SXM-40": 1, "L4": 1, "T4": 0}, batch=16)
     found = mix.found
@@ -301,13 +303,14 @@ def test_who_is_stopped_yields_nothing_more():
 # the deployment above it
 
 
+@pytest.mark.slow
 def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be():
     found = answer(beginning("Llama-3-8B", batch=16))
     far = pl.deploy(found.problem, gap=0.5)
     title = deployment_title(replace(far, status="feasible", bound=1.25 * far.value), found)
     assert "25.0% more, being proven" in title
     assert "not known yet" in deployment_title(None, None)
-    (proven,) = deployments(found, GO_ON, 30)
+    *_, proven = deployments(found, GO_ON, 30)
     assert proven.throughput == pl.deploy(found.problem).throughput
     assert deployment_title(proven, found).endswith(", proven")
     assert list(deployments(found, GO_ON, 30)) == [proven]  # and is kept
