@@ -55,16 +55,6 @@ _WATCH = """([figure, waiting]) => {
     window.pipelabDrawn = performance.now(); g.removeListener('plotly_afterplot', drawn); };
   g.on('plotly_afterplot', drawn); }"""
 
-# Notes when a key or button went down, and when the page says something.
-_WATCH_TEXT = """(text) => {
-  window.pipelabSaid = null; window.pipelabPressed = null;
-  const down = () => { window.pipelabPressed ??= performance.now(); };
-  for (const kind of ['keydown', 'mousedown']) document.addEventListener(kind, down, {capture: true, once: true});
-  const watch = new MutationObserver(() => {
-    if (window.pipelabPressed === null || !document.body.innerText.includes(text)) return;
-    window.pipelabSaid = performance.now(); watch.disconnect(); });
-  watch.observe(document.body, {childList: true, subtree: true, characterData: true}); }"""
-
 # Reads the notebook's file again and gives it a kernel of its own; the one before is ended by the
 # server.
 _ANEW = """async () => {
@@ -175,7 +165,6 @@ class LabPage:
                  lines: [...g.querySelectorAll('.scatterlayer path.js-line')].map(p => p.getAttribute('d')),
                  points: g.querySelectorAll('.scatterlayer .points path').length,
                  cells: g.querySelectorAll('.heatmaplayer image').length,
-                 frames: g.querySelectorAll('.shapelayer path').length,
                  axes: Object.keys(g.layout).filter(k => k.includes('axis')).map(k => g.layout[k].title?.text || ''),
                  kinds: g.data.map(trace => trace.type || 'scatter'),
                  annotations: (g.layout.annotations || []).length,
@@ -208,13 +197,6 @@ class LabPage:
         act()
         self.page.wait_for_function("() => window.pipelabDrawn !== null", timeout=timeout)
         return self.page.evaluate("() => window.pipelabDrawn - window.pipelabPressed")
-
-    def time_until(self, act, text: str, timeout: float = 60_000) -> float:
-        """Milliseconds from the key press or click in `act()` until the page says so."""
-        self.page.evaluate(_WATCH_TEXT, text)
-        act()
-        self.page.wait_for_function("() => window.pipelabSaid !== null", timeout=timeout)
-        return self.page.evaluate("() => window.pipelabSaid - window.pipelabPressed")
 
     def handle(self, label: str):
         """The handle of the slider with this label; it takes the arrow keys."""
