@@ -177,6 +177,7 @@ def test_prices_stand_end_to_end_beside_all_layers(prices, says):
     assert figure.layout.shapes[0].x0 == 80
 
 
+@pytest.mark.slow
 def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):
     links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
     memory = {"A100": 60, "V100": 32, "T4": 32}

@@ -172,7 +172,7 @@ ONE = timeline()
         (lambda: pl.gantt(ONE, follow=8), "follow = 8: expected at most 7"),
         (lambda: pl.gantt(ONE, memory=1), "memory = 1: expected True or False"),
         (lambda: pl.gantt(ONE, finding=3), "finding = 3: expected text"),
-        (lambda: pl.gantt(None), "timeline = None: expected a Timeline; make one with pl.sim"),
+        (lambda: gantt_widget(None), "timeline = None: expected a Timeline; make one with pl.sim"),
         (lambda: gantt_widget(ONE, window=(0, 1)), "window = .*not an option here"),
         (lambda: plot_timelines([]), "0 timelines.*expected 1 to 6"),
         (lambda: plot_timelines([3]), "expected Timelines, or a mapping"),

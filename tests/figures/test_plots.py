@@ -6,7 +6,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.course.reading_tables import show_table
-from pipelab.display import NOT_PROVEN, PROVEN
+from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.figures.makespans import plot_makespans
@@ -87,6 +87,10 @@ def test_the_title_of_the_baselines_names_all_that_come_nearest():
     assert title(99.9, 40) == f"a is {closest} less than 1% below the optimum (dotted)"
     assert title(100, 40) == "a reaches the optimum, without a proof"
     assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, without a proof"
+    assert title() == "No rule of thumb finds a placement that fits"
+    none = Row("even", None, DOES_NOT_FIT, "stage 1 needs 30 GB; and more")
+    *_, why, _ = baseline_parts([none], 100.0)["data"]
+    assert why["text"] == ["✗ does not fit: stage 1 needs 30 GB"]
 
 
 def test_makespans_that_others_cover_are_wider_and_the_legend_follows_the_right_end():
