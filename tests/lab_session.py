@@ -55,16 +55,6 @@ _WATCH = """([figure, waiting]) => {
     window.pipelabDrawn = performance.now(); g.removeListener('plotly_afterplot', drawn); };
   g.on('plotly_afterplot', drawn); }"""
 
-# Notes when a key or button went down, and when the page says something.
-_WATCH_TEXT = """(text) => {
-  window.pipelabSaid = null; window.pipelabPressed = null;
-  const down = () => { window.pipelabPressed ??= performance.now(); };
-  for (const kind of ['keydown', 'mousedown']) document.addEventListener(kind, down, {capture: true, once: true});
-  const watch = new MutationObserver(() => {
-    if (window.pipelabPressed === null || !document.body.innerText.includes(text)) return;
-    window.pipelabSaid = performance.now(); watch.disconnect(); });
-  watch.observe(document.body, {childList: true, subtree: true, characterData: true}); }"""
-
 # Reads the notebook's file again and gives it a kernel of its own; the one before is ended by the
 # server.
 _ANEW = """async () => {
@@ -98,6 +88,7 @@ class LabPage:
 
     def __init__(self, page, server: LabServer, folder: str):
         self.page, self._server, self._folder = page, server, folder
+        self.notebook = None
         self.errors: list[str] = []
         self.requests_elsewhere: set[str] = set()
         page.on("pageerror", self._note_error)
@@ -128,18 +119,28 @@ class LabPage:
         Loading JupyterLab takes as long as most explorers' tests. A second document would leave the
         first on the page, out of sight, where a locator may find it before what it looks for.
         """
+        self.notebook = notebook
         nbformat.write(notebook, self._server.root / self._folder / _NAME)
         self.page.set_viewport_size(_SIZE)
         self.page.evaluate(_ANEW)
         self.errors.clear()
         self.requests_elsewhere.clear()
 
-    def run_all(self) -> list[int | None]:
+    def run_all(self, settle: bool = True) -> list[int | None]:
         """Run every cell; the execution counts of the code cells."""
         counts = self.page.evaluate(_RUN_ALL)
-        self.page.evaluate(_SETTLED)
+        if settle:
+            self.settle()
         self.charts_drawn()
         return counts
+
+    def settle(self) -> None:
+        """Wait until nothing on the page changes, 10 s at most."""
+        self.page.evaluate(_SETTLED)
+
+    def save(self) -> None:
+        """Save the notebook."""
+        self.page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
 
     def charts_drawn(self, least: int = 0, timeout: float = 60_000) -> None:
         """Wait until no chart of an explorer is still to be drawn, and there are so many at least."""
@@ -164,18 +165,16 @@ class LabPage:
                  lines: [...g.querySelectorAll('.scatterlayer path.js-line')].map(p => p.getAttribute('d')),
                  points: g.querySelectorAll('.scatterlayer .points path').length,
                  cells: g.querySelectorAll('.heatmaplayer image').length,
-                 frames: g.querySelectorAll('.shapelayer path').length,
                  axes: Object.keys(g.layout).filter(k => k.includes('axis')).map(k => g.layout[k].title?.text || ''),
                  kinds: g.data.map(trace => trace.type || 'scatter'),
                  annotations: (g.layout.annotations || []).length,
                  width: g.getBoundingClientRect().width }))"""
         )
 
-    def too_wide(self, width: int, known: int) -> list[str]:
+    def too_wide(self, width: int) -> list[str]:
         """Outputs that must be scrolled sideways on a page of so many pixels; it stays as wide as that.
 
-        Figures are drawn anew for the new width, one after the other: until so few are left as are
-        known, or 60 s.
+        Figures are drawn anew for the new width, one after the other: until none is left, or 60 s.
         """
         self.page.set_viewport_size({"width": width, "height": 1000})
         for _ in range(300):
@@ -185,7 +184,7 @@ class LabPage:
                 """all => all.filter(e => e.scrollWidth > e.clientWidth + 2).map(
                      e => `${e.scrollWidth - e.clientWidth} px: ${e.innerText.slice(0, 60)}`)""",
             )
-            if len(found) <= known:
+            if not found:
                 break
         return found
 
@@ -198,13 +197,6 @@ class LabPage:
         act()
         self.page.wait_for_function("() => window.pipelabDrawn !== null", timeout=timeout)
         return self.page.evaluate("() => window.pipelabDrawn - window.pipelabPressed")
-
-    def time_until(self, act, text: str, timeout: float = 60_000) -> float:
-        """Milliseconds from the key press or click in `act()` until the page says so."""
-        self.page.evaluate(_WATCH_TEXT, text)
-        act()
-        self.page.wait_for_function("() => window.pipelabSaid !== null", timeout=timeout)
-        return self.page.evaluate("() => window.pipelabSaid - window.pipelabPressed")
 
     def handle(self, label: str):
         """The handle of the slider with this label; it takes the arrow keys."""

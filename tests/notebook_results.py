@@ -609,8 +609,8 @@ RESULTS = {
     ],
 }
 
-# By day these run in JupyterLab: an explorer, a solver's progress, formulas, Gantt charts. At night all do.
-IN_JUPYTERLAB = ("00", "05", "07")
+# By day these run in JupyterLab: a solver's progress, formulas, Gantt charts. At night all do.
+IN_JUPYTERLAB = ("05", "07")
 
 # Titles of the figures, those of explorers among them, and bars drawn in all of them.
 _TITLES = {

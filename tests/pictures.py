@@ -1,4 +1,4 @@
-"""Fifty figures, and what is drawn in each: a digest of its layout and of every trace.
+"""Seventy figures, and what is drawn in each: a digest of its layout and of every trace.
 
     python tests/pictures.py show            # an HTML page with all of them; what changed comes first
     python tests/pictures.py show gantt mix  # those with one of these words in their name
@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,13 @@ import plotly.graph_objects as go
 
 import pipelab as pl
 from pipelab import course
+from pipelab.candidates import list_allocations, list_connections
 from pipelab.course.ledger.programs import FAULTS
 from pipelab.engine.methods.joint import joint_size
+from pipelab.engine.solvers.solver_run import Progress
+from pipelab.figures.placements import placement_parts
+from pipelab.figures.progress import progress_parts
+from pipelab.figures.theme import figure_of, finish
 from pipelab.splits import split_even, split_proportional
 
 DIGESTS = Path(__file__).parent / "data" / "pictures.json"
@@ -34,6 +40,12 @@ DIGESTS = Path(__file__).parent / "data" / "pictures.json"
 def tiny() -> pl.Problem:
     """The write-up's tiny case, two GPUs per stage."""
     return pl.load_case("tiny", link_units="tokens", max_gpus_per_stage=2)
+
+
+@cache
+def heavy() -> pl.Problem:
+    """tiny with layers of which an A100 holds three and a V100 one."""
+    return replace(tiny(), model=replace(tiny().model, layer_weight_gb=25))
 
 
 @cache
@@ -102,11 +114,37 @@ def _tree() -> list[dict[str, Any]]:
     ]
 
 
+def _choice(*chosen: tuple[range, tuple[int, ...]], claim: float, linked: bool = False) -> Any:
+    """What a program of notebook 05 chose, be it a placement or not."""
+    problem = course.seven_gpus()
+    candidates = list_allocations(problem)
+    z = [(a.layers, a.gpus) in chosen for a in candidates]
+    if not linked:
+        return course.plot_choice(problem, candidates, z, claim)
+    connections = list_connections(problem, candidates)
+    e = [candidates[c.sender].gpus == chosen[0][1] for c in connections]
+    return course.plot_choice(problem, candidates, z, claim, connections, e)
+
+
+def rings(*links: tuple[int, ...]) -> list[tuple[int, int]]:
+    return [pair for path in links for pair in pairwise(path)]
+
+
+_STAGES = [(0,), (0,), (0,), (1, 1), (1, 1), (2, 2), (2, 2)]
+HELD = [19, 19, 19, 4, 4, 4, 4, 2, 2, 2, 1]
 CUT = [(10, (3,)), (20, (0,)), (20, (1,)), (20, (2,)), (10, (4,))]
 PICTURES: dict[str, Callable[[], Any]] = {
     # placements, clusters and searches
     "problem": lambda: pl.plot(tiny()),
     "placement": lambda: pl.plot(tiny(), pl.Placement.of([(3, (0, 1)), (1, (2,))])),
+    "empty where nothing fits": lambda: figure_of(placement_parts(tiny(), None, "no placement")),
+    "narrow blocks": lambda: pl.plot(
+        replace(pl.load_case("medium"), cluster=pl.Cluster.from_counts({"A100": 17}, 800, 400)),
+        pl.Placement.of([(n, (i,)) for i, n in enumerate([60, 6, *[1] * 14])]),
+    ),
+    "a plan that does not fit": lambda: figure_of(
+        placement_parts(heavy(), pl.Placement.of([(1, (0,)), (3, (2,))]), "mine", fits=False)
+    ),
     "slow link": lambda: pl.plot(
         replace(tiny(), cluster=tiny().cluster.scaled_bandwidth(0.001)),
         pl.Placement.of([(2, (0,)), (2, (1,))]),
@@ -126,6 +164,9 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "growth of searches": lambda: course.plot_search_growth(
         [1, 5, 20], {"splits": [1, 30, 10**9], "placements": [4, 10**5, 10**14]}, 1e5, "layers"
     ),
+    "progress": lambda: figure_of(
+        progress_parts([Progress(0.1, None, 90.0, 1), Progress(0.3, 60.0, 80.0, 7)], 0.5, "now")
+    ),
     # deployments, trade-offs and sweeps
     "deployment": lambda: pl.plot(pl.deploy(rented())),
     "trade-off of dollars": lambda: pl.plot(
@@ -135,11 +176,13 @@ PICTURES: dict[str, Callable[[], Any]] = {
         replace(pl.trade_off(rented(), "seconds_per_pass"), seconds=1.0)
     ),
     "sweep": lambda: pl.plot(_sweep()),
+    "sweep of one column": lambda: pl.plot(_sweep(), x="V100"),
     # schedules
     "gantt of 1F1B": lambda: pl.plot(run("1F1B")),
     "gantt with memory": lambda: pl.plot(run("GPipe"), memory=True, finding="a finding"),
     "gantt with a critical path": lambda: pl.plot(run("1F1B", comm=0.5), critical_path=True),
     "gantt with messages": lambda: pl.plot(run("1F1B", comm=0.5), follow=2, transfers=True),
+    "gantt of numbers without room": lambda: pl.plot(run("1F1B", 4, 14)),
     "gantt of chunks": lambda: pl.plot(run("Interleaved1F1B", chunks=2)),
     "gantt of ZBV": lambda: pl.plot(run("ZBV"), window=(3, 11)),
     "gantt of pairs": lambda: pl.plot(run("DualPipeV")),
@@ -148,6 +191,7 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "makespans": lambda: course.plot_makespans(
         [0, 1], {"GPipe": [33, 39], "1F1B": [33, 49], "bound": [33, 39]}, "comm"
     ),
+    "makespans of 0": lambda: course.plot_makespans([0], {"a": [0], "b": [2]}, "x"),
     # placements in time
     "placed": lambda: pl.plot(placed()),
     "placed, one in flight": lambda: pl.plot(placed(1)),
@@ -171,10 +215,19 @@ PICTURES: dict[str, Callable[[], Any]] = {
     # the course's own
     "course": course.plot_course,
     "cut": lambda: course.plot_cut(course.three_sites(), pl.Placement.of(CUT)),
+    "cut at a link": lambda: course.plot_cut(
+        course.three_sites(), pl.Placement.of([*CUT[1:4], (10, (3,)), (8, (4,)), (2, (7,))])
+    ),
+    "cut that does not fit": lambda: course.plot_cut(
+        course.three_sites(), pl.Placement.of([*[(7, (g,)) for g in range(10)], (10, (10,))])
+    ),
     "moving": lambda: course.plot_moving(course.three_sites(), pl.Placement.of(CUT)),
     "splits": lambda: course.plot_splits(
         course.three_sites(),
         {"even": split_even(80, 11), "proportional": split_proportional(80, _weights(11))},
+    ),
+    "splits of which none fits": lambda: course.plot_splits(
+        course.three_sites(), {"<i>": (*split_even(70, 10), range(70, 80))}
     ),
     "rates": lambda: course.plot_rates([0, 100, 200, 200, 400], {"even": 200, "odd": 0}),
     "staircase": lambda: course.plot_staircase(
@@ -185,22 +238,48 @@ PICTURES: dict[str, Callable[[], Any]] = {
         np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1]]),
         ["a", "b"],
     ),
+    "half a split table": lambda: course.plot_split_table(
+        np.array([[0, np.inf, np.inf], [np.inf, 3, np.inf], [np.inf, np.inf, 4]]),
+        np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1]]),
+        ["a", "b"],
+        1,
+    ),
+    "a split table without its last row": lambda: course.plot_split_table(
+        np.array([[0, np.inf, np.inf], [np.inf, 3, 5], [np.inf, np.inf, 4], [np.inf] * 3]),
+        np.array([[0, 0, 0], [0, 0, 0], [0, 0, 1], [0, 0, 0]]),
+        ["a", "b", "c"],
+        2,
+    ),
     "answer": lambda: course.plot_answer(course.three_sites(), 0, [0] * 11, []),
+    "answer with rings": lambda: course.plot_answer(
+        course.three_sites(), 342, HELD, rings((3, 4, 5, 6, 0, 1, 2), (7, 8, 7), (9, 10, 9))
+    ),
     "predictions": lambda: course.plot_predictions(
-        ["2 L4", "4 T4"], [300.0, 200.0], [200.0, 200.0]
+        ["a", "b", "c", "d", "e"],
+        [100.0, 300.0, None, 90.0, 50.0],
+        [100.0, 200.0, 70.0, 100.0, None],
     ),
     "fixes": lambda: course.plot_fixes(
         {"as written": ["too much", "right"], "fixed": ["right", "right"]}
     ),
+    "choice of a GPU twice": lambda: _choice((range(1), (0,)), (range(1, 2), (0,)), claim=6400),
+    "choice of GPUs apart": lambda: _choice((range(1), (3, 4, 6)), claim=100),
+    "choice with a link": lambda: _choice((range(1), (0,)), claim=1, linked=True),
     "tree": lambda: course.plot_tree(_tree()),
     "closing": lambda: course.plot_closing({"a": _tree(), "b": _tree()[:3]}),
     "mixes": lambda: course.plot_mixes(
         course.three_sites(), 8000, {(0,): 14, (1,): 3, (2,): 2}, None
     ),
+    "mixes that are used": lambda: course.plot_mixes(
+        course.one_network(2), 6321, {(0,): 18, (1,): 4, (1, 1): 8, (2, 2): 5}, _STAGES
+    ),
     "prices": lambda: course.plot_prices(
         course.three_sites(), {6321.0: [19, 4, 2], 6340.6: [19, 3.5, 2]}, 6321
     ),
-    "bisection": lambda: course.plot_bisection([10, 20, 30], {20: True, 30: False}),
+    "bisection": lambda: course.plot_bisection(
+        [10, 20, 30, 40, 50, 60], {30: True, 50: False, 40: True}
+    ),
+    "bisection without a rate": lambda: course.plot_bisection([10, 20], {20: False, 10: False}),
     "states": lambda: course.plot_states(
         {"A100": ["A100", "L4", "T4"], "L4": ["A100", "L4"], "T4": ["A100", "T4"]},
         ["L4"] * 4 + ["A100"] * 3 + ["T4"] * 4,
@@ -209,6 +288,10 @@ PICTURES: dict[str, Callable[[], Any]] = {
     "lines": lambda: course.plot_lines(
         [1, 2], {"a": [1, 4]}, "a grows by more than twice", ("n", "s"), (2, 4)
     ),
+    "lines with ranges": lambda: course.plot_lines(
+        [0, 20], {"a": [1, 4]}, "a grows", ("n", "s"), ranges={"a": [(0.5, 3), (4, 4)]}
+    ),
+    "a long title": lambda: figure_of(finish([], ", ".join(["what is to be seen"] * 8), "a note")),
     # explorers
     "mix explorer": lambda: pl.explore_mix("tiny", gpus_per_stage=2).chart.figure,
     "pipeline explorer": lambda: pl.explore_pipeline("tiny").gantt.figure,

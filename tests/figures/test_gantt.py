@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.display import KIND_COLOURS
 from pipelab.figures.gantt_traces import busiest_kind
-from pipelab.figures.gantts import MOST_BARS, gantt_widget
+from pipelab.figures.gantts import MOST_BARS, gantt_widget, plot_timelines
 from pipelab.io.chrome_traces import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
 
 
-def timeline(name="1F1B", ranks=4, microbatches=8, costs=COSTS, **options):
+def timeline(name="1F1B", ranks=4, microbatches=8, costs=COSTS):
     schedule = pl.schedule(name, ranks, microbatches)
-    return pl.simulate(schedule, costs.split(schedule.chunks), **options)
+    return pl.simulate(schedule, costs.cut_for(schedule))
 
 
 def trace(figure, name):
@@ -24,115 +23,40 @@ def trace(figure, name):
     return found
 
 
-def bars(figure, name):
-    """Lane, start and end of every bar of a trace."""
-    t = trace(figure, name)
-    return {(float(y), float(b), float(b + x)) for y, b, x in zip(t.y, t.base, t.x, strict=True)}
+def bars(figure, *names):
+    """Lane, start and end of every bar of these traces, of all without a name."""
+    traces = [t for t in figure.data if not names or t.name in names]
+    return {
+        (float(y), float(b), float(b + x))
+        for t in traces
+        for y, b, x in zip(t.y, t.base, t.x, strict=True)
+    }
 
 
-def test_every_action_is_a_bar_on_its_ranks_lane():
-    figure = pl.gantt(timeline(ranks=2, microbatches=2))
-    assert bars(figure, "forward") == {(0, 0, 1), (0, 1, 2), (1, 1, 2), (1, 4, 5)}
-    assert bars(figure, "backward") == {(0, 4, 6), (0, 7, 9), (1, 2, 4), (1, 5, 7)}
-    assert figure.layout.yaxis.ticktext == ("rank 0", "rank 1")
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # rank 0 on top
-    assert figure.layout.xaxis.title.text == "time (ms)"
-
-
-def test_idle_time_and_work_fill_every_lane():
-    """The bars of one lane, gaps included, meet without overlap."""
-    for name in ("1F1B", "ZBH2", "Interleaved1F1B", "ZBV"):
-        found = timeline(name, costs=pl.StageCosts(1, 2, 1, comm=0.3))
-        figure = pl.gantt(found)
-        for rank in range(4):
-            lane = sorted(b[1:] for t in figure.data for b in bars(figure, t.name) if b[0] == rank)
-            assert lane[0][0] == 0
-            assert all(a[1] == pytest.approx(b[0]) for a, b in pairwise(lane))
-            assert lane[-1][1] == pytest.approx(found.makespan)
+@pytest.mark.parametrize("name", ["1F1B", "ZBH2", "Interleaved1F1B", "ZBV"])
+def test_bars_are_the_timelines_actions_and_gaps_fill_the_rest_of_every_lane(name):
+    found = timeline(name, costs=pl.StageCosts(1, 2, 1, comm=0.3))
+    figure = pl.gantt(found)
+    actions = zip(found.columns.rank, found.start, found.end, strict=True)
+    assert bars(figure, "forward", "backward", "input gradient", "weight gradient") == {
+        tuple(map(float, action)) for action in actions
+    }
+    for rank in range(4):
+        lane = sorted(bar[1:] for bar in bars(figure) if bar[0] == rank)
+        assert lane[0][0] == 0
+        assert all(a[1] == pytest.approx(b[0]) for a, b in pairwise(lane))
+        assert lane[-1][1] == pytest.approx(found.makespan)
 
 
 def test_hover_says_what_an_action_and_a_gap_waited_for():
     figure = pl.gantt(timeline(ranks=2, microbatches=2))
-    backward = trace(figure, "backward")
+    backward, forward, idle = (trace(figure, name) for name in ("backward", "forward", "idle"))
     at = [tuple(row) for row in backward.customdata].index((0, 0, 0))  # stage, microbatch, rank
     assert backward.hovertext[at] == "waited for 1B0 on rank 1"
-    forward = trace(figure, "forward")
-    assert forward.hovertext[0] == "waited for nothing"
-    assert forward.hovertext[1] == "its rank was busy with 0F0"
-    assert all(
-        part in forward.hovertemplate
-        for part in ("stage", "microbatch", "rank", "%{base", "%{value", "ms")
-    )
-    idle = trace(figure, "idle")
-    gaps = list(zip(idle.hovertext, idle.text, strict=True))
-    assert ("rank 0 idle before 0B0", "waited for 1B0 on rank 1") in gaps
-    assert ("rank 1 idle at the end", "nothing left to do") in gaps
-
-
-def test_one_trace_and_one_colour_per_kind():
-    names = {
-        name: [t.name for t in pl.gantt(timeline(name)).data]
-        for name in ("GPipe", "ZBH1", "DualPipeV")
-    }
-    assert names == {
-        "GPipe": ["idle", "forward", "backward"],
-        "ZBH1": ["idle", "forward", "input gradient", "weight gradient"],
-        "DualPipeV": ["idle", "forward", "backward", "input gradient", "weight gradient"],
-    }
-    colours = [KIND_COLOURS[kind] for kind in ("F", "B", "I", "W", "message")]
-    assert len(set(colours)) == 5
-    # In grey print neighbours in a lane differ by brightness or by hatching.
-    grey = {
-        c: sum(w * int(c[i : i + 2], 16) for w, i in ((0.299, 1), (0.587, 3), (0.114, 5)))
-        for c in colours
-    }
-    assert abs(grey[KIND_COLOURS["F"]] - grey[KIND_COLOURS["I"]]) > 40
-    assert trace(pl.gantt(timeline("ZBH1")), "weight gradient").marker.pattern.shape == "/"
-    assert trace(pl.gantt(timeline("ZBH1", 8, 64)), "weight gradient").marker.pattern.shape is None
-
-
-def test_later_chunks_are_lighter():
-    marker = trace(pl.gantt(timeline("Interleaved1F1B")), "forward").marker
-    assert set(marker.color) == {KIND_COLOURS["F"], "#BBE1F6"}
-
-
-def test_a_pair_shares_its_lane():
-    figure = pl.gantt(timeline("DualPipeV", 2, 4))
-    halves = [
-        {(b, x) for b, x, width in zip(t.base, t.x, t.width, strict=True) if width == 0.4}
-        for t in (trace(figure, name) for name in ("forward", "backward"))
-    ]
-    assert halves[0] == halves[1] != set()
-    idle = trace(figure, "idle")
-    assert len(set(idle.hovertext)) == len(idle.hovertext)  # a gap before a pair is drawn once
-
-
-def test_hover_names_the_half_of_a_pair_that_is_meant():
-    rows = [row.split() for row in ("0F0 0F1 0B0 0B1", "1F0 (1F1;1B0)OVERLAP_F_B 1B1")]
-    figure = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts(1, 2, 1)))
-    idle, backward = trace(figure, "idle"), trace(figure, "backward")
+    assert forward.hovertext[:2] == ("waited for nothing", "its rank was busy with 0F0")
     gaps = dict(zip(idle.hovertext, idle.text, strict=True))
     assert gaps["rank 0 idle before 0B0"] == "waited for 1B0 on rank 1"
-    assert "rank 1 idle before (1F1;1B0)OVERLAP_F_B" not in gaps  # there is no gap
-    slow = pl.gantt(pl.simulate(pl.Schedule.of("pairs", rows), pl.StageCosts([2, 1], 2, 1)))
-    gaps = dict(zip(trace(slow, "idle").hovertext, trace(slow, "idle").text, strict=True))
-    assert gaps["rank 1 idle before (1F1;1B0)OVERLAP_F_B"] == "waited for 0F1 on rank 0"
-    assert "its rank was busy with (1F1;1B0)OVERLAP_F_B" in backward.hovertext
-
-
-def test_labels_are_microbatches_while_they_can_be_read():
-    assert list(trace(pl.gantt(timeline(ranks=2, microbatches=2)), "forward").text) == [
-        "0",
-        "1",
-        "0",
-        "1",
-    ]
-    assert trace(pl.gantt(timeline(ranks=8, microbatches=64)), "forward").text is None
-
-
-def test_messages_run_from_maker_to_user():
-    found = timeline(ranks=2, microbatches=1, costs=pl.StageCosts(1, 1, 1, comm=0.5))
-    assert message_lines(found) == {(1, 1.5, 0, 1), (4.5, 5, 1, 0)}
+    assert gaps["rank 1 idle at the end"] == "nothing left to do"
 
 
 def message_lines(found, **options):
@@ -145,70 +69,61 @@ def message_lines(found, **options):
 @pytest.mark.parametrize("name", ["GPipe", "Inference"])
 def test_a_trace_has_the_same_messages_as_the_figure(name):
     found = pl.simulate(pl.schedule(name, 3, 1), pl.StageCosts(1, 1, 1, comm=0.5))
-    lines = message_lines(found)
+    lines, arrows = message_lines(found), {}
     assert (1, 1.5, 0, 1) in lines
-    arrows = {}
     for event in chrome_trace(found)["traceEvents"]:
         if event["ph"] in "sf":
             arrows.setdefault(event["id"], []).append((event["ts"], event["tid"]))
     assert {(t0, t1, r0, r1) for (t0, r0), (t1, r1) in arrows.values()} == lines
     assert message_lines(found, window=(1.25, 2)) == {(1, 1.5, 0, 1)}
+    # to an action that takes no time, too
+    none = timeline("Inference", 2, 1, pl.StageCosts([1, 0], comm=0.5))
+    assert message_lines(none) == {(1, 1.5, 0, 1)}
 
 
-def test_a_message_to_an_action_that_takes_no_time_is_drawn():
-    found = timeline("Inference", 2, 1, pl.StageCosts([1, 0], comm=0.5))
-    assert message_lines(found) == {(1, 1.5, 0, 1)}
-
-
-def test_the_critical_path_ends_at_the_makespan():
-    found = timeline()
-    line = trace(pl.gantt(found, critical_path=True), "critical path")
-    assert (line.x[0], line.x[-1]) == (0, found.makespan)
-
-
-def test_one_microbatch_is_followed_down_and_back():
-    figure = pl.gantt(timeline(ranks=3, microbatches=4), follow=2)
-    assert list(trace(figure, "microbatch 2").y) == [0, 1, 2, 2, 1, 0]
-    opacity = trace(figure, "forward").marker.opacity
-    assert sorted(set(opacity)) == [0.25, 1.0]
-    assert sum(np.array(opacity) == 1) == 3
-
-
-def test_memory_stands_below_on_the_same_time_axis():
-    found = timeline("ZBH2", costs=pl.StageCosts(1, 1, 1, weight_activation=0, unit="ms"))
-    figure = pl.gantt(found, memory=True)
-    with pytest.raises(
-        pl.errors.InvalidValue, match="weight_activation = None: ZBH2 splits its backward"
-    ):
-        pl.gantt(timeline("ZBH2"), memory=True)
+def test_what_is_marked_is_the_timelines():
+    found = timeline("ZBH2", costs=pl.StageCosts(1, 1, 1, weight_activation=0))
+    figure = pl.gantt(found, memory=True, critical_path=True, follow=2)
+    path = trace(figure, "critical path").x
+    assert (path[0], path[-1]) == (0, found.makespan)
+    assert list(trace(figure, "microbatch 2").y)[:4] == [0, 1, 2, 3]
+    assert sum(np.array(trace(figure, "forward").marker.opacity) == 1) == 4  # the others fade
     lines = [t for t in figure.data if t.name and t.name.startswith("memory")]
     assert [max(t.y) for t in lines] == list(found.peak_memory) == [7, 5, 3, 1]
-    assert all(t.yaxis == "y2" and t.xaxis is None for t in lines)
-    assert figure.layout.xaxis.anchor == "y2"
-    many = pl.gantt(timeline("1F1B", 12, 12), memory=True)
-    assert [t.name for t in many.data if t.name.startswith("memory")] == [
+    with pytest.raises(pl.errors.InvalidValue, match="weight_activation = None: ZBH2 splits its"):
+        pl.gantt(timeline("ZBH2"), memory=True)
+    many = pl.gantt(timeline("1F1B", 12, 12), memory=True).data
+    assert [t.name for t in many if t.name.startswith("memory")] == [
         "memory of rank 0",
         "memory of rank 11",
     ]
 
 
-def test_a_window_shows_the_bars_that_touch_it():
-    figure = pl.gantt(timeline(ranks=2, microbatches=2), window=(4.5, 6.5))
-    assert bars(figure, "forward") == {(1, 4, 5)}
-    assert bars(figure, "backward") == {(0, 4, 6), (1, 5, 7)}
-    assert tuple(figure.layout.xaxis.range) == (4.5, 6.5)
-
-
 def test_a_large_schedule_becomes_a_raster_and_a_window_of_it_bars_again():
     found = timeline("ZBH1", 16, 256)
-    assert len(found.columns) > MOST_BARS
     (raster,) = pl.gantt(found).data
-    assert raster.type == "heatmap"
-    assert raster.z.shape == (16, 1800)
+    assert (raster.type, raster.z.shape) == ("heatmap", (16, 1800))
+    assert len(found.columns) > MOST_BARS
     assert len(pl.gantt(found).to_json()) < 200_000
-    assert pl.gantt(found, window=(100, 120)).data[0].type == "bar"
-    assert pl.gantt(timeline(), overview=True).data[0].type == "heatmap"
     assert pl.gantt(found, overview=False).data[0].type == "bar"
+    figure = pl.gantt(timeline(ranks=2, microbatches=2), window=(4.5, 6.5))
+    assert bars(figure, "forward", "backward") == {
+        (1, 4, 5),
+        (0, 4, 6),
+        (1, 5, 7),
+    }  # what touches it
+    assert tuple(figure.layout.xaxis.range) == (4.5, 6.5)
+    widget = gantt_widget(found)
+    for seen, types in (
+        ((100, 120), {"bar"}),
+        ((-50, 2 * found.makespan), {"heatmap"}),
+        ((2 * found.makespan, 3 * found.makespan), {"bar"}),  # dragged beyond the end
+    ):
+        widget.layout.xaxis.range = seen
+        assert {t.type for t in widget.data} == types
+    # where nothing takes time
+    still = pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True)
+    assert still.data[0].type == "heatmap"
 
 
 @pytest.mark.parametrize("name", ["1F1B", "ZBH1", "Interleaved1F1B"])
@@ -222,9 +137,8 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
     for rank in range(3):
         doing = np.zeros(len(moments), dtype=int)
         for i in np.flatnonzero(found.columns.rank == rank):
-            doing[(moments >= found.start[i]) & (moments < found.end[i])] = place[
-                int(found.columns.kind[i])
-            ]
+            now = (moments >= found.start[i]) & (moments < found.end[i])
+            doing[now] = place[int(found.columns.kind[i])]
         counts = np.stack([(doing.reshape(columns, fine) == kind).sum(axis=1) for kind in range(6)])
         # ties may go either way
         clear = np.sort(counts, axis=0)[-1] - np.sort(counts, axis=0)[-2] > 4
@@ -232,90 +146,40 @@ def test_the_raster_shows_what_takes_most_of_each_column(name):
         assert (got[rank] == counts.argmax(axis=0))[clear].all()
 
 
-@pytest.mark.slow
-def test_titles_say_what_is_seen():
-    title = pl.gantt(timeline()).layout.title.text
-    assert title.startswith("1F1B: 27.3% of all ranks' time is idle")
-    assert "makespan 33" in title
-    assert pl.gantt(timeline(ranks=1)).layout.title.text.startswith("1F1B: no rank is idle")
+def test_the_title_of_several_says_who_ends_first():
+    def title(timelines, **more):
+        return plot_timelines(timelines, **more).layout.title.text
+
+    assert title([timeline("GPipe"), timeline()]) == "GPipe and 1F1B end at 33"
+    assert title([timeline("GPipe")]) == "GPipe ends at 33"
+    slow = {
+        f"rank {r}": timeline(costs=pl.StageCosts(*3 * [[1 + (i == r) for i in range(4)]]))
+        for r in (0, 3)
+    }
+    assert title(slow) == "rank 0 ends at 51, 11% before rank 3"
+    assert title(slow, finding="seen") == "seen"
+    assert title({"a": timeline(), "b": timeline("ZBH1")}) == "b ends at 27, 18% before a"
 
 
-def test_a_single_rank_is_one():
-    alone = pl.simulate(pl.schedule("GPipe", 1, 1), pl.StageCosts(1, 1, 1))
-    assert "<sup>1 rank, 1 microbatch; " in pl.gantt(alone).layout.title.text
+ONE = timeline()
 
 
-def test_a_bad_window_or_microbatch_is_refused():
-    for window in (
-        (5, 5),
-        (7, 3),
-        (40, 50),
-        3,
-        ("a", "b"),
-        "12",
-        (1, 2, 3),
-        (True, 5),
-        (0, float("nan")),
-    ):
-        with pytest.raises(
-            pl.errors.InvalidValue,
-            match=r"gantt: window = .*: expected \(from, to\) with from < to, within 0 and 33",
-        ):
-            pl.gantt(timeline(), window=window)
-    for follow in (-1, 8, 1.5, True, "a"):
-        with pytest.raises(
-            pl.errors.InvalidValue,
-            match=r"gantt: follow = .*: expected (at most 7|at least 0|a whole number)",
-        ):
-            pl.gantt(timeline(), follow=follow)
-
-
-@pytest.mark.parametrize("name", ["transfers", "memory", "critical_path", "overview"])
-def test_options_that_are_neither_true_nor_false_are_refused(name):
-    for value in ("x", 1, []):
-        with pytest.raises(
-            pl.errors.InvalidValue, match=rf"gantt: {name} = .*: expected True or False"
-        ):
-            pl.gantt(timeline(), **{name: value})
-
-
-def test_what_is_no_timeline_is_not_drawn():
-    for draw in (pl.gantt, gantt_widget):
-        for value in (3, None, pl.schedule("1F1B", 2, 2)):
-            with pytest.raises(
-                pl.errors.InvalidValue,
-                match=r"gantt: timeline = .*: expected a Timeline; make one with pl.sim",
-            ):
-                draw(value)
-    for option in ("window", "overview"):
-        with pytest.raises(
-            pl.errors.InvalidValue, match=rf"gantt_widget: {option} = .*: not an option here"
-        ):
-            gantt_widget(timeline(), **{option: True})
-    with pytest.raises(pl.errors.InvalidValue, match="gantt: finding = 3: expected text"):
-        pl.gantt(timeline(), finding=3)
-
-
-def test_costs_of_zero_and_small_numbers_of_numpy_are_drawn():
-    assert pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0))).layout.title.text.startswith(
-        "1F1B: no rank is idle"
-    )
-    assert (
-        pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True).data[0].type
-        == "heatmap"
-    )
-    assert trace(pl.gantt(timeline(), follow=np.int8(2)), "microbatch 2").y[0] == 0
-
-
-def test_the_widget_changes_to_bars_and_back_with_the_zoom():
-    found = timeline("ZBH1", 16, 256)
-    widget = gantt_widget(found)
-    assert [t.type for t in widget.data] == ["heatmap"]
-    widget.layout.xaxis.range = (100, 120)
-    near = [t.type for t in widget.data]
-    assert set(near) == {"bar"}
-    assert {t.name for t in widget.data} == {"idle", "forward", "input gradient", "weight gradient"}
-    widget.layout.xaxis.range = (-50, 2 * found.makespan)
-    assert [t.type for t in widget.data] == ["heatmap"]
-    widget.layout.xaxis.range = (2 * found.makespan, 3 * found.makespan)  # dragged beyond the end
-    assert {t.type for t in widget.data} == {"bar"}
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: pl.gantt(ONE, window=(7, 3)), r"window = .*expected .*within 0 and 33"),
+        (lambda: pl.gantt(ONE, window=3), r"window = 3: expected \(from, to\)"),
+        (lambda: pl.gantt(ONE, follow=8), "follow = 8: expected at most 7"),
+        (lambda: pl.gantt(ONE, memory=1), "memory = 1: expected True or False"),
+        (lambda: pl.gantt(ONE, finding=3), "finding = 3: expected text"),
+        (lambda: gantt_widget(None), "timeline = None: expected a Timeline; make one with pl.sim"),
+        (lambda: gantt_widget(ONE, window=(0, 1)), "window = .*not an option here"),
+        (lambda: plot_timelines([]), "0 timelines.*expected 1 to 6"),
+        (lambda: plot_timelines([3]), "expected Timelines, or a mapping"),
+        (lambda: plot_timelines([ONE, ONE]), "'1F1B': two timelines have this name"),
+        (lambda: plot_timelines([ONE], memory=True), "expected transfers, critical_path or follow"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(draw, message):
+    with pytest.raises(pl.errors.InvalidValue, match=message):
+        draw()

@@ -1,0 +1,202 @@
+"""The notebooks' own figures have the numbers of the evaluator and of the timeline."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import pipelab as pl
+from pictures import CUT, HELD, rings
+from pipelab import course
+from pipelab.candidates import list_allocations
+from pipelab.course.n05 import leave_out
+from pipelab.display import number
+
+THREE_SITES = course.three_sites()
+LINE = (3, 4, 5, 6, 0, 1, 2, 7, 8, 9, 10)
+
+
+def title(figure):
+    return figure.layout.title.text.split("<br>")[0]
+
+
+def bars(figure):
+    """(Height, whether framed) of the bars of stages and links, from left to right."""
+    found = {}
+    for trace in figure.data:
+        if trace.orientation != "h" and trace.showlegend is False:
+            marks = zip(trace.y, map(bool, trace.marker.line.width), strict=True)
+            found |= dict(zip(trace.x, marks, strict=True))
+    return [bar for _, bar in sorted(found.items())]
+
+
+def ms(parts):
+    return pytest.approx([2048000 / part.throughput for part in parts])
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("per_stage", [1, 2])
+def test_a_cut_is_what_the_evaluator_says(per_stage):
+    problem = course.three_sites(per_stage)
+    placement = pl.solve(problem).placement
+    report, figure = pl.evaluate(problem, placement), course.plot_cut(problem, placement)
+    drawn = bars(figure)
+    assert [height for height, _ in drawn[::2]] == ms(report.stages)
+    assert [height for height, _ in drawn[1::2]] == ms(report.links)
+    framed = [f"stage {i // 2 + 1}" for i, (_, frame) in enumerate(drawn) if frame]
+    assert tuple(framed) == report.bottlenecks
+    assert title(figure).startswith(f"{number(report.throughput)} tokens/s: GPUs ")
+    (blocks,) = [list(trace.x) for trace in figure.data if trace.orientation == "h"]
+    assert blocks == [len(stage.layers) for stage in placement.stages]
+
+
+def test_splits_are_what_the_evaluator_says_and_the_title_ranks_those_that_fit():
+    result = pl.solve(THREE_SITES, "proportional", gpus=list(LINE))
+    report = pl.evaluate(THREE_SITES, result.placement)
+    split = [stage.layers for stage in result.placement.stages]
+    drawn = bars(course.plot_splits(THREE_SITES, {"mine": split}, LINE))
+    assert [height for height, _ in drawn] == ms(report.stages)
+    assert [frame for _, frame in drawn] == [height == max(drawn)[0] for height, _ in drawn]
+    splits = {
+        "too many": (*pl.splits.split_even(70, 10), range(70, 80)),
+        "<b>": pl.splits.split_proportional(80, [40] * 3 + [24] * 4 + [16] * 4),
+        "flops": pl.splits.split_by_flops(THREE_SITES.model.work_factors, 11),
+    }
+    said = title(course.plot_splits(THREE_SITES, splits))
+    assert said == "&lt;b&gt;: 750 ms for the slowest stage; flops takes 60% more"
+
+
+@pytest.mark.parametrize("prompts", [2, 6])
+def test_every_frame_has_the_prompts_where_the_timeline_has_them(prompts):
+    plan = pl.Placement.of([*CUT[1:4], (10, (3,)), (8, (4,)), (2, (7,))])
+    figure = course.plot_moving(THREE_SITES, plan, prompts)
+    placed = pl.timeline_of(THREE_SITES, plan, prompts, in_flight=prompts)
+    end = placed.timeline.end.reshape(-1, prompts)
+    times = [float(step.label) for step in figure.layout.sliders[0].steps]
+    seconds = np.linspace(0, end[-1, -1], len(figure.frames))
+    assert times == pytest.approx(seconds, abs=0.051)
+    for moment, frame in zip(seconds, figure.frames, strict=True):
+        x = np.array(frame.data[0].x)
+        assert (np.diff(x) <= 1e-9).all()  # none overtakes another
+        # a stage is as wide as 1 with the link behind it: what has left it is to its right
+        for stage in range(6):
+            left = end[2 * stage] <= moment
+            assert (x[left] > stage + 0.5).all()
+            assert (x[~left] < stage + 0.6).all()
+        assert len({*zip(x, frame.data[0].y, strict=True)}) == prompts  # none hides another
+        working = [at for at, y in zip(x, frame.data[0].y, strict=True) if y == 0.5]
+        assert len({(int(at), at % 1 >= 0.64) for at in working}) == len(working)  # one each
+    assert set(figure.frames[0].data[0].x[1:]) == {-0.4}
+    assert set(figure.frames[-1].data[0].x) == {6.0}
+    said = "Once the pipeline is full, a prompt leaves every 2,684 ms: the link from GPU 4 to GPU 7"
+    assert figure.layout.title.text.replace("<br>", " ").startswith(f"{said} takes that long")
+    assert len(figure.to_json()) < 60_000
+    with pytest.raises(pl.errors.InvalidValue, match=r"plot_moving: prompts.*expected 2 to 12"):
+        course.plot_moving(THREE_SITES, plan, 13)
+    with pytest.raises(pl.errors.InvalidValue, match="expected one of A100, L4 next"):
+        course.plot_states({"L4": ["A100", "L4"], "T4": ["T4"]}, ["L4", "T4"])
+
+
+@pytest.mark.parametrize(
+    ("rates", "marks", "says", "beats"),
+    [
+        (
+            [0, 0, 100, 200, 200, 400], {"even": 200, "by speed": 100, "odd": 0},
+            "Even beats 25% of the placements that fit; the best is 2.0 times as fast",
+            ["<b>by speed</b> 100 beats none", "<b>even</b> 200 beats 25%", "<b>best</b> 400 beats 75%"],
+        ),
+        (
+            [100, 200, 400], {"a": 200, "b": 200 * (1 + 1e-12), "c": 400},
+            "C is as fast as the best of all placements, 400 tokens/s",
+            ["<b>a and b</b> 200 beats 33%", "<b>best and c</b> 400 beats 67%"],
+        ),
+        (
+            [0, 100], {"even": 0},
+            "No rule finds a placement that fits; the best has 100 tokens/s",
+            ["<b>best</b> 100 beats none"],
+        ),
+        (
+            [*range(1, 100_001), 100_000], {"good": 99_999},
+            "Good beats over 99.99% of the placements that fit; the best is 0% faster",
+            ["<b>good</b> 99,999 beats over 99.99%", "<b>best</b> 100,000 beats over 99.99%"],
+        ),
+    ],
+)  # fmt: skip
+def test_only_what_fits_is_counted_and_every_mark_says_what_it_beats(rates, marks, says, beats):
+    figure = course.plot_rates(rates, marks)
+    assert title(figure) == says
+    assert [note.text for note in figure.layout.annotations] == beats
+    assert sum(figure.data[0].y) == sum(rate > 0 for rate in rates)
+
+
+@pytest.mark.parametrize(
+    ("ms", "layers", "links", "says"),
+    [
+        (324, HELD, rings(LINE), "6,321 tokens/s, and the evaluator agrees"),
+        (300, HELD, rings(LINE), "Claimed: 6,827 tokens/s. But the evaluator says 6,321"),
+        (324, HELD, [], "Claimed: 6,321 tokens/s. But no GPU sends to another"),
+        (342, [18, *HELD[1:]], [], "Claimed: 342 ms. But 1 layer is on no GPU"),
+        (450, [25, 25, 25, 5, *[0] * 7], [], "But GPUs 0, 1, 2 cannot hold that many layers"),
+        (391, [23, 22, 19, 4, 4, 4, 4, *[0] * 4], rings(range(7)), "stage 1 (layers 1–23) needs"),
+        (342, HELD, rings(LINE[:7], (7, 8, 9, 10, 7)), "But GPUs 7, 8, 9, 10 form a ring that"),
+    ],
+)
+def test_an_answers_title_names_its_first_fault(ms, layers, links, says):
+    assert says in course.plot_answer(THREE_SITES, ms, layers, links).layout.title.text
+
+
+def test_the_staircase_stacks_what_each_type_holds():
+    def most(gpu, rate):
+        return int(2048000 / (rate * THREE_SITES.costs.ms_per_layer[gpu.type]) + 1e-9)
+
+    best = pl.solve(THREE_SITES).throughput
+    at, above = (course.plot_staircase(THREE_SITES, most, rate) for rate in (best, best + 1))
+    assert "At 6,321 tokens/s 81 layers fit: enough" in title(at)
+    assert "At 6,322 tokens/s 77 layers fit: 3 too few" in title(above)
+    stacked = [trace for trace in at.data if trace.stackgroup]
+    assert [trace.y[list(trace.x).index(best)] for trace in stacked] == [57, 16, 8]
+
+
+def test_the_last_bit_of_a_rate_is_no_error():
+    outcome = course.outcome_of_prediction
+    assert outcome(100 * (1 + 1e-12), 100) == outcome(100, 100 * (1 + 1e-12)) == "right"
+    assert outcome(None, None) == "infeasible, and said so"
+    assert outcome(None, 100) == "called infeasible, but is not"
+
+
+@pytest.mark.parametrize(
+    ("prices", "says"),
+    [([19, 4, 2], "all GPUs cost 81 layers: prices"), ([17, 4, 2.5], "77 of 80 layers: 3")],
+)
+def test_prices_stand_end_to_end_beside_all_layers(prices, says):
+    figure = course.plot_prices(course.one_network(2), {6000: [18.5, 4, 2.5], 7000: prices}, 6000)
+    assert title(figure).startswith("At 7,000 tokens/s, just above the optimum, ")
+    assert says in title(figure)
+    last = [trace.x[-1] for trace in figure.data if trace.type == "bar"]
+    assert last == [n * u for n, u in zip((3, 4, 4), prices, strict=True)]
+    assert figure.layout.shapes[0].x0 == 80
+
+
+@pytest.mark.slow
+def test_leaving_out_exclusivity_is_found_out_by_the_evaluator(two_stages):
+    links = {("A100", "V100"): 100, ("A100", "T4"): 12, ("V100", "T4"): 12}
+    memory = {"A100": 60, "V100": 32, "T4": 32}
+    hard = replace(
+        two_stages, cluster=pl.Cluster.from_counts(dict.fromkeys(memory, 1), memory, links)
+    )
+    whole, without = leave_out(hard), leave_out(hard, "gpu_exclusivity")
+    assert (whole.predicted_tokens_per_s, whole.verdict) == (pytest.approx(48, abs=1e-4), "holds")
+    assert without.predicted_tokens_per_s > 133
+    assert "used more than once" in without.verdict
+    assert leave_out(hard, "successor", "predecessor").verdict == "it yields only 48 tokens/s"
+    with pytest.raises(pl.errors.UnknownName, match="'sucessor'; did you mean 'successor'"):
+        leave_out(hard, "sucessor")
+
+
+def test_what_a_choice_claims_is_held_against_the_placement():
+    problem = course.seven_gpus(40, t4s=0)
+    candidates = list_allocations(problem)
+    z = [(a.layers, a.gpus) == (range(2), (0,)) for a in candidates]
+    assert "; the placement reaches 3,200" in title(
+        course.plot_choice(problem, candidates, z, 6400)
+    )
