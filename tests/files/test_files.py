@@ -174,7 +174,7 @@ def test_a_torn_notebook_is_copied_again_and_an_edited_one_is_not(tmp_path):
 
 
 def _run(*arguments, unbuffered="", **options):
-    command = [sys.executable, "-m", "pipelab.cli.command_line", *arguments]
+    command = [sys.executable, "-m", "pipelab", *arguments]
     environment = dict(os.environ, PYTHONUNBUFFERED=unbuffered)
     return subprocess.run(
         command, **{"stderr": subprocess.PIPE, "timeout": 120, "env": environment, **options}
