@@ -113,7 +113,9 @@ def test_every_engine_reads_back_the_cuts_of_random_plans(seed):
         plan = pl.Placement.of([(n, (g,)) for n, g in zip(sizes, gpus, strict=True)])
         cuts = [(s.layers.start, s.layers.stop) for s in plan.stages]
         found = {engine: pl.settings(problem, plan, engine) for engine in ENGINES}
-        assert all(one.hosts[0].gpus == tuple(gpus) for one in found.values())
+        for engine, one in found.items():
+            assert one.hosts[0].gpus == tuple(gpus)
+            assert f"# Written for {engine} {one.version}, " in one.script
         for engine, name in (("vLLM", "VLLM"), ("SGLang", "SGLANG")):
             text = found[engine].environment[f"{name}_PP_LAYER_PARTITION"]
             assert _vllms_rule(text, layers, len(sizes)) == cuts
@@ -204,56 +206,6 @@ def three():
     return problem, pl.Placement.of(parts)
 
 
-@pytest.fixture(scope="module")
-def halves():
-    """Two hosts of two L40S, and half of the model on each: tensor parallel, or a GPU alone."""
-    gpus = tuple(pl.GPU("L40S", 48, node=n, node_gb_per_s=30) for n in "aabb")
-    load = pl.Workload(1000, 4, "decode", in_flight=2)
-    cluster = pl.Cluster(gpus, np.full((4, 4), 10.0))
-    model, roofline = pl.load_model("Llama-3-8B"), pl.Roofline()
-    return pl.Problem(cluster, model, load, roofline, max_gpus_per_stage=2)
-
-
-# Of each engine: GPUs of a stage, hosts, the programs that it starts on each, and what stands before its own options.
-LAUNCHED = {
-    "vLLM": (2, 2, ["vllm"], ["serve", "my model"]),
-    "SGLang": (2, 2, ["python3"], ["-m", "sglang.launch_server", "--model-path", "my model"]),
-    "TensorRT-LLM": (2, 1, ["trtllm-serve"], ["my model"]),
-    "llama.cpp": (1, 2, ["ggml-rpc-server", "llama-server"], ["-m", "my model"]),
-    "transformers": (1, 1, ["python3"], ["my model"]),
-    "Megatron": (2, 2, ["torchrun"], ["/m/pretrain_gpt.py"]),
-    "torchtitan": (2, 2, ["torchrun"], ["-m", "torchtitan.train", "--module", "llama3"]),
-}
-
-
-@pytest.mark.parametrize("engine", ENGINES)
-def test_a_launch_script_starts_its_engine_with_all_settings(run, halves, engine):
-    """On every host, with stubs in the engine's place: its program, the GPUs in order, every option, the user's own."""
-    size, hosts, programs, first = LAUNCHED[engine]
-    ids = [(1, 0), (2, 3)] if size == 2 else [(1,), (2,)]
-    plan = pl.Placement.of([(15, ids[0]), (17, ids[1])])
-    found = pl.settings(halves, plan, engine, hosts="h" if hosts == 1 else list("aabb"))
-    assert (found.tensor_parallel_size, len(found.hosts)) == (size, hosts)
-    assert f"# Written for {engine} {found.version}, " in found.script
-    started = []
-    for number in range(1, hosts + 1):
-        told = (str(number), "--mine", "x y") if hosts > 1 else ("--mine", "x y")
-        done, calls = run(found, *told, HOSTS="h1 h2")
-        assert done.returncode == 0, done.stderr
-        for name, arguments in calls:
-            program, gpus = name.split()
-            started += [(program, number, int(gpu)) for gpu in gpus.split(",")]
-            if program == programs[-1]:
-                at = arguments.index(first[0])
-                assert arguments[at : at + len(first)] == first
-                assert _within(["--mine", "x y"], arguments)
-                if engine != "transformers":  # its map is in a file
-                    assert _within(list(found.arguments), arguments)
-    assert list(dict.fromkeys(program for program, *_ in started)) == programs
-    places = [(1, g) if hosts == 1 else (1 + g // 2, g % 2) for g in plan.gpus]
-    assert [(host, gpu) for _, host, gpu in started] == places
-
-
 def _within(part, whole):
     """Whether a list stands in another as one piece."""
     return any(whole[i : i + len(part)] == part for i in range(len(whole)))
@@ -262,11 +214,12 @@ def _within(part, whole):
 def test_on_one_host_the_plan_is_in_the_options_or_in_a_file(run, three):
     problem, plan = three
     told = {}
-    for engine in ("vLLM", "TensorRT-LLM", "transformers"):
+    programs = {"vLLM": "vllm", "TensorRT-LLM": "trtllm-serve", "transformers": "python3"}
+    for engine, program in programs.items():
         found = pl.settings(problem, plan, engine, hosts="h")
         done, ((name, told[engine]),) = run(found, "Who are you?", "And I?")
         assert done.returncode == 0, done.stderr
-        assert name.split()[1] == "0,1,2,3,5,4,6"
+        assert name.split() == [program, "0,1,2,3,5,4,6"]
     assert told["vLLM"] == [
         "serve", "my model", "--pipeline-parallel-size", "7", "--tensor-parallel-size", "1",
         "--distributed-executor-backend", "mp", "--dtype", "half", "--max-model-len", "1001",
@@ -316,26 +269,35 @@ def _torchruns_ranks(arguments):
     return [own * int(_after(arguments, "--node-rank")) + i for i in range(own)]
 
 
+# Of each engine the rule of its ranks, its program, and what stands before its own options.
 RANKS = {
-    "vLLM": _vllms_ranks,
-    "SGLang": _sglangs_ranks,
-    "Megatron": _torchruns_ranks,
-    "torchtitan": _torchruns_ranks,
+    "vLLM": (_vllms_ranks, "vllm", ["serve", "my model"]),
+    "SGLang": (
+        _sglangs_ranks,
+        "python3",
+        ["-m", "sglang.launch_server", "--model-path", "my model"],
+    ),
+    "Megatron": (_torchruns_ranks, "torchrun", ["/m/pretrain_gpt.py"]),
+    "torchtitan": (_torchruns_ranks, "torchrun", ["-m", "torchtitan.train", "--module", "llama3"]),
 }
 
 
 def _started(run, found, engine, hosts):
     """The place of every rank, by the engine's own rule, as (host, GPU as that host counts); and all arguments."""
     places, asked = {}, []
+    rule, program, first = RANKS[engine]
+    names = " ".join(f"h{i}" for i in range(1, hosts + 1))
     for number in range(1, hosts + 1):
-        names = " ".join(f"h{i}" for i in range(1, hosts + 1))
-        done, calls = run(found, str(number), HOSTS=names, LINGER="0.3")
+        own = (str(number), "--mine", "x y")
+        done, calls = run(found, *own, HOSTS=names, LINGER="0.3")
         assert done.returncode == 0, done.stderr
         for name, arguments in calls:
-            ranks, gpus = RANKS[engine](arguments), name.split()[1].split(",")
-            assert len(ranks) == len(gpus)
-            assert any(each.split(":")[0] == "h1" for each in arguments)  # where the first one is
+            ranks, gpus = rule(arguments), name.split()[1].split(",")
+            assert (name.split()[0], len(ranks)) == (program, len(gpus))
             places |= {r: (number, int(gpu)) for r, gpu in zip(ranks, gpus, strict=True)}
+            for part in (first, list(found.arguments), ["--mine", "x y"]):
+                assert _within(part, arguments)
+            assert any(each.split(":")[0] == "h1" for each in arguments)  # where the first one is
             asked.append(arguments)
     return [places[r] for r in range(len(places))], asked
 
@@ -360,6 +322,7 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
     cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 32), len(stages) - 1, False)), 32]).tolist()
     plan = pl.Placement.of(zip(cuts, stages, strict=True))
     found = pl.settings(problem, plan, engine)
+    assert found.tensor_parallel_size == size
     order = list(dict.fromkeys(nodes[g] for g in plan.gpus))
     wanted = [(order.index(nodes[g]) + 1, g - nodes.index(nodes[g])) for g in plan.gpus]
     if len(order) == 1:
@@ -596,20 +559,23 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     found = pl.settings(*three, "llama.cpp")
     served = {}
     for number, host in ((1, "x"), (2, "y"), (3, "z")):
-        done, calls = run(found, str(number), HOSTS="x y z")
+        done, calls = run(found, str(number), "--mine", "x y", HOSTS="x y z")
         assert done.returncode == 0, done.stderr
         for name, arguments in calls:
             program, gpus = name.split()
             if program == "ggml-rpc-server":
                 served[f"{_after(arguments, '-H')}:{_after(arguments, '-p')}"] = (host, int(gpus))
-    program, gpus = calls[-1][0].split()
-    assert program == "llama-server"
-    order = [served[address] for address in _after(calls[-1][1], "--rpc").split(",")]
+    (name, arguments) = calls[-1]
+    program, gpus = name.split()
+    assert (program, arguments[:2]) == ("llama-server", ["-m", "my model"])
+    assert _within(list(found.arguments), arguments)
+    assert arguments[-2:] == ["--mine", "x y"]
+    order = [served[address] for address in _after(arguments, "--rpc").split(",")]
     order += [("z", int(gpu)) for gpu in gpus.split(",")]
     assert order == [
         ("x", 0), ("y", 0), ("y", 1), ("z", 0), ("z", 2), ("z", 1), ("z", 3),
     ]  # fmt: skip
-    assert _after(calls[-1][1], "-c") == str(12 * 1001)
+    assert _after(arguments, "-c") == str(12 * 1001)
     # A plan that comes back to the last host serves the first of its GPUs there, too.
     problem = _free(3, 3, ["a", "a", "b"])
     again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
