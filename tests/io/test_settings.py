@@ -383,7 +383,7 @@ def _microbatches(arguments):
     return sequences, int(_after(arguments, "--parallelism.num_pp_microbatches"))
 
 
-@pytest.mark.parametrize("name", ["1F1B", "ZBH1", "best"])
+@pytest.mark.parametrize("name", ["1F1B", "best"])
 def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
     problem, plan = pair
     rule = "ZBH1" if name == "best" else name
@@ -392,27 +392,22 @@ def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
         order = replace(step.timeline.schedule, name="best")
         step = replace(step, timeline=pl.simulate(order, step.timeline.costs))
     found = pl.settings(problem, step, "torchtitan")
-    for number in ("1", "2"):
-        done, ((program, arguments),) = run(found, number, "--training.steps", "9", HOSTS="x y")
-        assert done.returncode == 0, done.stderr
-        assert program.startswith("torchrun ")
-        assert _after(arguments, "--node-rank") == str(int(number) - 1)
-        assert arguments[arguments.index("-m") + 1 :][:5] == [
-            "torchtitan.train", "--module", "llama3", "--config", "llama3_8b",
-        ]  # fmt: skip
-        assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
-        assert _microbatches(arguments) == (2, 6)
-        assert _after(arguments, "--training.max_context_length") == "10"
-        chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
-        table = "--parallelism.pipeline_parallel_schedule_csv"
-        if name == "1F1B":
-            assert (chosen, table in arguments) == (name, False)
-            continue
-        assert chosen == "PipelineScheduleMulti"
-        file = arguments.index("--training.steps") + 2  # the stub shows what is in it
-        rows = [line.split(",") for line in arguments[file:]]
-        assert arguments[arguments.index(table) + 1].endswith(".csv")
-        assert pl.Schedule.of("again", rows).actions == step.timeline.schedule.actions
+    done, ((_, arguments),) = run(found, "2", "--training.steps", "9", HOSTS="x y")
+    assert done.returncode == 0, done.stderr
+    assert _within(["--module", "llama3", "--config", "llama3_8b"], arguments)
+    assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
+    assert _microbatches(arguments) == (2, 6)
+    assert _after(arguments, "--training.max_context_length") == "10"
+    chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
+    table = "--parallelism.pipeline_parallel_schedule_csv"
+    if name == "1F1B":
+        assert (chosen, table in arguments) == (name, False)
+        return
+    assert chosen == "PipelineScheduleMulti"
+    assert _after(arguments, table).endswith(".csv")
+    file = arguments.index("--training.steps") + 2  # the stub shows what is in it
+    rows = [line.split(",") for line in arguments[file:]]
+    assert pl.Schedule.of("again", rows).actions == step.timeline.schedule.actions
 
 
 def test_training_steps_go_to_engines_that_train(pair):
