@@ -120,7 +120,7 @@ def test_controls_are_shown_with_their_values():
 
 
 def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
-    hidden = new_code_cell("how_many?", metadata={"jupyter": {"source_hidden": True}})
+    hidden = new_code_cell("how_many", metadata={"jupyter": {"source_hidden": True}})
     mine = new_code_cell("guess_1('')", metadata={"tags": ["remove-input"]})
     drawn = new_code_cell("figure")
     hidden.outputs = [new_output("display_data", {"text/html": "<details>folded</details>"})]
@@ -138,7 +138,7 @@ def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
         *('<script src="../plotly.min.js"></script>', "Plotly.newPlot"),
     ):
         assert part in text
-    for left_out in ("how_many?", "guess_1", "a warning", ">no<"):
+    for left_out in ("how_many", "guess_1", "a warning", ">no<"):
         assert left_out not in text
     assert text.count("<script") == 2
 
