@@ -36,9 +36,14 @@ class Door(NamedTuple):
     count: Callable[[Any], dict[str, int]]
 
 
-def _few(name: str, rows: int) -> str:
-    """The header and the first rows of a bundled table."""
-    return written(table_of((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1])
+def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
+    """The header and the first rows of a bundled table; the first reader makes a thing of each row."""
+    few = table_of((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1]
+    return Door(
+        {name: written(few)},
+        lambda folder: [read(folder / name) for read in readers][0],
+        lambda found: {name: len(found)},
+    )
 
 
 def _plain_rows(path: Path) -> int:
@@ -47,17 +52,18 @@ def _plain_rows(path: Path) -> int:
         return sum(any(cell.strip() for cell in row) for row in csv.reader(file)) - 1
 
 
+def _texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+
+
 def _case_files() -> dict[str, str]:
-    folder = pl.writeup.save_case(
-        pl.load_case("tiny", max_gpus_per_stage=2), Path(tempfile.mkdtemp()) / "tiny"
-    )
-    files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2)
+    files = _texts(pl.writeup.save_case(tiny, Path(tempfile.mkdtemp()) / "tiny"))
     return files | {"layers.csv": "layer,weight_factor,work_factor\n1,1,1\n2,2,1\n3,1,3\n4,1,1\n"}
 
 
 def _newest_files() -> dict[str, str]:
-    folder = write_folder("tiny", Path(tempfile.mkdtemp()) / "tiny")
-    files = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("*.csv")}
+    files = _texts(write_folder("tiny", Path(tempfile.mkdtemp()) / "tiny"))
     return files | {"cloud_instances_specs.csv": PRICES}
 
 
@@ -112,34 +118,18 @@ DOORS = {
         lambda folder: pl.load_case(folder),
         lambda problem: {},  # links are generated where the matrix does not fit the pool
     ),
-    "load_coefficients": Door(
-        {"rates.csv": _few("linear_throughput.csv", 3)},
-        lambda folder: pl.writeup.load_coefficients(folder / "rates.csv"),
-        lambda costs: {"rates.csv": len(costs.coefficients)},
+    "load_coefficients": _table(
+        "linear_throughput.csv", 3, lambda path: pl.writeup.load_coefficients(path).coefficients
     ),
-    "load_gpus": Door(
-        {"gpus.csv": _few("gpus.csv", 3)},
-        lambda folder: (
-            pl.hardware.gpus(folder / "gpus.csv"),
-            pl.hardware.load_gpus(folder / "gpus.csv"),
-        )[0],
-        lambda table: {"gpus.csv": len(table)},
+    "load_gpus": _table("gpus.csv", 3, pl.hardware.gpus, pl.hardware.load_gpus),
+    "load_model": _table(
+        "models.csv", 3, pl.hardware.models, lambda path: pl.load_model("Llama-2-7B", path=path)
     ),
-    "load_model": Door(
-        {"models.csv": _few("models.csv", 3)},
-        lambda folder: (
-            pl.hardware.models(folder / "models.csv"),
-            pl.load_model("Llama-2-7B", path=folder / "models.csv"),
-        )[0],
-        lambda table: {"models.csv": len(table)},
+    "load_cluster": _table(
+        "clusters.csv", 6, pl.hardware.clusters, lambda path: pl.load_cluster("helix-single24", path=path)
     ),
-    "load_cluster": Door(
-        {"clusters.csv": _few("clusters.csv", 6)},
-        lambda folder: (
-            pl.hardware.clusters(folder / "clusters.csv"),
-            pl.load_cluster("helix-single24", path=folder / "clusters.csv"),
-        )[0],
-        lambda table: {"clusters.csv": len(table)},
+    "against_measured": _table(
+        "measured_times.csv", 3, lambda path: pl.hardware.against_measured(path=path)
     ),
     "load_cluster, of hosts": Door(
         {"a.gpus.csv": PAIR, "a.topo.txt": PAIR_TOPOLOGY, "b.gpus.csv": ONE_L4, "links.csv": LINKS},
@@ -165,11 +155,6 @@ DOORS = {
         {"times.csv": TIMES},
         lambda folder: pl.hardware.load_measured(folder / "times.csv", pl.Roofline()),
         lambda costs: {"times.csv": sum(map(len, costs.milliseconds.values()))},
-    ),
-    "against_measured": Door(
-        {"measured.csv": _few("measured_times.csv", 3)},
-        lambda folder: pl.hardware.against_measured(path=folder / "measured.csv"),
-        lambda table: {"measured.csv": len(table)},
     ),
     "sweep": Door(
         {"sweep.csv": _sweep_text()},
