@@ -165,6 +165,7 @@ def test_every_kind_of_answer_crosses_and_is_checked_as_in_the_notebook():
             assert (points == 1) == right, (name, value, why, said)
             if points is not None and not callable(value):
                 assert why.split(" (")[0][1:] in said, (name, value)
+    assert "ZeroDivisionError: division by zero" in _crossed("14.2", lambda *_: 1 / 0)[1]
 
 
 def test_the_last_check_of_an_exercise_in_a_cell_counts_and_only_checks_are_asked():

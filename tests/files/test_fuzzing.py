@@ -41,8 +41,8 @@ def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
     few = table_of((data_dir() / name).read_text(encoding="utf-8"))[: rows + 1]
     return Door(
         {name: written(few)},
-        lambda folder: [read(folder / name) for read in readers][0],
-        lambda found: {name: len(found)},
+        lambda folder: [read(folder / name) for read in readers],
+        lambda found: {name: len(found[0])},
     )
 
 
