@@ -6,11 +6,13 @@ import signal
 import threading
 import time
 
+import numpy as np
 import pytest
 
 import oracle
 import pipelab as pl
 from pipelab.engine import instance
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
 from pipelab.writeup.linear_rates import with_link_units
@@ -217,3 +219,16 @@ def test_a_result_explains_itself(tiny):
     assert "stage 1" in result.to_dict()["bottlenecks"]
     assert "301.8</td>" in result._repr_html_()
     assert result.solver.startswith("SCIP 1")
+
+
+def test_an_incumbent_is_reported_with_its_value_or_not_at_all(tiny):
+    """The waiting thread gives up while the first incumbent is being read back."""
+    program, candidates = joint_program(tiny, "tight")
+
+    def slowly(z):
+        time.sleep(0.6)
+        return candidates.placement(np.flatnonzero(z > 0.5))
+
+    run = scip.run(program, deadline=Deadline(0.1), reading=(program.columns.slices["z"], slowly))
+    assert (run.status, run.stopped_by) == ("stopped", "time limit")
+    assert (run.x is None) == (run.objective is None)
