@@ -13,12 +13,13 @@ from pipelab.writeup.linear_rates import with_link_units
 
 def test_from_counts_builds_links_by_type():
     links = {("A100", "A100"): 400, ("A100", "V100"): 200, ("V100", "V100"): 300}
-    cluster = pl.Cluster.from_counts({"A100": 2, "V100": 2}, {"A100": 80, "V100": 32}, links)
-    assert np.array_equal(
-        cluster.bandwidth_matrix(), pl.load_case("tiny").cluster.bandwidth_matrix()
-    )
-    assert cluster.gpus == pl.load_case("tiny").cluster.gpus
+    memory, tiny = {"A100": 80, "V100": 32}, pl.load_case("tiny").cluster
+    cluster = pl.Cluster.from_counts({"A100": 2, "V100": 2, "T4": 0}, memory, links)
+    assert np.array_equal(cluster.bandwidth_matrix(), tiny.bandwidth_matrix())
+    assert cluster.gpus == tiny.gpus  # a type without GPUs is left out
     assert cluster.bandwidth_gb_per_s.shape == (2, 2)  # one row per type, not per GPU
+    cluster = pl.Cluster.from_counts({"A": 1, "B": 1}, 16, {("A", "B"): 10, ("B", "A"): 30})
+    assert (cluster.bandwidth_between(0, 1), cluster.bandwidth_between(1, 0)) == (10, 30)
 
 
 def test_from_counts_puts_gpus_of_a_type_into_nodes():
@@ -34,33 +35,20 @@ def test_from_counts_puts_gpus_of_a_type_into_nodes():
         (cluster.bandwidth_between(0, g), cluster.latency_between(0, g)) for g in (1, 2, 4, 5)
     ]
     assert between == [(450.0, 0.0), (50.0, 0.5), (50.0, 0.5), (12.5, 1.0)]
-    plain = pl.Cluster.from_counts({"H100": 5}, 80, 50)
     alone = pl.Cluster.from_counts({"H100": 5}, 80, 50, per_node=1)
-    assert alone.gpus == plain.gpus
-    one = pl.Cluster.from_counts({"H100-SXM": 8}, 80, {}, per_node=8, node_gb_per_s=450)
-    assert (one.largest_node, one.bandwidth_between(0, 7)) == (8, 450.0)
+    assert alone.gpus == pl.Cluster.from_counts({"H100": 5}, 80, 50).gpus
     for bad, message in (
         ({"per_node": 2}, "node_gb_per_s = None: expected the bandwidth inside a node"),
-        ({"per_node": 0, "node_gb_per_s": 450}, "per_node = 0"),
         ({"node_gb_per_s": 450}, "node_gb_per_s = 450: expected none without per_node"),
         ({"per_node": 2, "node_gb_per_s": {"L4": 3}}, "nothing is given for 'H100'"),
     ):
         with pytest.raises(pl.errors.InvalidValue, match=message):
             pl.Cluster.from_counts({"H100": 5}, 80, 50, **bad)
+    one = pl.Cluster.from_counts({"H100-SXM": 8}, 80, {}, per_node=8, node_gb_per_s=450)
     load = pl.Workload(2048, 8, "decode")
     served = pl.Problem(one, pl.load_model("Llama-3-70B"), load, pl.Roofline())
     cut = pl.evaluate(served, pl.Placement.of([(80, range(8))]))
     assert cut.stages[0].degree == 8  # tensor parallel, without a matrix by hand
-
-
-def test_from_counts_leaves_out_types_without_gpus():
-    cluster = pl.Cluster.from_counts({"A100": 1, "T4": 0}, {"A100": 80, "T4": 16}, {})
-    assert len(cluster) == 1
-
-
-def test_a_link_may_differ_by_direction():
-    cluster = pl.Cluster.from_counts({"A": 1, "B": 1}, 16, {("A", "B"): 10, ("B", "A"): 30})
-    assert (cluster.bandwidth_between(0, 1), cluster.bandwidth_between(1, 0)) == (10, 30)
 
 
 def test_latencies_go_with_their_links():
@@ -70,13 +58,11 @@ def test_latencies_go_with_their_links():
     assert kinds.latency_matrix().tolist() == [[0.1, 0.1, 5], [0.1, 0.1, 5], [7, 7, 0]]
     assert (kinds.latency_between(0, 2), kinds.latency_between(2, 1)) == (5, 7)
     more = kinds.with_counts({"A": 1, "B": 2}).scaled_bandwidth(2)
-    assert more.latency_between(0, 2) == 5
-    one = pl.Cluster.from_counts({"A": 2, "B": 1}, 16, 10, latency_ms=3)
-    assert (one.latency_between(0, 1), one.latency_between(2, 0)) == (3, 3)
-    plain, zero = (
-        pl.Cluster.from_counts({"A": 2}, 16, 10, **extra) for extra in ({}, {"latency_ms": 0})
-    )
-    assert plain == zero != pl.Cluster.from_counts({"A": 2}, 16, 10, latency_ms=1)
+    assert (more.latency_between(0, 2), more.bandwidth_between(0, 2)) == (5, 20)
+    plain = pl.Cluster.from_counts({"A": 2}, 16, 10)
+    zero, late = (pl.Cluster.from_counts({"A": 2}, 16, 10, latency_ms=ms) for ms in (0, 3))
+    assert late.latency_between(0, 1) == 3
+    assert plain == zero != late
     assert hash(plain) == hash(zero)
 
 
@@ -96,25 +82,10 @@ def test_a_case_cannot_hold_latencies_or_training(tiny, tmp_path):
         pl.writeup.save_case(dataclasses.replace(tiny, workload=step), tmp_path / "step")
 
 
-def test_replace_keeps_everything_else_and_checks_again(tiny):
-    assert dataclasses.replace(tiny, max_gpus_per_stage=3).cluster == tiny.cluster
-    with pytest.raises(
-        pl.errors.InvalidValue, match=r"max_gpus_per_stage = 0: expected at least 1"
-    ):
-        dataclasses.replace(tiny, max_gpus_per_stage=0)
-
-
 def test_problems_with_the_same_content_are_equal(tiny):
-    again = pl.load_case("tiny", max_gpus_per_stage=2)
-    assert again == tiny
-    assert again.cluster == tiny.cluster
-    assert dataclasses.replace(again, cluster=tiny.cluster.scaled_bandwidth(2)) != tiny
-
-
-def test_tensor_and_tokens(tiny):
-    assert tiny.tensor_gb() == 2**28 / 1e9
-    transfers = tiny.link_throughput(1.0)
-    assert with_link_units(tiny, "tokens").link_throughput(1.0) == transfers * 16 * 2048
+    assert pl.load_case("tiny", max_gpus_per_stage=2) == tiny
+    assert dataclasses.replace(tiny, cluster=tiny.cluster.scaled_bandwidth(2)) != tiny
+    assert dataclasses.replace(tiny, max_gpus_per_stage=3).cluster == tiny.cluster
 
 
 A, PAIR, ONES = pl.GPU("A", 1), (pl.GPU("A", 1),) * 2, np.ones((2, 2))
@@ -123,6 +94,11 @@ cluster_of, placement_of = pl.Cluster.from_counts, pl.Placement.of
 
 def changed(**fields):
     return dataclasses.replace(pl.load_case("tiny"), **fields)
+
+
+def rates(*numbers):
+    of_type = pl.writeup.Coefficients(*numbers)
+    return pl.writeup.LinearThroughput({"A100": of_type, "V100": of_type})
 
 
 @pytest.mark.parametrize(
@@ -135,23 +111,12 @@ def changed(**fields):
         (lambda: pl.Cluster((), np.zeros((0, 0))), "expected at least one GPU"),
         (lambda: pl.Cluster((A,), np.ones((1, 2))), "expected a square matrix"),
         (lambda: pl.Cluster(PAIR, np.ones((1, 1))), "a row for each of the 2 GPUs"),
-        (lambda: pl.Cluster(PAIR, np.ones((3, 3))), "a row for each of the 2 GPUs"),
         (lambda: pl.Cluster((A,), [["fast"]]), "expected an array of numbers"),
-        (
-            lambda: pl.Cluster(PAIR, [[0, 0], [5, 0]]),
-            r"gb_per_s\[0, 1\] = 0.0: expected a finite num",
-        ),
-        (
-            lambda: pl.Cluster(PAIR, ONES, None, [[0, 1], [-1, 0]]),
-            r"ms\[1, 0\] = -1.0: .* from 0 to",
-        ),
+        (lambda: pl.Cluster(PAIR, [[0, 0], [5, 0]]), r"gb_per_s\[0, 1\] = 0.0: expected a finite"),
+        (lambda: pl.Cluster(PAIR, ONES, None, [[0, 1], [-1, 0]]), r"ms\[1, 0\] = -1.0: .* from 0"),
         (lambda: pl.Cluster(PAIR, ONES, None, [1, 2]), "expected one number, or an array of shape"),
-        (lambda: pl.Cluster((A,), [[1]], None, "near"), "expected an array of numbers"),
-        (lambda: cluster_of({"A": 2}, 80, -1), "above 0"),
-        (lambda: cluster_of({"A": 2}, 80, 1, latency_ms=float("inf")), "expected a num"),
         (lambda: cluster_of({"A": 1}, 80, 1, latency_ms={("A", "B"): 2}), "'B': names no type"),
         (lambda: cluster_of({"A": -2}, 80, 1), "A = -2: expected at least 0"),
-        (lambda: cluster_of({"A": "two"}, 80, 1), "A = 'two': expected a whole number"),
         (lambda: cluster_of({"A": 2**70}, 80, 1), "A = 11805.*: expected at most 1,000,000"),
         (lambda: cluster_of([("A", 2)], 80, 1), "expected a mapping, such as"),
         (lambda: cluster_of({"A": 1}, {}, {}), "nothing is given for 'A'"),
@@ -159,40 +124,29 @@ def changed(**fields):
         (lambda: cluster_of({"A": 2}, 80, []), "expected one number, or a mapping of numbers"),
         (lambda: cluster_of({"A": 2}, 80, {("A", "A"): [1, 2]}), r"\[1, 2\]: expected one number"),
         (lambda: cluster_of({"A": 2}, 80, {3: 1.0}), "bandwidth_gb_per_s = 3: names no type"),
-        (lambda: cluster_of({"A100": 2}, 80, {("A100", "A10"): 2}), "no type; did you mean 'A100'"),
-        (lambda: changed().cluster.with_counts({"A100": 2**70}), "with_counts: A100 = 11805"),
         (lambda: changed().cluster.scaled_bandwidth("2"), "factor = '2'"),
-        (
-            lambda: placement_of([(float("inf"), (0,))]),
-            r"part = \(inf, .*\(number of layers, GPU ids",
-        ),
         (lambda: placement_of([(2.5, (0,))]), r"part = \(2.5, \(0,\)\): expected"),
-        (lambda: placement_of([(2**70, (0,))]), "expected .number of layers, GPU ids"),
         (lambda: placement_of([(4, 0)]), r"expected \(number of layers, GPU ids\)"),
         (lambda: Stage(range(2**70), (0,)), "Stage: layers = .* expected consecutive layers"),
-        (lambda: Stage(range(4, 4), (0,)), "expected consecutive layers, at least one"),
         (lambda: Stage(range(0, 8, 2), (0,)), "expected consecutive layers"),
         (lambda: pl.Model("m", True, 8, 8, 1), "layers = True: expected a whole number"),
-        (
-            lambda: pl.Workload(sequence_lenght=1, batch_size=1),
-            "sequence_lenght = 1: is not a field",
-        ),
+        (lambda: pl.Workload(sequence_lenght=1, batch_size=1), "lenght = 1: is not a field"),
+        (lambda: pl.Workload(2048, 8, "mixed"), "output_tokens = None: expected how many tokens"),
         (lambda: pl.writeup.LinearThroughput({}, efficiency=1.2), "= 1.2: expected at most 1"),
-        (lambda: changed(costs=None), "expected a cost model"),
         (lambda: changed(batch_split="balancd"), "'balancd': expected 'even' or 'balanced'"),
+        (lambda: changed(max_gpus_per_stage=0), "max_gpus_per_stage = 0: expected at least 1"),
         (lambda: changed(cluster=cluster_of({"A1000": 1}, 80, {})), "'A1000'.*did you mean 'A100'"),
         (lambda: with_link_units(changed(), "bytes"), "link_units = 'bytes'"),
+        (lambda: changed(costs=rates(0, 0, 0, 1e20)), "expected rates below 1e15"),
+        (
+            lambda: changed(costs=rates(-1, 5, 2, 100), batch_split="balanced"),
+            r"batch_split = 'balanced': .*for A100 the first is -1946",
+        ),
     ],
 )
 def test_bad_value_names_field_value_and_expectation(make, message):
     with pytest.raises(pl.errors.InvalidValue, match=message):
         make()
-
-
-def test_rates_beyond_reason_are_refused():
-    fast = pl.writeup.Coefficients(0, 0, 0, 1e20)
-    with pytest.raises(pl.errors.InvalidValue, match="expected rates below 1e15"):
-        changed(costs=pl.writeup.LinearThroughput({"A100": fast, "V100": fast}))
 
 
 def test_tables_have_units_in_their_columns(tiny):
@@ -205,50 +159,30 @@ def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_p
     assert link_unit(pl.Problem(*fields).costs) == "tokens"
     for case in pl.writeup.cases():
         assert pl.load_case(case).costs.link_units == "transfers"
+        assert not pl.load_case(case).same_type_stages
     own = pl.load_case(pl.writeup.save_case(tiny, tmp_path / "own"))
     assert own.costs.link_units == "transfers"  # what was saved
     config = tmp_path / "own" / "config.csv"
-    config.write_text(
-        "".join(line for line in config.read_text().splitlines(True) if "link_units" not in line)
-    )
+    lines = config.read_text().splitlines(True)
+    config.write_text("".join(line for line in lines if "link_units" not in line))
     assert pl.load_case(tmp_path / "own").costs.link_units == "tokens"
 
 
-@pytest.mark.slow
 def test_a_result_says_when_links_count_transfers(tiny):
     remark = "Links count transfers/s here, as in the write-up."
-    real = with_link_units(tiny, "tokens")
-    for method in ("aggregated", "joint", "proportional"):
-        result = pl.solve(tiny, method)
-        assert result.sentence.endswith(remark)
-        assert remark in str(result)
-        assert remark in result._repr_html_()
-        assert result.to_dict()["link_units"] == "transfers"
-        assert remark not in pl.solve(real, method).sentence
-
-
-def test_the_mixed_phase_needs_the_length_of_an_answer():
-    expected = r"Workload: output_tokens = None: expected how many tokens are written per sequence"
-    with pytest.raises(pl.errors.InvalidValue, match=expected):
-        pl.Workload(2048, 8, "mixed")
-    prompts = pl.Workload(2048, 8)
-    assert prompts.output_tokens is None
-    with pytest.raises(pl.errors.InvalidValue, match=expected):
-        dataclasses.replace(prompts, phase="mixed")
-    assert pl.Workload(2048, 8, "mixed", 256).written == 256
-    assert pl.Workload(2048, 8, "decode", 256).written == 0
+    result = pl.solve(tiny, "aggregated")
+    assert all(remark in text for text in (result.sentence, str(result), result._repr_html_()))
+    assert result.to_dict()["link_units"] == "transfers"
+    assert remark not in pl.solve(with_link_units(tiny, "tokens"), "aggregated").sentence
 
 
 def test_stages_have_as_many_gpus_as_the_largest_node_and_of_one_type():
-    """What nobody said: of GPUs in nodes, of GPUs in none, and of the write-up's cases, which mix types."""
-    load, costs = pl.Workload(2048, 8, "decode"), pl.Roofline()
-
-    def rules(cluster):
-        found = pl.Problem(cluster, pl.load_model("Llama-3-8B"), load, costs)
-        return found.max_gpus_per_stage, found.same_type_stages
-
+    """What nobody said: of GPUs in nodes, and of GPUs in none."""
     nodes = [pl.GPU("L4", 24, None, name, 30.0) for name in ("a", "b", "b", "b", "c", "c")]
-    assert rules(pl.Cluster(tuple(nodes), np.ones((6, 6)))) == (3, True)
-    assert rules(pl.Cluster.from_counts({"L4": 4}, 24, 10.0)) == (1, True)
-    for case in pl.writeup.cases():
-        assert not pl.load_case(case).same_type_stages
+    for cluster, most in (
+        (pl.Cluster(tuple(nodes), np.ones((6, 6))), 3),
+        (pl.Cluster.from_counts({"L4": 4}, 24, 10.0), 1),
+    ):
+        load, model = pl.Workload(2048, 8, "decode"), pl.load_model("Llama-3-8B")
+        found = pl.Problem(cluster, model, load, pl.Roofline())
+        assert (found.max_gpus_per_stage, found.same_type_stages) == (most, True)
