@@ -269,6 +269,18 @@ def test_links_that_are_practically_absent_are_not_taken(seed):
         assert any(r >= rate * (1 - 1e-9) and s <= seconds * (1 + 1e-8) for r, s in found)
 
 
+@pytest.mark.slow
+def test_the_cheapest_of_three_hundred_gpus_is_proven():
+    memory, prices = {"A100": 80, "V100": 32, "T4": 16}, {"A100": 2.99, "V100": 1.27, "T4": 0.41}
+    cluster = pl.Cluster.from_counts(dict.fromkeys(memory, 100), memory, 300, prices)
+    demo = pl.load_case("demo", max_gpus_per_stage=2, link_units="tokens")
+    model = dataclasses.replace(demo.model, layers=300, layer_weight_gb=4.0)
+    problem = dataclasses.replace(demo, cluster=cluster, model=model)
+    result = pl.solve(problem, objective="cost", at_least=50)
+    assert result.status == "optimal"
+    assert result.objective.bound == result.objective.value
+
+
 # What has no answer
 
 
