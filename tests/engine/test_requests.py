@@ -441,7 +441,7 @@ def test_what_limits_cost_is_a_curve():
     one = pl.deploy(problem, requests_per_s=rates[1], **known)
     assert one.usd_per_hour == pytest.approx(dollars[1])
     assert "requests/s" in pl.plot(curve).layout.title.text
-    curve = pl.trade_off(problem, "tpot_ms", deployments=True, batches=[4, 16])
+    curve = pl.trade_off(llama(), "tpot_ms", deployments=True, batches=[4, 16])
     frame = curve.to_frame()
     assert len(frame) > 1
     assert frame["tpot_ms"].is_monotonic_decreasing
