@@ -21,7 +21,7 @@ TRAINING = [name for name, rules in known_rules().items() if rules.trains]
 OBJECTIVES = ("throughput", "throughput", "rate", "latency", "cost")
 MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
 # By day the first four; of these, 6 has stages of several GPUs by a cost model of one's own.
-SEEDS = (0, 1, 3, 6, 2, 4, 5, *range(7, 300))
+SEEDS = (0, 2, 3, 6, 1, 4, 5, *range(7, 300))
 
 
 def accepted(problem, engines):
