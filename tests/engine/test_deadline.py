@@ -116,7 +116,7 @@ LONG = {
     "mixtures, quickest": (many_mixtures, {"objective": "latency"}),
     "mixtures, cheapest": (many_mixtures, {"objective": "cost"}),
     "mixtures in nodes": (lambda: in_nodes(16), {"method": "aggregated"}),
-    "classes": (lambda: unequal(1500), {"objective": "rate"}),
+    "classes": (lambda: unequal(2000), {"objective": "rate"}),
     "layers": (lambda: of_layers(100_000), {"objective": "latency"}),
     "segments": (lambda: pl.load_case("medium"), {"method": "single_gpu"}),
 }
@@ -129,7 +129,7 @@ def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_be
     problem, began = prepare(), time.perf_counter()
     result = pl.solve(problem, time_limit=0.2, **options)
     assert time.perf_counter() - began < 2.2  # a second, and one more on a busy machine
-    if what == "mixtures in nodes" and result.status == "optimal":  # on a quick machine
+    if result.status == "optimal" and not isinstance(problem.costs, Slow):  # on a quick machine
         return
     assert result.stopped_by == ("list limit" if what == "layers" else "time limit")
     assert result.status == "feasible"
