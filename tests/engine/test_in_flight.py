@@ -241,7 +241,7 @@ def dollars(problem, pair):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("seed", [54, 1, 90, 119, *range(2, 12), 0, 208, 122])
+@pytest.mark.parametrize("seed", [54, 1, 90, 208, *range(2, 12), 0, 119, 122])
 def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed):
     problem, pairs, _ = answered(seed)
     worth = {"latency": lambda pair: pair[3], "cost": lambda pair: dollars(problem, pair)}

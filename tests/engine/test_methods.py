@@ -143,7 +143,7 @@ def test_the_rows_as_written_are_counted():
 
 
 @pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(120))
+@pytest.mark.parametrize("seed", [13, *range(13), *range(14, 120)])
 @pytest.mark.parametrize("unlike", [False, True])
 def test_the_original_milp_equals_brute_force(unlike, seed):
     problem = oracle.random_problem(seed, max_gpus_per_stage=1, unlike=unlike)
