@@ -57,6 +57,19 @@ def layer(m, index):
     return everything, met, expert * MATRIX[m.precision]
 
 
+def new_tokens(w):
+    """Of one sequence in a pass."""
+    s, o = w.sequence_length, w.output_tokens or 1
+    return {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
+
+
+def kept(m):
+    """(bytes of keys and values of one token in a layer, among how many GPUs they can be cut)"""
+    if m.latent is not None:
+        return (m.latent.kv_rank + m.latent.rope_dim) * BYTES[m.kv_precision], 1
+    return 2 * m.kv_heads * m.head_dim * BYTES[m.kv_precision], m.kv_heads
+
+
 def window_of(m, index):
     """How far back a token looks in this layer."""
     return math.inf if m.window is None or index in m.full_layers else m.window
@@ -75,14 +88,10 @@ def seconds(problem, gpu, span, b, t):
     m, w, costs = problem.model, problem.workload, problem.costs
     facts = costs.gpus[gpu.type]
     engine = costs.engines[costs.engine]
-    peak = facts.fp16_tflop_per_s
-    if m.precision == "fp8" and facts.fp8_tflop_per_s:
-        peak = facts.fp8_tflop_per_s
-    elif engine.accumulate == "fp16":
-        peak = facts.fp16_accumulate_tflop_per_s or peak
     head_peak = facts.fp16_tflop_per_s
     if engine.accumulate == "fp16":
         head_peak = facts.fp16_accumulate_tflop_per_s or head_peak
+    peak = (m.precision == "fp8" and facts.fp8_tflop_per_s) or head_peak
     own = w.phase == "decode" or facts.memory_kind == "unified"
     share = facts.compute_efficiency * (1 if own else engine.prefill_efficiency)
     flop_rate, head_rate = peak * 1e12 * share * t, head_peak * 1e12 * share * t
@@ -90,20 +99,12 @@ def seconds(problem, gpu, span, b, t):
     byte_rate = facts.memory_bandwidth_gb_per_s * 1e9 * reached * facts.memory_factor
     overlap = engine.decode_overlap
     quantised = engine.integer_efficiency if m.precision in ("int8", "int4") else 1
-    s, o = w.sequence_length, w.output_tokens or 1
-    q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
-    kv = (
-        2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
-    ) * BYTES[m.kv_precision]
-    parts = m.kv_heads if m.latent is None else 1
+    s, o, q, (kv, parts) = w.sequence_length, w.output_tokens or 1, new_tokens(w), kept(m)
     prompt_pair = decode_pair = 4 * m.heads * m.head_dim
     if m.latent is not None:
-        prompt_pair = (
-            2 * m.heads * (m.head_dim + m.latent.rope_dim) + 2 * m.heads * m.latent.value_dim
-        )
-        decode_pair = (
-            2 * m.heads * (m.latent.kv_rank + m.latent.rope_dim) + 2 * m.heads * m.latent.kv_rank
-        )
+        x = m.latent
+        prompt_pair = 2 * m.heads * (m.head_dim + x.rope_dim + x.value_dim)
+        decode_pair = 2 * m.heads * (2 * x.kv_rank + x.rope_dim)
 
     def attended(window):
         """(FLOPs, tokens whose keys and values are moved, pairs of prompt tokens) of one sequence in a layer."""
@@ -154,28 +155,18 @@ def seconds(problem, gpu, span, b, t):
 def memory_gb(problem, gpu, span, b, t):
     """Needed on one GPU, in 10^9 bytes, with what must stay free."""
     m, w, costs = problem.model, problem.workload, problem.costs
-    s, o = w.sequence_length, w.output_tokens or 1
-    q = {"prefill": s, "decode": 1, "mixed": 1 + s / o}[w.phase]
     weights = sum(layer(m, i)[0] for i in span)
     first, last = 0 in span, m.layers - 1 in span
     matrices = 1 if first and last and m.tied_embeddings else first + last
     weights += (matrices * m.vocab + last) * m.d_model * OTHER[m.precision]
-    per_token = (
-        2 * m.kv_heads * m.head_dim if m.latent is None else m.latent.kv_rank + m.latent.rope_dim
-    )
-    parts = m.kv_heads if m.latent is None else 1
-    longest = s + (o if w.phase == "mixed" else 0)
+    per_token, parts = kept(m)
+    longest = w.sequence_length + (w.output_tokens or 1) * (w.phase == "mixed")
     tokens = whole(b * w.in_flight) * sum(min(longest, window_of(m, i)) for i in span)
-    cache = tokens * per_token * BYTES[m.kv_precision] / min(t, parts)
-    wide = (
-        m.d_ff
-        if m.experts == 1
-        else (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
-    )
-    at_once = whole(b) * q
-    chunk = costs.engines[costs.engine].chunk_tokens
-    if chunk is not None and at_once > chunk:
-        at_once = chunk
+    cache = tokens * per_token / min(t, parts)
+    wide = m.d_ff
+    if m.experts > 1:
+        wide = (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+    at_once = min(whole(b) * new_tokens(w), costs.engines[costs.engine].chunk_tokens or math.inf)
     activations = at_once * (2 * m.d_model * 2 + 2 * wide * 2 / t)
     used = (weights / t + cache + activations) / 1e9
     return used + (1 - costs.memory_share) * gpu.memory_gb
@@ -210,22 +201,14 @@ def ways(problem, gpus, span):
     apart = problem.costs.copies or k == 1
     even = problem.batch_split == "even" or k == 1 or not apart
     batch = [w.batch_size / k] * k if even else balanced(problem, gpus, span)
-    slowest = max(
-        seconds(problem, g, span, b, 1) for g, b in zip(gpus, batch, strict=True) if b > 0
-    )
+    shares = list(zip(gpus, batch, strict=True))
     if apart:
-        worst = max(
-            memory_gb(problem, g, span, b, 1) - g.memory_gb
-            for g, b in zip(gpus, batch, strict=True)
-        )
-        turns = [
-            seconds(problem, g, span, whole(b), 1)
-            for g, b in zip(gpus, batch, strict=True)
-            if whole(b)
-        ]
-        yield tokens / slowest, worst, 1, max(turns)
+        slowest = max(seconds(problem, g, span, b, 1) for g, b in shares if b > 0)
+        worst = max(memory_gb(problem, g, span, b, 1) - g.memory_gb for g, b in shares)
+        turn = max(seconds(problem, g, span, whole(b), 1) for g, b in shares if whole(b))
+        yield tokens / slowest, worst, 1, turn
     if problem.costs.tensor_parallel and len(set(gpus)) == 1 and gpus[0].node:
-        m, parts = problem.model, problem.model.kv_heads if problem.model.latent is None else 1
+        m, (_, parts) = problem.model, kept(problem.model)
         for t in range(2, k + 1) if apart else [k]:
             if k % t == 0 and m.heads % t == 0 and (parts % t == 0 or t % parts == 0):
                 b = w.batch_size * t / k
@@ -252,14 +235,9 @@ def stage(problem, gpus, span):
 def link(problem, bandwidth_gb_per_s):
     """Tokens/s of a link."""
     w = problem.workload
-    q = {
-        "prefill": w.sequence_length,
-        "decode": 1,
-        "mixed": 1 + w.sequence_length / (w.output_tokens or 1),
-    }[w.phase]
     tokens = w.batch_size * (w.sequence_length if w.phase == "prefill" else 1)
     engine = problem.costs.engines[problem.costs.engine]
-    sent = w.batch_size * q * problem.model.d_model * 2 * engine.stage_tensors
+    sent = w.batch_size * new_tokens(w) * problem.model.d_model * 2 * engine.stage_tensors
     return tokens / (problem.costs.hop_latency_s + sent / (bandwidth_gb_per_s * 1e9))
 
 
@@ -310,15 +288,9 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
     kinds = [str(rng.choice(["A", "B", "C"])) for _ in range(3)]
     memory = room * rng.choice([0.3, 0.6, 1.5, 4.0], 3)
     inside = rng.choice([30.0, 300.0], 3)
+    own_node = [(f"node {i}", float(inside[i])) if i else ("", None) for i in node]
     pool = [
-        pl.GPU(
-            kinds[i],
-            float(memory[i]),
-            None,
-            f"node {i}" if i else "",
-            float(inside[i]) if i else None,
-        )
-        for i in node
+        pl.GPU(kinds[i], float(memory[i]), None, *of) for i, of in zip(node, own_node, strict=True)
     ]
     options = {
         "max_gpus_per_stage": int(rng.integers(1, 5)),
@@ -331,22 +303,15 @@ def random_problem(seed, layers=6, gpus=4, **fixed):
         *map(float, own.uniform(0.3, 1, 2)), *map(float, own.uniform(0, 20, 3)),
         float(own.choice([1, 2])), own.choice([None, 300, 5000]), own.spawn(1)[0].choice([None, 0.5]),
     )  # fmt: skip
-    costs = pl.Roofline(
-        facts,
-        "mine",
-        {"mine": engine},
-        tensor_parallel=bool(rng.random() < 0.7),
-        hop_latency_s=1e-6,
-    )
+    cut = bool(rng.random() < 0.7)
+    costs = pl.Roofline(facts, "mine", {"mine": engine}, tensor_parallel=cut, hop_latency_s=1e-6)
     options = options | {"name": f"roofline {seed}"} | fixed
-    problem = pl.Problem(
-        pl.Cluster(tuple(pool), np.ones((n, n))), model, workload, costs, **options
-    )
+    cluster = pl.Cluster(tuple(pool), np.ones((n, n)))
+    problem = pl.Problem(cluster, model, workload, costs, **options)
     # Links about as fast as a stage of half the layers, every direction its own; or fast ones.
     half = seconds(problem, pool[0], range((m + 1) // 2), workload.batch_size, 1)
     sent = workload.tokens / link(problem, 1.0) - costs.hop_latency_s  # seconds at 1 GB/s
     speed = 10.0 ** rng.uniform(-0.5, 1, (n, n)) if rng.random() < 0.6 else np.full((n, n), 100.0)
     costs = dataclasses.replace(costs, prefer=str(rng.choice(["rate", "time"])))
-    return dataclasses.replace(
-        problem, cluster=pl.Cluster(tuple(pool), speed * sent / half), costs=costs
-    )
+    cluster = pl.Cluster(tuple(pool), speed * sent / half)
+    return dataclasses.replace(problem, cluster=cluster, costs=costs)

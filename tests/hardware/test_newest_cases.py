@@ -138,6 +138,7 @@ def test_other_files_are_refused_as_they_are_elsewhere(tmp_path):
     pool, text = folder / "gpu_pool.csv", (folder / "gpu_pool.csv").read_text()
     for row, message in (
         ("A101,2,80", r"gpu_pool.*'A101': is no known GPU; did you mean"),
+        ("A100,0,80", "expected at least one GPU"),
         ("A100,999999,80", "has 4 rows for 999999 GPUs: expected one that fits"),
     ):
         pool.write_text(f"gpu_type,count,memory_gb\n{row}")

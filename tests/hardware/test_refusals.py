@@ -91,6 +91,7 @@ MISTAKES = [
         lambda: pl.load_cluster("helix-single24", gpus=dict(load_gpus(), L4=3)),
         r"load_cluster: gpus\.L4 = 3: expected GPUFacts",
     ),
+    (lambda: pl.load_cluster("helix-single24", gpus={}), "'A100-SXM-40' is no known GPU"),
     (lambda: _with(model=TINY.model), "expected a Transformer"),
     (lambda: with_link_units(PROBLEM, "transfers"), "expected 'tokens'"),
     (
@@ -104,6 +105,10 @@ MISTAKES = [
     (
         lambda: dataclasses.replace(PROBLEM.model, experts=2, experts_per_token=4),
         "experts_per_token = 4: expected at most experts = 2",
+    ),
+    (
+        lambda: dataclasses.replace(PROBLEM.model, dense_layers=2),
+        "and 0 in a model without experts",
     ),
     (lambda: _with(costs=pl.Roofline(_facts(1e-300, 1))), "expected rates from 1e-9 to 1e15"),
     (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),

@@ -165,6 +165,10 @@ def test_by_time_two_gpus_cut_the_layers_that_they_share_by_rate():
     assert list(by_time.to_frame()["gpus_per_layer"]) == [2]
     assert "gpus_per_layer" not in by_rate.to_frame()
     assert pl.timeline_of(timely, both).latency_s == pytest.approx(by_time.seconds_per_pass)
+    # with memory for half of the weights, by rate too
+    small = tuple(dataclasses.replace(gpu, memory_gb=12.0) for gpu in gpus)
+    tight = dataclasses.replace(problem, cluster=pl.Cluster(small, np.full((2, 2), 100.0)))
+    assert pl.evaluate(tight, both).stages[0].degree == 2
 
 
 def test_a_context_too_long_for_any_memory_is_an_answer_with_its_numbers():
