@@ -597,9 +597,9 @@ def _best_rate(reads, each, promise, room, most=math.inf, patient=False):
     return best
 
 
-def _order_of(rooms, m, largest_first=True, few=True):
+def _order_of(rooms, m, few=True):
     """The GPU with most room first."""
-    order = sorted(range(len(rooms)), key=lambda g: rooms[g] * (-1 if largest_first else 1))
+    order = sorted(range(len(rooms)), key=lambda g: -rooms[g])
     holds = [min(m if few else m + len(rooms), len(rooms) - rank) for rank in range(len(rooms))]
     return order if all(rooms[g] >= n for g, n in zip(order, holds, strict=True)) else None
 
@@ -670,7 +670,7 @@ ANSWERS = {
     "16.3": (_best_move, [{"longer": False}], {"move": False}),
     "17.1": (_fewest_dollars, [{"best_only": True}], {"whole": False}),
     "17.2": (_best_rate, [{"most": 1}], {"patient": True}),
-    "18.1": (_order_of, [{"few": False}], {"largest_first": False}),
+    "18.1": (_order_of, [{"few": False}], lambda rooms, m: [*range(len(rooms))]),
     "18.2": (_simulations, [{"equal": True}], {"ordered": False}),
     "19.1": (_copies_needed, [{"never": 0}], {"all_shared": True}),
     "19.2": (_zero_3, [{"once": True}], {"part": False}),
