@@ -40,12 +40,9 @@ RESULTS = {
     ],
     "02_exhaustive_search.ipynb": [
         "len(tried) == count(16, 5) == 225005 and problem.costs.ms_per_layer == MS",
-        "all(round(8 * problem.cluster.bandwidth_between(SITES[a[:4]][0], SITES[b][0]), 3) == GBPS[a, b]"
-        " for a, b in GBPS if a[:4] in SITES)",
         "len(winner.gpus) == 4 and 4 not in winner.gpus and per_second == len(tried) / seconds",
         "len(set(listed.values())) == 1",
         "abs(in_best_order['by speed'] - 2048000 / 340) < 1e-6 and rule == 'by speed' and 0.99 < beaten < 1",
-        "len(different) == 56613 and isclose(max(tried[one] for one in different.values()), best)",
         # what the reader should see: no rule comes nearer to the best with a faster link
         "(fast := {(a, b): t / (10 if {a, b} & {4} and {a, b} & {2, 3} else 1) for (a, b), t in link.items()})",
         "max(rate(*by_rule(rule, sites), fast) for rule in RULES for sites in ORDERS) < 2048000 / 330",
@@ -54,8 +51,6 @@ RESULTS = {
         "round(with_t4 / 225005, 2) == 0.94",
         "{ms for ms, _ in searches.values()} == {1000 * 2048 / best}",
         "[n for _, n in searches.values()] == [778641, 3704, 498, 50]",
-        "all(1 < divided(of) / exact[of.name] < 1.03 for of in (problem, three_sites))",
-        "(count(64, 5), everything) == (76363565, sum(course.count_placements(course.three_sites()).values()))",
         "all(77 < count(80, n + 1) / count(80, n) < 165 for n in range(1, 11))",
         "abs(stopped.bound - 2048000 / 9.6) < 1e-6",
         "stopped.throughput > 7000 and hopeless.placement is None and hopeless.details['tried'] == 0",
@@ -74,14 +69,11 @@ RESULTS = {
         "course.ask_scip(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
         "stopped.status != 'optimal' and stopped.bound >= bound(problem) - 1e-6 and sizes['variables'] == 2540006",
         "late.status == 'timelimit' and gap > 0.01 and late.at_least < late.ms",
-        # no four GPUs hold the model
-        "sum(sorted(most(gpu, 1) for gpu in worse.cluster.gpus)[-4:]) < 80",
     ],
     "04_a_failed_heuristic.ipynb": [
         "(len(mixes), len(held), over) == (99, 44, 27) and round(max(held), 2) == 2.24 and min(held) > 1 - 1e-9",
         # "up to 28 %, and for four L4s with four T4s a factor of 2.2"
         "sum(1.12 < r < 1.285 for r in held) == 9 and sum(r > 1.285 for r in held) == 1",
-        "any(predicted[mix] and possible[mix] is None for mix in mixes)",
         # what the notebook writes is what the package has
         "all(predicted[mix] == kit or abs(predicted[mix] - kit) < 1e-6"
         " for mix in mixes for kit in [course.n04.predict_by_counts(pool(mix))])",
@@ -89,7 +81,6 @@ RESULTS = {
         "round(yielded) == 5461 < possible[3, 4, 4] < predicted[3, 4, 4] and sorted(named.gpus) == [*range(11)]",
         "round(2_048_000 / (12 * MS[L4] / 4)) == 8428",
         "'at most 69 of 80 layers' in pl.solve(problem, 'type_count').reason",
-        "set(outcomes['and real memory']) == {'right', 'infeasible, and said so'}",
         # an A100 more: right at once
         "predicted[1, 4, 4] == possible[1, 4, 4] > 2 * possible[0, 4, 4]",
     ],
@@ -107,7 +98,6 @@ RESULTS = {
         "abs(kit.throughput - best.claim) < 1e-4",
         # the gain with blocks of 16 layers and with single ones, as the text says
         "f'{gain:.1%} {finely:.1%}' == '33.3% 2.9%'",
-        "abs(optimum - pl.solve(small, 'joint').throughput) < 1e-4",
         "abs(bounds['tight'] - 4098) < 1 and 2.8 < bounds['big-M'] / bounds['tight'] < 3",
         "len(searches['tight']) < 10 < len(tree) < 60",
         "{round(one.ms) for one in tried.values()} == {391} and {one.status for one in tried.values()} == {'optimal'}",
@@ -160,12 +150,10 @@ RESULTS = {
         # every point of the front is proven, and ZB-H2 is its first one without a bubble
         "(lines['makespan'], lines['span']) == ([27] * 5, [27, 26, 25, 24, 24])",
         "runs['ZBV'][1].iteration_time == 24 and max(runs['ZBV'][1].peak_memory) == 4",
-        "by_message['ZBH2'][-1] == min(ends[-1] for ends in by_message.values()) == 30",
         "equal == 36",
         # the first is optimal in all digits that are printed, and the others are near it
         "round(searched[0]['no order below'], 4) == searched[0]['ZB-2p'] and len(searched) == 6",
         "all(-5e-5 < row['ZB-2p'] - row['no order below'] < 0.004 for row in searched)",
-        "all(s.rates['ZB-1p'] == s.rates['ZB-H1'] for s in course.published_bubbles())",
         "(rule.makespan, other.makespan, in_flight.makespan, in_memory.makespan) == (761, 725, 725, 761)",
         "pl.lower_bound(profile, 8, 4) == other.makespan and in_flight.status == in_memory.status == 'optimal'",
         "abs(uneven['ZBH1'][0]) < 1e-9 and uneven['1F1B'][0] > 20 and uneven['1F1B'][-1] < 15",
@@ -180,7 +168,6 @@ RESULTS = {
         "[run('ZBH1', costs=pl.StageCosts(1, 1, 1, weight_activation=w)).peak_memory for w in (0, 1)]"
         " == [(4, 3, 2, 1), (4, 4, 4, 4)]",
         "max(other.peak_memory) > 1.5 * max(rule.peak_memory) and max(rule.peak_in_flight) == 4",
-        "(asked := pl.course.n08).COSTS == unequal and asked.MEMORY == room",
     ],
     "solutions/08_zero_bubble.ipynb": [
         "ends == [58, 52]",
@@ -191,7 +178,6 @@ RESULTS = {
         "1.05 < read_ms < 1.15 and 11 < prompt_ms < 11.5 and stated['A100-SXM-40'] == 17",
         "(engine.pcie_allreduce_us, engine.allreduce_us, engine.allreduce_hop_us) == (40, 10, 1)",
         # nothing was fitted to the H200: both GPUs are off alike, and stages are as long as their layers
-        "all(median_off['H200-SXM', phase] < off['H200-SXM', phase] for phase in ('decode', 'prefill'))",
         "(long := stages.query(\"phase == 'decode' and batch == 1 and tokens == 4096\")['error']).max() < -0.1",
         "stages.query('batch == 128')['error'].min() > 0.1 and 0 < spread.max() < 0.02",
         # "What you should see": with these contexts, as the controls draw them
@@ -212,8 +198,6 @@ RESULTS = {
         # and prefill large all-reduces among four GPUs and more
         "(as_today['error'] - measured['error'])[old & measured['what'].str.contains('8192: 4 x')].max() < -0.1",
         "[row['ways cut, chosen'] for row in ways] == [4, 4, 2, 1, 1]",
-        "ways[0]['layers cut'] > 3 * ways[0]['batch shared'] and ways[-1]['layers cut'] < ways[-1]['batch shared']",
-        "fit.table['after'].abs().median() < 0.5 * fit.table['before'].abs().median()",
         "0.82 < arithmetic < 0.9 and 0.82 < memory < 0.9",
         "not {*worst['gpu_type']} & {*stated} and worst['error'].abs().min() > 0.25",
         "len(flips) == 3 and len(found.scenarios) == 9 and 0.05 < found.worst.loss < 0.06",
@@ -241,7 +225,6 @@ RESULTS = {
         "all(row['in flight'] < row['needs in flight'] and row['attainable'] < row['full pipeline']"
         " for row in compromises)",
         "sorted(row['full pipeline'] for row in compromises)[-2] == compromises[0]['full pipeline']",
-        "{row['solved_for'] for row in rounds} == {'rate', 'time'} and best.in_flight == m == 20",
         "0.3 < share < 0.8 and [row['in flight, mixed'] for row in phases] == [18, 20]",
         # mixing brings about 60 on either placement, and the placement about 50 either way
         "[round(row['mixed'] - row['in turns'], -1) for row in phases] == [60, 60]",
@@ -261,7 +244,6 @@ RESULTS = {
         # M/D/1: the formula holds, half wait less than the mean, one in a hundred several times as long
         "all(abs(row['mean, s'] / row['mean by the formula, s'] - 1) < 0.06 for row in queues)",
         "isclose(at_90['mean by the formula, s'], 4.5 * prompt_seconds)",
-        "all(row['half wait at most, s'] < row['mean, s'] for row in queues)",
         "4 < at_90['99 of 100 wait at most, s'] / at_90['mean, s'] < 5",
         "queues[0]['half wait at most, s'] < 1e-6",
     ],
@@ -296,7 +278,6 @@ RESULTS = {
         "0.13 < tried[1].throughput / pl.solve(tried[1].problem, batches=[2**k for k in range(10)]).throughput - 1"
         " < 0.14",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
-        "[row['stages'] for row in gains] == ['7, 1, 3', '1, 1, 4, 4', '10, 1', '11']",
         "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
         # "three engines cost the same"; the other two leave out the L4
         "costs['vLLM'] == costs['SGLang'] == costs['llama.cpp'] and sizes_of(any_plan) == '1, 1, 1, 1, 4'",
@@ -349,7 +330,6 @@ RESULTS = {
         "yields(50, 4, 1) < yields(100, 4, 1) and yields(100, 4, 2) < 800",
         "abs(yields(2, 1, 2) / yields(2, 1, 1) - 1.644) < 1e-3 and units == {'transfers': 100, 'tokens': 211.52}",
         # none of the four best results of the author's table fits, and eight A100s hold 128 prompts
-        "round(later['needs_gb'][5]) == 76",
         "(said_of_roofline := later['said_tokens_per_s'] / later['tokens_per_s']).min().round(2) == 0.27",
         "said_of_roofline.max().round(2) == 0.33",
         "((later['said_over_formula'] - 0.3).abs() < 1e-6).all()",
@@ -411,10 +391,6 @@ RESULTS = {
         "best_hetero.throughput > 5970 and best_hetero.bound < 6060 and best_hetero.gap < 0.015",
         # the smallest cut, and the stage that is in none as small
         "max_flow(four, rates, links, 4) == cuts[0]['tokens/s'] == 60",
-        "any('stage 3' in cut['cut'] for cut in cuts[:1]) and not any('stage 0' in cut['cut'] for cut in cuts"
-        " if cut['tokens/s'] == 60)",
-        # a stage may be entered later: then the least layer says all
-        "max_flow([(1, 2), (2, 3)], [1, 1], [[0, 9], [9, 0]], 3) == 1",
         # the certificate: 80 for all nodes, and what shares a layer pays more than 1
         "prices == {'A100': 8, 'L4': 3, 'T4': 2} and sum(prices[m] for m in geo.machines) == geo.layers == 80",
         "on_one_node == 1 and min(on_two, on_three) > 1.09",
@@ -590,7 +566,6 @@ RESULTS = {
         "(lab := __import__('pipelab.course.checks', fromlist=['']).EXERCISES['lab_pricing'])",
         "[round(end(map(lab.baseline, problems))) for end in (min, max)] == [7, 25]",
         "[round(end(map(lab.best, problems)), 1) for end in (min, max)] == [0.1, 6.1]",
-        "len(problems) == 10 and lab._try(one_type_each, problems[0]).share == 0",
         # the small instance: what the optimum is, what the baseline has, and what its prices prove
         "(of := __import__('pipelab.course.lab_pricing', fromlist=['']))",
         "(given := type(problems[0])(**small)) and of.generated(given).chosen == [(1, 1), (1, 1)]",

@@ -16,7 +16,6 @@ from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.exercises import Failure, Function, Given, Number
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.course.scored_labs import Lab
-from pipelab.display import number
 from pipelab.files.bundled_folders import notebooks_dir
 
 NUMBERS = {name: exercise for name, exercise in EXERCISES.items() if isinstance(exercise, Number)}
@@ -598,9 +597,9 @@ def _best_rate(reads, each, promise, room, most=math.inf, patient=False):
     return best
 
 
-def _order_of(rooms, m, largest_first=True, few=True):
+def _order_of(rooms, m, few=True):
     """The GPU with most room first."""
-    order = sorted(range(len(rooms)), key=lambda g: rooms[g] * (-1 if largest_first else 1))
+    order = sorted(range(len(rooms)), key=lambda g: -rooms[g])
     holds = [min(m if few else m + len(rooms), len(rooms) - rank) for rank in range(len(rooms))]
     return order if all(rooms[g] >= n for g, n in zip(order, holds, strict=True)) else None
 
@@ -671,7 +670,7 @@ ANSWERS = {
     "16.3": (_best_move, [{"longer": False}], {"move": False}),
     "17.1": (_fewest_dollars, [{"best_only": True}], {"whole": False}),
     "17.2": (_best_rate, [{"most": 1}], {"patient": True}),
-    "18.1": (_order_of, [{"few": False}], {"largest_first": False}),
+    "18.1": (_order_of, [{"few": False}], lambda rooms, m: [*range(len(rooms))]),
     "18.2": (_simulations, [{"equal": True}], {"ordered": False}),
     "19.1": (_copies_needed, [{"never": 0}], {"all_shared": True}),
     "19.2": (_zero_3, [{"once": True}], {"part": False}),
@@ -967,7 +966,6 @@ def test_what_is_counted_is_drawn_one_by_one(name):
     for given, target, figure in _pictures(name, answer=77):
         rows = _rows(figure)
         assert len(rows) == min(target, 24)
-        assert len({*map(str, zip(rows, _texts(figure), strict=True))}) == len(rows)
         title = figure.layout.title.text.split("<br>")[0]
         assert f" {target:,} " in title
         assert title.endswith("; yours says 77")
@@ -975,30 +973,14 @@ def test_what_is_counted_is_drawn_one_by_one(name):
             assert all(sum(row) == given.layers for row in rows)
 
 
-def _texts(figure):
-    rows = [[] for _ in figure.layout.yaxis.tickvals]
-    for place, text in zip(figure.data[0].y, figure.data[0].text, strict=True):
-        rows[place].append(text)
-    return rows
-
-
 @pytest.mark.slow
 def test_drawn_stairs_hold_all_layers_in_the_least_time():
     for stairs, target, figure in _pictures("03.2", 20):
-        rows, texts = _rows(figure), _texts(figure)
+        rows, texts = _rows(figure), figure.data[0].text
         assert max(map(sum, rows)) <= target * (1 + 1e-9)
-        assert sum(text != "head" for row in texts for text in row) == stairs.layers
-        assert sum(text == "head" for row in texts for text in row) == (stairs.head > 0)
+        assert sum(text != "head" for text in texts) == stairs.layers
+        assert sum(text == "head" for text in texts) == (stairs.head > 0)
         assert figure.layout.shapes[-1].x0 == target
-
-
-@pytest.mark.slow
-def test_a_drawn_order_has_its_bottleneck_framed():
-    for x, target, figure in _pictures("04.3", 20):
-        rows = [row[0] for row in _rows(figure)]
-        assert max(rows) == target
-        assert sorted(rows[::2]) == sorted(ms for _, ms in x.stages)
-        assert len(_lines(figure, width=3)) == rows.count(target)
 
 
 @pytest.mark.slow
@@ -1015,19 +997,6 @@ def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_
     for pool, _, figure in _pictures("03.1", 3):
         circles = [trace for trace in figure.data if trace.text]
         assert sum(int(n or 0) for trace in circles for n in trace.text) == pool.layers
-
-
-@pytest.mark.quick(1)
-@pytest.mark.parametrize("name", ["05.3", "05.4"])
-def test_the_placement_that_rows_do_not_allow_is_drawn(name):
-    for _, target, figure in _pictures(name, 4):
-        assert figure.layout.title.text.startswith(
-            f"Your rows do not allow this placement: {number(target)} per second<br>"
-        )
-        assert figure.layout.shapes  # a box per stage
-        rates = [float(n.text.replace(",", "")) for n in figure.layout.annotations if n.text]
-        assert min(rates) >= round(target) - 1
-        assert len([n for n in figure.layout.annotations if n.showarrow]) <= len(rates) - 1
 
 
 def test_a_program_that_pays_too_much_is_drawn_with_the_price():
