@@ -45,31 +45,13 @@ def test_the_version_is_the_same_everywhere():
     assert cited["license"] == project["license"]
 
 
-def _missing(address, readme, cited):
-    """Where the public address of the repository should stand, and does not; before it has one, nowhere."""
-    page = (ROOT / "docs" / "releasing.md").read_text(encoding="utf-8")
-    (badge,) = re.findall(r"^ *(\[!\[Binder\].*\))$", page, re.M)
-    if not address:
-        return ["README.md: a badge"] * ("mybinder.org" in readme)
-    owner_and_name = re.fullmatch(r"https://github\.com/([\w.-]+/[\w.-]+)", address)[1]
-    badge = badge.replace("OWNER/REPOSITORY", owner_and_name)
-    missing = ["README.md: " + badge] * (badge not in readme.splitlines())
-    return missing + ["CITATION.cff"] * (cited.get("repository-code") != address)
-
-
 def test_the_binder_badge_stands_in_the_readme_once_there_is_an_address():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    address = project["urls"].get("Repository", "")
     readme, cited = (ROOT / "README.md").read_text("utf-8"), _yaml(ROOT / "CITATION.cff")
-    assert _missing(project["urls"].get("Repository", ""), readme, cited) == []
-    # one that is made up
-    address = "https://github.com/somebody/elsewhere"
-    found = _missing(address, "# pipelab", {})
-    assert found[1] == "CITATION.cff"
-    link = "https://mybinder.org/v2/gh/somebody/elsewhere/HEAD?urlpath=lab/tree/notebooks)"
-    assert found[0].endswith(link)
-    badge = found[0].removeprefix("README.md: ")
-    assert _missing(address, f"# pipelab\n\n{badge}", {"repository-code": address}) == []
-    assert _missing("", badge, {}) == ["README.md: a badge"]
+    assert ("mybinder.org" in readme) == bool(address)
+    assert address.removeprefix("https://github.com/") in readme
+    assert cited.get("repository-code", "") == address
 
 
 @pytest.mark.slow
@@ -81,19 +63,9 @@ def test_the_binder_badge_stands_in_the_readme_once_there_is_an_address():
         ("citation-file-format", [ROOT / "CITATION.cff"]),
     ],
 )
-def test_github_can_read_it(schema, paths, tmp_path):
+def test_github_can_read_it(schema, paths):
     assert paths
     assert _against_schema(schema, *paths)[0] == 0, _against_schema(schema, *paths)[1]
-
-
-@pytest.mark.slow
-def test_the_linter_finds_what_is_wrong_in_a_workflow(tmp_path):
-    """So that the test above can fail: a misspelt key is refused."""
-    wrong = tmp_path / "ci.yml"
-    wrong.write_text(WORKFLOWS[0].read_text(encoding="utf-8").replace("runs-on", "run-on"))
-    status, said = _against_schema("github-workflows", wrong)
-    assert status != 0
-    assert "run-on" in said
 
 
 def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
@@ -115,16 +87,9 @@ def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
     assert set(installed.split(",")) <= set(project["optional-dependencies"])
 
 
-@pytest.mark.slow
 def test_the_hooks_run_what_the_tests_check():
-    hooks = [
-        hook for repo in _yaml(ROOT / ".pre-commit-config.yaml")["repos"] for hook in repo["hooks"]
-    ]
-    tests = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    listed = {re.match(r"[\w-]+", line)[0] for line in tests["optional-dependencies"]["test"]}
-    assert {hook["entry"].split()[0] for hook in hooks} == {"ruff", "nbstripout"} <= listed
-    for hook in hooks:
-        done = subprocess.run(
-            [sys.executable, "-m", *hook["entry"].split(), "--help"], capture_output=True
-        )
-        assert done.returncode == 0, hook["id"]
+    repos = _yaml(ROOT / ".pre-commit-config.yaml")["repos"]
+    run = {hook["entry"].split()[0] for repo in repos for hook in repo["hooks"]}
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    listed = project["optional-dependencies"]["test"]
+    assert run == {"ruff", "nbstripout"} <= {re.match(r"[\w-]+", line)[0] for line in listed}

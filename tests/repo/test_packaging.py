@@ -1,10 +1,9 @@
 """The package: one list of dependencies, two commands, no addresses, notebooks stored clean, style kept."""
 
 import ast
-import io
+import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import tomllib
@@ -56,9 +55,14 @@ def test_the_conda_environment_is_the_twin_of_pyproject():
 
 
 def test_no_tracked_file_records_a_registrys_address():
-    locks = [p for p in _tracked() if "lock" in p.name or p.name.startswith("requirements")]
-    assert [p for p in locks if "://" in p.read_text(encoding="utf-8")] == []
-    assert [p for p in _tracked() if p.name in ("uv.lock", "pylock.toml", "poetry.lock")] == []
+    tracked = _tracked()
+    lists = [
+        path for path in tracked if path.parent.name == "requirements" and path.suffix == ".txt"
+    ]
+    assert len(lists) >= 3
+    address = r"https?:|file:|://|index-url|find-links|@ "
+    assert [path for path in lists if re.search(address, path.read_text(encoding="utf-8"))] == []
+    assert [p for p in tracked if p.name in ("uv.lock", "pylock.toml", "poetry.lock")] == []
 
 
 def test_ci_runs_the_readmes_own_test_command():
@@ -72,23 +76,16 @@ def test_ci_runs_the_readmes_own_test_command():
     assert commands[1].endswith("-m pytest")
 
 
-@pytest.mark.slow
-def test_notebooks_are_stored_without_outputs(monkeypatch):
+def test_notebooks_are_stored_without_outputs():
     """Otherwise: nbstripout --keep-id notebooks/*.ipynb notebooks/solutions/*.ipynb."""
-    notebooks = [str(p) for p in _tracked() if p.suffix == ".ipynb"]
+    notebooks = [path for path in _tracked() if path.suffix == ".ipynb"]
     assert len(notebooks) >= 4
-    # In this process, which knows nbformat already; it closes what it writes to.
-    monkeypatch.setattr(sys, "argv", ["nbstripout", "--keep-id", "--verify", *notebooks])
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(io.BytesIO(), encoding="utf-8"))
-    status = 0
-    try:
-        runpy.run_module("nbstripout", run_name="__main__")
-    except SystemExit as ended:
-        status = ended.code
-    assert not status
+    for path in notebooks:
+        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
+            assert not cell.get("outputs"), path
+            assert cell.get("execution_count") is None, path
 
 
-@pytest.mark.quick(1)
 @pytest.mark.parametrize("command", [["check"], ["format", "--check"]])
 def test_style_is_kept(command):
     done = subprocess.run(
@@ -97,28 +94,20 @@ def test_style_is_kept(command):
     assert done.returncode == 0, done.stdout
 
 
-DOORS = ("pipelab", "pipelab.course", "pipelab.hardware", "pipelab.writeup")
-
-
-@pytest.mark.parametrize("package", DOORS)
-def test_a_stub_lists_the_public_names_once(package):
+@pytest.mark.parametrize(
+    "package", ["pipelab", *(f"pipelab.{d}" for d in ("course", "hardware", "writeup"))]
+)
+def test_a_stub_lists_the_public_names_once_and_each_exists_and_is_explained(package):
     """For Python (`pipelab.lazy_names`) and for type checkers alike."""
-    listed = import_module(package).__all__
+    module = import_module(package)
+    listed = module.__all__
     stub = ROOT / package.replace(".", "/") / "__init__.pyi"
     tree = ast.parse(stub.read_text(encoding="utf-8"))
     named = [alias for n in tree.body for alias in getattr(n, "names", [])]
     assert all(alias.name == alias.asname for alias in named)  # else checkers take it for private
     assert [alias.name for alias in named] == listed
-    assert len(set(listed)) == len(listed)
-    assert package != "pipelab" or len(listed) <= 51
-
-
-@pytest.mark.parametrize("package", DOORS)
-def test_every_public_name_exists_and_is_explained(package):
-    module = import_module(package)
-    for name in module.__all__:
-        assert getattr(module, name).__doc__, name
-    assert dir(module) == sorted(module.__all__)
+    assert dir(module) == sorted(set(listed))
+    assert all(getattr(module, name).__doc__ for name in listed)
     with pytest.raises(AttributeError, match="has no attribute 'slove'"):
         getattr(module, "slove")  # noqa: B009
 
@@ -271,31 +260,18 @@ def test_solving_plotting_and_the_command_line_do_without_the_extras(installed, 
 
 @pytest.mark.slow
 def test_an_installed_pipelab_copies_its_notebooks_and_overwrites_nothing(installed, tmp_path):
-    mine = tmp_path / "mine"
-    (mine / "solutions").mkdir(parents=True)
+    mine, theirs = tmp_path / "mine", ROOT / "notebooks"
+    mine.mkdir()
     (mine / "00_start_here.ipynb").write_text("my own work")
-    (mine / "notes.txt").write_text("mine, too")
-    before = {
-        path: (path.read_bytes(), path.stat().st_mtime_ns)
-        for path in mine.rglob("*")
-        if path.is_file()
-    }
-    told = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine").split()
-    assert {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in before} == before
-    theirs = {
-        path.relative_to(ROOT / "notebooks")
-        for path in _tracked()
-        if path.suffix in (".ipynb", ".md") and "notebooks" in path.parts
-    }
-    copied = {path.relative_to(mine) for path in mine.rglob("*.[im]*")}
-    assert copied == theirs
-    assert len(told) == len(theirs) - 1
-    for name in copied - {Path("00_start_here.ipynb")}:
-        assert (mine / name).read_bytes() == (ROOT / "notebooks" / name).read_bytes()
+    _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
+    assert (mine / "00_start_here.ipynb").read_text() == "my own work"
+    files = {path.relative_to(theirs) for path in _tracked() if theirs in path.parents}
+    files = {name for name in files if name.suffix in (".ipynb", ".md")}
+    assert {path.relative_to(mine) for path in mine.rglob("*.[im]*")} == files
+    for name in files - {Path("00_start_here.ipynb")}:
+        assert (mine / name).read_bytes() == (theirs / name).read_bytes()
     again = _away(installed, tmp_path, "-m", "pipelab.cli.command_line", "copy", "mine")
     assert "nothing was changed" in again
-    # that is where `pipelab` itself would have put them
-    assert not list(tmp_path.glob("pipelab-notebooks"))
 
 
 def _python_of(page):
@@ -332,22 +308,18 @@ def test_an_optimum_is_found_as_its_page_says(capsys):
         exec(block, space)
     result, rates = space["result"], space["result"].details["instance"]
     assert (result.status, result.throughput, result.bound) == ("optimal", 40_000, 40_000)
-    listed = ", ".join(f"{rate:,.0f}" for rate in rates.thresholds).replace(
-        "40,000", "40,000 (the slow links)"
-    )
+    listed = ", ".join(f"{rate:,.0f}" for rate in rates.thresholds)
+    listed = listed.replace("40,000", "40,000 (the slow links)")
     assert listed in " ".join(page.split())
     for gpus, row in zip(rates.composition, rates.rate, strict=True):
         cells = " | ".join(f"{rate:,.0f}" for rate in row)
         assert f"| one {rates.types[gpus.argmax()].type} GPU | {cells} |" in page
-    assert [(s.rate, s.answer) for s in result.details["subproblems"]] == [
-        (50_000, "yes"),
-        (50_000, "no"),
-        (40_000, "yes"),
-    ]
+    asked = [(s.rate, s.answer) for s in result.details["subproblems"]]
+    assert asked == [(50_000, "yes"), (50_000, "no"), (40_000, "yes")]
     said = capsys.readouterr().out
-    for floor, seconds in ((0, 0.05), (30_000, 0.051), (40_000, 0.086)):
+    for seconds in (0.05, 0.051, 0.086):
         assert f"{seconds:g} seconds per pass" in said
-        assert f"{1000 * seconds:.0f} ms" in page, floor
+        assert f"{1000 * seconds:.0f} ms" in page
     chosen = space["pl"].solve(space["problem"])
     assert (chosen.in_flight, chosen.throughput) == (4, 40_000)
     assert "so 4 in flight" in page
@@ -358,61 +330,17 @@ def test_an_optimum_is_found_as_its_page_says(capsys):
 @pytest.mark.slow
 def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch):
     blocks = _python_of("docs/using.md")
-    _, tour, *_ = blocks
     monkeypatch.chdir(tmp_path)  # cases, plans and sweeps are written
     space: dict = {}
     for block in blocks:  # what takes a reader's patience is ended early
-        exec(re.sub(r"time_limit=\d+", "time_limit=1", block), space)
-    pl = space["pl"]
-    assert (
-        space["plan"]
-        == pl.solve(pl.load_case("my_cluster", max_gpus_per_stage=2), "aggregated").placement
-    )
-    assert pl.solve(space["real"], "aggregated").status == "optimal"
+        block = re.sub(r"time_limit=\d+", "time_limit=0.3", block)
+        block = block.replace('served, "rate"', 'served, "rate", time_limit=0.3')
+        exec(block.replace('path="sweep.csv"', 'path="sweep.csv", jobs=1'), space)
+    pl, result, timeline = space["pl"], space["result"], space["timeline"]
+    own = pl.load_case("my_cluster", max_gpus_per_stage=2)
+    assert space["plan"] == pl.solve(own, "aggregated").placement
     assert space["sweep"].complete
-    result = space["result"]
-    assert (result.status, round(result.throughput, 3), round(result.bound, 3)) == (
-        "optimal",
-        301.784,
-        301.784,
-    )
-    assert result.placement.stages[0].gpus == (0, 1)
-    for told in ('("optimal", 301.784, 301.784)', "(0, 1)"):
-        assert told in tour
-    assert "(27.0, 0.111…)" in "".join(blocks)
-    assert (space["timeline"].makespan, round(space["timeline"].bubble_fraction, 3)) == (
-        27.0,
-        0.111,
-    )
-
-
-def _names(code):
-    """Names and attributes that the code uses, and what it imports from somewhere."""
-    found = set()
-    for node in ast.walk(ast.parse(code)):
-        if isinstance(node, ast.Name):
-            found.add(node.id)
-        elif isinstance(node, ast.Attribute):
-            found.add(node.attr)
-        elif isinstance(node, ast.ImportFrom):
-            found |= {alias.name for alias in node.names}
-    return found
-
-
-@pytest.mark.slow
-def test_every_public_name_has_a_reader():
-    """Used in a notebook, on a page, or by another module; a name that nobody reads is not needed."""
-    pages = (*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("notebooks/**/*.[im][pd]*"))
-    shown = "\n".join(path.read_text(encoding="utf-8") for path in pages)
-    used: dict[str, set[str]] = {}
-    for path in (ROOT / "pipelab").rglob("*.py"):
-        if path.name != "__init__.py":
-            module = path.relative_to(ROOT).with_suffix("").as_posix().replace("/", ".")
-            used[module] = _names(path.read_text(encoding="utf-8"))
-    for package in DOORS:
-        module = import_module(package)
-        prefix = package.removeprefix("pipelab").removeprefix(".")
-        for name in module.__all__:
-            home = getattr(getattr(module, name), "__module__", "")
-            read = re.search(rf"\b{prefix or 'pl'}\.{name}\b", shown)
-            assert read or any(name in names for m, names in used.items() if m != home), name
+    told = (result.status, round(result.throughput, 3), round(result.bound, 3))
+    assert str(told).replace("'", '"') in blocks[1]
+    assert f"{result.placement.stages[0].gpus}" in blocks[1]
+    assert f"({timeline.makespan}, {timeline.bubble_fraction:.3f}…)" in "".join(blocks)

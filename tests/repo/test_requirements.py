@@ -82,12 +82,6 @@ def test_every_locked_version_has_hashes(name):
         assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), requirement
 
 
-def test_no_requirement_names_a_registry_or_an_address():
-    for path in FOLDER.iterdir():
-        text = path.read_text(encoding="utf-8") if path.suffix == ".txt" else ""
-        assert not re.search(r"https?:|file:|://|index-url|find-links|@ ", text), path
-
-
 def test_the_lowest_versions_are_the_bounds_of_pyproject():
     """A bound that nothing installs, such as 2.2 where numpy 2 needs pandas 2.2.2, is the next version above."""
     pinned = {

@@ -1,6 +1,5 @@
 """The site: a small one is built, every link in it leads somewhere, and nothing in it comes from elsewhere."""
 
-import ast
 import doctest
 import importlib.util
 import inspect
@@ -10,6 +9,7 @@ import re
 import shutil
 import tomllib
 import warnings
+from functools import cache
 from html import unescape
 from pathlib import Path
 from posixpath import normpath
@@ -52,38 +52,29 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
     assert labs == {name for name in EXERCISES if name.startswith("lab_")}
 
 
-def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab():
+def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab_after_it():
+    """And nothing that is optional."""
     sessions = tomllib.loads((ROOT / "docs" / "sessions.toml").read_text("utf-8"))["session"]
-    shown = [name[:2] for session in sessions for name in session["show"]]
-    assert {*shown} == {book.number for book in notebooks_of_the_course()}
-    home = [name for session in sessions for name in session["home"]]
-    assert len(home) == len({*home})  # nothing is set twice
-    assert {name for name in EXERCISES if name.startswith("lab_")} < {*home}
-    page = _module("make_instructors").pages()["lectures.md"]
-    for session in page.split("\n## ")[1:]:
-        minutes = [int(each) for each in re.findall(r"^\| 0:(\d\d) \|", session, re.M)]
-        assert minutes[0] == 0
-        assert minutes == sorted(minutes)
-        assert minutes[-1] < 60
-        for part in ("**At the board.** ", "**Change.** ", "**Homework.** "):
-            assert part in session
-
-
-def test_homework_is_set_after_its_notebook_was_shown_and_what_is_optional_is_not_set():
-    sessions = tomllib.loads((ROOT / "docs" / "sessions.toml").read_text("utf-8"))["session"]
-    spare = {
-        name
-        for name, rest in re.findall(
-            r"^\| (\d\d\.\d) (.*?) \|", (ROOT / "docs" / "points.md").read_text("utf-8"), re.M
-        )
-        if rest.endswith(", optional")
-    }
+    points = (ROOT / "docs" / "points.md").read_text("utf-8")
+    rows = re.findall(r"^\| (\d\d\.\d) (.*?) \|", points, re.M)
+    spare = {name for name, rest in rows if rest.endswith(", optional")}
     shown: set[str] = set()
+    home: list[str] = []
     for session in sessions:
         shown |= {name[:2] for name in session["show"]}
         for name in session["home"]:
             assert name not in spare, name
             assert not name[0].isdigit() or name[:2] in shown, name
+        home += session["home"]
+    assert shown == {book.number for book in notebooks_of_the_course()}
+    assert len(home) == len({*home})  # nothing is set twice
+    assert {name for name in EXERCISES if name.startswith("lab_")} < {*home}
+    page = _module("make_instructors").pages()["lectures.md"]
+    for session in page.split("\n## ")[1:]:
+        minutes = [int(each) for each in re.findall(r"^\| 0:(\d\d) \|", session, re.M)]
+        assert minutes == sorted(minutes)
+        assert minutes[0] == 0
+        assert minutes[-1] < 60
 
 
 def test_the_answers_of_the_exam_are_computed():
@@ -91,19 +82,13 @@ def test_the_answers_of_the_exam_are_computed():
     assert (results.failed, results.attempted) == (0, 23)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('"Is it better to leave them idle?"', '"Is it blue?"', "00: 0 questions of the notebook"),
-        ('[00."00.2"]', '[00."00.3"]', "00: expected 00.1, 00.2, prediction and words"),
-    ],
-)
-def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch, old, new, said):
+def test_a_rubric_is_about_what_the_notebook_asks(tmp_path, monkeypatch):
     module, text = _module("make_instructors"), (ROOT / "docs" / "rubrics.toml").read_text("utf-8")
-    assert text.count(old) == 1
-    (tmp_path / "rubrics.toml").write_text(text.replace(old, new), encoding="utf-8")
+    asked = '"Is it better to leave them idle?"'
+    assert text.count(asked) == 1
+    (tmp_path / "rubrics.toml").write_text(text.replace(asked, '"Is it blue?"'), encoding="utf-8")
     monkeypatch.setattr(module, "RUBRICS", tmp_path / "rubrics.toml")
-    with pytest.raises(SystemExit, match=re.escape(said)):
+    with pytest.raises(SystemExit, match="00: 0 questions of the notebook"):
         module.pages()
 
 
@@ -121,11 +106,8 @@ def test_a_placement_is_computed_as_its_page_says():
 
 def test_the_files_of_every_notebook_are_there():
     page = (ROOT / "docs" / "course_files.md").read_text(encoding="utf-8")
-    rows = re.findall(
-        r"^\| \[(\d\d) (.*?)\]\((.*?)\) \| (.*?) to (.*?) \| `(.*?)` \| \[.*?\]\((.*?)\)",
-        page,
-        re.M,
-    )
+    row = r"^\| \[(\d\d) (.*?)\]\((.*?)\) \| (.*?) to (.*?) \| `(.*?)` \| \[.*?\]\((.*?)\)"
+    rows = re.findall(row, page, re.M)
     books = notebooks_of_the_course()
     assert [(number, title) for number, title, *_ in rows] == [(b.number, b.title) for b in books]
     for number, _, notebook, first, last, module, solution in rows:
@@ -136,23 +118,13 @@ def test_the_files_of_every_notebook_are_there():
         assert f'"{first}"' in (ROOT / module).read_text(encoding="utf-8")
 
 
-def test_pictures_of_the_start_page_stand_below_headings_that_there_are():
-    tree = ast.parse((ROOT / "docs" / "pages.py").read_text("utf-8"))
-    (pictures,) = [
-        ast.literal_eval(node.value)
-        for node in tree.body
-        if isinstance(node, ast.Assign) and node.targets[0].id == "PICTURES"
-    ]
-    for stem, heading in pictures.items():
-        text = (ROOT / "notebooks" / f"{stem}.ipynb").read_text("utf-8")
-        cells = [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(text)["cells"]]
-        below = [
-            n
-            for n, (_, source) in enumerate(cells)
-            if re.search(f"^##+ {re.escape(heading)}$", source, re.M)
-        ]
-        assert below, (stem, heading)
-        assert any(kind == "code" and "plot" in source for kind, source in cells[below[0] :])
+def test_pictures_of_the_start_page_stand_below_headings_that_there_are(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "docs")
+    for stem, heading in importlib.import_module("pages").PICTURES.items():
+        cells = nbformat.read(ROOT / "notebooks" / f"{stem}.ipynb", as_version=4).cells
+        wanted = f"^##+ {re.escape(heading)}$"
+        (at,) = [n for n, cell in enumerate(cells) if re.search(wanted, cell.source, re.M)]
+        assert any(c.cell_type == "code" and "plot" in c.source for c in cells[at:])
 
 
 def test_the_pages_name_files_that_there_are():
@@ -166,10 +138,15 @@ def test_the_pages_name_files_that_there_are():
     assert named > 50
 
 
+@cache
+def _drawn():
+    figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
+    return figure.to_json()
+
+
 def _drawn_in_the_first_cell(notebook, name=""):
     """A notebook that is not run: its text, and a figure below its first code, which stands for all of it."""
-    figure = pl.plot(pl.load_case("tiny"), pl.solve(pl.load_case("tiny")).placement)
-    drawn = {"application/vnd.plotly.v1+json": json.loads(figure.to_json())}
+    drawn = {"application/vnd.plotly.v1+json": json.loads(_drawn())}
     text = [cell for cell in notebook.cells if cell.cell_type == "markdown"]
     code = [cell for cell in notebook.cells if cell.cell_type == "code"][:1]
     for cell in code:
@@ -193,16 +170,8 @@ def site(tmp_path_factory):
         claims = pl.course.reproduce(["boostr"])
         patch.setattr(pl.course, "reproduce", lambda: claims)
         complaints = io.StringIO()
-        app = Sphinx(
-            ROOT,
-            ROOT / "docs",
-            place / "site",
-            place / "trees",
-            "html",
-            status=None,
-            warning=complaints,
-        )
-        app.build()
+        folders = ROOT, ROOT / "docs", place / "site", place / "trees"
+        Sphinx(*folders, "html", status=None, warning=complaints).build()
     assert complaints.getvalue() == ""  # `-W`: a link that leads nowhere is one
     return place / "site"
 
@@ -215,17 +184,9 @@ needs_chromium = pytest.mark.skipif(
 @pytest.mark.browser
 @needs_chromium
 def test_every_link_of_the_site_leads_somewhere(site):
-    texts = {
-        path.relative_to(site).as_posix(): path.read_text(encoding="utf-8")
-        for path in site.rglob("*.html")
-    }
-    assert {
-        "index.html",
-        "docs/index.html",
-        "docs/ledger.html",
-        "search.html",
-        "docs/reference.html",
-    } <= set(texts)
+    pages = list(site.rglob("*.html"))
+    texts = {page.relative_to(site).as_posix(): page.read_text(encoding="utf-8") for page in pages}
+    assert {"index.html", "docs/index.html", "docs/ledger.html", "search.html"} <= set(texts)
     anchors = {name: set(re.findall(r'\bid="([^"]+)"', text)) for name, text in texts.items()}
     links = 0
     for name, text in texts.items():
@@ -252,27 +213,22 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
     asked, errors = set(), []
     with sync_playwright() as p:
         browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        for width in (1000, 1400):
-            tab = browser.new_page(viewport={"width": width, "height": 900})
-            tab.on("request", lambda request: asked.add(request.url))
-            tab.on("pageerror", lambda error: errors.append(str(error)))
-            tab.on(
-                "console",
-                lambda message: errors.append(message.text) if message.type == "error" else None,
-            )
-            for name in (
-                "docs/reference.html",
-                "docs/ledger.html",
-                "docs/using.html",
-                "docs/how_a_placement_is_computed.html",
-                "docs/index.html",
-            ):
-                tab.goto((site / name).as_uri())
-                assert tab.evaluate("document.documentElement.scrollWidth") <= width, (name, width)
-                formulas = tab.locator("math").evaluate_all("m => m.map(x => x.clientWidth)")
-                assert ("computed" in name) == bool(formulas)
-                assert all(wide > 4 for wide in formulas)
-        tab.goto((site / "index.html").as_uri())
+        tab = browser.new_page(viewport={"width": 1000, "height": 900})
+        tab.on("request", lambda request: asked.add(request.url))
+        tab.on("pageerror", lambda error: errors.append(str(error)))
+        tab.on("console", lambda told: errors.append(told.text) if told.type == "error" else None)
+
+        def go(name):
+            tab.goto((site / name).as_uri())
+
+        for name in ("reference", "ledger", "using", "how_a_placement_is_computed", "index"):
+            go(f"docs/{name}.html")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= 1000, name
+            formulas = tab.locator("math").evaluate_all("m => m.map(x => x.clientWidth)")
+            assert ("computed" in name) == bool(formulas)
+            assert all(wide > 4 for wide in formulas)
+        assert tab.locator("details.on-this-page").count() == 0
+        go("index.html")
         tab.wait_for_url("**/docs/index.html")
         cards = tab.locator(".gallery img")
         assert cards.first.get_attribute("alt").startswith("tiny: 217.5 tokens/s")
@@ -285,34 +241,16 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
             "f => f.querySelector('.main-svg').clientWidth <= f.parentElement.clientWidth)"
         )
         assert tab.locator(".sidebar-tree .current-page").text_content().strip().startswith("00 ")
-        tab.goto((site / "search.html").as_uri() + "?q=bottleneck")
-        found = tab.locator("#search-results li a")
-        found.first.wait_for()
-        assert any("notebooks/" in link for link in found.evaluate_all("a => a.map(x => x.href)"))
-        browser.close()
-    assert errors == []
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
-
-
-@pytest.mark.browser
-@needs_chromium
-def test_solutions_come_last_in_the_search_and_long_pages_have_their_contents(site):
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        tab = browser.new_page(viewport={"width": 1200, "height": 900})
-        tab.goto(f"{(site / 'search.html').as_uri()}?q=backward")
-        tab.wait_for_selector("#search-results li")
+        # solutions come last in the search, and long pages have their contents
+        tab.goto((site / "search.html").as_uri() + "?q=backward")
+        tab.wait_for_selector("#search-results li > a")
         tab.wait_for_timeout(500)
-        found = tab.eval_on_selector_all(
-            "#search-results li > a", "all => all.map(a => a.getAttribute('href'))"
-        )
+        found = tab.locator("#search-results li > a").evaluate_all("a => a.map(x => x.href)")
         solutions = ["/solutions/" in target for target in found]
         assert any(solutions)
         assert not all(solutions)
         assert solutions == sorted(solutions)
-        tab.goto((site / "docs" / "instructors.html").as_uri())
+        go("docs/instructors.html")
         contents = tab.locator("details.on-this-page")
         assert not contents.get_by_text("Reading list").is_visible()
         contents.locator("summary").click()
@@ -320,9 +258,9 @@ def test_solutions_come_last_in_the_search_and_long_pages_have_their_contents(si
         tab.set_viewport_size({"width": 1500, "height": 900})
         assert not contents.is_visible()  # the theme has it at the side
         assert tab.locator(".toc-tree").get_by_text("Reading list").is_visible()
-        tab.goto((site / "docs" / "index.html").as_uri())
-        assert tab.locator("details.on-this-page").count() == 0
         browser.close()
+    assert errors == []
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
 
 
 def test_a_student_is_led_to_no_page_for_lecturers(monkeypatch):
