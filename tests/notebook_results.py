@@ -601,16 +601,16 @@ _TITLES = {
         "hours for the learner",
     ],
     "01_splitting_layers.ipynb": [
-        "What each rule cuts, and what its stages take",
+        "Slowest stage: 1,065 ms even, 615 ms by memory, 324 ms by speed",
         "80 layers on 11 GPUs take 324 ms; the path back reads 19 + 19 + 19",
         "By speed: 324 ms for the slowest stage",
         "for the slowest stage; by memory takes 90% more",
-        "The exact split, as the evaluator sees it",
+        "The exact split yields 762.9 tokens/s: one link sets the pace",
         "6,321 tokens/s: ",
     ],
     "02_exhaustive_search.ipynb": [
         "7,619 tokens/s: GPUs 0, 1 take 269 ms",
-        "The rules among all placements that fit",
+        "The best rule reaches 79% of the best placement, and every rule as listed 16%",
         "By speed beats 99.66% of the placements that fit; the best is 26% faster",
         "One GPU per stage: beyond a year of search from",
     ],
@@ -620,7 +620,7 @@ _TITLES = {
         "Claimed: 0 ms. But 80 layers are on no GPU",
         "Claimed: 4,462 tokens/s. But GPUs 0, 1 cannot hold that many layers",
         "Claimed: 3,612 tokens/s. But no GPU sends to another",
-        "What SCIP answers with links and neighbours",
+        "Neighbours alone: 6 layers lie in a ring of T4s that no prompt enters",
         "Claimed: 2,809 tokens/s. But ",
         "2,809 tokens/s, and the evaluator agrees",
         "6,321 tokens/s, and the evaluator agrees",
@@ -685,11 +685,11 @@ _TITLES = {
         "Ridge points at 178 (A100-SXM-40), 190 (L4), 96 (T4) FLOPs per byte",
         "Predicted against measured: every published time",
         "H200-SXM, which nothing was fitted to: 8.1% off in decode, 4.2% in prefill",
-        "The plan of 00, if one type or all are 10% off",
+        "If one type or all are 10% off, the plan of 00 loses at most ",
         "",  # as the controls stand at first
     ],
     "10_from_placement_to_timeline.ipynb": [
-        "What a microbatch takes in each sort of stage",
+        " set the pace of ",
         "Rate and latency of so many microbatches in flight",
         " tokens/s once the pipeline is full",
         " set the pace: ",
@@ -702,8 +702,8 @@ _TITLES = {
     ],
     "11_deployments.ipynb": [
         " tokens/s in 11 stages",
-        "The best deployment of the eleven GPUs",
-        "What each GPU of a pipeline contributes",
+        "3 pipelines yield ",
+        "A T4 contributes the most in a pipeline of 7, an L4 in one of ",
         "They meet after ",
         "Requests/s of five GPUs under each limit on TPOT",
         "Best deployment: ",
@@ -712,7 +712,7 @@ _TITLES = {
     ],
     "12_training.ipynb": [
         "1F1B: 1 of 4 stages does not fit; 72% of what they keep is state",
-        "What each GPU keeps with all layers recomputed",
+        "All layers recomputed: activations nearly vanish, and a step takes ",
         "W is off by 6% at most, but F by up to 29%, and always too long",
         "30% MFU on the even cut: the last A40 is busy 89% of the time, an A100 30%",
         "1F1B: 1 of 4 stages does not fit; 72% of what they keep is state",  # as the widget stands at first
@@ -737,10 +737,10 @@ _TITLES = {
     ],
     "17_what_to_rent.ipynb": [
         "A dollar per hour rents most memory and most bandwidth as A100-SXM-40",
-        "What a million tokens cost on one GPU of each type",
-        "The cheapest million tokens under each promise",
+        "A million tokens: 0.",
+        "A token every 15 ms instead of 50: ",
         "Llama-3-8B: 5,455 tokens/s in 2 stages with 2 in flight",
-        "What each load costs, under three promises",
+        "A promise of 15 ms costs up to ",
         "3.74 dollars per hour: 1 × (1 H100 + 1 A10)",
     ],
     "18_training_placement.ipynb": [

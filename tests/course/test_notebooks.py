@@ -22,7 +22,6 @@ FOLD = re.compile(r"<summary>Solution</summary>.*?```python\n(.*?)```", flags=re
 CHECK = re.compile(r"course\.check\(\"(\d\d\.\d)\", \w+\)$")
 # Three minutes together: by day only their solutions, which have the same functions.
 LONG = ("11", "15", "16", "17", "18")
-QUICK = ("12", "14", "19")
 
 
 def _name(path):
@@ -30,10 +29,8 @@ def _name(path):
 
 
 def _marked(path):
-    nightly = _name(path).startswith(LONG)
-    slow = not _name(path).startswith(QUICK)
-    marks = pytest.mark.nightly if nightly else pytest.mark.slow if slow else ()
-    return pytest.param(path, marks=marks)
+    long = _name(path).startswith(LONG)
+    return pytest.param(path, marks=pytest.mark.nightly if long else pytest.mark.slow)
 
 
 def test_statements_are_about_notebooks():

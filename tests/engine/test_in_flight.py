@@ -123,6 +123,7 @@ def test_of_several_batches_it_is_the_most_of_all(seed):
         assert answer.throughput == pl.evaluate(answer.problem, answer.placement).attainable
 
 
+@pytest.mark.slow
 def test_the_random_problems_ask_for_something():
     """Memory keeps the best placement from its rate, and the answer takes more than the greatest rate."""
     for seed in SEEDS[:3]:

@@ -311,6 +311,7 @@ def test_equal_to_every_deployment(seed):
     compare(seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [179, 319, 619])
 def test_limits_on_the_first_token_leave_what_keeps_them(seed):
     """A load whose bound is below 0; a hop back that TTFT does not count; a last token that it does not wait for."""
@@ -379,6 +380,7 @@ def llama(model="Llama-3-8B", counts=(1, 2), latency_ms=0.0, **load):
     return pl.Problem(cluster, pl.load_model(model), load, pl.Roofline(), name="requests")
 
 
+@pytest.mark.slow
 def test_what_prevents_a_limit_is_named_with_what_helps():
     short = pl.deploy(llama(), tpot_ms=5)
     assert short.status == "infeasible"
@@ -396,6 +398,7 @@ def test_what_prevents_a_limit_is_named_with_what_helps():
     assert "requests/s" in many.reason
     one = pl.deploy(llama(counts=(1, 0)), pools=True)
     assert one.status == "infeasible"
+    assert "not both at once" in one.reason
 
 
 def test_a_limit_costs_requests_and_is_kept():

@@ -95,6 +95,7 @@ def test_a_pass_is_one_of_whole_sequences(k):
         assert (cost(measured).throughput > 0) == (there or 16 % k == 0)
 
 
+@pytest.mark.slow
 def test_over_a_roofline_in_decode_it_is_solved_like_any_other():
     roof, small = pl.Roofline(), dataclasses.replace(pl.load_model("Llama-3-8B"), layers=5)
     gpus = pl.Cluster.from_counts({"A100-SXM-40": 2, "L4": 1}, {"A100-SXM-40": 40, "L4": 24}, 0.02)

@@ -359,6 +359,7 @@ def test_a_script_wants_its_hosts(run, three):
     assert _after(run(known, "2", LINGER="0.3")[1][0][1], "--master-addr") == "a"
 
 
+@pytest.mark.slow
 def test_hosts_with_as_many_gpus_have_one_start_each(run):
     problem, stages = _free(8, 4, ["a", "a", "b", "b"]), [(3, 1), (1, 0), (2, 2), (2, 3)]
     found = pl.settings(problem, pl.Placement.of([(n, (g,)) for n, g in stages]), "SGLang")

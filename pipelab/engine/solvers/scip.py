@@ -34,7 +34,7 @@ _ENDS = {"optimal": "optimal", "infeasible": "infeasible", "inforunbd": "infeasi
 _LIMITS = {"timelimit": "time limit", "gaplimit": "gap limit", "memlimit": "memory limit"}
 # SCIP 10 takes a row that is parallel to the objective for a bound of the objective, and then loses
 # it: where the price is minimised and limited too, it returned 159 where a row allows 107
-# (`tests/engine/test_nodes.py` has such programs).
+# (`tests/engine/test_nodes.py` has such a program).
 _SOUND = {
     "constraints/linear/detectcutoffbound": False,
     "constraints/linear/detectlowerbound": False,
