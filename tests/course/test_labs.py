@@ -408,6 +408,7 @@ def test_exact_pricing_ends_at_the_optimum_of_the_master_program():
         assert lab_pricing.bound(given, worse.tolist()) >= bound * (1 - 1e-9)
 
 
+@pytest.mark.slow
 def test_without_or_tools_there_are_problems_and_the_check_says_what_is_missing(monkeypatch):
     """So that the notebook runs to its end everywhere, and becomes a page."""
     monkeypatch.setitem(sys.modules, "ortools.sat.python", None)

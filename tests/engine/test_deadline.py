@@ -194,6 +194,7 @@ def test_a_model_is_freed_once_it_has_been_read(large, monkeypatch):
         gc.enable()
 
 
+@pytest.mark.slow
 def test_nobody_waits_for_a_step_or_a_solver_that_does_not_hear(monkeypatch):
     import highspy
 

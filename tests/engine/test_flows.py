@@ -223,6 +223,7 @@ def two_sites(mbytes):
     return pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}))
 
 
+@pytest.mark.slow
 def test_a_deployment_says_where_a_flow_may_be_better():
     """What it says is true: the flow is better, and the GPUs alone let no less pass."""
     slow = two_sites(20)

@@ -263,6 +263,7 @@ def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed):
             assert answer.evaluation.seconds_per_pass == answer.objective.value
 
 
+@pytest.mark.slow
 def test_the_least_cost_is_not_sought_in_steps_of_a_tolerance():
     """Memory for one microbatch: 300,000 steps of a millionth would follow."""
     problem = free(400751)

@@ -409,6 +409,7 @@ def test_a_limit_costs_requests_and_is_kept():
     assert "ms, TPOT up to 18.74 ms of 20)" in tight.sentence
 
 
+@pytest.mark.slow
 def test_pools_serve_what_the_smaller_of_them_serves(tmp_path):
     found = pl.deploy(llama(), tpot_ms=50, pools=True, batches=[4, 16])
     frame = found.to_frame()

@@ -305,6 +305,7 @@ def test_what_an_engine_is_not_asked_for_is_refused(options, message):
         pl.solve(random_training(1), **options)
 
 
+@pytest.mark.slow
 def test_the_best_schedule_is_one_that_the_engine_has():
     asked = {"objective": "step_time", "runs_on": "torchtitan"}
     best, *each = (

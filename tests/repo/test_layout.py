@@ -14,9 +14,10 @@ from pipelab.files.bundled_folders import in_clone
 
 PACKAGE = Path(__file__).parents[2] / "pipelab"
 
-pytestmark = pytest.mark.skipif(
-    not in_clone(), reason="about the clone, and this is an installed package"
-)
+pytestmark = [
+    pytest.mark.slow,  # the whole package is parsed
+    pytest.mark.skipif(not in_clone(), reason="about the clone, and this is an installed package"),
+]
 
 # Below all: the modules directly in pipelab/. Each folder may import what stands before it.
 LAYERS = ["files", "hardware", "writeup", "engine", "io", "figures", "widgets", "course", "cli"]
