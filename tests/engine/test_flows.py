@@ -20,7 +20,7 @@ from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import stages_of
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
-from pipelab.flows import Held, Way, exhaustive_flow
+from pipelab.flows import Held, Way, exhaustive_flow, greatest_flow
 from pipelab.placement import Stage
 
 LEAST_MBYTE = 1e-3  # GB
@@ -263,6 +263,13 @@ def test_an_infeasible_problem_is_an_answer(small):
     assert found.status == "infeasible"
     assert found.sentence.startswith("No flow exists: layer 1 alone needs 100 GB")
     assert found.throughput is found.bound is found.evaluation is None
+
+
+def test_stages_among_which_no_way_holds_all_layers_carry_nothing(small):
+    for layers in (range(1, 4), range(3)):  # the first is missing, or the last
+        held = [Held(Stage(layers, (0,)), 1)]
+        assert greatest_flow(small, held) == []
+        assert Routing(small, held, full=True).ways(0.0, NEVER) == []
 
 
 @pytest.mark.slow
