@@ -1006,9 +1006,9 @@ def tests_of_boostr() -> object:
     few = [(p, m) for p in range(1, 5) for m in range(p, 9)]
     tested = [("FB", p, m, published.clock_1f1b(p, m)) for p, m in SIZES]
     tested += [("FIW", p, m, published.clock_zero_bubble(p, m)) for p, m in few]
-    for letters, p, m, order in tested:
-        counted = all(sorted(kinds(r)) == sorted(letters * m) for r in order.actions)
-        found.append((f"{letters} of {p} stages, {m} micro-batches", counted))
+    for symbols, p, m, order in tested:
+        counted = all(sorted(kinds(r)) == sorted(symbols * m) for r in order.actions)
+        found.append((f"{symbols} of {p} stages, {m} micro-batches", counted))
     seen = [(a.stage, a.kind) for a in published.clock_interleaved(2, 4, 2).actions[0]]
     four = {seen.count(each) for each in product((0, 2), "FB")} == {4}
     return tried([*found, ("two virtual stages", four and len(seen) == 16)], whole=True)
