@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
 from pipelab.files.reading_and_writing import named, read_json
-from pipelab.hardware.quantisation import FIELDS, kv_precision_of, schemes_of, weights_of
+from pipelab.hardware.quantisation import FIELDS, Scheme, agreed, schemes_of
 from pipelab.hardware.transformer import LatentAttention, Transformer
 
 
@@ -86,11 +86,12 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
     unsaid = precision is None or kv_precision is None
     schemes = schemes_of(c.path, c.values) if unsaid else []
     if kv_precision is None:
-        kv_precision = kv_precision_of(schemes)
+        kv_precision = agreed(schemes, "kv_precision", Scheme.kv_precision) or "bf16"
     try:
         model = Transformer(_name(c), **fields, kv_precision=kv_precision)
         if precision is None:
-            precision = weights_of(schemes, model) or _plain_precision(c)
+            stored = agreed(schemes, "precision", lambda scheme: scheme.precision(model))
+            precision = stored or _plain_precision(c)
         return replace(model, precision=precision)
     except InvalidValue as error:
         field, _, expected = error.problems[0]
