@@ -70,7 +70,7 @@ UNKNOWN = [
 
 
 def _of_lists(rng, key, head_if_none):
-    names, plain, head = rng.choice(LISTS)
+    names, plain, head = rng.choice(rng.choice([LISTS, LISTS[2:5]]))
     fields = {} if names is None else {key: names}
     return fields, plain, head_if_none if head is None else not head
 
@@ -145,9 +145,9 @@ def _compressed(rng):
         "format": form,
         "config_groups": {"group_0": one},
     }
-    if odd < 0.1:
+    if odd < 0.2:
         one["targets"], stored = ["re:.*mlp.*"], None
-    elif odd < 0.2:
+    elif odd < 0.25:
         other = one | {"weights": weights | {"num_bits": 2}}
         fields["config_groups"]["group_1"], stored = other, None
     elif odd < 0.3:
@@ -191,8 +191,10 @@ def _unknown(rng):
     ), None
 
 
-def _keys_and_values_alone(_):
-    return {"quant_algo": None, "producer": {"name": "modelopt"}}, (16, 10**9, 0, False, ())
+def _keys_and_values_alone(rng):
+    odd = rng.choice([{}, {}, {"bits": 4}, {"quantized_layers": {"model.layers.0": "FP8"}}])
+    fields = {"quant_algo": None, "producer": {"name": "modelopt"}}
+    return fields | odd, None if odd else (16, 10**9, 0, False, ())
 
 
 KINDS = (_fp8, _bitsandbytes, _grouped, _compressed, _modelopt, _unknown, _keys_and_values_alone)
@@ -267,6 +269,9 @@ def test_a_checkpoint_is_as_large_as_its_tensors_or_refused(tmp_path):
             72.66, "fp8",
         ),
         ({"quant_algo": None, "kv_cache_quant_algo": "FP8"}, 141.11, "fp8"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized", "ignore": ["lm_head"], "config_groups": {
+            "group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128, "symmetric": False}}}},
+         39.77, "bf16"),
     ],
 )  # fmt: skip
 def test_what_stands_beside_a_configuration_counts(fields, gb, kv_precision, tmp_path):
