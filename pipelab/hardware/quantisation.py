@@ -38,8 +38,13 @@ _ALGORITHMS: dict[str, tuple[str, float | None]] = {
 _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
 # Lists of modules that are not quantised. What they may name has 16 bits anyway, or is not counted;
 # a gate only if no more may follow, as gate_proj is a matrix.
-_LISTS = ("ignore", "ignored_layers", "exclude_modules", "modules_to_not_convert")
-_LISTS += ("llm_int8_skip_modules",)
+_LISTS = (
+    "ignore",
+    "ignored_layers",
+    "exclude_modules",
+    "modules_to_not_convert",
+    "llm_int8_skip_modules",
+)
 _PLAIN = r"(lm_head|embed_tokens|router|norm|bias)$|vision|visual|multi_modal|audio|\bmtp\b"
 # Objects that do not say which matrices have which precision.
 _ASIDE = ("producer", "meta", "exllama_config", "config_groups")
