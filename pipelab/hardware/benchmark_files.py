@@ -1,8 +1,8 @@
-"""Measured times from the files of other tools: llama-bench, vLLM's benchmarks, Vidur's and Helix's profiles.
+"""Measured times from other tools' files: benchmarks of llama.cpp, vLLM and SGLang, Vidur's and Helix's profiles.
 
 What a file does not say is stated by the caller (`Stated`); what nobody says is an error that names
-the argument. `llama-bench -o json` (or jsonl) and vLLM's benchmarks have times of whole models; Vidur's
-mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
+the argument. `llama-bench -o json` (or jsonl) and the benchmarks of servers have times of whole models;
+Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
 """
 
 import re
