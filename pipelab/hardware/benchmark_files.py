@@ -295,7 +295,6 @@ class _LlamaBench:
     type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
     type_v: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
     backends: str | None = None
-    rpc_servers: str | None = None
     devices: str | None = None
     split_mode: str | None = None
     tensor_split: str | None = None
@@ -343,7 +342,6 @@ def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
     chosen = test.split_mode == "none" or devices != ["auto"] or used == 1
     wrong = {
         "backends": re.search(r"\bRPC|^(CPU|BLAS)$", test.backends or ""),
-        "rpc_servers": test.rpc_servers,
         "devices": len(devices) > 1 or re.match("none|CPU|RPC", devices[0]),
         "tensor_split": used > 1 and test.split_mode != "none",
         "gpu_info": "," in (test.gpu_info or "") and not chosen,

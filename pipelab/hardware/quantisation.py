@@ -23,16 +23,12 @@ FIELDS = ("quantization_config", "compression_config", "quantization")
 _CLOSE = 0.005  # of the checkpoint's bytes
 _KNOWN = "fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt, or 8 bits of bitsandbytes"
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
-# TensorRT-LLM's `QuantAlgo`: precision, weights with one scale (None: `group_size`, -1: a row).
+# Model Optimizer's `quant_algo`: precision, weights with one scale (None: `group_size`, -1: a row).
 _ALGORITHMS: dict[str, tuple[str, float | None]] = {
     "FP8": ("fp8", inf),
     "FP8_PER_CHANNEL_PER_TOKEN": ("fp8", -1),
     "FP8_PB_WO": ("fp8", 128 * 128),
-    "FP8_BLOCK_SCALES": ("fp8", 128 * 128),
-    "W8A16": ("int8", -1),
-    "W8A8_SQ_PER_CHANNEL": ("int8", -1),
     "W4A16_AWQ": ("int4", None),
-    "W4A8_AWQ": ("int4", None),
 }
 # compressed-tensors' formats in which weights of 8 bits have a byte each; only the last has 4 bits.
 _FORMATS = ("float-quantized", "int-quantized", "naive-quantized", None, "pack-quantized")
@@ -99,13 +95,7 @@ class Scheme:
         return found
 
     def precision(self, model: Transformer) -> str | None:
-        """Return that of the layers' matrices; None if nothing is said of them.
-
-        Raises
-        ------
-        InvalidData
-            The weights of this model would be larger or smaller than the checkpoint's.
-        """
+        """Return that of the layers' matrices, if this model then has the right size; None: nothing is said."""
         if not isinstance(self.stated, Mapping):
             raise self.error("", self.stated, "expected an object with quant_method")
         stored, groups = self._stored(), self.values.get("config_groups")

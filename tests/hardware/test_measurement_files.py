@@ -308,7 +308,7 @@ def test_a_time_counts_for_the_engine_that_was_measured_and_no_other(form, key, 
 # What llama-bench says of the GPUs that it used.
 ONE_GPU = [
     {}, {"tensor_split": "0.00"}, {"tensor_split": "1.00/0.00"}, {"devices": "auto"}, {"devices": "CUDA0"},
-    {"backends": "CUDA,Vulkan"}, {"rpc_servers": ""}, {"split_mode": "none", "gpu_info": "NVIDIA L4, NVIDIA L4"},
+    {"backends": "CUDA,Vulkan"}, {"split_mode": "none", "gpu_info": "NVIDIA L4, NVIDIA L4"},
     {"devices": "CUDA1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
     {"tensor_split": "0/1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
     {"n_gpu_layers": -1}, {"n_gpu_layers": 33}, {"split_mode": "none", "tensor_split": "1.00/1.00"}, {"devices": None},
@@ -316,7 +316,7 @@ ONE_GPU = [
 OTHER_GPUS = [
     {"tensor_split": "1.00/1.00"}, {"tensor_split": "3/1/0"}, {"tensor_split": "0.70/0.30", "split_mode": "row"},
     {"devices": "CUDA0/CUDA1"}, {"devices": "RPC0[10.0.0.2:50052]"}, {"devices": "none"}, {"backends": "CUDA,RPC"},
-    {"backends": "RPC"}, {"backends": "CPU"}, {"backends": "BLAS"}, {"rpc_servers": "10.0.0.2:50052"},
+    {"backends": "RPC"}, {"backends": "CPU"}, {"backends": "BLAS"},
     {"gpu_info": "NVIDIA L4, NVIDIA L4"}, {"gpu_info": "NVIDIA L4, NVIDIA L4", "split_mode": "layer"},
     {"n_gpu_layers": 0}, {"n_gpu_layers": 32}, {"n_cpu_moe": 1}, {"no_kv_offload": True},
     {"backends": 3}, {"devices": []},

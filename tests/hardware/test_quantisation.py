@@ -6,7 +6,7 @@ from math import prod
 
 import pytest
 import tensor_shapes
-from test_model_config import PUBLISHED, _config, _written
+from test_model_config import ODD, PUBLISHED, _config, _written
 
 import pipelab as pl
 
@@ -293,7 +293,7 @@ def test_two_places_must_agree(tmp_path):
     )
     for fields, message in (
         (
-            {"quant_algo": "W8A16", "exclude_modules": ["lm_head"]},
+            {"quant_method": "bitsandbytes", "load_in_8bit": True},
             r"\['fp8', 'int8'\].*give precision=",
         ),
         (
@@ -327,3 +327,22 @@ def test_a_strange_file_beside_is_named(name, text, tmp_path):
     with pytest.raises(pl.errors.InvalidData, match=name.replace(".", r"\.")):
         pl.load_model(path)
     assert pl.load_model(path, precision="int4", kv_precision="fp8").precision == "int4"
+
+
+def test_odd_values_are_read_or_refused_in_one_sentence(tmp_path):
+    for seed in range(600):
+        rng = random.Random(seed)
+        fields, _ = rng.choice(KINDS)(rng)
+        inner = fields.get("config_groups", {}).get("group_0", {})
+        where = rng.choice([one for one in (fields, inner, inner.get("weights")) if one])
+        where[rng.choice([*where, "ignore", "kv_cache_scheme", "\x00" * 300])] = rng.choice(ODD)
+        path = _written(tmp_path, _config("Llama-3-8B", quantization_config=fields))
+        try:
+            pl.load_model(path)
+        except pl.errors.InvalidData as error:
+            said = str(error)
+        else:
+            continue
+        assert str(path) in said, seed
+        assert len(said) < 1000, seed
+        assert said.isprintable(), seed
