@@ -1,8 +1,8 @@
-"""Measured times from the files of other tools: llama-bench, vLLM's benchmarks, Vidur's and Helix's profiles.
+"""Measured times from other tools' files: benchmarks of llama.cpp, vLLM and SGLang, Vidur's and Helix's profiles.
 
 What a file does not say is stated by the caller (`Stated`); what nobody says is an error that names
-the argument. `llama-bench -o json` (or jsonl) and vLLM's benchmarks have times of whole models; Vidur's
-mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
+the argument. `llama-bench -o json` (or jsonl) and the benchmarks of servers have times of whole models;
+Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
 """
 
 import re
@@ -140,17 +140,29 @@ def measurements_of(path: Path, kind: str, stated: Stated, costs: Roofline) -> l
         same = {f: getattr(one, f) for f in Measurement.__dataclass_fields__ if hasattr(one, f)}
         node = stated.node_gb_per_s
         made = Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node)
-        if text := made.too_fast(costs):
+        try:
+            text = made.too_fast(costs)
+        except InvalidValue as error:
+            field, value, expected = error.problems[0]
+            text = f"{field} = {shown(value)}: {expected}; give {field}=…"
+        if text:
             raise InvalidData(f"{one.place}: {text}")
         found.append(made)
     return found
 
 
 def table_of(
-    path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts]
+    path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts], engine: str | None = None
 ) -> dict[str, dict[tuple[int, float], float]]:
-    """Read the times of a file as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type."""
+    """Read the times of a file as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type.
+
+    They are to be of `engine`, or of kernels alone.
+    """
     found = _timed(path, kind, stated, gpus)
+    for one in found:
+        if engine is not None and one.engine not in (engine, "kernels"):
+            remedy = f"give pl.Roofline(engine={one.engine!r}), or engine={engine!r} if they count for it"
+            raise InvalidData(f"{one.place}: times of {one.engine}, not of {engine}: {remedy}")
     if len({one.phase for one in found}) > 1:
         raise InvalidData(
             f"{named(path)}: it has times of prefill and of decode; say which with phase=…"
@@ -248,17 +260,17 @@ def _records(path: Path) -> list[_Record]:
 
 
 def _benchmark(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) -> list[_Timed]:
-    """Every time of one result of llama-bench, or of `vllm bench serve` and `latency`."""
+    """Every time of one result of llama-bench, or of the benchmarks of vLLM and SGLang."""
     if "n_prompt" in record.fields or "avg_ns" in record.fields:
         return [_llama_bench(record, stated, gpus)]
     if "avg_latency" in record.fields:
         return [_vllm_latency(record, stated)]
     if "total_input_tokens" in record.fields:
-        return _vllm_serve(record, stated)
+        return _serving(record, stated)
     keys = ", ".join(map(str, list(record.fields)[:12])) or "nothing"
     raise InvalidData(
         f"{record.place}: fields {shown(keys)}: expected those of llama-bench (n_prompt, avg_ns, …), "
-        "vllm bench serve (total_input_tokens, median_tpot_ms, …) or latency (avg_latency)"
+        "vllm bench serve, SGLang's bench_serving (total_input_tokens, …) or vllm bench latency (avg_latency)"
     )
 
 
@@ -282,6 +294,10 @@ class _LlamaBench:
     tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ALL)] = "none"
     type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
     type_v: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
+    backends: str | None = None
+    devices: str | None = None
+    split_mode: str | None = None
+    tensor_split: str | None = None
 
 
 # llama.cpp's words for what weights are stored in, and the nearest of ours. Its int8 has 8.5 bits
@@ -303,6 +319,7 @@ def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) 
     if 0 <= test.n_gpu_layers <= layers:
         expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
         raise record.error("n_gpu_layers", expected)
+    _refuse_several_gpus(record, test)
     kind = _LLAMA_CPP_TYPE.search(test.model_type)
     precision = stated.precision or (_PRECISION[kind[1]] if kind else None)
     if precision is None:
@@ -315,6 +332,22 @@ def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) 
         phase, tokens = "decode", max(1, test.n_depth + test.n_gen // 2)
         time /= test.n_gen
     return _Timed(record.place, phase, 1, time, tokens, model, "llama.cpp", precision, gpu)
+
+
+def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
+    """Refuse a run on other than one GPU; without a choice, all that llama.cpp found share the layers."""
+    devices = re.split("[,/]", (test.devices or "auto"))
+    shares = re.split("[,/]", (test.tensor_split or ""))
+    used = sum(bool(re.search("[1-9]", share)) for share in shares)
+    chosen = test.split_mode == "none" or devices != ["auto"] or used == 1
+    wrong = {
+        "backends": re.search(r"\bRPC|^(CPU|BLAS)$", test.backends or ""),
+        "devices": len(devices) > 1 or re.match("none|CPU|RPC", devices[0]),
+        "tensor_split": used > 1 and test.split_mode != "none",
+        "gpu_info": "," in (test.gpu_info or "") and not chosen,
+    }
+    for field in (field for field, is_wrong in wrong.items() if is_wrong):
+        raise record.error(field, "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none")
 
 
 def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
@@ -345,26 +378,26 @@ def _gpu_by_name(record: _Record, info: str | None, gpus: Mapping[str, GPUFacts]
 
 
 @checked
-class _VllmServe:
-    """One result of `vllm bench serve`."""
+class _Serving:
+    """One result of `vllm bench serve`, or of SGLang's `bench_serving`."""
 
     completed: _Above
     total_input_tokens: _Above
     total_output_tokens: Annotated[NotNegative, Strict()] = 0.0
     model_id: str | None = None
     max_concurrency: _Whole | None = None
-    request_rate: float | str | None = None
+    request_rate: Any = None
     median_ttft_ms: _Above | None = None
     median_tpot_ms: _Above | None = None
 
 
-def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
+def _serving(record: _Record, stated: Stated) -> list[_Timed]:
     """Take decode from the time per output token; prefill from the time to the first, if no request waits.
 
     With several requests in flight, the first token of one waits for the others, and the
     time per token is the median, in which few prompts of others count.
     """
-    run = record.read(_VllmServe)
+    run = record.read(_Serving)
     asked, answered = (n / run.completed for n in (run.total_input_tokens, run.total_output_tokens))
     batch = stated.batch
     if batch is None:
@@ -375,7 +408,7 @@ def _vllm_serve(record: _Record, stated: Stated) -> list[_Timed]:
         batch = min(run.max_concurrency, int(run.completed))
         if not batch:
             raise record.error("max_concurrency", "expected a whole number of at least 1")
-    timed = _of_vllm(record, stated, _served(record, run.model_id, stated))
+    timed = _of_engine(record, stated, _served(record, run.model_id, stated))
     found = []
     if batch == 1 and run.median_ttft_ms is not None:
         found.append(timed("prefill", 1, run.median_ttft_ms, max(1, round(asked))))
@@ -417,21 +450,58 @@ def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
             f"with prompts of {prompt} tokens, prefill and decode cannot be told apart; {lengths}"
         )
         raise record.error("avg_latency", expected)
-    timed = _of_vllm(record, stated, model)
+    timed = _of_engine(record, stated, model, of_form="vLLM")
     if answer == 1:
         return timed("prefill", batch, time, prompt)
     return timed("decode", batch, time, prompt + answer // 2)
 
 
-def _of_vllm(record: _Record, stated: Stated, model: str) -> partial[_Timed]:
+def _of_engine(
+    record: _Record, stated: Stated, model: str, of_form: str | None = None
+) -> partial[_Timed]:
+    """Say who measured: whoever the file names, or whose form it has."""
+    backend = record.fields.get("backend") or record.fields.get("endpoint_type") or ""
+    known = [name for start, name in _BACKENDS.items() if str(backend).lower().startswith(start)]
+    engine = stated.engine or next(iter(known), of_form if not backend else None)
+    if engine is None:
+        if not backend or str(backend).startswith("openai"):  # which any engine speaks
+            _said(None, "engine", record.place, "whose engine answered")
+        known_names = ", ".join(_BACKENDS.values())
+        raise record.error("backend", f"expected one of {known_names}, or give engine=…")
     return partial(
         _Timed,
         record.place,
         model=model,
-        engine="vLLM",
+        engine=engine,
         precision=stated.precision or "bf16",
-        tensor_parallel=stated.tensor_parallel or 1,
+        tensor_parallel=stated.tensor_parallel or _tensor_parallel(record),
     )
+
+
+# How the names of backends begin, in vLLM's and SGLang's benchmarks.
+_BACKENDS = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt-llm": "TensorRT-LLM",
+    "trt": "TensorRT-LLM",
+}
+_BACKENDS |= {"llama.cpp": "llama.cpp"}
+_TENSOR, _OTHERWISE = ("tp", "tensor_parallel"), ("pp", "pipeline_parallel", "dp", "data_parallel")
+
+
+def _tensor_parallel(record: _Record) -> int:
+    """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
+    inside = [value for value in record.fields.values() if isinstance(value, dict)]  # server_info
+    found = 1
+    for key, value in (item for one in (record.fields, *inside) for item in one.items()):
+        name = key.lower().replace("-", "_").removesuffix("_size")
+        if name not in _TENSOR + _OTHERWISE or str(value) in ("1", "None", ""):
+            continue
+        if name in _OTHERWISE or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
+            expected = "expected one copy, all of whose layers are on the same GPUs"
+            raise InvalidData(f"{record.place}, field {key!r}: {shown(value)}: {expected}")
+        found = int(value)
+    return found
 
 
 _QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit")
@@ -441,7 +511,8 @@ _SUFFIX = re.compile(r"(?i)(-(instruct|chat|hf|it|base|v\d[\d.]*))+$")
 def _served(record: _Record, name: str | None, stated: Stated) -> str:
     """Find the model by its name on the hub, which has a maker in front and a purpose behind."""
     if not name and (stated.model is None or stated.precision is None):
-        raise record.error("model_id", "expected text that is not empty")
+        expected = "expected text that is not empty; or give model=… and precision=…"
+        raise record.error("model_id", expected)
     if stated.precision is None and _QUANTISED.search(name or ""):
         expected = "its name speaks of quantised weights; give precision=…"
         raise record.error("model_id", expected)
@@ -600,8 +671,9 @@ def calibrate(
     path : str, Path, or sequence of these
         A file, a folder of which every .csv, .json and .jsonl file counts, or several of these. Each is a
         CSV with the columns of `data/measured_times.csv`; or what another tool measured:
-        `llama-bench -o json`, `vllm bench serve` or `latency` (JSON), Vidur's `mlp.csv`, Helix's
-        `prompt_bs2time.csv` and `decode_bs2time.csv`.
+        `llama-bench -o json`, `vllm bench serve` or `latency`, SGLang's `bench_serving` (JSON), Vidur's
+        `mlp.csv`, Helix's `prompt_bs2time.csv` and `decode_bs2time.csv`. It counts for the engine that
+        was measured.
     **stated
         What such a file does not say, or says otherwise: `gpu_type`, `model`, `precision`,
         `engine`, `phase`, `batch`, `tokens`, `output_tokens`, `tensor_parallel` and

@@ -10,10 +10,9 @@ has the default of its class in transformers.
 """
 
 import os
-import re
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,8 @@ from typing import Any, NamedTuple
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
 from pipelab.files.reading_and_writing import named, read_json
-from pipelab.hardware.transformer import INT4_GROUP, LatentAttention, Transformer
+from pipelab.hardware.quantisation import FIELDS, Scheme, agreed, schemes_of
+from pipelab.hardware.transformer import LatentAttention, Transformer
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,16 @@ class _Config:
         return value
 
 
-def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Transformer:
+def model_of_config(path: Path, precision: str | None, kv_precision: str | None) -> Transformer:
     """Read the model that a configuration describes.
 
     Parameters
     ----------
     path : Path
         A `config.json`, or the folder that has one.
-    precision : str, optional
-        By default that of `quantization_config`, without one 16 bits.
+    precision, kv_precision : str, optional
+        By default those of the checkpoint, in a field of the configuration or in a file beside it;
+        without one 16 bits.
 
     Raises
     ------
@@ -82,10 +83,16 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str) -> Tra
     kind = c.get("model_type")
     _refuse_unsupported(c, kind)
     fields = _FAMILIES[kind].fields(c)
-    if precision is None:
-        precision = _precision_of(c)
+    unsaid = precision is None or kv_precision is None
+    schemes = schemes_of(c.path, c.values) if unsaid else []
+    if kv_precision is None:
+        kv_precision = agreed(schemes, "kv_precision", Scheme.kv_precision) or "bf16"
     try:
-        return Transformer(_name(c), **fields, precision=precision, kv_precision=kv_precision)
+        model = Transformer(_name(c), **fields, kv_precision=kv_precision)
+        if precision is None:
+            stored = agreed(schemes, "precision", lambda scheme: scheme.precision(model))
+            precision = stored or _plain_precision(c)
+        return replace(model, precision=precision)
     except InvalidValue as error:
         field, _, expected = error.problems[0]
         raise c.error(_KEYS.get(field, field), expected) from None
@@ -117,7 +124,7 @@ def _name(c: _Config) -> str:
 
 
 # What the text part of a model that sees or hears may leave to the whole.
-_SHARED = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings", "_name_or_path")
+_SHARED = ("torch_dtype", "dtype", "tie_word_embeddings", "_name_or_path", *FIELDS)
 
 
 def _text_part(c: _Config) -> _Config:
@@ -131,7 +138,11 @@ def _text_part(c: _Config) -> _Config:
         f"{named(c.path)}: of model_type {kind} only text_config is read; {left_out}", stacklevel=4
     )
     shared = {key: c.values[key] for key in _SHARED if key in c.values}
-    return _Config(c.path, shared | text)
+    part = {key: value for key, value in text.items() if value is not None or key not in FIELDS}
+    for key in FIELDS:
+        if shared.get(key) is not None and shared[key] != part.get(key, shared[key]):
+            raise c.error(key, f"expected the same as in text_config: {shown(part[key])}")
+    return _Config(c.path, shared | part)
 
 
 def _refuse_other_attention(c: _Config) -> None:
@@ -381,94 +392,13 @@ _FAMILIES = {
 }
 
 
-# In which precision a checkpoint keeps its weights: `Transformer` has one for all matrices of the layers, and
-# 16 bits for all else. What does it differently is refused; giving `precision` takes the nearest instead.
-
-# What a list of modules that are not converted may name: what has 16 bits anyway, or is not the text's.
-_PLAIN = re.compile(
-    r"(lm_head|embed_tokens|gate|router|norm\$?)$|vision|visual|multi_modal|audio", re.DOTALL
-)
-# Where the schemes list them.
-_KEPT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 _DTYPES = {"float16": "fp16", "bfloat16": "bf16", "float32": "bf16"}  # 32 bits are loaded in 16
-_BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
 
 
-def _precision_of(c: _Config) -> str:
-    """Return the precision of the layers' matrices, from `quantization_config` or else the file's 16-bit type.
-
-    Raises
-    ------
-    InvalidData
-        `Transformer` has no such precision.
-    """
-    q = c.get("quantization_config")
-    if q is None:
-        key = "dtype" if c.get("torch_dtype") is None else "torch_dtype"
-        kind = str(c.get(key, "bfloat16")).removeprefix("torch.")
-        if kind not in _DTYPES:
-            raise c.error(key, f"expected one of {', '.join(_DTYPES)}, or quantization_config")
-        return _DTYPES[kind]
-    if not isinstance(q, Mapping):
-        raise c.error("quantization_config", "expected an object with quant_method")
-    return _Scheme(c, q).precision()
-
-
-class _Scheme:
-    """A `quantization_config` and where it stands."""
-
-    def __init__(self, config: _Config, values: Mapping[str, Any]) -> None:
-        self.config, self.values = config, values
-
-    def error(self, key: str, value: Any, expected: str) -> InvalidData:
-        remedy = 'or give precision="fp8", "int8" or "int4", the nearest, to load_model'
-        place = f"{named(self.config.path)}, field 'quantization_config', {key}"
-        return InvalidData(f"{place}: {shown(value)}: {expected}, {remedy}")
-
-    def precision(self) -> str:
-        method, get = self.values.get("quant_method"), self.values.get
-        self._refuse_other_modules()
-        if method in ("fp8", "fbgemm_fp8") or (method, get("quant_algo")) == ("modelopt", "FP8"):
-            return "fp8"
-        if method in ("awq", "gptq"):
-            if get("lm_head") is True:
-                raise self.error("lm_head", True, "expected a head of 16 bits")
-            return self._of_bits("bits", "int", get("bits"), get("group_size"))
-        if method == "compressed-tensors":
-            return self._compressed()
-        if method == "bitsandbytes" and get("load_in_8bit") is True:
-            return "int8"
-        known = "expected fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt's FP8, or 8 bits of bitsandbytes"
-        raise self.error("quant_method", method, known)
-
-    def _of_bits(self, key: str, kind: Any, bits: Any, group: Any) -> str:
-        if not isinstance(kind, str) or type(bits) is not int or (kind, bits) not in _BITS:
-            raise self.error(key, bits, "expected 4 or 8 bits as whole numbers, or 8 as float")
-        if bits == 4 and (type(group) is not int or group != INT4_GROUP):
-            raise self.error("group_size", group, f"expected {INT4_GROUP} weights with one scale")
-        return _BITS[kind, bits]
-
-    def _compressed(self) -> str:
-        groups = self.values.get("config_groups")
-        if not isinstance(groups, Mapping) or not groups:
-            raise self.error("config_groups", groups, "expected an object with groups")
-        found = set()
-        for name, group in groups.items():
-            weights = group.get("weights") if isinstance(group, Mapping) else None
-            if not isinstance(weights, Mapping):
-                raise self.error(f"config_groups.{name[:40]}", group, "expected one with weights")
-            get = weights.get
-            found.add(self._of_bits("num_bits", get("type"), get("num_bits"), get("group_size")))
-        if len(found) > 1:
-            raise self.error("config_groups", sorted(found), "expected one precision")
-        return found.pop()
-
-    def _refuse_other_modules(self) -> None:
-        """Refuse matrices of the layers that are not quantised: the weights would be larger than computed."""
-        for key in _KEPT:
-            names = self.values.get(key) or []
-            if not is_list(names):
-                raise self.error(key, names, "expected a list of modules")
-            for name in names:
-                if not isinstance(name, str) or not _PLAIN.search(name):
-                    raise self.error(key, name, "expected every matrix of the layers in few bits")
+def _plain_precision(c: _Config) -> str:
+    """Return the precision of weights that are not quantised."""
+    key = "dtype" if c.get("torch_dtype") is None else "torch_dtype"
+    kind = str(c.get(key, "bfloat16")).removeprefix("torch.")
+    if kind not in _DTYPES:
+        raise c.error(key, f"expected one of {', '.join(_DTYPES)}, or quantization_config")
+    return _DTYPES[kind]

@@ -24,7 +24,7 @@ def load_model(
     name: str | Path,
     *,
     precision: str | None = None,
-    kv_precision: str = "bf16",
+    kv_precision: str | None = None,
     path: str | Path | None = None,
 ) -> Transformer:
     """Load a model of `data/models.csv` by name, of a Hugging Face `config.json`, or of your own table.
@@ -37,8 +37,9 @@ def load_model(
         deepseek_v2 and _v3, kimi_k2, gemma, gemma2 and gemma3, phi3, olmo2 and granite. Of a model
         that sees, too, the part for text (`text_config`), with a warning.
     precision, kv_precision : str
-        In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. Of weights by
-        default 16 bits, or what a `config.json` says in `quantization_config`.
+        In which weights, and keys and values, are kept: "bf16", "fp8", "int4", …. By default 16 bits,
+        or what a checkpoint says in its `config.json`, or in a file beside it, such as
+        `hf_quant_config.json`.
     path : str or Path, optional
         A CSV with the columns of `data/models.csv`.
 
@@ -54,7 +55,7 @@ def load_model(
     InvalidData
         The file is not there or cannot be read, or a value does not fit; the message names row and
         column, or field. Or the model of a `config.json` has what `Transformer` has not, such as a
-        state, or an encoder that reads the prompt; the message says what.
+        state, an encoder that reads the prompt, or matrices in two precisions; the message says what.
     InvalidValue
         `path` is not a path.
 
@@ -70,6 +71,7 @@ def load_model(
     table = _bundled() if path is None else _read(path_of("load_model", path))
     if isinstance(name, str) and name in table:
         precision = "bf16" if precision is None else precision
+        kv_precision = "bf16" if kv_precision is None else kv_precision
         return replace(table[name], precision=precision, kv_precision=kv_precision)
     if path is None and _is_config(name):
         return model_of_config(path_of("load_model", name, "name"), precision, kv_precision)

@@ -355,13 +355,13 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
     path : str or Path
         A CSV file with the columns gpu_type, layers, batch, milliseconds. Or times of a whole
         model, shared evenly among its layers: `llama-bench -o json`, `vllm bench serve` or
-        `latency` (JSON). Or a profile of one layer: Vidur's `mlp.csv` (without attention), Helix's
-        `prompt_bs2time.csv` and `decode_bs2time.csv`.
+        `latency`, SGLang's `bench_serving` (JSON), of the engine of `needs`. Or a profile of one layer:
+        Vidur's `mlp.csv` (without attention), Helix's `prompt_bs2time.csv` and `decode_bs2time.csv`.
     needs : cost model
         As for `Measured`.
     **options
         `per_layer` (of a table of your own) and `beyond`, as for `Measured`. Of other tools' files,
-        what they do not say: `gpu_type`, `model`, `precision`, `phase`, `batch`, `tokens` (of a
+        what they do not say: `gpu_type`, `model`, `engine`, `precision`, `phase`, `batch`, `tokens` (of a
         prompt, or of the context in decode; where the file has several, those that count) and
         `output_tokens`. `notebooks/data.md` says what each format needs.
 
@@ -392,8 +392,9 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         if "per_layer" in others:
             expected = "expected none: such a file has times of one layer, or of a whole model"
             raise InvalidValue("load_measured", [("per_layer", others["per_layer"], expected)])
-        gpus = needs.gpus if isinstance(needs, Roofline) else load_gpus()
-        found, others = table_of(file, kind, stated, gpus), others | {"per_layer": True}
+        roof = needs if isinstance(needs, Roofline) else None
+        gpus, engine = (roof.gpus, roof.engine) if roof else (load_gpus(), None)
+        found, others = table_of(file, kind, stated, gpus, engine), others | {"per_layer": True}
     try:
         return Measured(found, needs, **others)
     except InvalidValue as error:

@@ -26,7 +26,8 @@ def _rows(path, kind="json", **stated):
 
 
 def _table(path, **stated):
-    costs = pl.hardware.load_measured(path, ROOF, **stated)
+    roof = pl.Roofline(engine="llama.cpp") if "bench" in path.name else ROOF
+    costs = pl.hardware.load_measured(path, roof, **stated)
     assert costs.per_layer
     return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
 
@@ -52,7 +53,7 @@ def test_llama_bench_says_gpu_model_and_precision(tmp_path):
     table = _table(BENCH, phase="decode")
     assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
     with pytest.raises(pl.errors.InvalidData, match=r"llama_bench\.json: .*say which with phase="):
-        pl.hardware.load_measured(BENCH, ROOF)
+        pl.hardware.load_measured(BENCH, ROOF, engine="vLLM")
 
 
 @pytest.mark.slow
@@ -202,14 +203,15 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
     path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
     message = "result 2: batch 1 occurs twice: .*say which with tokens="
     with pytest.raises(pl.errors.InvalidData, match=message):
-        pl.hardware.load_measured(path, ROOF, phase="prefill")
+        pl.hardware.load_measured(path, ROOF, phase="prefill", engine="vLLM")
     assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
     with pytest.raises(pl.errors.InvalidData, match="no time with tokens=100; it has 512, 1024"):
-        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100)
+        pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100, engine="vLLM")
 
 
 STATED = {
     "gpu_type": "A100-SXM-80", "model": "Llama-3-8B", "batch": 8, "tokens": 32, "output_tokens": 128, "phase": "decode",
+    "engine": "vLLM",
 }  # fmt: skip
 ODD = [
     None, True, -1, 0, 10**400, 1e308, float("nan"), float("inf"), "", "x", "\x00", [], {}, [1], {"a": 1}, "9" * 5000,
@@ -233,3 +235,163 @@ def test_odd_json_is_read_or_refused(path, tmp_path):
             continue
         assert path.name in said
         assert len(said) < 3000
+
+
+# Whose engine measured, by the backend that a benchmark names; None: nobody's, as many speak OpenAI's protocol.
+BACKENDS = {
+    "vllm": "vLLM", "vllm-chat": "vLLM", "sglang": "SGLang", "sglang-oai-chat": "SGLang", "trt": "TensorRT-LLM",
+    "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", "openai": None, "openai-chat": None, "": None, None: None,
+}  # fmt: skip
+ELSEWHERE = (
+    "tgi",
+    "lmdeploy",
+    "scalellm",
+    "deepspeed-mii",
+    "truss",
+    "gserver",
+    "mine",
+    7,
+    [],
+    {"a": 1},
+)
+
+
+def _written(tmp_path, fields):
+    path = tmp_path / "bench.json"
+    path.write_text(json.dumps(fields))
+    return path
+
+
+@pytest.mark.parametrize("key", ["backend", "endpoint_type"])
+@pytest.mark.parametrize("form", ["serving", "latency", "llama-bench"])
+def test_a_time_counts_for_the_engine_that_was_measured_and_no_other(form, key, tmp_path):
+    said = {"gpu_type": "B200", "model": "Llama-3-8B", "precision": "bf16"}
+    said |= (
+        {"batch": 8, "tokens": 32, "output_tokens": 1} if form == "latency" else {"phase": "decode"}
+    )
+    serving = {k: v for k, v in _first(SERVE).items() if k not in ("backend", "endpoint_type")}
+    plain = {
+        "serving": serving,
+        "latency": _first(LATENCY),
+        "llama-bench": json.loads(BENCH.read_text())[1],
+    }[form]
+    own = {"serving": None, "latency": "vLLM", "llama-bench": "llama.cpp"}[form]
+    for backend, engine in {**BACKENDS, **{str(name): name for name in ELSEWHERE}}.items():
+        backend, foreign = (engine, True) if backend not in BACKENDS else (backend, False)
+        path = _written(tmp_path, plain | {key: backend})
+        if form == "llama-bench" or not backend:
+            engine, foreign = own, False
+        if foreign or engine is None:
+            with pytest.raises(pl.errors.InvalidData, match=r"bench\.json, result 1.*give engine="):
+                pl.hardware.calibrate(ROOF, path, **said)
+            (row,) = _rows(path, **said | {"engine": "kernels"})
+            assert row.engine == "kernels"
+            continue
+        found = pl.hardware.calibrate(ROOF, path, **said)
+        others = {name: one for name, one in found.costs.engines.items() if name != engine}
+        assert others == {name: one for name, one in ROOF.engines.items() if name != engine}
+        assert engine in set(found.constants["of"])
+        for name in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"):
+            roof = pl.Roofline(engine=name)
+            if name == engine:
+                assert pl.hardware.load_measured(path, roof, **said).milliseconds
+                continue
+            with pytest.raises(
+                pl.errors.InvalidData, match=rf"times of {engine}, not of {name}: .*engine="
+            ):
+                pl.hardware.load_measured(path, roof, **said)
+        alone = pl.Roofline(engine="mine", engines={"mine": ROOF.engines["kernels"]})
+        with pytest.raises(pl.errors.InvalidData, match=rf"engine = '{engine}': .*give engine="):
+            pl.hardware.calibrate(alone, path, **said)
+
+
+# What llama-bench says of the GPUs that it used.
+ONE_GPU = [
+    {}, {"tensor_split": "0.00"}, {"tensor_split": "1.00/0.00"}, {"devices": "auto"}, {"devices": "CUDA0"},
+    {"backends": "CUDA,Vulkan"}, {"split_mode": "none", "gpu_info": "NVIDIA L4, NVIDIA L4"},
+    {"devices": "CUDA1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
+    {"tensor_split": "0/1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
+    {"n_gpu_layers": -1}, {"n_gpu_layers": 33}, {"split_mode": "none", "tensor_split": "1.00/1.00"}, {"devices": None},
+]  # fmt: skip
+OTHER_GPUS = [
+    {"tensor_split": "1.00/1.00"}, {"tensor_split": "3/1/0"}, {"tensor_split": "0.70/0.30", "split_mode": "row"},
+    {"devices": "CUDA0/CUDA1"}, {"devices": "RPC0[10.0.0.2:50052]"}, {"devices": "none"}, {"backends": "CUDA,RPC"},
+    {"backends": "RPC"}, {"backends": "CPU"}, {"backends": "BLAS"},
+    {"gpu_info": "NVIDIA L4, NVIDIA L4"}, {"gpu_info": "NVIDIA L4, NVIDIA L4", "split_mode": "layer"},
+    {"n_gpu_layers": 0}, {"n_gpu_layers": 32}, {"n_cpu_moe": 1}, {"no_kv_offload": True},
+    {"backends": 3}, {"devices": []},
+]  # fmt: skip
+# What vLLM's metadata and SGLang's server_info say of the GPUs, and how many cut a layer; None: split otherwise.
+PARALLEL = {"tp": 2, "tp_size": 4, "tensor_parallel_size": "2", "tensor-parallel-size": 2}
+COPIES = ("pp", "pp_size", "pipeline_parallel_size", "dp_size", "data_parallel_size")
+
+
+@pytest.mark.parametrize("gpu_type", [None, "RTX4090"])
+def test_a_run_of_several_gpus_is_no_time_of_one(gpu_type, tmp_path):
+    plain, roof = json.loads(BENCH.read_text())[1], pl.Roofline(engine="llama.cpp")
+    for fields in ONE_GPU:
+        said = {"gpu_type": gpu_type} if "gpu_info" not in fields else {"gpu_type": "RTX4090"}
+        assert pl.hardware.load_measured(
+            _written(tmp_path, plain | fields), roof, **said
+        ).milliseconds
+    for fields in OTHER_GPUS:
+        path = _written(tmp_path, plain | fields)
+        with pytest.raises(
+            pl.errors.InvalidData, match=rf"bench\.json, result 1, field '({'|'.join(fields)})'"
+        ):
+            pl.hardware.load_measured(path, roof, gpu_type=gpu_type)
+
+
+@pytest.mark.parametrize("inside", [None, "server_info"])
+@pytest.mark.parametrize("path", [SERVE, LATENCY], ids=lambda path: path.name)
+def test_gpus_that_cut_a_layer_count_and_copies_or_stages_are_refused(path, inside, tmp_path):
+    said = {k: v for k, v in STATED.items() if k != "engine"} | {
+        "precision": "bf16",
+        "gpu_type": "H100-SXM",
+    }
+    for key, value in [
+        *PARALLEL.items(),
+        *((key, n) for key in COPIES for n in (1, "1", 2, "4", -1, 2.5, "x")),
+    ]:
+        fields = {inside: {key: value}} if inside else {key: value}
+        new = _changed(path, tmp_path, **fields)
+        if key in PARALLEL:
+            (row,) = _rows(new, **said, node_gb_per_s=450)
+            assert row.tensor_parallel == int(value)
+            assert (
+                _rows(new, **said, tensor_parallel=1)[0].tensor_parallel == 1
+            )  # what is stated counts
+            with pytest.raises(
+                pl.errors.InvalidData, match=rf"{path.name}, result 1: .*give node_gb_per_s="
+            ):
+                pl.hardware.calibrate(ROOF, new, **said)
+        elif str(value) == "1":
+            assert _rows(new, **said)[0].tensor_parallel == 1
+        else:
+            with pytest.raises(pl.errors.InvalidData, match=f"field '{key}'"):
+                pl.hardware.calibrate(ROOF, new, **said)
+
+
+def test_a_rate_without_limit_is_whatever_stands_for_infinity(tmp_path):
+    odd = [float("nan"), 2, 0, -1, "trace", "nan", True, [], {}, float("-inf"), "-inf", 10**400]
+    for rate in ("inf", "Infinity", float("inf"), None, "INF"):
+        new = _changed(SERVE, tmp_path, max_concurrency=8, request_rate=rate)
+        assert [row.batch for row in _rows(new, gpu_type="B200")] == [8]
+    for rate in odd:
+        new = _changed(SERVE, tmp_path, max_concurrency=8, request_rate=rate)
+        assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
+        with pytest.raises(
+            pl.errors.InvalidData,
+            match=r"result 1, field 'request_rate': .*: expected inf: .*give batch=",
+        ):
+            _rows(new, gpu_type="B200")
+    for field in (
+        "max_concurrency",
+        "completed",
+        "total_input_tokens",
+        "total_output_tokens",
+        "median_tpot_ms",
+    ):
+        for value in (float("nan"), float("inf"), float("-inf")):
+            with pytest.raises(pl.errors.InvalidData, match=f"field '{field}': -?(nan|inf)"):
+                _rows(_changed(SERVE, tmp_path, **{field: value}), gpu_type="B200")

@@ -90,14 +90,16 @@ AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
 W8 = {"weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
 SCHEMES = {
     "awq": (AWQ, "int4"),
-    "gptq, 8 bits": ({"quant_method": "gptq", "bits": 8, "group_size": 32}, "int8"),
-    "fp8 of Qwen": ({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.0.mlp.gate"]}, "fp8"),
+    "gptq, 8 bits": ({"quant_method": "gptq", "bits": 8, "group_size": -1}, "int8"),
+    "fp8 of Qwen": (
+        {"quant_method": "fp8", "modules_to_not_convert": ["lm_head", "model.layers.0.mlp.gate"]}, "fp8",
+    ),
     "llm-compressor, fp8": (
         {"quant_method": "compressed-tensors", "config_groups": {"group_0": W8}, "ignore": ["lm_head"]}, "fp8",
     ),
     "bitsandbytes": ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8"),
-    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8"),
-    "beside an encoder for images": ({"quant_method": "fp8", "ignore": ["re:vision_tower.*"]}, "fp8"),
+    "modelopt": ({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": ["lm_head"]}, "fp8"),
+    "beside an encoder for images": ({"quant_method": "fp8", "ignore": ["re:vision_tower.*", "lm_head"]}, "fp8"),
     "none": (None, "bf16"),
 }  # fmt: skip
 
@@ -112,8 +114,8 @@ def test_the_precision_is_that_of_the_checkpoint(name, tmp_path):
 
 OTHER_SCHEMES = {
     "three bits": (AWQ | {"bits": 3}, "bits: 3: expected 4 or 8 bits"),
-    "small groups": (AWQ | {"group_size": 32}, "group_size: 32: expected 128 weights"),
-    "a head in few bits": (AWQ | {"lm_head": True, "quant_method": "gptq"}, "lm_head: True"),
+    "small groups": (AWQ | {"group_size": 32}, "group_size: 32: expected 5.728 GB of weights, as int4 has"),
+    "a head in few bits": (AWQ | {"lm_head": True, "quant_method": "gptq"}, "lm_head: 'in few bits': expected 5.7"),
     "attention at 16 bits": (
         {"quant_method": "fp8", "ignored_layers": ["lm_head", "model.layers.0.self_attn.q_proj"]},
         "ignored_layers: 'model.layers.0.self_attn.q_proj': expected every matrix",
