@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
+from pydantic import PlainValidator
 
 from pipelab.display import show_ids, table
 from pipelab.errors import InvalidValue, nearest
@@ -15,10 +16,8 @@ from pipelab.fields import (
     Indices,
     Later,
     Matrix,
-    Natural,
     Positive,
     checked,
-    described,
     is_list,
     is_real,
     whole_number,
@@ -29,7 +28,21 @@ if TYPE_CHECKING:
 
 __all__ = ["GPU", "Cluster"]
 
-Index = Annotated[Natural | str, described("a whole number of at least 0, or a UUID")]
+_UUID = re.compile(
+    r"GPU-[0-9a-fA-F-]+"
+)  # as nvidia-smi -L prints it; MIG instances begin with MIG-
+
+
+def _index(value: Any) -> int | str:
+    """Return what a machine calls a GPU."""
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    raise ValueError("expected a whole number of at least 0, or a UUID such as 'GPU-5f2c1a7e'")
+
+
+_Index = Annotated[int | str, PlainValidator(_index)]
 
 
 @checked
@@ -121,7 +134,7 @@ class Cluster:
     bandwidth_gb_per_s: Matrix
     group: Annotated[Indices, Later] = cast(np.ndarray, None)
     latency_ms: Matrix = cast(np.ndarray, 0.0)
-    index: tuple[Index, ...] = ()
+    index: tuple[_Index, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.gpus:
@@ -208,7 +221,9 @@ class Cluster:
         if per_machine is not None:
             whole_number("Cluster.from_counts", "per_machine", per_machine)
             if per_machine % whole_number("Cluster.from_counts", "per_node", per_node or 1):
-                expected = f"expected a multiple of per_node = {per_node}: a node lies within one machine"
+                expected = (
+                    f"expected a multiple of per_node = {per_node}: a node lies within one machine"
+                )
                 raise InvalidValue("Cluster.from_counts", [("per_machine", per_machine, expected)])
         if per_node is not None:
             whole_number("Cluster.from_counts", "per_node", per_node)
@@ -249,8 +264,10 @@ class Cluster:
         ]
         if per_machine is not None:
             number = [k // per_machine + 1 for t in types for k in range(counts[t])]
-            named = zip(gpus, number, strict=True)
-            gpus = [replace(gpu, machine=f"{gpu.type} machine {n}") for gpu, n in named]
+            gpus = [
+                replace(gpu, machine=f"{gpu.type} machine {n}")
+                for gpu, n in zip(gpus, number, strict=True)
+            ]
         group = np.repeat(range(len(groups)), [n for _, n, _ in groups])
         return cls(tuple(gpus), links, group, latency)
 
@@ -380,7 +397,9 @@ class Cluster:
             Its groups are those that have a GPU.
         """
         rows, group = np.unique(self.group[list(ids)], return_inverse=True)
-        links = (matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms))
+        links = (
+            matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms)
+        )
         bandwidth, latency = links
         once = self.index and len(set(ids)) == len(ids)
         index = tuple(self.index[i] for i in ids) if once else ()
@@ -420,13 +439,15 @@ class Cluster:
         for i, gpu in enumerate(self.gpus):
             if gpu.node and machine.setdefault(gpu.node, gpu.host) != gpu.host:
                 both = f"machines {machine[gpu.node]!r} and {gpu.host!r}"
-                _refuse(f"gpus[{i}].node", gpu.node, f"a name of its own: {both} have a node of this one")
+                _refuse(
+                    f"gpus[{i}].node",
+                    gpu.node,
+                    f"a name of its own: {both} have a node of this one",
+                )
         if self.index and len(self.index) != len(self.gpus):
             _refuse("index", f"{len(self.index)} values", f"{len(self.gpus)}, one per GPU")
         first: dict[tuple[int, int | str], int] = {}
         for i, key in enumerate(zip(self.machine_of.tolist(), self.index, strict=False)):
-            if isinstance(key[1], str) and not _UUID.fullmatch(key[1]):
-                _refuse(f"index[{i}]", key[1], "a whole number, or a UUID such as 'GPU-5f2c1a7e'")
             if first.setdefault(key, i) != i:
                 _refuse(f"index[{i}]", key[1], f"another: GPU {first[key]} of this machine has it")
 
@@ -440,8 +461,10 @@ class Cluster:
         return hash(self._key())
 
     def _key(self) -> tuple:
-        return self.gpus, self.index, *(
-            a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
+        return (
+            self.gpus,
+            self.index,
+            *(a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)),
         )
 
     def to_frame(self) -> "DataFrame":
@@ -465,7 +488,6 @@ class Cluster:
 
 
 _MOST_LATENCY_MS = 1e9  # eleven days
-_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")  # as nvidia-smi -L prints it; MIG instances begin with MIG-
 
 
 def _refuse(field: str, value: object, expected: str) -> None:

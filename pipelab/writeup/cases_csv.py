@@ -162,7 +162,9 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     pool = read_pool(folder)
     gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
     links, index = read_bandwidth(folder, len(gpus)), _indices(pool)
-    cluster = place(pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index))
+    cluster = place(
+        pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index)
+    )
     model = part_of(Model, _MODEL, parameters, name=folder.name)
     model = replace(model, **read_layers(folder, model.layers))
     load = part_of(Workload, _WORKLOAD, parameters)

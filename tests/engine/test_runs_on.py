@@ -142,7 +142,7 @@ def test_serving_equals_brute_force(seed):
             used, cluster = result.placement.gpus, problem.cluster
             assert len(own.hosts) == len({cluster.machine_of[g] for g in used})
             if cluster.index:
-                places = sorted((cluster.gpus[g].host, cluster.index[g]) for g in used)
+                places = sorted((cluster.gpus[g].machine, cluster.index[g]) for g in used)
                 assert places == sorted((host.name, n) for host in own.hosts for n in host.gpus)
 
 
