@@ -1,26 +1,53 @@
 """GPUs and the links between them."""
 
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
+from pydantic import PlainValidator
 
 from pipelab.display import show_ids, table
 from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Indices, Later, Matrix, Positive, checked, is_list, is_real, whole_number
+from pipelab.fields import (
+    Indices,
+    Later,
+    Matrix,
+    Positive,
+    checked,
+    is_list,
+    is_real,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 __all__ = ["GPU", "Cluster"]
 
+_UUID = re.compile(
+    r"GPU-[0-9a-fA-F-]+"
+)  # as nvidia-smi -L prints it; MIG instances begin with MIG-
+
+
+def _index(value: Any) -> int | str:
+    """Return what a machine calls a GPU."""
+    if isinstance(value, str) and _UUID.fullmatch(value):
+        return value
+    if isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= 0:
+        return int(value)
+    raise ValueError("expected a whole number of at least 0, or a UUID such as 'GPU-5f2c1a7e'")
+
+
+_Index = Annotated[int | str, PlainValidator(_index)]
+
 
 @checked
 class GPU:
-    """One GPU: its type and its memory.
+    """One GPU: its type, its memory, and what it shares with others.
 
     Parameters
     ----------
@@ -32,11 +59,14 @@ class GPU:
         What it costs to rent, in $ per hour. `solve` breaks ties with it; the objective "cost",
         `trade_off` and `sweep` count in it.
     node : str
-        Name of the node it shares with others; empty if it has none. Only GPUs of one node
-        can cut a layer among them (tensor parallelism), and only equal ones: where two of a node
+        Name of the island of fast links that it shares with others; empty if it has none. Only GPUs of
+        one node can cut a layer among them (tensor parallelism), and only equal ones: where two of a node
         differ in type, memory or price, they share a stage's batch and never its layers.
     node_gb_per_s : float, optional
         Bandwidth to the others of its node in GB/s, per direction; needed where `node` is given.
+    machine : str
+        Name of the machine (host) that it is in. One machine may have several nodes, such as two pairs
+        of cards with a bridge each. By default a node is a machine, and a GPU without one is alone in its own.
 
     Raises
     ------
@@ -49,6 +79,12 @@ class GPU:
     usd_per_hour: Positive | None = None
     node: str = ""
     node_gb_per_s: Positive | None = None
+    machine: str = ""
+
+    @property
+    def host(self) -> str:
+        """The name of its machine, or else of its node; empty where it is alone in its machine."""
+        return self.machine or self.node
 
     def __post_init__(self) -> None:
         if not self.type.strip():
@@ -77,11 +113,15 @@ class Cluster:
         to 10^9 holds for every link. By default 0. It delays a message but uses up no
         bandwidth: the next message can be sent in the meantime. So it adds to the end-to-end
         latency and to the number of microbatches that must be in flight; the link's rate stays.
+    index : tuple of int or str, length N, optional
+        How each GPU's machine calls it: the number that its driver gives it, or a UUID ("GPU-5f2…"). Launch
+        scripts make it visible by that name. By default a machine counts its GPUs from 0, in the order of their ids.
 
     Raises
     ------
     InvalidValue
-        No GPU, a matrix that is not square or lacks a GPU's row, or a used link without a number.
+        No GPU, a matrix that is not square or lacks a GPU's row, a used link without a number, a node in two
+        machines, or two GPUs of one machine with one index.
 
     Examples
     --------
@@ -94,10 +134,12 @@ class Cluster:
     bandwidth_gb_per_s: Matrix
     group: Annotated[Indices, Later] = cast(np.ndarray, None)
     latency_ms: Matrix = cast(np.ndarray, 0.0)
+    index: tuple[_Index, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.gpus:
             raise InvalidValue("Cluster", [("gpus", (), "expected at least one GPU")])
+        self._check_machines()
         bandwidth = self.bandwidth_gb_per_s
         group = np.arange(len(self.gpus)) if self.group is None else self.group
         _check_groups(group, len(self.gpus), bandwidth.shape, own_rows=self.group is None)
@@ -128,6 +170,7 @@ class Cluster:
         *,
         per_node: int | None = None,
         node_gb_per_s: Mapping[str, float] | float | None = None,
+        per_machine: int | None = None,
     ) -> "Cluster":
         """A cluster without files: a number of GPUs of each type, ids in the order of `counts`.
 
@@ -150,6 +193,9 @@ class Cluster:
             those between nodes. By default there are no nodes.
         node_gb_per_s : float, or mapping of type to float, optional
             Between GPUs inside a node, in GB/s: one number, or one per type. Only with `per_node`.
+        per_machine : int, optional
+            GPUs of one type in a machine, of which the last one may have fewer; a multiple of `per_node`.
+            By default every node is a machine, and so is every GPU without a node.
 
         Returns
         -------
@@ -172,6 +218,13 @@ class Cluster:
         (8, 450.0, 50.0)
         """
         _check_counts("Cluster.from_counts", counts)
+        if per_machine is not None:
+            whole_number("Cluster.from_counts", "per_machine", per_machine)
+            if per_machine % whole_number("Cluster.from_counts", "per_node", per_node or 1):
+                expected = (
+                    f"expected a multiple of per_node = {per_node}: a node lies within one machine"
+                )
+                raise InvalidValue("Cluster.from_counts", [("per_machine", per_machine, expected)])
         if per_node is not None:
             whole_number("Cluster.from_counts", "per_node", per_node)
         elif node_gb_per_s is not None:
@@ -204,12 +257,19 @@ class Cluster:
             links, latency = links[np.ix_(of, of)], latency[np.ix_(of, of)]
             np.fill_diagonal(links, [inside[t] or 0.0 for t, *_ in groups])
             np.fill_diagonal(latency, 0.0)
-        gpus = tuple(
+        gpus = [
             gpu
             for t, size, node in groups
             for gpu in (GPU(t, memory[t], price[t], node, inside[t] if node else None),) * size
-        )
-        return cls(gpus, links, np.repeat(range(len(groups)), [n for _, n, _ in groups]), latency)
+        ]
+        if per_machine is not None:
+            number = [k // per_machine + 1 for t in types for k in range(counts[t])]
+            gpus = [
+                replace(gpu, machine=f"{gpu.type} machine {n}")
+                for gpu, n in zip(gpus, number, strict=True)
+            ]
+        group = np.repeat(range(len(groups)), [n for _, n, _ in groups])
+        return cls(tuple(gpus), links, group, latency)
 
     def bandwidth_between(self, sender: int, receiver: int) -> float:
         """Bandwidth of the directed link from one GPU to another.
@@ -321,12 +381,33 @@ class Cluster:
         if bad:
             raise InvalidValue("with_counts", bad)
         chosen = [p[k % len(p)] for t, p in places.items() for k in range(counts.get(t, 0))]
-        gpus = tuple(self.gpus[i] for i in chosen)
-        return replace(self, gpus=gpus, group=self.group[np.array(chosen, int)])
+        return self.only(chosen)
+
+    def only(self, ids: Sequence[int]) -> "Cluster":
+        """The GPUs with these ids, numbered anew in this order, with the links there are.
+
+        Parameters
+        ----------
+        ids : sequence of int
+            At least one. A GPU may come several times; then machines count their GPUs from 0 again.
+
+        Returns
+        -------
+        Cluster
+            Its groups are those that have a GPU.
+        """
+        rows, group = np.unique(self.group[list(ids)], return_inverse=True)
+        links = (
+            matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms)
+        )
+        bandwidth, latency = links
+        once = self.index and len(set(ids)) == len(ids)
+        index = tuple(self.index[i] for i in ids) if once else ()
+        return Cluster(tuple(self.gpus[i] for i in ids), bandwidth, group, latency, index)
 
     @cached_property
     def kinds(self) -> tuple[GPU, ...]:
-        """The K different GPUs (type, memory, price, node), in order of first appearance."""
+        """The K different GPUs (type, memory, price, node, machine), in order of first appearance."""
         return tuple(dict.fromkeys(self.gpus))
 
     @cached_property
@@ -345,6 +426,31 @@ class Cluster:
         """GPUs of the node that has most; 1 where GPUs are in no node."""
         return max(Counter(gpu.node for gpu in self.gpus if gpu.node).values(), default=1)
 
+    @cached_property
+    def machine_of(self) -> np.ndarray:
+        """For each GPU id, the number of its machine, in order of first appearance; (N,) array of ints."""
+        number: dict[str | int, int] = {}
+        names = (gpu.host or i for i, gpu in enumerate(self.gpus))
+        return np.array([number.setdefault(name, len(number)) for name in names])
+
+    def _check_machines(self) -> None:
+        """Refuse a node in two machines, and two GPUs that one machine calls by one name."""
+        machine: dict[str, str] = {}
+        for i, gpu in enumerate(self.gpus):
+            if gpu.node and machine.setdefault(gpu.node, gpu.host) != gpu.host:
+                both = f"machines {machine[gpu.node]!r} and {gpu.host!r}"
+                _refuse(
+                    f"gpus[{i}].node",
+                    gpu.node,
+                    f"a name of its own: {both} have a node of this one",
+                )
+        if self.index and len(self.index) != len(self.gpus):
+            _refuse("index", f"{len(self.index)} values", f"{len(self.gpus)}, one per GPU")
+        first: dict[tuple[int, int | str], int] = {}
+        for i, key in enumerate(zip(self.machine_of.tolist(), self.index, strict=False)):
+            if first.setdefault(key, i) != i:
+                _refuse(f"index[{i}]", key[1], f"another: GPU {first[key]} of this machine has it")
+
     def __len__(self) -> int:
         return len(self.gpus)
 
@@ -355,8 +461,10 @@ class Cluster:
         return hash(self._key())
 
     def _key(self) -> tuple:
-        return self.gpus, *(
-            a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
+        return (
+            self.gpus,
+            self.index,
+            *(a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)),
         )
 
     def to_frame(self) -> "DataFrame":

@@ -149,7 +149,7 @@ class Instance:
     @cached_property
     def type_of_kind(self) -> np.ndarray:
         """The type of each of the cluster's kinds; int."""
-        bare = not any(gpu.node for gpu in self.types)
+        bare = not any(gpu.host for gpu in self.types)
         kinds = self.problem.cluster.kinds
         return np.array([self.types.index(without_node(k) if bare else k) for k in kinds])
 
@@ -330,7 +330,7 @@ def instance_of(
         There are too many compositions of too many types.
     """
     made = None
-    if nodes_matter_alone(problem.costs) and any(gpu.node for gpu in problem.cluster.kinds):
+    if nodes_matter_alone(problem.costs) and any(gpu.host for gpu in problem.cluster.kinds):
         made = _without_nodes(problem, deadline, like)
     if made is None:
         made = _of_types(problem, problem.cluster.kinds, deadline, like)
@@ -349,7 +349,7 @@ def _of_types(
 
 def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Instance:
     """All that does not depend on the number in flight, without rates and seconds."""
-    bare = not any(gpu.node for gpu in types)
+    bare = not any(gpu.host for gpu in types)
     classes = find_classes(problem.cluster, deadline)
     type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
     kind = np.array(type_of)[classes.kind]
@@ -494,14 +494,14 @@ def listed(instance: Instance, deadline: Deadline = NEVER) -> Instance:
 
 
 def without_node(gpu: GPU) -> GPU:
-    """The same GPU in no node."""
-    return replace(gpu, node="", node_gb_per_s=None)
+    """The same GPU in no node and no machine with others."""
+    return replace(gpu, node="", node_gb_per_s=None, machine="")
 
 
 def without_nodes(problem: Problem) -> Problem:
     """The same problem with GPUs that are in no node; links stay."""
     gpus = tuple(without_node(gpu) for gpu in problem.cluster.gpus)
-    return replace(problem, cluster=replace(problem.cluster, gpus=gpus))
+    return replace(problem, cluster=replace(problem.cluster, gpus=gpus, index=()))
 
 
 def _tables(

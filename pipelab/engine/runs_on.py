@@ -53,10 +53,10 @@ class EngineStages:
         GPUs of every stage; None: any number.
     types : frozenset of str
         Types of GPU.
-    node : str or None
-        The only host: a node, or "" for GPUs in none. None: any.
+    host : str or None
+        The only machine (`GPU.host`), or "" for GPUs that are each alone in one. None: any.
     whole : bool
-        Whether a stage must have all layers, on GPUs of one node where it has several.
+        Whether a stage must have all layers, on GPUs of one machine where it has several.
     most_gpus : int or None
         Of a pipeline; read where pipelines are put together.
     """
@@ -64,7 +64,7 @@ class EngineStages:
     costs: Any
     size: int | None
     types: frozenset[str]
-    node: str | None
+    host: str | None
     whole: bool
     most_gpus: int | None
 
@@ -77,8 +77,8 @@ class EngineStages:
 
     @property
     def nodes_matter_alone(self) -> bool:
-        """As of the cost model, unless one host is meant."""
-        return self.node is None and nodes_matter_alone(self.costs)
+        """As of the cost model, unless one machine is meant."""
+        return self.host is None and nodes_matter_alone(self.costs)
 
     @property
     def in_one_node(self) -> bool:
@@ -116,9 +116,10 @@ class EngineStages:
         """Tell whether the engine starts a stage of these counts; `whole`: whether it has all layers."""
         used = [kind for kind, number in zip(kinds, counts, strict=True) if number]
         size = self.size in (None, int(counts.sum()))
-        host = self.node is None or all(kind.node == self.node for kind in used)
+        hosts = {kind.host for kind in used}
+        host = self.host is None or hosts == {self.host}
         if self.whole and counts.sum() > 1:
-            host = host and bool(used[0].node) and len({kind.node for kind in used}) == 1
+            host = host and len(hosts) == 1 and "" not in hosts
         starts = size and host and all(kind.type in self.types for kind in used)
         return starts & (whole if self.whole else True)
 
@@ -158,12 +159,12 @@ def starts_of(
     for size in _sizes(problem, rules):
         for types in _makers(problem, rules):
             alone = rules.cut_alone and size != 1
-            for node in _hosts(problem, types, every_host) if rules.one_host else [None]:
+            for host in _hosts(problem, types, every_host) if rules.one_host else [None]:
                 for choice in choices:
-                    whole = alone or node == ""  # GPUs in no node are each on a host of its own
+                    whole = alone or host == ""  # these GPUs are each alone in a machine
                     most = _most_gpus(problem, rules, size, choice)
                     run = as_engines_run(problem).costs
-                    own = replace(problem, costs=EngineStages(run, size, types, node, whole, most))
+                    own = replace(problem, costs=EngineStages(run, size, types, host, whole, most))
                     if size is not None:
                         own = replace(own, max_gpus_per_stage=size)
                     if isinstance(problem.costs, Roofline):  # only identical GPUs cut layers
@@ -232,38 +233,31 @@ def _makers(problem: Problem, rules: EngineRules) -> list[frozenset[str]]:
 
 
 def _hosts(problem: Problem, types: Iterable[str], every_host: bool) -> list[str | None]:
-    """The nodes that all stages may be on, of identical ones the first; "" for GPUs in none."""
+    """List the machines that all stages may be on, of identical ones the first; "" for GPUs alone in theirs."""
     gpus = problem.cluster.gpus
-    if every_host:
-        return list(dict.fromkeys(gpu.node for gpu in gpus if gpu.type in types))
-    firsts = [hosts[0] for hosts in identical_hosts(problem.cluster)]
-    names = [{gpus[g].node for g in host if gpus[g].type in types} for host in firsts]
-    return list(dict.fromkeys(name for own in names for name in own))
+    groups = identical_hosts(problem.cluster)
+    chosen = [ids for hosts in groups for ids in (hosts if every_host else hosts[:1])]
+    return list(dict.fromkeys(gpus[g].host for ids in chosen for g in ids if gpus[g].type in types))
 
 
 def identical_hosts(cluster: Cluster) -> list[list[list[int]]]:
-    """The GPU ids of every host, those of identical hosts together; a GPU in no node is a host of its own."""
-    hosts: dict[Any, list[int]] = {}
-    for g, gpu in enumerate(cluster.gpus):
-        hosts.setdefault(gpu.node or g, []).append(g)
+    """List the GPU ids of every machine, those of identical machines together."""
     found: dict[Any, list[list[int]]] = {}
-    for ids in hosts.values():
+    for machine in range(cluster.machine_of.max() + 1):
+        ids = np.flatnonzero(cluster.machine_of == machine).tolist()
         pairs = [(i, j) for i in ids for j in ids if i != j]
         links = tuple((cluster.bandwidth_between(*p), cluster.latency_between(*p)) for p in pairs)
-        gpus = (cluster.gpus[g] for g in ids)
-        unnamed = tuple(replace(gpu, node=gpu.node and "one") for gpu in gpus)
+        gpus = [cluster.gpus[g] for g in ids]
+        nodes = list(dict.fromkeys(gpu.node for gpu in gpus if gpu.node))
+        number = {"": ""} | {node: str(i) for i, node in enumerate(nodes)}
+        unnamed = tuple(replace(gpu, node=number[gpu.node], machine="one") for gpu in gpus)
         found.setdefault((unnamed, links), []).append(ids)
     return list(found.values())
 
 
 def on_host(problem: Problem, ids: Sequence[int]) -> Problem:
-    """The same problem on some of the GPUs alone, which are numbered anew."""
-    cluster = problem.cluster
-    rows, group = np.unique(cluster.group[list(ids)], return_inverse=True)
-    links = (cluster.bandwidth_gb_per_s, cluster.latency_ms)
-    bandwidth, latency = (matrix[np.ix_(rows, rows)] for matrix in links)
-    gpus = tuple(cluster.gpus[g] for g in ids)
-    return replace(problem, cluster=Cluster(gpus, bandwidth, group, latency))
+    """Return the same problem on some of the GPUs alone, which are numbered anew."""
+    return replace(problem, cluster=problem.cluster.only(ids))
 
 
 def best_start(

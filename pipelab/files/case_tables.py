@@ -24,6 +24,10 @@ class PoolRow:
     count: Annotated[int, Ge(0), Le(999_999), described("a whole number from 0 to 999999")]
     memory_gb: Positive
     usd_per_hour: Positive | None = None
+    node: str = ""
+    node_gb_per_s: Positive | None = None
+    machine: str = ""
+    index: str = ""  # what the machine calls each of them, with spaces between
 
 
 @checked

@@ -66,7 +66,7 @@ class _Link:
 
 
 def cluster_of_hosts(
-    folder: Path, facts: Mapping[str, GPUFacts], network_gbit_per_s: float | None, nodes: bool
+    folder: Path, facts: Mapping[str, GPUFacts], network_gbit_per_s: float | None
 ) -> Cluster:
     """Make one cluster of the GPUs of all hosts of a folder.
 
@@ -85,8 +85,9 @@ def cluster_of_hosts(
     for i, host in enumerate(hosts):
         inside = _inside(host, between[i, i])
         bandwidth[np.ix_(of == i, of == i)] = inside
-        gpus += _in_nodes(host, inside) if nodes else host.gpus
-    return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)])
+        gpus += [replace(gpu, machine=host.name) for gpu in _in_nodes(host, inside)]
+    index = tuple(number for host in hosts for number in host.numbers)
+    return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index)
 
 
 def _host_names(folder: Path) -> list[str]:

@@ -12,7 +12,6 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import (
     Count,
-    Flag,
     NotNegative,
     Positive,
     checked,
@@ -38,6 +37,7 @@ class _Nodes:
     gpu_type: str
     gpus: Count
     gpus_per_node: Count
+    gpus_per_machine: Count | None = None
     site: str = ""
     node_gbit_per_s: Positive | None = None
     network_gbit_per_s: Positive | None = None
@@ -45,15 +45,21 @@ class _Nodes:
     network_latency_ms: NotNegative | None = None
     between_sites_latency_ms: NotNegative | None = None
 
+    def __post_init__(self) -> None:
+        if self.gpus_per_machine is not None and self.gpus_per_machine % self.gpus_per_node:
+            expected = "expected a multiple of gpus_per_node: a node lies within one machine"
+            raise InvalidValue("cluster", [("gpus_per_machine", self.gpus_per_machine, expected)])
+
 
 @dataclass(frozen=True)
 class _Node:
-    """One node: what is in it, and how fast it talks, inside and out, in GB/s."""
+    """One node: what is in it, and how fast it talks inside, through its slots and over the network, in GB/s."""
 
     facts: _Nodes
     gpu: GPU
     count: int
     inside: float
+    slot: float
     outside: float
 
 
@@ -65,7 +71,6 @@ def load_cluster(
         Mapping[str, GPUFacts] | None, described("GPUFacts by type, such as load_gpus()")
     ] = None,
     network_gbit_per_s: Annotated[Positive | None, described("a number above 0")] = None,
-    nodes: Flag = True,
     path: str | Path | None = None,
 ) -> Cluster:
     """Load a cluster of `data/clusters.csv`, of your own file, or of your hosts' listings.
@@ -79,20 +84,18 @@ def load_cluster(
         By default `load_gpus()`: memory, price and the link inside a node come from there. Of
         hosts, the types and prices; their memory is what they say.
     network_gbit_per_s : float, optional
-        Between nodes or hosts where no file says (and only there), in 10^9 bit/s.
-    nodes : bool
-        Whether GPUs of a node with several know its name. Without, no stage can be tensor parallel,
-        and GPUs of all nodes are of one kind: fewer different stages to look at.
+        Between machines where no file says (and only there), in 10^9 bit/s.
     path : str or Path, optional
         A CSV with the columns of `data/clusters.csv`; not with a folder.
 
     Returns
     -------
     Cluster
-        Links in GB/s per direction: inside a node the GPUs' own, between nodes the slower network
-        of the two, between sites what the file says. Latencies likewise, the greater of the two; 0
-        where the file states none, and inside a node, where a hop takes no more than what sending
-        takes (`Roofline.hop_latency_s`).
+        Links in GB/s per direction: inside a node the GPUs' own, between nodes of a machine PCIe, between
+        machines the slower network of the two, between sites what the file says. Latencies likewise, the
+        greater of the two; 0 where the file states none, and inside a machine, where a hop takes no more than
+        what sending takes (`Roofline.hop_latency_s`). GPUs know their node and machine, and of hosts the
+        numbers that the driver gives them.
 
     Raises
     ------
@@ -135,12 +138,12 @@ def load_cluster(
     if isinstance(name, os.PathLike) or (isinstance(name, str) and name and name not in table):
         folder = path_of("load_cluster", name, "name")
         if path is None and os.path.isdir(folder):
-            return cluster_of_hosts(folder, facts, network_gbit_per_s, nodes)
+            return cluster_of_hosts(folder, facts, network_gbit_per_s)
     if not isinstance(name, str) or name not in table:
         asked = shown(os.fspath(name) if isinstance(name, os.PathLike) else name)
         known = nearest(asked.strip("'"), table)
         raise UnknownName(f"there is no cluster or folder {asked}; {known}")
-    return _cluster(f"{source}, {name}", table[name], facts, network_gbit_per_s, nodes)
+    return _cluster(f"{source}, {name}", table[name], facts, network_gbit_per_s)
 
 
 def cluster_of_counts(
@@ -149,8 +152,11 @@ def cluster_of_counts(
     network_gbit_per_s: float = 100.0,
     *,
     gpus: Mapping[str, GPUFacts] | None = None,
+    gpus_per_machine: int | None = None,
 ) -> Cluster:
     """Make a cluster of known GPUs on nodes of one type each; inside a node the GPUs' own links count.
+
+    A node is an island of fast links. Between those of one machine PCIe counts, between machines the network.
 
     Parameters
     ----------
@@ -159,14 +165,16 @@ def cluster_of_counts(
     gpus_per_node : int
         The last node of a type may have fewer.
     network_gbit_per_s : float
-        Between nodes, in Gbit/s.
+        Between machines, in Gbit/s.
     gpus : dict of str to GPUFacts, optional
         By default `load_gpus()`.
+    gpus_per_machine : int, optional
+        A multiple of `gpus_per_node`, which is the default; the last machine of a type may have fewer.
 
     Returns
     -------
     Cluster
-        GPUs know the name of their node.
+        GPUs know the names of their node and machine.
 
     Raises
     ------
@@ -176,7 +184,13 @@ def cluster_of_counts(
         A number does not fit.
     """
     rows = [
-        _Nodes(kind, count, gpus_per_node, network_gbit_per_s=network_gbit_per_s)
+        _Nodes(
+            gpu_type=kind,
+            gpus=count,
+            gpus_per_node=gpus_per_node,
+            gpus_per_machine=gpus_per_machine,
+            network_gbit_per_s=network_gbit_per_s,
+        )
         for kind, count in counts.items()
     ]
     return _cluster("--gpus", rows, load_gpus() if gpus is None else gpus)
@@ -196,9 +210,8 @@ def _cluster(
     rows: Sequence[_Nodes],
     facts: Mapping[str, GPUFacts],
     network: float | None = None,
-    named: bool = True,
 ) -> Cluster:
-    """Make a cluster of the nodes of all rows; GPUs know their node's name if `named`."""
+    """Make a cluster of the nodes of all rows."""
     nodes: list[_Node] = []
     for row in rows:
         if row.gpu_type not in facts:
@@ -215,31 +228,48 @@ def _cluster(
             raise InvalidData(f"{place}: {expected}")
         gpu = facts[row.gpu_type]
         inside = gpu.link_gb_per_s if row.node_gbit_per_s is None else row.node_gbit_per_s / 8
-        for size in [min(each, row.gpus - i) for i in range(0, row.gpus, each)]:
-            # two rows may hold nodes of the same kind: all are counted
-            number = f"{row.site}{row.gpu_type}×{each} no. {len(nodes) + 1}"
-            node = number if named and size > 1 else ""
-            one = GPU(row.gpu_type, gpu.memory_gb, gpu.usd_per_hour, node, inside if node else None)
-            nodes.append(_Node(row, one, size, inside, outside / 8))
+        for first in range(0, row.gpus, each):
+            size = min(each, row.gpus - first)
+            if first % (row.gpus_per_machine or each) == 0:
+                # two rows may hold machines of the same kind: all are counted
+                machine = f"{row.site}{row.gpu_type} machine no. {len(nodes) + 1}"
+            one = GPU(
+                type=row.gpu_type,
+                memory_gb=gpu.memory_gb,
+                usd_per_hour=gpu.usd_per_hour,
+                node=f"{row.site}{row.gpu_type}×{each} no. {len(nodes) + 1}" if size > 1 else "",
+                node_gb_per_s=inside if size > 1 else None,
+                machine=machine if row.gpus_per_machine else "",
+            )
+            slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
+            nodes.append(_Node(row, one, size, inside, slot, outside / 8))
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
     return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
 
 
 def _bandwidth(nodes: list[_Node]) -> np.ndarray:
-    """GB/s between nodes, and inside each on the diagonal."""
+    """Return GB/s between nodes, and inside each on the diagonal."""
     outside = np.array([n.outside for n in nodes])
     matrix = np.minimum(outside[:, None], outside)
     between = np.array([(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes])
     sites = np.array([n.facts.site for n in nodes])
     far = sites[:, None] != sites
     matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
+    slot = np.array([n.slot for n in nodes])
+    matrix = np.where(_one_machine(nodes), np.minimum(slot[:, None], slot), matrix)
     np.fill_diagonal(matrix, [n.inside for n in nodes])
     return matrix
 
 
+def _one_machine(nodes: list[_Node]) -> np.ndarray:
+    """Tell which nodes are in one machine; bool, (nodes, nodes)."""
+    machine = np.array([n.gpu.machine or f"node {i}" for i, n in enumerate(nodes)])
+    return machine[:, None] == machine
+
+
 def _latency(nodes: list[_Node]) -> np.ndarray:
-    """Milliseconds between nodes; nothing inside one."""
+    """Return milliseconds between nodes; nothing inside a machine."""
     network, between = (
         np.array([getattr(n.facts, name) or 0.0 for n in nodes])
         for name in ("network_latency_ms", "between_sites_latency_ms")
@@ -247,8 +277,7 @@ def _latency(nodes: list[_Node]) -> np.ndarray:
     sites = np.array([n.facts.site for n in nodes])
     near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
     matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
-    np.fill_diagonal(matrix, 0.0)
-    return matrix
+    return np.where(_one_machine(nodes), 0.0, matrix)
 
 
 def clusters(path: str | Path | None = None) -> "DataFrame":

@@ -141,7 +141,7 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
     """
     found = evaluate(problem, placement_in(plan, "save_placement"))
     rates = {name: getattr(found, field) for name, field in _PLAN.items()}
-    conditions = _conditions(problem)
+    conditions, cluster = _conditions(problem), problem.cluster
     if found.in_flight is not None:
         conditions["microbatches_that_fill_the_pipeline"] = found.in_flight_needed
     stages = [
@@ -151,6 +151,8 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
             "last_layer": report.stage.layers.stop,
             "gpus": list(report.stage.gpus),
             "gpu_types": list(report.gpu_types),
+            "machines": [cluster.gpus[g].host for g in report.stage.gpus],
+            "gpu_indices": [cluster.index[g] for g in report.stage.gpus if cluster.index],
             _SHARES: [float(share) for share in report.batch],
             "gpus_per_layer": report.degree,
             _RATE: float(report.throughput),

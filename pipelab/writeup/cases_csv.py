@@ -3,8 +3,8 @@
 `config.csv` (parameter, value), `gpu_pool.csv` (gpu_type, count, memory_gb) and
 `network_bandwidth.csv` (a labelled square matrix, row = sender). Two more are optional:
 `throughput_coefficients.csv` replaces the bundled coefficients, `layers.csv` (layer,
-weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have a column
-usd_per_hour. `notebooks/data.md` gives unit and source of every column.
+weight_factor, work_factor) says how layers differ; and gpu_pool.csv may have columns for
+prices, nodes and machines. `notebooks/data.md` gives unit and source of every column.
 """
 
 import os
@@ -43,6 +43,8 @@ from pipelab.problem import Model, Problem, Workload
 from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
+# The columns of gpu_pool.csv that are fields of a GPU.
+_POOL = ("memory_gb", "usd_per_hour", "node", "node_gb_per_s", "machine")
 # The parameter of config.csv for each field.
 _MODEL = {
     "name": "model_name",
@@ -157,8 +159,12 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     # a link that dangles is named when it is read
     rates = load_coefficients(own if os.path.lexists(own) else None)
     costs = part_of(partial(replace, rates), _COSTS, parameters, (_UNITS,))
-    gpus = [gpu for row, one in read_pool(folder) for gpu in _gpus(row, one, costs)]
-    cluster = Cluster(tuple(gpus), read_bandwidth(folder, len(gpus)))
+    pool = read_pool(folder)
+    gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
+    links, index = read_bandwidth(folder, len(gpus)), _indices(pool)
+    cluster = place(
+        pool[0][0], {"index": "index"}, partial(Cluster, tuple(gpus), links, index=index)
+    )
     model = part_of(Model, _MODEL, parameters, name=folder.name)
     model = replace(model, **read_layers(folder, model.layers))
     load = part_of(Workload, _WORKLOAD, parameters)
@@ -168,11 +174,22 @@ def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     return part_of(make, _RULES, parameters, tuple(_RULES))
 
 
+def _indices(pool: list[tuple[Row, PoolRow]]) -> tuple[int | str, ...]:
+    """Return what its machine calls each GPU; nothing if no row says it."""
+    said = any(one.index for _, one in pool)
+    names: list[str] = []
+    for row, one in pool:
+        if said and len(one.index.split()) != one.count:
+            expected = f"expected {one.count} with spaces between, or no index in any row"
+            raise row.error("index", one.index, expected)
+        names += one.index.split()
+    return tuple(int(name) if name.isdecimal() else name for name in names)
+
+
 def _gpus(row: Row, one: PoolRow, costs: LinearThroughput) -> list[GPU]:
     """Return the GPUs of one row of the pool, of a type that the cost model knows."""
-    gpu = place(
-        row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, one.memory_gb, one.usd_per_hour)
-    )
+    stated = {name: getattr(one, name) for name in _POOL}
+    gpu = place(row, {"type": "gpu_type"}, partial(GPU, one.gpu_type, **stated))
     if one.gpu_type not in costs.gpu_types:
         known = nearest(one.gpu_type, costs.gpu_types)
         expected = f"is not a GPU type the cost model knows; {known}. {_OWN_RATES}"
@@ -276,8 +293,9 @@ def save_case(problem: Problem, path: str | Path) -> Path:
 
     Notes
     -----
-    The format has no place for nodes of GPUs, nor for `Workload.in_flight` and `output_tokens`;
-    `LinearThroughput` reads none of them, and `load_case` gives their defaults.
+    The format has no place for `Workload.in_flight` and `output_tokens`; `LinearThroughput` reads neither,
+    and `load_case` gives their defaults. Nodes, machines and indices of GPUs are columns that the write-up
+    does not have, and are written only where GPUs have them.
     """
     folder = path_of("save_case", path)
     if not isinstance(problem.costs, LinearThroughput) or not isinstance(problem.model, Model):
@@ -306,11 +324,15 @@ def save_case(problem: Problem, path: str | Path) -> Path:
     config = [[c, getattr(part, f)] for names, part in parts for f, c in names.items()]
     write("config.csv", ["parameter", "value"], config)
     # runs of equal GPUs, ids consecutive in pool order
-    runs = [(gpu, len(list(run))) for gpu, run in groupby(problem.cluster.gpus)]
-    header = ["gpu_type", "count", "memory_gb", "usd_per_hour"]
-    pool = [[gpu.type, count, gpu.memory_gb, gpu.usd_per_hour] for gpu, count in runs]
-    priced = 4 if any(gpu.usd_per_hour is not None for gpu, _ in runs) else 3
-    write("gpu_pool.csv", header[:priced], [row[:priced] for row in pool])
+    rows, first = [], 0
+    for gpu, run in groupby(problem.cluster.gpus):
+        count = len(list(run))
+        index = " ".join(map(str, problem.cluster.index[first : first + count]))
+        rows.append([gpu.type, count, *(getattr(gpu, name) for name in _POOL), index])
+        first += count
+    header = ["gpu_type", "count", *_POOL, "index"]
+    used = [c for c in range(len(header)) if any(row[c] for row in rows)]
+    write("gpu_pool.csv", [header[c] for c in used], [[row[c] for c in used] for row in rows])
     labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
     matrix = problem.cluster.bandwidth_matrix()
     own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0

@@ -65,6 +65,20 @@ def cutting_all(problem, seed):
     )
 
 
+def in_machines(cluster, seed):
+    """Two thirds of clusters say which machine a node or a GPU without one is in: two of them, or all are in one."""
+    rng = np.random.default_rng([53, seed])
+    if seed % 3 == 0:
+        return cluster
+    number, several = {}, int(rng.integers(1, 3))
+    gpus = [
+        dataclasses.replace(g, machine=f"m{number.setdefault(g.node or i, rng.integers(several))}")
+        for i, g in enumerate(cluster.gpus)
+    ]
+    index = tuple(rng.permutation(9)[: len(gpus)].tolist())
+    return dataclasses.replace(cluster, gpus=tuple(gpus), index=index)
+
+
 def random_problem(seed):
     """Nodes of GPUs of one maker or several, with prices; links, memory and heads bind somewhere."""
     rng = np.random.default_rng([39, seed])
@@ -84,7 +98,7 @@ def random_problem(seed):
     more = float(rng.choice([1, 1, 2, 4]))
     gpus = [dataclasses.replace(g, memory_gb=more * g.memory_gb) for g in gpus]
     cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
-    model = problem.model
+    cluster, model = in_machines(cluster, seed), problem.model
     if rng.random() < 0.8:
         model = dataclasses.replace(model, kv_precision="bf16")
     problem = dataclasses.replace(problem, cluster=cluster, costs=costs, model=model)
@@ -125,6 +139,11 @@ def test_serving_equals_brute_force(seed):
             assert pl.settings(problem, result, engine).layers
             own = pl.settings(result.problem, result, engine)
             assert own.tensor_parallel_size == len(result.placement.stages[0].gpus)
+            used, cluster = result.placement.gpus, problem.cluster
+            assert len(own.hosts) == len({cluster.machine_of[g] for g in used})
+            if cluster.index:
+                places = sorted((cluster.gpus[g].machine, cluster.index[g]) for g in used)
+                assert places == sorted((host.name, n) for host in own.hosts for n in host.gpus)
 
 
 @pytest.mark.quick(3)

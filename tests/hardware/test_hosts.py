@@ -59,7 +59,6 @@ def test_a_hybrid_mesh_falls_into_what_is_joined_each_to_each():
     # one GPU has 4 MiB less: all are taken for equal, or no stage could cut its layers
     assert len({gpu.memory_gb for gpu in cluster.gpus}) == 1
     assert cluster.gpus[0].memory_gb == pytest.approx(32764 * 2**20 / 1e9)
-    assert len(pl.load_cluster(HOSTS / "v100-hybrid", nodes=False).kinds) == 1
 
 
 def test_a_switch_shows_every_link_to_every_gpu(tmp_path):

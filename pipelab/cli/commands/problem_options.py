@@ -59,7 +59,10 @@ class Wanted:
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
     per_node: Annotated[Whole, _model("Of a type per node; 8 by default.", min=1)] = None
-    network_gbit: Annotated[Real, _model("Between nodes, in Gbit/s; 100 by default.")] = None
+    per_machine: Annotated[
+        Whole, _model("Of a type per machine; those of a node by default.", min=1)
+    ] = None
+    network_gbit: Annotated[Real, _model("Between machines, in Gbit/s; 100 by default.")] = None
     rates: Annotated[Text, _model("Engine whose speed counts; vLLM by default.")] = None
     batch: Annotated[
         Whole, _load(f"Sequences per microbatch (with node: of all); {_BATCH} without a case.")
@@ -161,10 +164,12 @@ class Wanted:
             expected = "expected --gpus or --cluster beside --model, and not both"
             raise _refused("--cluster", self.cluster, expected)
         if self.gpus:
-            own = self._given({"per_node": "gpus_per_node", "network_gbit": "network_gbit_per_s"})
+            named = {"per_node": "gpus_per_node", "per_machine": "gpus_per_machine"}
+            own = self._given({**named, "network_gbit": "network_gbit_per_s"})
             return cluster_of_counts(counts_of(self.gpus, facts), gpus=facts, **own)
-        if self.per_node is not None:
-            raise _refused("--per-node", self.per_node, "expected it beside --gpus")
+        for name in ("per_node", "per_machine"):
+            if getattr(self, name) is not None:
+                raise _refused(_flag(name), getattr(self, name), "expected it beside --gpus")
         return load_cluster(str(self.cluster), gpus=facts, network_gbit_per_s=self.network_gbit)
 
 
@@ -175,7 +180,16 @@ _RULE_FIELDS |= {"batch_split": "batch_split"}
 _LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
 _LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
 # Those that a sweep varies.
-VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node")
+VARIED = (
+    "batch",
+    "length",
+    "in_flight",
+    "output_tokens",
+    "max_gpus",
+    "network_gbit",
+    "per_node",
+    "per_machine",
+)
 
 
 class ProblemCommand(TyperCommand):

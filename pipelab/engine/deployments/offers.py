@@ -151,7 +151,9 @@ def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
     """The node of each GPU, -1 where it is in none; of nodes with the same contents that of the first, if `merged`."""
     contents: dict[str, Counter] = {}
     for gpu in cluster.gpus:
-        contents.setdefault(gpu.node, Counter())[replace(gpu, node=gpu.node and "node")] += 1
+        contents.setdefault(gpu.node, Counter())[
+            replace(gpu, node=gpu.node and "node", machine="")
+        ] += 1
     names = list(contents)
     first: dict[frozenset, int] = {}
     number = {

@@ -87,7 +87,8 @@ def _stages_alone(problem: Problem) -> Iterator[Placement]:
     seen = set()
     for gpu, own in _by_kind(problem).items():
         for number in range(1, min(len(own), problem.max_gpus_per_stage) + 1):
-            if (key := (replace(gpu, node=gpu.node and "one"), number)) not in seen:
+            key = replace(gpu, node=gpu.node and "one", machine=""), number
+            if key not in seen:
                 seen.add(key)
                 yield Placement.of([(problem.model.layers, own[:number])])
 

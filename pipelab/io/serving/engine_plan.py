@@ -34,13 +34,13 @@ class Host:
         As the cluster has it, or the address given.
     address : str
         Empty where none was given.
-    gpus : tuple of int
-        The GPUs used, counted on this host, in the order of the ranks.
+    gpus : tuple of int or str
+        The GPUs used, in the order of the ranks, as this host calls them: numbers, or UUIDs.
     """
 
     name: str
     address: str
-    gpus: tuple[int, ...]
+    gpus: tuple[int | str, ...]
 
 
 class Start(NamedTuple):
@@ -52,13 +52,13 @@ class Start(NamedTuple):
         From 0.
     host : int
         From 0.
-    gpus : tuple of int
-        As that host counts them, in the order of the ranks.
+    gpus : tuple of int or str
+        As that host calls them, in the order of the ranks.
     """
 
     number: int
     host: int
-    gpus: tuple[int, ...]
+    gpus: tuple[int | str, ...]
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class EnginePlan:
     engine : str
     hosts : tuple of Host
         In the order of their first ranks.
-    places : tuple of (int, int)
-        For every rank, its host (from 0) and its GPU as that host counts.
+    places : tuple of (int, int or str)
+        For every rank, its host (from 0) and its GPU as that host calls it.
     schedule : Schedule or None
         The schedule of a training step with these stages, if one was given.
     recomputed : tuple of str
@@ -86,7 +86,7 @@ class EnginePlan:
     evaluation: Evaluation
     engine: str
     hosts: tuple[Host, ...]
-    places: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int | str], ...]
     schedule: Schedule | None = None
     recomputed: tuple[str, ...] = ()
     pipeline: int = 0
@@ -109,8 +109,7 @@ class EnginePlan:
         except InvalidPlacement:
             evaluation = evaluate(problem, placement)
         names, given = _hosts(problem, hosts)
-        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
-        local = [next(numbers[name]) for name in names]
+        local = _numbers(problem, names, hosts)
         number = {name: i for i, name in enumerate(dict.fromkeys(names[g] for g in placement.gpus))}
         places = tuple((number[names[g]], local[g]) for g in placement.gpus)
         machines = tuple(
@@ -191,8 +190,8 @@ class EnginePlan:
         return [kind for kind in self.types if kind.startswith(_WITHOUT_BF16)]
 
     @property
-    def runs(self) -> list[tuple[int, list[int]]]:
-        """Consecutive ranks on one host: the host (from 0), and the GPUs as it counts them."""
+    def runs(self) -> list[tuple[int, list[int | str]]]:
+        """Consecutive ranks on one host: the host (from 0), and the GPUs as it calls them."""
         runs = groupby(self.places, key=lambda place: place[0])
         return [(host, [gpu for _, gpu in ranks]) for host, ranks in runs]
 
@@ -237,7 +236,7 @@ class EnginePlan:
         """Describe every stage for a reader: its layers, its GPUs and their hosts."""
         lines = []
         for s, report in enumerate(self.evaluation.stages):
-            used: dict[int, list[int]] = {}
+            used: dict[int, list[int | str]] = {}
             for host, gpu in self.places[s * self.size : (s + 1) * self.size]:
                 used.setdefault(host, []).append(gpu)
             where = " and ".join(
@@ -280,7 +279,7 @@ def _hosts(problem: Problem, hosts: Hosts) -> tuple[list[str], bool]:
     """Return the host of every GPU of the cluster, and whether these are addresses."""
     gpus = problem.cluster.gpus
     if hosts is None:
-        return [gpu.node or f"GPU {i} ({gpu.type})" for i, gpu in enumerate(gpus)], False
+        return [gpu.host or f"GPU {i} ({gpu.type})" for i, gpu in enumerate(gpus)], False
     expected = f"expected an address, or one for each of the {len(gpus)} GPUs of the cluster, such as '10.0.0.1'"
     names = [hosts] * len(gpus) if isinstance(hosts, str) else list(hosts) if is_list(hosts) else []
     if len(names) != len(gpus):
@@ -289,6 +288,21 @@ def _hosts(problem: Problem, hosts: Hosts) -> tuple[list[str], bool]:
         if not isinstance(name, str) or not _ADDRESS.fullmatch(name):
             raise InvalidValue("settings", [("hosts", name, expected)])
     return names, True
+
+
+def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int | str]:
+    """Return what the host of every GPU calls it: as the cluster says, or else counted on each host from 0."""
+    index = problem.cluster.index
+    if not index:
+        counted: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [next(counted[name]) for name in names]
+    first: dict[tuple[str, int | str], int] = {}
+    for gpu, place in enumerate(zip(names, index, strict=True)):
+        if first.setdefault(place, gpu) != gpu:
+            both = f"GPUs {first[place]} and {gpu} both have the index {place[1]} there"
+            expected = f"expected the addresses of two machines: {both}"
+            raise InvalidValue("settings", [("hosts", hosts, expected)])
+    return list(index)
 
 
 def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:

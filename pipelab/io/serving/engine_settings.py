@@ -44,7 +44,7 @@ class EngineSettings:
         Decoder layers of each stage, in order.
     hosts : tuple of Host
         In the order of their first ranks, each with `name`, `address` (empty if none was given)
-        and `gpus`: the GPUs used, as that host counts them, in the order of the ranks.
+        and `gpus`: the GPUs used, as that host calls them, in the order of the ranks.
     tensor_parallel_size : int
         GPUs of every stage.
     environment : mapping of str to str
@@ -107,8 +107,9 @@ def settings(
         The engine that is to run it.
     hosts : str or sequence of str, optional
         The address of every GPU's host, by GPU id; one text where all are on one host. By default a
-        node's GPUs are on one host, a GPU without a node is alone on its own, and the script takes
-        the addresses from the variable HOSTS. A host counts its GPUs from 0, in the order of their ids.
+        machine of the cluster is a host (`GPU.machine`), and the script takes the addresses from the
+        variable HOSTS. GPUs have the numbers that the cluster says (`Cluster.index`); else a host counts
+        its own from 0, in the order of their ids.
 
     Returns
     -------
