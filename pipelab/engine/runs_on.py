@@ -22,7 +22,7 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
-from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of
+from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import Problem, StageCost, answered
 from pipelab.spans import spans_of
@@ -34,11 +34,21 @@ from pipelab.stage_arrays import (
 )
 
 
-def as_engines_run(problem: Problem) -> Problem:
-    """Return a problem in which GPUs of one stage cut its layers, as in every engine, and never share its batch."""
-    if isinstance(problem.costs, Roofline):
-        return replace(problem, costs=replace(problem.costs, copies=False))
-    return problem
+def as_engine_keeps(problem: Problem, engine: str) -> Problem:
+    """Return a problem in which keys and values take whole blocks of tokens, as an engine keeps them."""
+    costs, block = problem.costs, rules_of(engine).cache_tokens
+    if not isinstance(costs, Roofline):
+        return problem
+    engines = {**costs.engines, costs.engine: replace(costs.constants, cache_tokens=block)}
+    return replace(problem, costs=replace(costs, engines=engines))
+
+
+def as_engines_run(problem: Problem, engine: str) -> Problem:
+    """Return a problem in which GPUs of one stage cut its layers, and never share its batch; memory is an engine's."""
+    kept = as_engine_keeps(problem, engine)
+    if isinstance(kept.costs, Roofline):
+        return replace(kept, costs=replace(kept.costs, copies=False))
+    return kept
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +172,7 @@ def starts_of(
                 for choice in choices:
                     whole = alone or node == ""  # GPUs in no node are each on a host of its own
                     most = _most_gpus(problem, rules, size, choice)
-                    run = as_engines_run(problem).costs
+                    run = as_engines_run(problem, engine).costs
                     own = replace(problem, costs=EngineStages(run, size, types, node, whole, most))
                     if size is not None:
                         own = replace(own, max_gpus_per_stage=size)
@@ -184,10 +194,8 @@ def _most_gpus(
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     """Refuse what no plan can fix."""
-    precision, known = getattr(problem.model, "kv_precision", ""), rules.kv_precisions.split()
-    if known and precision and precision not in known:
-        expected = f"expected one of {', '.join(known)}: {engine} keeps keys and values in no other"
-        raise NotApplicable("runs_on", [("model.kv_precision", precision, expected)])
+    for field, value, expected in unknown_precisions(problem.model, rules):
+        raise NotApplicable("runs_on", [(field, value, f"{engine}: {expected}")])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"
         raise NotApplicable("runs_on", [("problem.workload.phase", "training", expected)])
@@ -299,7 +307,7 @@ def best_start(
         found.append(solve(start.problem, own, beat))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
-    run = as_engines_run(problem)
+    run = as_engines_run(problem, engine)
     if not found:
         reason = why_not_here(problem, engine)
         none = infeasible_result(run, "aggregated", reason, {}, deadline)

@@ -14,11 +14,14 @@ import numpy as np
 import pytest
 
 import pipelab as pl
+from pipelab.hardware.engine_rules import known_rules
+from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.writeup.linear_rates import with_link_units
 
 ENGINES = (
     "vLLM", "llama.cpp", "SGLang", "Megatron", "torchtitan", "TensorRT-LLM", "transformers",
 )  # fmt: skip
+SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 
 
 def _vllms_rule(text, layers, ranks):
@@ -154,6 +157,86 @@ def test_every_engine_reads_back_the_cuts_of_random_plans(seed):
         assert (done.returncode, done.stderr) == (0, "")
 
 
+def _random_load(seed):
+    """A plan of Llama-3-8B on GPUs with room for everything."""
+    rng = np.random.default_rng([7, seed])
+    stages = int(rng.integers(1, 6))
+    inner = sorted(rng.choice(np.arange(1, 32), stages - 1, replace=False).tolist())
+    sizes = np.diff([0, *inner, 32]).tolist()
+    gpus = tuple(pl.GPU("H100-SXM", 1e5, node="n", node_gb_per_s=450) for _ in sizes)
+    cluster = pl.Cluster(gpus, np.full((stages, stages), 25.0))
+    tokens = int(rng.choice([rng.integers(1, 5000), 256 * rng.integers(1, 9)]))
+    phase = str(rng.choice(["prefill", "decode", "mixed"]))
+    in_flight = None if seed % 4 == 0 else int(rng.integers(1, 9))
+    written = int(rng.integers(1, 600)) if phase == "mixed" else None
+    batch = int(rng.integers(1, 9))
+    load = pl.Workload(tokens, batch, phase, in_flight=in_flight, output_tokens=written)
+    precision = str(rng.choice(["bf16", "fp16", "fp8", "int8", "int4"]))
+    model = pl.load_model("Llama-3-8B", precision=precision, kv_precision="bf16")
+    problem = pl.Problem(cluster, model, load, pl.Roofline())
+    return problem, pl.Placement.of([(n, (g,)) for g, n in enumerate(sizes)])
+
+
+def _padded(tokens, block):
+    return -(-tokens // block) * block
+
+
+def _llama_cpps_cache(arguments):
+    """`llama_context` of llama.cpp: tokens of each sequence, and of all; each has a part of its own, in blocks of 256."""
+    tokens, sequences = int(_after(arguments, "-c")), int(_after(arguments, "-np"))
+    each = _padded(_padded(tokens, 256) // sequences, 256)
+    return each, each * sequences
+
+
+@pytest.mark.quick(12)
+@pytest.mark.parametrize("seed", range(120))
+def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
+    problem, placement = _random_load(seed)
+    load, stages = problem.workload, len(placement.stages)
+    context = load.sequence_length + max(1, load.written)
+    for engine in SERVING:
+        if engine == "llama.cpp" and problem.model.precision == "fp8":
+            _refused(
+                problem,
+                placement,
+                engine,
+                "int8, int4: it has weights in no other; give load_model such",
+            )
+            continue
+        found = pl.settings(problem, placement, engine)
+        told = dict(zip(found.arguments, [*found.arguments[1:], ""], strict=True))
+        plan = EnginePlan.of(problem, placement, engine, None)
+        has = plan.evaluation.in_flight
+        most = stages if engine in ("vLLM", "TensorRT-LLM") else 1
+        # what counts in memory, besides weights and activations: keys and values of whole blocks
+        each = _padded(context, {"vLLM": 16, "TensorRT-LLM": 32, "llama.cpp": 256}.get(engine, 1))
+        for report, stage in zip(plan.evaluation.stages, placement.stages, strict=True):
+            parts = problem.costs.memory_parts(problem, problem.cluster.gpus[0], stage.layers)
+            cache = report.memory_gb[0] - sum(parts.values()) + parts["KV cache"]
+            kept = each * has * load.batch_size * problem.model.kv_bytes * len(stage.layers) / 1e9
+            assert cache == pytest.approx(kept, rel=1e-6), engine
+        if engine == "llama.cpp":
+            assert _llama_cpps_cache(found.arguments) == (each, each * has * load.batch_size)
+            assert told["-fit"] == "off"  # else it may deal out layers anew
+        elif engine == "TensorRT-LLM":  # `max_num_sequences`: of pp_size microbatches
+            assert int(told["--max_batch_size"]) == load.batch_size
+            assert int(told["--max_seq_len"]) >= context
+        elif engine == "SGLang":  # `pp_loop_size`
+            assert "--mem-fraction-static" not in told
+            assert int(told["--pp-max-micro-batch-size"]) == load.batch_size
+            assert int(told["--max-running-requests"]) == load.batch_size * has
+            most = stages + int(told.get("--pp-async-batch-depth", 0))
+            assert stages == 1 or most == max(stages, has)
+        elif engine == "vLLM":
+            assert int(told["--max-num-seqs"]) == load.batch_size * has
+        said = [note for note in found.notes if "at most" in note]
+        assert len(said) == (has > most), engine
+        if said:
+            fewer = pl.evaluate(problem.with_in_flight(most), placement).attainable
+            assert f"{engine} keeps at most {most} of the plan's {has} micro" in said[0]
+            assert f"yield {fewer:,.7g} tokens/s instead" in said[0]
+
+
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
@@ -226,7 +309,7 @@ def test_on_one_host_the_plan_is_in_the_options_or_in_a_file(run, three):
         "--max-num-seqs", "12", "--gpu-memory-utilization", "0.9", "Who are you?", "And I?",
     ]  # fmt: skip
     assert told["TensorRT-LLM"][-2:] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
-    assert _after(told["TensorRT-LLM"], "--max_batch_size") == "12"
+    assert _after(told["TensorRT-LLM"], "--max_batch_size") == "4"
     arguments = told["transformers"]
     assert (arguments[1], arguments[3:5]) == ("my model", ["Who are you?", "And I?"])
     assert found.arguments[1] == arguments[-1]  # its map
@@ -571,7 +654,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     assert order == [
         ("x", 0), ("y", 0), ("y", 1), ("z", 0), ("z", 2), ("z", 1), ("z", 3),
     ]  # fmt: skip
-    assert _after(arguments, "-c") == str(12 * 1001)
+    assert _after(arguments, "-c") == str(12 * 1024)
     # A plan that comes back to the last host serves the first of its GPUs there, too.
     problem = _free(3, 3, ["a", "a", "b"])
     again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
@@ -624,14 +707,18 @@ def test_data_types_follow_the_oldest_gpu_and_the_model(three):
     fp8 = replace(problem, model=replace(problem.model, kv_precision="fp8"))
     found = pl.settings(fp8, whole, "vLLM", hosts="h")
     assert _after(found.arguments, "--kv-cache-dtype") == "fp8"
-    _refused(fp8, whole, "llama.cpp", "it keeps keys and values in no other")
+    _refused(fp8, whole, "llama.cpp", "it has keys and values in no other")
 
 
 def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
     problem, plan = three
 
     def note_of(problem):
-        return [n for n in pl.settings(problem, plan, "vLLM").notes if "in flight" in n]
+        return [
+            n
+            for n in pl.settings(problem, plan, "vLLM").notes
+            if "microbatches in flight yield" in n
+        ]
 
     needed = pl.timeline_of(problem, plan).in_flight_needed
     (note,) = note_of(problem)
@@ -646,8 +733,8 @@ def test_memory_and_microbatches_that_do_not_suffice_are_noted(three):
     (note,) = note_of(longer)
     assert note.endswith("no more fit without slowing it")
     frugal = replace(problem, costs=pl.Roofline(memory_share=0.8))
-    found = pl.settings(frugal, plan, "SGLang", hosts="h")
-    assert _after(found.arguments, "--mem-fraction-static") == "0.8"
+    found = pl.settings(frugal, plan, "vLLM", hosts="h")
+    assert _after(found.arguments, "--gpu-memory-utilization") == "0.8"
     free, whole = _free(4, 1), pl.Placement.of([(4, (0,))])
     (need,) = pl.evaluate(free, whole).stages[0].memory_gb
     for share, told in ((0.5, "0.9"), (0.941, "0.95"), (0.967, "0.97")):
