@@ -56,7 +56,9 @@ def _megatrons_rule(text):
 
 def _torchtitans_rule(arguments, layers):
     """`list_str_rule`, then `_split_module` of torchtitan: what every stage keeps of the model's children."""
-    start = arguments.index("--parallelism.pipeline_parallel_module_fqns_per_model_part") + 1
+    (start,) = (
+        i for i, word in enumerate(arguments, 1) if word.endswith("module_fqns_per_model_part")
+    )
     end = next((i for i in range(start, len(arguments)) if arguments[i][:2] == "--"), None)
     stages = []
     for kept in (set(text.split(",")) for text in arguments[start:end]):
@@ -234,16 +236,17 @@ def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
         if said:
             fewer = pl.evaluate(problem.with_in_flight(most), placement).attainable
             assert f"{engine} keeps at most {most} of the plan's {has} micro" in said[0]
-            assert f"yield {fewer:,.7g} tokens/s instead" in said[0]
+            assert (
+                f"yield {fewer:,.7g} of its {plan.evaluation.attainable:,.7g} tokens/s" in said[0]
+            )
 
 
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
 STUB = """#!{bash}
 [ "${{0##*/}}" = llama-server ] && sleep 0.3  # servers in the background come first
 {{
-  echo "${{0##*/}} $CUDA_VISIBLE_DEVICES"
-  printf '  %s\\n' "$@"
-  for each; do case "$each" in *.yaml | *.json | *.csv | *.py) cat "$each" ;; esac; done
+  printf '%s\\036' "${{0##*/}} $CUDA_VISIBLE_DEVICES" "$@"
+  for each; do case "$each" in *.yaml | *.csv) tr '\\n' '\\036' < "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
 sleep "${{LINGER:-0}}"  # where several run on a host, none ends before the others began
 """
@@ -269,8 +272,8 @@ def run(tmp_path):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         calls = []
         for each in sorted(log.iterdir(), key=lambda path: path.stat().st_mtime_ns):
-            name, *lines = each.read_text("utf-8").splitlines()
-            calls.append((name.strip(), [line.removeprefix("  ") for line in lines]))
+            name, *arguments, _ = each.read_text("utf-8").split("\x1e")
+            calls.append((name.strip(), arguments))
         return done, calls
 
     return run
@@ -310,10 +313,9 @@ def test_on_one_host_the_plan_is_in_the_options_or_in_a_file(run, three):
     ]  # fmt: skip
     assert told["TensorRT-LLM"][-2:] == ["pp_partition: [3, 9, 8, 3, 3, 3, 3]", "dtype: float16"]
     assert _after(told["TensorRT-LLM"], "--max_batch_size") == "4"
-    arguments = told["transformers"]
-    assert (arguments[1], arguments[3:5]) == ("my model", ["Who are you?", "And I?"])
-    assert found.arguments[1] == arguments[-1]  # its map
-    program = "\n".join(arguments[5:-1])
+    option, program, *arguments = told["transformers"]
+    assert (option, arguments) == ("-c", ["my model", "Who are you?", "And I?"])
+    assert f'{{"device_map": {found.arguments[1]}}}' in program
     compile(program, "program", "exec")
     assert 'dtype="float16"' in program  # a T4 among them
     for engine in ("TensorRT-LLM", "transformers"):
@@ -460,7 +462,12 @@ def pair():
 
 
 def _microbatches(arguments):
-    """`num_tokens_per_train_step` of torchtitan by its parts: sequences per microbatch, and microbatches."""
+    """Sequences per microbatch, and microbatches, as torchtitan 0.3.0 reads them, or its main branch."""
+    if "--training.local_batch_size" in arguments:
+        sequences = int(_after(arguments, "--parallelism.pipeline_parallel_microbatch_size"))
+        several, left = divmod(int(_after(arguments, "--training.local_batch_size")), sequences)
+        assert left == 0
+        return sequences, several
     tokens = int(_after(arguments, "--training.num_tokens_per_microbatch_per_dp_rank"))
     sequences, left = divmod(tokens, int(_after(arguments, "--training.max_context_length")))
     assert left == 0
@@ -476,12 +483,18 @@ def test_torchtitan_runs_the_schedule_of_the_training_step(run, pair, name):
         order = replace(step.timeline.schedule, name="best")
         step = replace(step, timeline=pl.simulate(order, step.timeline.costs))
     found = pl.settings(problem, step, "torchtitan")
+    done, calls = run(found, "2", HOSTS="x y", TORCHTITAN="of old")
+    assert (done.returncode, calls) == (2, [])
+    done, ((_, of_main),) = run(found, "2", "--end", HOSTS="x y", TORCHTITAN="main")
+    assert done.returncode == 0, done.stderr
     done, ((_, arguments),) = run(found, "2", "--training.steps", "9", HOSTS="x y")
     assert done.returncode == 0, done.stderr
+    assert _microbatches(of_main) == (2, 6)
+    assert [held for _, held in _torchtitans_rule(of_main, 5)] == [[0, 1], [2, 3, 4]]
     assert _within(["--module", "llama3", "--config", "llama3_8b"], arguments)
     assert [held for _, held in _torchtitans_rule(arguments, 5)] == [[0, 1], [2, 3, 4]]
     assert _microbatches(arguments) == (2, 6)
-    assert _after(arguments, "--training.max_context_length") == "10"
+    assert _after(arguments, "--training.seq_len") == "10"
     chosen = _after(arguments, "--parallelism.pipeline_parallel_schedule")
     table = "--parallelism.pipeline_parallel_schedule_csv"
     if name == "1F1B":
@@ -684,10 +697,10 @@ def test_one_stage_is_cut_by_all_its_gpus(run, engine):
         return
     assert program == "torchrun"
     assert _after(arguments, "--nproc-per-node") == "4"
-    assert arguments[3:5] == ["my model", "Who are you?"]
-    text = "\n".join(arguments[5:])
-    compile(text, "program", "exec")
-    assert "DistributedConfig(tp_size=4)" in text
+    assert arguments[2:5] == ["--no-python", "python3", "-c"]
+    assert arguments[6:] == ["my model", "Who are you?"]
+    compile(arguments[5], "program", "exec")
+    assert "DistributedConfig(tp_size=4)" in arguments[5]
 
 
 def test_data_types_follow_the_oldest_gpu_and_the_model(three):

@@ -297,8 +297,8 @@ class EnginePlan:
         if has is not None and most is not None and most < has:
             fewer = replace(self.evaluation, in_flight=most).attainable
             found.append(
-                f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield "
-                f"{fewer:,.7g} tokens/s instead of {self.evaluation.attainable:,.7g}"
+                f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield {fewer:,.7g} of "
+                f"its {self.evaluation.attainable:,.7g} tokens/s if each has {self.problem.workload.batch_size} sequences"
             )
         return found
 
