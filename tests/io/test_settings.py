@@ -184,7 +184,7 @@ def _padded(tokens, block):
 
 
 def _llama_cpps_cache(arguments):
-    """`llama_context` of llama.cpp: tokens of each sequence, and of all; each has a part of its own, in blocks of 256."""
+    """`llama_context` of llama.cpp: tokens of each sequence, and of all; parts are in blocks of 256."""
     tokens, sequences = int(_after(arguments, "-c")), int(_after(arguments, "-np"))
     each = _padded(_padded(tokens, 256) // sequences, 256)
     return each, each * sequences
@@ -248,7 +248,7 @@ STUB = """#!{bash}
   printf '%s\\036' "${{0##*/}} $CUDA_VISIBLE_DEVICES" "$@"
   for each; do case "$each" in *.yaml | *.csv) tr '\\n' '\\036' < "$each" ;; esac; done
 }} > "$(mktemp -p "$LOG")"
-sleep "${{LINGER:-0}}"  # where several run on a host, none ends before the others began
+eval "${{LINGER:-}}"  # where several run on a host, none ends before the others began
 """
 
 
@@ -277,6 +277,60 @@ def run(tmp_path):
         return done, calls
 
     return run
+
+
+NASTY = (
+    "\0", "\n", "\r", "\x1b[31m", "\x7f", "\u2028", "\u202e", "\u2066", "\ud800", "`touch HERE`", "$(touch HERE)", "'",
+    '"', "; touch HERE;", "\\", "\nEND\n", "\ntouch HERE\n", "#>", "{{ 7 }}", "{% raw %}", "${HOSTS}", "& touch HERE &",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(3))
+def test_nothing_in_a_name_is_executed(run, tmp_path, engine, seed):
+    rng = np.random.default_rng(seed)
+
+    def name(start):
+        parts = rng.choice(NASTY, 6 if seed else len(NASTY), replace=False)
+        return start + "x".join(parts.tolist()).replace("HERE", str(tmp_path / "done"))
+
+    types, node = [name("T4"), name("A100")], name("node")
+    gpus = tuple(pl.GPU(kind, 80, node=node, node_gb_per_s=30) for kind in types)
+    cluster = pl.Cluster(gpus, np.full((2, 2), 10.0))
+    model = replace(pl.load_model("Llama-3-8B", precision="bf16"), name=name("model"))
+    costs = pl.LayerTimes(dict.fromkeys(types, 1.0))
+    problem = pl.Problem(cluster, model, pl.Workload(10, 2), costs)
+    found = pl.settings(problem, pl.Placement.of([(12, (0,)), (20, (1,))]), engine)
+    assert all(c.isprintable() for c in found.script.replace("\n", ""))
+    done, calls = run(found, "a prompt")
+    assert (done.returncode, len(calls)) == (0, 1), done.stderr
+    assert not (tmp_path / "done").exists()
+
+
+STOP = """trap 'printf "told\\036" > "$LOG/told"; exit' TERM
+kill $PPID  # the script
+for i in {1..90}; do sleep 0.1; done"""
+
+
+@pytest.mark.parametrize("engine", ["TensorRT-LLM", "torchtitan", "transformers"])
+def test_files_go_with_the_script_which_passes_on_its_end(run, tmp_path, engine):
+    problem = with_link_units(_free(5, 2), "tokens")
+    plan = pl.Placement.of([(2, (0,)), (3, (1,))])
+    if engine == "torchtitan":
+        plan = pl.timeline_of(problem, plan, training=True, schedule="ZBH1", microbatches=6)
+    found, before = pl.settings(problem, plan, engine), set(tmp_path.glob("tmp.*"))
+    done, _ = run(found, "a prompt", LINGER="exit 3")
+    assert done.returncode == 3  # the engine's
+    if engine != "transformers":  # which takes the script's place, and has no file
+        done, calls = run(found, "a prompt", LINGER=STOP)
+        assert (done.returncode != 0, calls[-1]) == (True, ("told", []))
+    assert set(tmp_path.glob("tmp.*")) == before
+
+
+def test_transformers_wants_prompts(run, three):
+    done, calls = run(pl.settings(*three, "transformers", hosts="h"))
+    assert (done.returncode, calls) == (2, [])
+    assert "there are no prompts" in done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -374,7 +428,7 @@ def _started(run, found, engine, hosts):
     names = " ".join(f"h{i}" for i in range(1, hosts + 1))
     for number in range(1, hosts + 1):
         own = (str(number), "--mine", "x y")
-        done, calls = run(found, *own, HOSTS=names, LINGER="0.3")
+        done, calls = run(found, *own, HOSTS=names, LINGER="sleep 0.3")
         assert done.returncode == 0, done.stderr
         for name, arguments in calls:
             ranks, gpus = rule(arguments), name.split()[1].split(",")
@@ -423,7 +477,7 @@ def test_what_ends_one_start_ends_the_others_of_its_host(run, three):
     """The status is that of the one that ended."""
     found = pl.settings(*three, "vLLM")
     broken = replace(found, script=found.script.replace("vllm serve", "vllm_of_old serve", 1))
-    done, _ = run(broken, "3", HOSTS="x y z", LINGER="30")
+    done, _ = run(broken, "3", HOSTS="x y z", LINGER="sleep 30")
     assert done.returncode == 127
 
 
@@ -441,7 +495,7 @@ def test_a_script_wants_its_hosts(run, three):
     assert "stage 5: layers 24–26 on 1 × A10G: GPU 2 of host 3 = big" in found.script
     assert "mid $(x)" in found.script  # in a comment
     known = pl.settings(*three, "vLLM", hosts=["a", "b", "b", "c", "c", "c", "c"])
-    assert _after(run(known, "2", LINGER="0.3")[1][0][1], "--master-addr") == "a"
+    assert _after(run(known, "2", LINGER="sleep 0.3")[1][0][1], "--master-addr") == "a"
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, count, groupby, pairwise
 from typing import NamedTuple
 
+from pipelab.display import counted
 from pipelab.engine.runs_on import as_engine_keeps, as_engines_run
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
@@ -290,15 +291,14 @@ class EnginePlan:
         """List how the engine's batches differ from the plan's microbatches."""
         rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
         limits = {"stages": stages, "one": 1, "told": has if stages > 1 else 1}
-        most, found = (
-            limits.get(rules.in_flight),
-            [rules.batches] * (stages > 1 and rules.batches != ""),
-        )
+        most = limits.get(rules.in_flight)
+        found = [rules.batches] if rules.batches and stages > 1 else []
         if has is not None and most is not None and most < has:
             fewer = replace(self.evaluation, in_flight=most).attainable
+            sequences = counted(self.problem.workload.batch_size, "sequence")
             found.append(
-                f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield {fewer:,.7g} of "
-                f"its {self.evaluation.attainable:,.7g} tokens/s if each has {self.problem.workload.batch_size} sequences"
+                f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield "
+                f"{fewer:,.7g} of its {self.evaluation.attainable:,.7g} tokens/s if each has {sequences}"
             )
         return found
 

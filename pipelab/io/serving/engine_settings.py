@@ -212,5 +212,15 @@ def _templates() -> "Environment":
         comment_end_string="#>",
     )
     made.filters["lines"] = lambda text: [line for line in text.splitlines() if line.strip()]
+    made.filters["plain"] = _plain
     made.globals |= {"counted": counted, "to_csv": to_csv, "rpc_servers": rpc_servers}
     return made
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line, in which a name has no control characters or marks of direction.
+
+    >>> _plain("Llama\\0 3\\n\\u202e8B")
+    'Llama 3 8B'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
