@@ -324,7 +324,7 @@ def test_files_go_with_the_script_which_passes_on_its_end(run, tmp_path, engine)
     assert done.returncode == 3  # the engine's
     if engine != "transformers":  # which takes the script's place, and has no file
         done, calls = run(found, "a prompt", LINGER=STOP)
-        assert (done.returncode != 0, calls[-1]) == (True, ("told", []))
+        assert (done.returncode != 0, ("told", []) in calls) == (True, True)
     assert set(tmp_path.glob("tmp.*")) == before
 
 

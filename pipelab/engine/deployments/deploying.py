@@ -207,8 +207,8 @@ def deploy(
             with deadline_of(time_limit, stop) as deadline:
                 asked = partial(again, runs_on=runs_on)
                 found = _host_by_host(problem, hosts, asked, deadline, on_progress)
-            run = as_engines_run(problem, runs_on)
-            return replace(found, problem=run, again=asked, any_engine=partial(again, problem))
+            shown, free = as_engines_run(problem, runs_on), partial(again, problem)
+            return replace(found, problem=shown, again=asked, any_engine=free)
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for own in started for start in own]

@@ -134,12 +134,12 @@ def settings(
     where a GPU has no bf16), how long a sequence may be, and how many fit: the workload's batch
     times the microbatches in flight of its attainable rate. GPUs of a stage cut its layers, even where the
     cost model would have them share its batch. Where a plan comes back to a host, or hosts have different
-    numbers of GPUs, a host starts the engine several times. SGLang, TensorRT-LLM and transformers take the plan's batch;
-    vLLM and llama.cpp make up batches at every step. `notes` say so, and when an engine keeps less in flight than the
-    plan has. Keys and values take whole blocks of tokens (256 in llama.cpp), which count in memory. vLLM's
-    `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or
-    what the plan needs on its fullest GPU. torchtitan's options are those of its release; with TORCHTITAN=main the
-    script takes those of its main branch. The templates in `pipelab/io/serving/templates` name
+    numbers of GPUs, a host starts the engine several times. SGLang, TensorRT-LLM and transformers take the
+    plan's batch; vLLM and llama.cpp make up batches at every step. `notes` say so, and when an engine keeps less in
+    flight than the plan has. Keys and values take whole blocks of tokens (256 in llama.cpp), which count in
+    memory. vLLM's `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or
+    else 0.9, or what the plan needs on its fullest GPU. torchtitan's options are those of its release; with
+    TORCHTITAN=main the script takes those of its main branch. The templates in `pipelab/io/serving/templates` name
     the engine's code that reads each setting.
 
     Examples
