@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -190,56 +191,56 @@ def _llama_cpps_cache(arguments):
     return each, each * sequences
 
 
-@pytest.mark.quick(12)
-@pytest.mark.parametrize("seed", range(120))
-def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
-    problem, placement = _random_load(seed)
+BLOCKS = {"vLLM": 16, "TensorRT-LLM": 32, "llama.cpp": 256, "SGLang": 1, "transformers": 1}
+
+
+def _has_the_plans_values(problem, placement, engine):
     load, stages = problem.workload, len(placement.stages)
-    context = load.sequence_length + max(1, load.written)
-    for engine in SERVING:
-        if engine == "llama.cpp" and problem.model.precision == "fp8":
-            _refused(
-                problem,
-                placement,
-                engine,
-                "int8, int4: it has weights in no other; give load_model such",
-            )
-            continue
-        found = pl.settings(problem, placement, engine)
-        told = dict(zip(found.arguments, [*found.arguments[1:], ""], strict=True))
-        plan = EnginePlan.of(problem, placement, engine, None)
-        has = plan.evaluation.in_flight
-        most = stages if engine in ("vLLM", "TensorRT-LLM") else 1
-        # what counts in memory, besides weights and activations: keys and values of whole blocks
-        each = _padded(context, {"vLLM": 16, "TensorRT-LLM": 32, "llama.cpp": 256}.get(engine, 1))
-        for report, stage in zip(plan.evaluation.stages, placement.stages, strict=True):
-            parts = problem.costs.memory_parts(problem, problem.cluster.gpus[0], stage.layers)
-            cache = report.memory_gb[0] - sum(parts.values()) + parts["KV cache"]
-            kept = each * has * load.batch_size * problem.model.kv_bytes * len(stage.layers) / 1e9
-            assert cache == pytest.approx(kept, rel=1e-6), engine
-        if engine == "llama.cpp":
-            assert _llama_cpps_cache(found.arguments) == (each, each * has * load.batch_size)
-            assert int(told["-c"]) == each * has * load.batch_size
-            assert told["-fit"] == "off"  # else it may deal out layers anew
-        elif engine == "TensorRT-LLM":  # `max_num_sequences`: of pp_size microbatches
-            assert int(told["--max_batch_size"]) == load.batch_size
-            assert int(told["--max_seq_len"]) >= context
-        elif engine == "SGLang":  # `pp_loop_size`
-            assert "--mem-fraction-static" not in told
-            assert int(told["--pp-max-micro-batch-size"]) == load.batch_size
-            assert int(told["--max-running-requests"]) == load.batch_size * has
-            most = stages + int(told.get("--pp-async-batch-depth", 0))
-            assert stages == 1 or most == max(stages, has)
-        elif engine == "vLLM":
-            assert int(told["--max-num-seqs"]) == load.batch_size * has
-        said = [note for note in found.notes if "at most" in note]
-        assert len(said) == (has > most), engine
-        if said:
-            fewer = pl.evaluate(problem.with_in_flight(most), placement).attainable
-            assert f"{engine} keeps at most {most} of the plan's {has} micro" in said[0]
-            assert (
-                f"yield {fewer:,.7g} of its {plan.evaluation.attainable:,.7g} tokens/s" in said[0]
-            )
+    found = pl.settings(problem, placement, engine)
+    plan = EnginePlan.of(problem, placement, engine, None)
+    told = dict(zip(found.arguments, [*found.arguments[1:], ""], strict=True))
+    has = plan.evaluation.in_flight
+    sequences = has * load.batch_size
+    most = stages if engine in ("vLLM", "TensorRT-LLM") else 1
+    # Besides weights and activations, keys and values of whole blocks count in memory.
+    each = _padded(load.sequence_length + max(1, load.written), BLOCKS[engine])
+    for report, stage in zip(plan.evaluation.stages, placement.stages, strict=True):
+        parts = problem.costs.memory_parts(problem, problem.cluster.gpus[0], stage.layers)
+        cache = report.memory_gb[0] - sum(parts.values()) + parts["KV cache"]
+        kept = each * sequences * problem.model.kv_bytes * len(stage.layers)
+        assert cache == pytest.approx(kept / 1e9, rel=1e-6)
+    if engine == "llama.cpp":
+        assert _llama_cpps_cache(found.arguments) == (each, int(told["-c"]))
+        assert int(told["-c"]) == each * sequences
+        assert told["-fit"] == "off"  # else it may deal out layers anew
+    elif engine == "TensorRT-LLM":  # `max_num_sequences`: of pp_size microbatches
+        assert int(told["--max_batch_size"]) == load.batch_size
+    elif engine == "SGLang":  # `pp_loop_size`
+        assert "--mem-fraction-static" not in told
+        assert int(told["--pp-max-micro-batch-size"]) == load.batch_size
+        assert int(told["--max-running-requests"]) == sequences
+        most = stages + int(told.get("--pp-async-batch-depth", 0))
+        assert stages == 1 or most == max(stages, has)
+    elif engine == "vLLM":
+        assert int(told["--max-num-seqs"]) == sequences
+    said = [note for note in found.notes if f"{engine} keeps at most" in note]
+    assert len(said) == (has > most)
+    if said:
+        fewer = pl.evaluate(problem.with_in_flight(most), placement).attainable
+        assert f"at most {most} of the plan's {has} microbatches" in said[0]
+        assert f"{fewer:,.7g} of its {plan.evaluation.attainable:,.7g} tokens/s" in said[0]
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_an_engine_makes_of_every_value_what_the_plan_has(seed):
+    for case in range(5 * seed, 5 * seed + 5):
+        problem, placement = _random_load(case)
+        for engine in SERVING:
+            if engine == "llama.cpp" and problem.model.precision == "fp8":
+                why = "int8, int4: it has weights in no other; give load_model such a precision"
+                _refused(problem, placement, engine, why)
+            else:
+                _has_the_plans_values(problem, placement, engine)
 
 
 PROGRAMS = ("vllm", "python3", "torchrun", "trtllm-serve", "llama-server", "ggml-rpc-server")
@@ -328,10 +329,30 @@ def test_files_go_with_the_script_which_passes_on_its_end(run, tmp_path, engine)
     assert set(tmp_path.glob("tmp.*")) == before
 
 
-def test_transformers_wants_prompts(run, three):
-    done, calls = run(pl.settings(*three, "transformers", hosts="h"))
-    assert (done.returncode, calls) == (2, [])
-    assert "there are no prompts" in done.stderr
+@pytest.mark.parametrize("prompts", [0, 9, 3, 4])
+def test_transformers_answers_prompts_in_the_plans_batches(
+    run, three, prompts, monkeypatch, capsys
+):
+    asked = [f"prompt {i}" for i in range(prompts)]
+    done, calls = run(pl.settings(*three, "transformers", hosts="h"), *asked)
+    if not asked:
+        assert (done.returncode, calls) == (2, [])
+        assert "there are no prompts" in done.stderr
+        return
+    ((_, (option, program, *arguments)),) = calls
+    library, batches = MagicMock(), []
+    reader = library.AutoTokenizer.from_pretrained.return_value
+    reader.side_effect = lambda batch, **_: batches.append(batch) or MagicMock(to=lambda _: {})
+    library.AutoModelForCausalLM.from_pretrained.return_value.generate = lambda **_: batches[-1]
+    reader.decode = lambda written, **_: f"answer to {written}"
+    monkeypatch.setitem(sys.modules, "transformers", library)
+    monkeypatch.setattr(sys, "argv", [option, *arguments])
+    exec(program, {})
+    assert [prompt for batch in batches for prompt in batch] == asked
+    assert [len(batch) for batch in batches] == [4] * (prompts // 4) + [prompts % 4] * (
+        prompts % 4 > 0
+    )
+    assert capsys.readouterr().out.splitlines() == [f"answer to {prompt}" for prompt in asked]
 
 
 @pytest.fixture(scope="module")
@@ -711,6 +732,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
         for name, arguments in calls:
             program, gpus = name.split()
             if program == "ggml-rpc-server":
+                assert _after(arguments, "-d") == "CUDA0"
                 served[f"{_after(arguments, '-H')}:{_after(arguments, '-p')}"] = (host, int(gpus))
     (name, arguments) = calls[-1]
     program, gpus = name.split()
@@ -849,6 +871,9 @@ def test_other_makers_gpus(three):
                 _refused(one, plan, engine, "expected GPUs of", hosts="h")
             else:
                 assert pl.settings(one, plan, engine, hosts="h").layers == (16, 16)
+        # its name of the first visible device, so that no server takes its CPU
+        device = {"M3-Max-40c": "MTL0", "MI300X": "ROCm0"}[types[0]]
+        assert f" ggml-rpc-server -d {device} " in pl.settings(one, plan, "llama.cpp").script
 
 
 def test_settings_show_as_a_script(tiny):
