@@ -170,7 +170,7 @@ def _random_load(seed):
     cluster = pl.Cluster(gpus, np.full((stages, stages), 25.0))
     tokens = int(rng.choice([rng.integers(1, 5000), 256 * rng.integers(1, 9)]))
     phase = str(rng.choice(["prefill", "decode", "mixed"]))
-    in_flight = None if seed % 4 == 0 else int(rng.integers(1, 9))
+    in_flight = None if seed % 4 == 0 else max(1, stages + int(rng.integers(-2, 4)))
     written = int(rng.integers(1, 600)) if phase == "mixed" else None
     batch = int(rng.integers(1, 9))
     load = pl.Workload(tokens, batch, phase, in_flight=in_flight, output_tokens=written)
