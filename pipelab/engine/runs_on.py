@@ -34,21 +34,17 @@ from pipelab.stage_arrays import (
 )
 
 
-def as_engine_keeps(problem: Problem, engine: str) -> Problem:
-    """Return a problem in which keys and values take whole blocks of tokens, as an engine keeps them."""
-    costs, block = problem.costs, rules_of(engine).cache_tokens
+def as_engines_run(problem: Problem, engine: str, copies: bool = False) -> Problem:
+    """Return a problem in which keys and values take an engine's blocks, and GPUs of a stage cut its layers.
+
+    With `copies` they may share its batch, too, which no engine starts.
+    """
+    costs = problem.costs
     if not isinstance(costs, Roofline):
         return problem
-    engines = {**costs.engines, costs.engine: replace(costs.constants, cache_tokens=block)}
-    return replace(problem, costs=replace(costs, engines=engines))
-
-
-def as_engines_run(problem: Problem, engine: str) -> Problem:
-    """Return a problem in which GPUs of one stage cut its layers, and never share its batch; memory is an engine's."""
-    kept = as_engine_keeps(problem, engine)
-    if isinstance(kept.costs, Roofline):
-        return replace(kept, costs=replace(kept.costs, copies=False))
-    return kept
+    keeps = replace(costs.constants, cache_tokens=rules_of(engine).cache_tokens)
+    engines = {**costs.engines, costs.engine: keeps}
+    return replace(problem, costs=replace(costs, engines=engines, copies=copies and costs.copies))
 
 
 @dataclass(frozen=True, eq=False)

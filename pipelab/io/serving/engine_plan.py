@@ -9,7 +9,7 @@ from itertools import accumulate, count, groupby, pairwise
 from typing import NamedTuple
 
 from pipelab.display import counted
-from pipelab.engine.runs_on import as_engine_keeps, as_engines_run
+from pipelab.engine.runs_on import as_engines_run
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
@@ -112,7 +112,7 @@ class EnginePlan:
         try:  # GPUs of a stage cut its layers where they can
             evaluation = evaluate(as_engines_run(problem, engine), placement)
         except InvalidPlacement:
-            evaluation = evaluate(as_engine_keeps(problem, engine), placement)
+            evaluation = evaluate(as_engines_run(problem, engine, copies=True), placement)
         names, given = _hosts(problem, hosts)
         numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         local = [next(numbers[name]) for name in names]
