@@ -22,7 +22,7 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
-from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of
+from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import Problem, StageCost, answered
 from pipelab.spans import spans_of
@@ -34,11 +34,17 @@ from pipelab.stage_arrays import (
 )
 
 
-def as_engines_run(problem: Problem) -> Problem:
-    """Return a problem in which GPUs of one stage cut its layers, as in every engine, and never share its batch."""
-    if isinstance(problem.costs, Roofline):
-        return replace(problem, costs=replace(problem.costs, copies=False))
-    return problem
+def as_engines_run(problem: Problem, engine: str, copies: bool = False) -> Problem:
+    """Return a problem in which keys and values take an engine's blocks, and GPUs of a stage cut its layers.
+
+    With `copies` they may share its batch, too, which no engine starts.
+    """
+    costs = problem.costs
+    if not isinstance(costs, Roofline):
+        return problem
+    keeps = replace(costs.constants, cache_tokens=rules_of(engine).cache_tokens)
+    engines = {**costs.engines, costs.engine: keeps}
+    return replace(problem, costs=replace(costs, engines=engines, copies=copies and costs.copies))
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +169,7 @@ def starts_of(
                 for choice in choices:
                     whole = alone or host == ""  # these GPUs are each alone in a machine
                     most = _most_gpus(problem, rules, size, choice)
-                    run = as_engines_run(problem).costs
+                    run = as_engines_run(problem, engine).costs
                     own = replace(problem, costs=EngineStages(run, size, types, host, whole, most))
                     if size is not None:
                         own = replace(own, max_gpus_per_stage=size)
@@ -185,10 +191,8 @@ def _most_gpus(
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     """Refuse what no plan can fix."""
-    precision, known = getattr(problem.model, "kv_precision", ""), rules.kv_precisions.split()
-    if known and precision and precision not in known:
-        expected = f"expected one of {', '.join(known)}: {engine} keeps keys and values in no other"
-        raise NotApplicable("runs_on", [("model.kv_precision", precision, expected)])
+    for field, value, expected in unknown_precisions(problem.model, rules):
+        raise NotApplicable("runs_on", [(field, value, f"{engine}: {expected}")])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"
         raise NotApplicable("runs_on", [("problem.workload.phase", "training", expected)])
@@ -293,7 +297,7 @@ def best_start(
         found.append(solve(start.problem, own, beat))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
-    run = as_engines_run(problem)
+    run = as_engines_run(problem, engine)
     if not found:
         reason = why_not_here(problem, engine)
         none = infeasible_result(run, "aggregated", reason, {}, deadline)

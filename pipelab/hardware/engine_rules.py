@@ -1,7 +1,9 @@
 """What each engine demands of a plan: the table data/engine_rules.csv, one row per engine."""
 
 import re
+from collections.abc import Iterator
 from functools import cache
+from typing import Literal
 
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
@@ -21,8 +23,12 @@ class EngineRules:
         On which it runs: CUDA, ROCm, Metal.
     one_maker : bool
         Whether all GPUs must be of one maker, since its ranks share one library.
+    precisions : str
+        In which it has weights; empty if it takes any.
     kv_precisions : str
         In which it keeps keys and values; empty if it keeps none.
+    cache_tokens : int
+        Keys and values of a sequence take whole blocks of so many tokens.
     equal_stages : bool
         Whether every stage must have the same number of GPUs.
     heads_divide : bool
@@ -36,6 +42,11 @@ class EngineRules:
         Whether it takes a training step and not a serving plan.
     schedules : str
         The only ones that it has for one stage per rank; empty if it takes any.
+    in_flight : {"stages", "one", "told", ""}
+        How many microbatches it keeps in flight at most: one for each stage, one in all, as many as it is told (where
+        it has several stages), or those of a schedule.
+    batches : str
+        How it makes up the batches of several stages, where these are not the plan's microbatches.
     why : str
         The reason for one GPU in every stage of several, or for one host.
     source : str
@@ -50,9 +61,13 @@ class EngineRules:
     one_host: bool
     trains: bool
     source: str
+    precisions: str = ""
     kv_precisions: str = ""
+    cache_tokens: Count = 1
     gpus: Count | None = None
     schedules: str = ""
+    in_flight: Literal["stages", "one", "told", ""] = ""
+    batches: str = ""
     why: str = ""
 
 
@@ -74,6 +89,16 @@ def rules_of(engine: object) -> EngineRules:
     if not isinstance(engine, str) or engine not in known:
         raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, known)}")
     return known[engine]
+
+
+def unknown_precisions(model: object, rules: EngineRules) -> Iterator[tuple[str, str, str]]:
+    """List the precisions of a model that an engine does not have: field, value, and what was expected."""
+    for field, names in (("precision", rules.precisions), ("kv_precision", rules.kv_precisions)):
+        value, known = getattr(model, field, ""), names.split()
+        if known and value and value not in known:
+            kept = "weights" if field == "precision" else "keys and values"
+            expected = f"expected one of {', '.join(known)}: it has {kept} in no other"
+            yield f"model.{field}", value, f"{expected}; give load_model such a {field}"
 
 
 def platform_of(gpu_type: str) -> str:

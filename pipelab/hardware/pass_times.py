@@ -122,12 +122,14 @@ class Demand:
             return self.new_tokens
         return 1 + 1 / self.load.written if self.load.phase == "mixed" else 1.0
 
-    @property
-    def kept_tokens(self) -> float:
-        """Tokens per sequence that the KV cache must have room for; training has none."""
+    def kept_tokens(self, block: int | None) -> int:
+        """Tokens per sequence that the KV cache must have room for, in blocks if there are; training has none."""
+        start, written = self.load.sequence_length, self.load.written
         if self.load.phase == "training":
-            return 0.0
-        return self._seen(self.load.sequence_length + self.load.written)
+            return 0
+        if block is None:
+            return self._seen(start + written)
+        return -(-self._seen(start + max(1, written)) // block) * block
 
     @cached_property
     def _without_window(self) -> "Demand":
@@ -244,7 +246,7 @@ class Demand:
         """Weights of the head, which is not quantised."""
         return self.model.vocab * self.model.d_model * self.model.kept_bytes
 
-    def kept_gb(self, span: Span, b: Any, t: int, chunk: int | None) -> dict[str, np.ndarray]:
+    def kept_gb(self, span: Span, b: Any, t: int, engine: Engine) -> dict[str, np.ndarray]:
         """Memory on one GPU, in 10^9 bytes, by what it is for.
 
         Parameters
@@ -254,15 +256,17 @@ class Demand:
         b, t
             Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
             and with how many others it cuts each layer.
-        chunk
-            Tokens that pass at once, None for all.
+        engine
+            How many tokens pass at once, and what blocks keys and values take.
         """
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
         cached = whole_sequences(b * self.load.in_memory)
-        tokens = span.layers * self.kept_tokens
+        block, chunk = engine.cache_tokens, engine.chunk_tokens
+        tokens = span.layers * self.kept_tokens(block)
         if m.full_layers:
-            tokens = tokens + span.full * (self._without_window.kept_tokens - self.kept_tokens)
+            more = self._without_window.kept_tokens(block) - self.kept_tokens(block)
+            tokens = tokens + span.full * more
         cache = tokens * cached * m.kv_bytes
         at_once = whole_sequences(b) * self.new_tokens
         if chunk is not None:

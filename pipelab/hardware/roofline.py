@@ -368,8 +368,8 @@ class Roofline:
         """
         demand, load = Demand(problem.model, problem.workload), problem.workload
         span = Span.of(demand.model, layers)
-        chunk = self.for_phase(load.phase).constants.chunk_tokens
-        parts = demand.kept_gb(span, load.batch_size, 1, chunk)
+        engine = self.for_phase(load.phase).constants
+        parts = demand.kept_gb(span, load.batch_size, 1, engine)
         reserve = (1 - self.memory_share) * gpu.memory_gb
         return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
 
@@ -758,7 +758,7 @@ class Candidates:
         passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
         unused = 1 - self.costs.memory_share
         reserve = np.array([unused * kind.memory_gb for kind in self.kinds])[:, None]
-        kept = self.demand.kept_gb(self.span, batch, t, self.costs.constants.chunk_tokens)
+        kept = self.demand.kept_gb(self.span, batch, t, self.costs.constants)
         memory = np.where(there, sum(kept.values()) + reserve, 0.0)
         rate = self.demand.load.tokens / interval
         return Table(rate, passes, memory, np.full(interval.shape, t))

@@ -264,8 +264,7 @@ def _row(
     turn = max(sum(seconds) + (stages - 1) * link, stages * slowest)
     reserve = (1 - costs.memory_share) * gpu.memory_gb
     spans = [Span.of(model, layers) for layers in split]
-    chunk = costs.constants.chunk_tokens
-    kept = [sum(demand.kept_gb(s, batch, cut, chunk).values()) for s in spans]
+    kept = [sum(demand.kept_gb(s, batch, cut, costs.constants).values()) for s in spans]
     needed = float(max(kept)) + reserve
     return {
         "tensor_parallel": cut,

@@ -28,14 +28,11 @@ def accepted(problem, engines):
     """Every plan that `settings` accepts, by engine, as it evaluates it."""
     found = {engine: [] for engine in engines}
     for placement in placements(problem):
-        try:
-            plan = EnginePlan.of(problem, placement, engines[0], None)
-        except pl.errors.InvalidPlacement:
-            continue
         for engine in engines:
             try:
-                check(dataclasses.replace(plan, engine=engine))
-            except pl.errors.NotApplicable:
+                plan = EnginePlan.of(problem, placement, engine, None)
+                check(plan)
+            except (pl.errors.InvalidPlacement, pl.errors.NotApplicable):
                 continue
             found[engine].append((placement, plan.evaluation))
     return found
@@ -107,11 +104,12 @@ def random_problem(seed):
     return problem.with_in_flight(None) if rng.random() < 0.5 else problem
 
 
-def value_of(problem, objective, placement, evaluation):
+def value_of(problem, objective, engine, placement, evaluation):
     """What the best has most or least of, from the evaluation of the plan."""
     if objective == "rate":
         number = problem.workload.in_memory
-        return pl.evaluate(as_engines_run(problem.with_in_flight(number)), placement).rate
+        run = as_engines_run(problem.with_in_flight(number), engine)
+        return pl.evaluate(run, placement).rate
     if objective == "latency":
         return -evaluation.seconds_per_pass
     if objective == "cost":
@@ -126,7 +124,7 @@ def test_serving_equals_brute_force(seed):
     problem = random_problem(seed)
     objective, found = OBJECTIVES[seed % len(OBJECTIVES)], accepted(problem, SERVING)
     for engine in SERVING:
-        values = [value_of(problem, objective, *plan) for plan in found[engine]]
+        values = [value_of(problem, objective, engine, *plan) for plan in found[engine]]
         try:
             result = pl.solve(problem, objective=objective, runs_on=engine)
         except pl.errors.NotApplicable:
@@ -202,7 +200,7 @@ def random_training(seed):
 
 def least_step(problem, engine, schedules, modes):
     """The least time of a step that the engine accepts."""
-    best, run = math.inf, as_engines_run(problem)
+    best, run = math.inf, as_engines_run(problem, engine)
     for placement in placements(problem):
         for schedule in schedules:
             for mode in modes:

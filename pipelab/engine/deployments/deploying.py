@@ -207,11 +207,12 @@ def deploy(
             with deadline_of(time_limit, stop) as deadline:
                 asked = partial(again, runs_on=runs_on)
                 found = _host_by_host(problem, hosts, asked, deadline, on_progress)
-            return replace(found, again=asked, any_engine=partial(again, problem))
+            shown, free = as_engines_run(problem, runs_on), partial(again, problem)
+            return replace(found, problem=shown, again=asked, any_engine=free)
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for own in started for start in own]
-        shown, asked = as_engines_run(problem), partial(again, runs_on=runs_on)
+        shown, asked = as_engines_run(problem, runs_on), partial(again, runs_on=runs_on)
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
         run = _Deploying(
@@ -271,7 +272,7 @@ def _host_by_host(
     open_ = next((part for part in parts if part.stopped_by is not None), None)
     return replace(
         parts[0],
-        problem=as_engines_run(problem),
+        problem=problem,
         status=status,
         pipelines=tuple(sorted(pipelines, key=lambda p: -p.throughput)),
         throughput=value,

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipelab.display import counted
-from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of
+from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.schedules import Schedule
 from pipelab.spans import spans_of
@@ -32,10 +32,7 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
     if rules.one_maker and len(set(makers.values())) > 1:
         yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
-    precision, known = plan.kv_precision, rules.kv_precisions.split()
-    if known and precision and precision not in known:
-        expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
-        yield "model.kv_precision", precision, expected
+    yield from unknown_precisions(plan.problem.model, rules)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
     if rules.cut_alone and plan.size > 1 and max(len(plan.layers), len(plan.hosts)) > 1:

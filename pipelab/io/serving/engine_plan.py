@@ -4,14 +4,16 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, count, groupby, pairwise
 from typing import NamedTuple
 
+from pipelab.display import counted
 from pipelab.engine.runs_on import as_engines_run
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
+from pipelab.hardware.engine_rules import platform_of, rules_of
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -20,6 +22,9 @@ from pipelab.schedules import Schedule
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: bf16 arithmetic from 8.0 on.
 _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20", "GTX", "TITAN")
 _FULL = 0.95  # beyond this share, buffers and captured graphs (some GB) no longer fit on any GPU
+# The first visible GPU by llama.cpp's name: GGML_CUDA_NAME (ggml/include/ggml-cuda.h), GGML_METAL_NAME
+# (ggml/src/ggml-metal/ggml-metal.cpp).
+_DEVICES = {"CUDA": "CUDA0", "ROCm": "ROCm0", "Metal": "MTL0"}
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Hosts = str | Sequence[str] | None
 
@@ -105,9 +110,9 @@ class EnginePlan:
             `hosts` does not fit.
         """
         try:  # GPUs of a stage cut its layers where they can
-            evaluation = evaluate(as_engines_run(problem), placement)
+            evaluation = evaluate(as_engines_run(problem, engine), placement)
         except InvalidPlacement:
-            evaluation = evaluate(problem, placement)
+            evaluation = evaluate(as_engines_run(problem, engine, copies=True), placement)
         names, given = _hosts(problem, hosts)
         local = _numbers(problem, names, hosts)
         number = {name: i for i, name in enumerate(dict.fromkeys(names[g] for g in placement.gpus))}
@@ -160,6 +165,12 @@ class EnginePlan:
         """Tokens that one sequence may reach: what it starts from, and those written after."""
         load = self.problem.workload
         return load.sequence_length + (load.written or 1)
+
+    @property
+    def cache_tokens(self) -> int:
+        """Tokens of the whole blocks that the engine keeps for one sequence."""
+        block = rules_of(self.engine).cache_tokens
+        return -(-self.context // block) * block
 
     @property
     def sequences(self) -> int:
@@ -260,6 +271,7 @@ class EnginePlan:
                 f"the plan fills {self.memory_share:.0%} of a GPU, and an engine's own buffers come on top: "
                 "if it runs out of memory, plan with a smaller batch"
             )
+        found += self._notes_on_batches()
         plan = self.evaluation
         if plan.attainable < plan.rate * (1 - 1e-6):
             given = self.problem.workload.in_flight is not None
@@ -271,6 +283,21 @@ class EnginePlan:
                     if given
                     else "no more fit without slowing it"
                 )
+            )
+        return found
+
+    def _notes_on_batches(self) -> list[str]:
+        """List how the engine's batches differ from the plan's microbatches."""
+        rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
+        limits = {"stages": stages, "one": 1, "told": has if stages > 1 else 1}
+        most = limits.get(rules.in_flight)
+        found = [rules.batches] if rules.batches and stages > 1 else []
+        if has is not None and most is not None and most < has:
+            fewer = replace(self.evaluation, in_flight=most).attainable
+            sequences = counted(self.problem.workload.batch_size, "sequence")
+            found.append(
+                f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield "
+                f"{fewer:,.7g} of its {self.evaluation.attainable:,.7g} tokens/s if each has {sequences}"
             )
         return found
 
@@ -309,11 +336,21 @@ def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
     """List llama.cpp's servers: one for each GPU that is not beside the last stage, each with its own port."""
     found: list[dict[str, object]] = []
     ports: dict[int, int] = {}  # of every host, so far
-    for host, gpu in plan.places[: len(plan.places) - len(plan.runs[-1][1])]:
+    kinds = [kind for report in plan.evaluation.stages for kind in report.gpu_types]
+    served = plan.places[: len(plan.places) - len(plan.runs[-1][1])]
+    for (host, gpu), kind in zip(served, kinds, strict=False):
         ports[host] = ports.get(host, plan.port(50052, 16) - 1) + 1
         address = f"${{host[{host + 1}]}}" if len(plan.hosts) > 1 else "127.0.0.1"
         place = f"{address}:{ports[host]}"
+        device = _DEVICES[platform_of(kind)]
         found.append(
-            {"host": host, "gpu": gpu, "address": address, "port": ports[host], "place": place}
+            {
+                "host": host,
+                "gpu": gpu,
+                "address": address,
+                "port": ports[host],
+                "place": place,
+                "device": device,
+            }
         )
     return found

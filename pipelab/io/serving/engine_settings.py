@@ -135,10 +135,12 @@ def settings(
     where a GPU has no bf16), how long a sequence may be, and how many fit: the workload's batch
     times the microbatches in flight of its attainable rate. GPUs of a stage cut its layers, even where the
     cost model would have them share its batch. Where a plan comes back to a host, or hosts have different
-    numbers of GPUs, a host starts the engine several times. How many tokens a microbatch has, vLLM, llama.cpp and
-    TensorRT-LLM decide at every step; only SGLang takes the batch. `gpu_memory_utilization` and its
-    like are what the cost model left to the engine (`Roofline.memory_share`), or else 0.9, or what
-    the plan needs on its fullest GPU. The templates in `pipelab/io/serving/templates` name
+    numbers of GPUs, a host starts the engine several times. SGLang, TensorRT-LLM and transformers take the
+    plan's batch; vLLM and llama.cpp make up batches at every step. `notes` say so, and when an engine keeps less in
+    flight than the plan has. Keys and values take whole blocks of tokens (256 in llama.cpp), which count in
+    memory. vLLM's `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or
+    else 0.9, or what the plan needs on its fullest GPU. torchtitan's options are those of its release; with
+    TORCHTITAN=main the script takes those of its main branch. The templates in `pipelab/io/serving/templates` name
     the engine's code that reads each setting.
 
     Examples
@@ -213,5 +215,15 @@ def _templates() -> "Environment":
         comment_end_string="#>",
     )
     made.filters["lines"] = lambda text: [line for line in text.splitlines() if line.strip()]
+    made.filters["plain"] = _plain
     made.globals |= {"counted": counted, "to_csv": to_csv, "rpc_servers": rpc_servers}
     return made
+
+
+def _plain(text: str) -> str:
+    """Return a text in one line, in which a name has no control characters or marks of direction.
+
+    >>> _plain("Llama\\0 3\\n\\u202e8B")
+    'Llama 3 8B'
+    """
+    return " ".join("".join(c if c.isprintable() else " " for c in text).split())
