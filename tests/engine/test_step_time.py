@@ -212,9 +212,9 @@ def test_each_stage_recomputes_only_where_it_must():
     assert auto.timeline.iteration_time == min(times)
 
 
-def chain_bounds(rule, times, comm):
+def chain_bounds(rule, times, first, comm):
     """What the terms of a rule bound for K placements: every stage, every run of ranks, and the ways to and from."""
-    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1]])))
+    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1], first])))
     passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
     passed[1:] += 2 * comm
     passed = passed.cumsum(axis=0)
@@ -243,23 +243,25 @@ def test_bounds_hold_and_many_are_simulated_as_one(schedule):
             continue
         order, rule = pl.schedule(schedule, ranks, microbatches), Rule(schedule, 5, microbatches)
         at, count, columns = np.array(order.stage_rank), 60, columns_of(order)
-        times = rng.random((3, ranks, count)) ** rng.choice([0.3, 1, 4])
+        times = rng.random((3, order.stages, count)) ** rng.choice([0.3, 1, 4])
+        held = [np.flatnonzero(at == rank) for rank in range(ranks)]
+        whole = np.stack([times[:, mine].sum(axis=1) for mine in held], axis=1)
         hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
         hops = np.maximum(hops, hops.transpose(1, 0, 2))
         comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
         ends = makespans(columns, times, comm)
         chain = hops[range(ranks - 1), range(1, ranks)]
-        bounds = chain_bounds(rule, times, chain)
+        bounds = chain_bounds(rule, whole, times[:, [mine[0] for mine in held]], chain)
         assert (bounds <= ends * (1 + 1e-9)).all()
         # a rank's own work is never forgotten
-        assert (bounds >= microbatches * times.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
+        assert (bounds >= microbatches * whole.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
         forward, back, weight = times[:, :, 0].tolist()
-        costs = pl.StageCosts(forward, back, weight, activation=forward, weight_activation=back)
-        costs = replace(costs.cut_for(order), comm=comm[:, 0].tolist())
+        hops, kept = comm[:, 0].tolist(), {"activation": forward, "weight_activation": back}
+        costs = pl.StageCosts(forward, back, weight, hops, **kept)
         alone = pl.simulate(order, costs, transfers="queued")
         assert ends[0] == pytest.approx(alone.makespan, rel=1e-12)
-        held = columns.held_counts
-        peaks = [(held[r] @ times[:2, r, 0]).max() / columns.chunks for r in range(ranks)]
+        pairs = zip(columns.held_counts, held, strict=True)
+        peaks = [(counts @ times[:2, mine, 0].ravel()).max() for counts, mine in pairs]
         assert peaks == pytest.approx(alone.peak_memory)
 
 

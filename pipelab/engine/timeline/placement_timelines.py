@@ -18,10 +18,11 @@ from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.evaluation import Evaluation, StageReport, evaluate, tally
+from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, tally
 from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
+from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, fits_in
+from pipelab.problem import ModelLike, Problem, answered, fits_in
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -566,8 +567,9 @@ def training_timeline(
     microbatches : int, optional
         By default the workload's where its phase is "training", else four for each stage.
     schedule : str
-        Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
-        into equal ones, embedding and head included; its layers should be a multiple.
+        Any name that `pl.schedule` knows. With several chunks per rank, every rank deals its layers
+        out to equal chunks (it should have a multiple), and the chunks have the model's layers in
+        their own sequence: in a V, embedding and head are both on the first rank.
     recompute : {"none", "selective", "full", "auto"} or a sequence of them, optional
         Which activations are computed a second time instead of kept, as for
         `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
@@ -618,83 +620,117 @@ def training_timeline(
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
-    found = stages_of(problem, evaluation, order, recompute, recipe)
-    stages = None if found is None else tuple(cost for cost, _ in found)
-    costs = _rank_costs(evaluation, stages).cut_for(order)
-    costs = replace(costs, comm=hops(in_training(problem), placement, order))
+    reports = _parts(problem, placement, order)
+    comm = hops(in_training(problem), placement, order)
+    if not hasattr(problem.costs, "training_cost"):
+        _refuse_recipe(recipe if recompute is None else {"recompute": recompute, **recipe})
+        forward = [0.0 if report is None else report.seconds for report in reports]
+        each = (1 / columns_of(order).held[list(order.stage_rank)]).tolist()
+        costs = StageCosts(forward, forward, forward, comm, activation=each, unit="s")
+        timeline = simulate(order, costs, transfers="queued")
+        return TrainingTimeline(problem, placement, evaluation, timeline)
+    parts, how = _in_training(problem, reports, evaluation, order, recompute, recipe)
+    held = [np.equal(order.stage_rank, rank) for rank in range(order.ranks)]
+    stages = tuple(TrainingCost(*on_rank(parts[:, mine]).tolist()) for mine in held)
+    forward, back, weight, _, _, kept, rest, _ = parts.tolist()
+    costs = StageCosts(
+        forward,
+        back,
+        weight,
+        comm,
+        activation=kept,
+        weight_activation=rest,
+        optimizer=max(stage.step for stage in stages),
+        unit="s",
+    )
     timeline = simulate(order, costs, transfers="queued")
-    how = None if found is None else tuple(mode for _, mode in found)
     return TrainingTimeline(problem, placement, evaluation, timeline, stages, how)
 
 
-def stages_of(
+def _parts(problem: Problem, placement: Placement, order: Schedule) -> list[StageReport | None]:
+    """What each stage of the schedule is as a stage of a placement; None where no layer is left for it."""
+    found: list[StageReport | None] = []
+    sizes = columns_of(order).part_layers([len(stage.layers) for stage in placement.stages])
+    for rank, size, end in zip(order.stage_rank, sizes, sizes.cumsum().tolist(), strict=True):
+        layers, ids = range(end - int(size), end), placement.stages[rank].gpus
+        gpus = [problem.cluster.gpus[g] for g in ids]
+        asked = problem.model, problem.workload, gpus, layers, problem.batch_split
+        found.append(
+            stage_report(problem, Stage(layers, ids), answered(problem.costs, *asked))
+            if size
+            else None
+        )
+    return found
+
+
+def _refuse_recipe(stated: Mapping[str, Any]) -> None:
+    for name, value in stated.items():
+        expected = "expected a cost model that knows what training keeps, such as Roofline"
+        raise InvalidValue("timeline_of", [(name, value, expected)])
+
+
+def _in_training(
     problem: Problem,
+    parts: Sequence[StageReport | None],
     evaluation: Evaluation,
     order: Schedule,
     recompute: str | Sequence[str] | None,
     recipe: Mapping[str, Any],
-) -> tuple[tuple[TrainingCost, str], ...] | None:
-    """What each stage takes and keeps, and what it recomputes; None where the cost model does not say.
-
-    Raises
-    ------
-    InvalidValue
-        `recompute` or `recipe` is given and the cost model knows none, or does not take it.
-    """
-    if not hasattr(problem.costs, "training_cost"):
-        stated = recipe if recompute is None else {"recompute": recompute, **recipe}
-        if stated:
-            name = next(iter(stated))
-            expected = "expected a cost model that knows what training keeps, such as Roofline"
-            raise InvalidValue("timeline_of", [(name, stated[name], expected)])
-        return None
-
-    def cost(report: StageReport, how: str) -> tuple[TrainingCost, str]:
-        more = recipe if how == "none" else {"recompute": how, **recipe}
-        return problem.costs.training_cost(problem, report, **more), how
-
-    reports = evaluation.stages
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes."""
+    modes = [cast(str, recompute or "none")] * order.ranks
     if is_list(recompute):
-        each = list(recompute or ())
-        if len(each) != len(reports):
-            expected = f"expected one for each of {len(reports)} stages, or one for all"
+        modes = list(recompute or ())
+        if len(modes) != order.ranks:
+            expected = f"expected one for each of {order.ranks} stages, or one for all"
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
-        return tuple(cost(report, how) for report, how in zip(reports, each, strict=True))
-    if recompute != "auto":
-        how = cast(str, recompute or "none")
-        return tuple(cost(report, how) for report in reports)
-    columns = columns_of(order)
-    found = []
-    for report, held, parts in zip(
-        reports, columns.held_counts, columns.held.tolist(), strict=True
-    ):
-        stored = cost(report, "none")
-        fits = fits_in(needed_gb(stored[0], held, parts), min(report.memory_limit_gb))
-        found.append(stored if fits else cost(report, "full"))
-    return tuple(found)
+
+    def costs(rank: int, how: str) -> np.ndarray:
+        more = recipe if how == "none" else {"recompute": how, **recipe}
+        mine = [part for part, at in zip(parts, order.stage_rank, strict=True) if at == rank]
+        found = np.zeros((len(TrainingCost._fields), len(mine)))
+        for i, part in enumerate(mine):
+            if part is not None:
+                found[:, i] = problem.costs.training_cost(problem, part, **more)
+        if order.stage_rank[0] == order.stage_rank[-1] == rank and parts[-1] is not None:
+            found[3:5, -1] *= not_shared(problem.model, len(parts[-1].stage.layers))
+        return found
+
+    whole = np.zeros((len(TrainingCost._fields), order.stages))
+    for rank, held in enumerate(columns_of(order).held_counts):
+        found = costs(rank, "none" if modes[rank] == "auto" else modes[rank])
+        if modes[rank] == "auto":
+            fits = fits_in(needed_gb(found, held), min(evaluation.stages[rank].memory_limit_gb))
+            modes[rank] = "none" if fits else "full"
+            found = found if fits else costs(rank, "full")
+        whole[:, np.equal(order.stage_rank, rank)] = found
+    return whole, tuple(modes)
 
 
-def needed_gb(cost: TrainingCost, held: np.ndarray, chunks: int) -> float:
-    """GB that a stage of so many chunks needs, on a rank whose order holds so much (`Columns.held_counts`)."""
-    kept = np.array([cost.activation_gb, cost.weight_activation_gb]) / chunks
-    return float(cost.state_gb + cost.working_gb + (held @ kept).max(initial=0.0))
+def not_shared(model: ModelLike, last: int) -> float:
+    """Share of the parameters of so many last layers and the head that whoever holds the embedding must add to it.
+
+    Less than 1 where embedding and head are one matrix, which one rank holds once.
+    """
+    if not isinstance(model, Transformer) or not model.tied_embeddings:
+        return 1.0
+    layers = range(model.layers - last, model.layers)
+    return 1 - model.vocab * model.d_model / model.parameters(layers)
 
 
-def _rank_costs(evaluation: Evaluation, stages: tuple[TrainingCost, ...] | None) -> StageCosts:
-    """Seconds and gigabytes of every rank, as the cost model has them; else each gradient as long as the forward."""
-    if stages is None:
-        forward = [report.seconds for report in evaluation.stages]
-        return StageCosts(forward, forward, forward, unit="s")
-    forward, back, weight, step, _, held, kept, _ = map(list, zip(*stages, strict=True))
-    return StageCosts(
-        forward,
-        back,
-        weight,
-        activation=held,
-        weight_activation=kept,
-        optimizer=max(step),
-        unit="s",
-    )
+def on_rank(parts: np.ndarray) -> np.ndarray:
+    """Fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
+    return np.concatenate([parts[:-1].sum(axis=-1), parts[-1:].max(axis=-1)])
+
+
+def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `Columns.held_counts`."""
+    kept = np.concatenate([parts[5], parts[6]], axis=-1)
+    most = np.zeros(kept.shape[:-1])
+    for numbers in held:
+        np.maximum(most, kept @ numbers, out=most)
+    state, working = on_rank(parts)[[4, 7]]
+    return state + working + most
 
 
 def in_training(problem: Problem) -> Problem:

@@ -7,11 +7,11 @@ bounds remain bounds.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,7 +19,8 @@ from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
-from pipelab.engine.timeline.placement_timelines import in_training
+from pipelab.engine.schedules.columns import Columns
+from pipelab.engine.timeline.placement_timelines import in_training, needed_gb, not_shared, on_rank
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import stage_report
 from pipelab.placement import Placement, Stage
@@ -35,18 +36,21 @@ BIG = (
 _LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
+Role = Literal["first", "inner", "last"]
+ROLES: tuple[Role, ...] = get_args(Role)  # where a part of several on a rank lies in the model
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Seconds of every stage, infinite if it does not fit in memory.
+    """Seconds of every rank, infinite if it does not fit in memory.
 
     Equal only to itself, so that what is computed from it can be kept under it.
 
     Attributes
     ----------
-    seconds : float array, shape (4, C, U)
-        Of a microbatch forward, its input gradient and its weight gradient; and of the step.
+    seconds : float array, shape (7, C, U)
+        Of a microbatch forward, its input gradient and its weight gradient; of the step; and of a microbatch
+        through the rank's first part alone: forward, input gradient and weight gradient.
     """
 
     seconds: np.ndarray
@@ -87,7 +91,7 @@ class Stages:
     costs: Mapping[str | None, np.ndarray]
     offered: np.ndarray
     hop: np.ndarray
-    _kept: dict[tuple, Times] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def layers(self) -> int:
@@ -115,29 +119,114 @@ class Stages:
         most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
-    def needed(self, mode: str | None, held: np.ndarray, chunks: int) -> np.ndarray:
-        """Return GB on the fullest GPU of every stage, for `Columns.held_counts` of its rank; (C, U)."""
-        state, kept, rest, working = self.costs[mode][4:8]
-        most = np.zeros(kept.shape)
-        for forwards, gradients in (held / chunks).tolist():
-            np.maximum(most, forwards * kept + gradients * rest, out=most)
-        return state + working + most
+    @cached_property
+    def not_shared(self) -> np.ndarray:
+        """`not_shared` of the model, by the number of last layers; (layers,) array of floats, nothing for 0."""
+        return np.array([1.0, *(not_shared(self.problem.model, n) for n in range(1, self.layers))])
 
-    def times(self, held: np.ndarray, chunks: int) -> Times:
-        """Return seconds of every stage in equal chunks on such a rank; made once for the stages that fit."""
-        asked = held.tobytes(), chunks
+    def times(self, roles: Sequence[Role], held: np.ndarray) -> Times:
+        """Return seconds of every rank whose parts have these roles; made once for the ranks that fit.
+
+        Parameters
+        ----------
+        roles : sequence of Role
+            Of equal parts: a rank whose layers are no multiple does not fit.
+        held : int array
+            `Columns.held_counts` of the rank.
+        """
+        roles = tuple(roles) if len(roles) > 1 else ("inner",)  # one part lies where its span does
+        asked = roles, held.tobytes()
         if asked not in self._kept:
-            serves = (self.instance.rate > 0) & (self.spans.layers % chunks == 0)
-            offered = self.offered[:, None]
-            fits = {m: serves & fits_in(self.needed(m, held, chunks), offered) for m in self.modes}
-            same = tuple(np.packbits(each).tobytes() for each in fits.values())
+            parts = {m: self._parts(m, roles) for m in self.modes}
+            serves, offered = self.instance.rate > 0, self.offered[:, None]
+            fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
+            same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
             if same not in self._kept:
-                found = np.full((4, *serves.shape), np.inf)
+                found = np.full((7, *serves.shape), np.inf)
                 for mode, fit in reversed(fits.items()):
-                    found[:, fit] = self.costs[mode][:4][:, fit]
+                    mine = parts[mode][:, fit]
+                    each = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
+                    # Where layers differ inside, a rank that seems to fit may have to recompute.
+                    exact = len(roles) == 1 or self.spans.alike_inside
+                    found[:, fit] = each if exact else np.minimum(found[:, fit], each)
                 self._kept[same] = Times(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
+
+    def _parts(self, mode: str | None, roles: tuple[Role, ...]) -> np.ndarray:
+        """Return the fields of `TrainingCost` of the parts of every rank; shape (8, C, U, parts)."""
+        if len(roles) == 1:
+            return self.costs[mode][..., None]
+        each = [self._part(mode, len(roles), role) for role in roles]
+        if "first" in roles and "last" in roles:
+            each[-1] = each[-1].copy()
+            each[-1][3:5] *= self.not_shared[self.spans.layers // len(roles)]
+        return np.stack(each, axis=-1)
+
+    def _part(self, mode: str | None, parts: int, role: Role) -> np.ndarray:
+        """Return the costs of one of several equal parts of every rank: the least, where its layers may be several."""
+        asked = mode, parts, role
+        if asked not in self._kept:
+            found = np.full(self.costs[mode].shape, BIG)
+            existing = np.where(self.instance.rate > 0, self.costs[mode], BIG)
+            for layers in range(parts, self.layers + 1, parts):
+                size, end = layers // parts, self.layers - layers // parts
+                starts = {"first": [0], "inner": range(1, end), "last": [end]}[role]
+                kinds = np.unique(self.spans.kind[starts, size - 1])
+                least = existing[:, :, kinds].min(axis=2, initial=BIG)
+                found[:, :, self.spans.layers == layers] = least[..., None]
+            self._kept[asked] = found
+        return self._kept[asked]
+
+    def seconds(self, order: Columns, compositions: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return the seconds of the parts of K placements on p ranks, infinite where a rank does not fit.
+
+        Parameters
+        ----------
+        compositions, sizes : int arrays, shape (K, p)
+            Of every stage: its composition and its number of layers.
+
+        Returns
+        -------
+        float array, shape (4, parts, K)
+            Of a microbatch forward, its input gradient and its weight gradient; and of the step.
+        """
+        found = np.full((4, order.stages, len(sizes)), np.inf)
+        for rank, needs in enumerate(self.needs(order, compositions, sizes)):
+            mine = np.flatnonzero(order.holder == rank)
+            for mode in reversed(self.modes):
+                parts, need = needs[mode]
+                fit = np.flatnonzero(fits_in(need, self.offered[compositions[:, rank]]))
+                found[:, mine[:, None], fit] = parts[:4, fit].swapaxes(1, 2)
+        return found
+
+    def needs(
+        self, order: Columns, compositions: np.ndarray, sizes: np.ndarray
+    ) -> Iterator[dict[str | None, tuple[np.ndarray, np.ndarray]]]:
+        """Yield, for every rank of K placements (`seconds`), what it takes and keeps, and how much memory it needs.
+
+        Yields
+        ------
+        mapping of mode to arrays, shapes (8, K, parts) and (K,)
+            The fields of `TrainingCost`; and GB, infinite where the rank does not exist.
+        """
+        layers = order.part_layers(sizes)
+        starts = np.minimum(layers.cumsum(axis=1) - layers, self.layers - 1)  # even of no layer
+        kinds = self.spans.kind[starts, layers - 1]
+        whole = self.spans.kind[sizes.cumsum(axis=1) - sizes, sizes - 1]
+        for rank, held in enumerate(order.held_counts):
+            mine, at = np.flatnonzero(order.holder == rank), compositions[:, rank]
+            exists = (self.instance.rate[at[:, None], kinds[:, mine]] > 0).all(axis=1)
+            exists &= (self.instance.rate[at, whole[:, rank]] > 0) & (
+                sizes[:, rank] % len(mine) == 0
+            )
+            found = {}
+            for mode in self.modes:
+                parts = self.costs[mode][:, at[:, None], kinds[:, mine]]
+                if len(mine) > 1 and order.holder[0] == order.holder[-1] == rank:
+                    parts[3:5, :, -1] *= self.not_shared[layers[:, -1]]
+                found[mode] = parts, np.where(exists, needed_gb(parts, held), np.inf)
+            yield found
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
         """Return a placement with stages of these compositions and numbers of layers."""
@@ -323,8 +412,9 @@ class Merged:
     onward: np.ndarray
 
     def least(self, times: Times) -> Times:
-        """Return the least over the members of each merged composition; shape (4, D, U)."""
-        found = np.full((4, len(self.composition), times.seconds.shape[2]), np.inf)
+        """Return the least over the members of each merged composition; shape (7, D, U)."""
+        numbers, _, spans = times.seconds.shape
+        found = np.full((numbers, len(self.composition), spans), np.inf)
         np.minimum.at(found.swapaxes(0, 1), self.of, times.seconds.swapaxes(0, 1))
         return Times(found)
 
