@@ -13,6 +13,7 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import TRAINED_BY, Rule, makespans, order_of
 from pipelab.engine.training.stages import Times
+from roofline_oracle import random_model
 
 
 class Trained:
@@ -93,9 +94,21 @@ def least(problem, schedule, recompute=None):
     return best
 
 
-def compare(seed, schedule="1F1B", recompute=None, **kind):
+def transformer_problem(rng):
+    """Heavy embedding and head, layers that differ; memory that binds as often as not."""
+    layers, kinds = 6, ["H100-SXM", "A100-SXM-80", "L4"]
+    model = replace(random_model(rng, layers), precision="bf16", latent=None, vocab=60_000)
+    model = replace(model, tied_embeddings=bool(rng.random() < 0.5), experts_per_token=1)
+    room = 18e-9 * model.parameters() * rng.choice([0.4, 0.6, 3.0])
+    gpus = [pl.GPU(str(kind), float(room * rng.uniform(0.7, 1.4))) for kind in rng.choice(kinds, 3)]
+    speeds = rng.choice([0.5, 5, 50], size=(3, 3)).tolist()
+    load = pl.Workload(256, 1, "training", microbatches=int(rng.integers(6, 9)))
+    return pl.Problem(pl.Cluster(gpus, speeds), model, load, pl.Roofline())
+
+
+def compare(seed, schedule="1F1B", recompute=None, of=random_problem, **kind):
     """A random problem solved and tried out; how it ended."""
-    problem = random_problem(np.random.default_rng(seed), **kind)
+    problem = of(np.random.default_rng(seed), **kind)
     expected = least(problem, schedule, recompute)
     result = pl.solve(problem, objective="step_time", schedule=schedule, recompute=recompute)
     if expected == np.inf:
@@ -112,6 +125,16 @@ def compare(seed, schedule="1F1B", recompute=None, **kind):
 def test_no_placement_is_faster(schedule):
     ended = [compare(seed, schedule, gpus=3, layers=4) for seed in range(3)]
     assert "optimal" in ended
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(30))
+def test_no_placement_is_faster_wherever_a_schedule_has_the_head(seed):
+    """Named schedules of several chunks, down and back or round; transformers with heavy ends, and odd layers."""
+    of = [transformer_problem, lambda rng: random_problem(rng, gpus=3, layers=6)]
+    for i, schedule in enumerate(["ZBV", "DualPipeV", "Interleaved1F1B"]):
+        recompute = ["auto", None][(seed + i) % 2]
+        compare(seed, schedule, recompute, of=of[(seed + i) // 2 % 2])
 
 
 @pytest.mark.parametrize(

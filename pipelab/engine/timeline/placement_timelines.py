@@ -712,10 +712,10 @@ def not_shared(model: ModelLike, last: int) -> float:
 
     Less than 1 where embedding and head are one matrix, which one rank holds once.
     """
-    if not isinstance(model, Transformer) or not model.tied_embeddings:
-        return 1.0
     layers = range(model.layers - last, model.layers)
-    return 1 - model.vocab * model.d_model / model.parameters(layers)
+    if isinstance(model, Transformer) and model.tied_embeddings and 0 not in layers:
+        return 1 - model.vocab * model.d_model / model.parameters(layers)
+    return 1.0
 
 
 def on_rank(parts: np.ndarray) -> np.ndarray:
