@@ -286,19 +286,10 @@ class Columns:
         return chunk
 
     def part_layers(self, layers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """How many layers every stage has, where ranks hold so many.
+        """How many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
 
-        Each rank deals its layers out to its stages, as equally as whole layers are, the larger numbers first.
-        The stages have the model's layers in their own sequence: embedding and head lie with the ranks of
-        the first and of the last stage.
-
-        Parameters
-        ----------
-        layers : array of int, shape (…, ranks)
-
-        Returns
-        -------
-        array of int, shape (…, stages)
+        A rank's are dealt out as equally as whole layers are, the larger numbers first. Stages have the
+        model's layers in their own sequence: so embedding and head lie with the first and the last stage.
         """
         held = self.held[self.holder]
         return (np.asarray(layers)[..., self.holder] + held - 1 - self.chunk) // held

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
@@ -620,16 +620,7 @@ def training_timeline(
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
-    reports = _parts(problem, placement, order)
-    comm = hops(in_training(problem), placement, order)
-    if not hasattr(problem.costs, "training_cost"):
-        _refuse_recipe(recipe if recompute is None else {"recompute": recompute, **recipe})
-        forward = [0.0 if report is None else report.seconds for report in reports]
-        each = (1 / columns_of(order).held[list(order.stage_rank)]).tolist()
-        costs = StageCosts(forward, forward, forward, comm, activation=each, unit="s")
-        timeline = simulate(order, costs, transfers="queued")
-        return TrainingTimeline(problem, placement, evaluation, timeline)
-    parts, how = _in_training(problem, reports, evaluation, order, recompute, recipe)
+    parts, how = _of_parts(problem, evaluation, order, recompute, recipe)
     held = [np.equal(order.stage_rank, rank) for rank in range(order.ranks)]
     stages = tuple(TrainingCost(*on_rank(parts[:, mine]).tolist()) for mine in held)
     forward, back, weight, _, _, kept, rest, _ = parts.tolist()
@@ -637,74 +628,73 @@ def training_timeline(
         forward,
         back,
         weight,
-        comm,
+        hops(in_training(problem), placement, order),
         activation=kept,
-        weight_activation=rest,
+        weight_activation=rest if how else None,
         optimizer=max(stage.step for stage in stages),
         unit="s",
     )
     timeline = simulate(order, costs, transfers="queued")
-    return TrainingTimeline(problem, placement, evaluation, timeline, stages, how)
+    return TrainingTimeline(problem, placement, evaluation, timeline, stages if how else None, how)
 
 
-def _parts(problem: Problem, placement: Placement, order: Schedule) -> list[StageReport | None]:
-    """What each stage of the schedule is as a stage of a placement; None where no layer is left for it."""
-    found: list[StageReport | None] = []
-    sizes = columns_of(order).part_layers([len(stage.layers) for stage in placement.stages])
-    for rank, size, end in zip(order.stage_rank, sizes, sizes.cumsum().tolist(), strict=True):
-        layers, ids = range(end - int(size), end), placement.stages[rank].gpus
-        gpus = [problem.cluster.gpus[g] for g in ids]
-        asked = problem.model, problem.workload, gpus, layers, problem.batch_split
-        found.append(
-            stage_report(problem, Stage(layers, ids), answered(problem.costs, *asked))
-            if size
-            else None
-        )
-    return found
-
-
-def _refuse_recipe(stated: Mapping[str, Any]) -> None:
-    for name, value in stated.items():
-        expected = "expected a cost model that knows what training keeps, such as Roofline"
-        raise InvalidValue("timeline_of", [(name, value, expected)])
-
-
-def _in_training(
+def _of_parts(
     problem: Problem,
-    parts: Sequence[StageReport | None],
     evaluation: Evaluation,
     order: Schedule,
     recompute: str | Sequence[str] | None,
     recipe: Mapping[str, Any],
-) -> tuple[np.ndarray, tuple[str, ...]]:
-    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes."""
-    modes = [cast(str, recompute or "none")] * order.ranks
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
+
+    Where the cost model does not say, each gradient takes as long as the forward, and None is recomputed.
+    """
+    known, stages = hasattr(problem.costs, "training_cost"), evaluation.stages
+    stated = recipe if recompute is None else {"recompute": recompute, **recipe}
+    if stated and not known:
+        name = next(iter(stated))
+        expected = "expected a cost model that knows what training keeps, such as Roofline"
+        raise InvalidValue("timeline_of", [(name, stated[name], expected)])
+    modes = [cast(str, recompute or "none")] * len(stages)
     if is_list(recompute):
         modes = list(recompute or ())
-        if len(modes) != order.ranks:
-            expected = f"expected one for each of {order.ranks} stages, or one for all"
+        if len(modes) != len(stages):
+            expected = f"expected one for each of {len(stages)} stages, or one for all"
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
+    columns = columns_of(order)
+    sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
+    ends, found = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
 
-    def costs(rank: int, how: str) -> np.ndarray:
-        more = recipe if how == "none" else {"recompute": how, **recipe}
-        mine = [part for part, at in zip(parts, order.stage_rank, strict=True) if at == rank]
-        found = np.zeros((len(TrainingCost._fields), len(mine)))
-        for i, part in enumerate(mine):
-            if part is not None:
-                found[:, i] = problem.costs.training_cost(problem, part, **more)
-        if order.stage_rank[0] == order.stage_rank[-1] == rank and parts[-1] is not None:
-            found[3:5, -1] *= not_shared(problem.model, len(parts[-1].stage.layers))
-        return found
+    def ask(rank: int, how: str) -> np.ndarray:
+        mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
+        if how != "none":
+            more["recompute"] = how
+        for part in mine:
+            if not sizes[part]:
+                continue
+            layers = range(ends[part] - sizes[part], ends[part])
+            report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
+            alone = [report.seconds] * 3 + [0, 0, 1 / len(mine), 0, 0]
+            found[:, part] = (
+                problem.costs.training_cost(problem, report, **more) if known else alone
+            )
+        if columns.holder[0] == columns.holder[-1] == rank:
+            found[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return found[:, mine]
 
-    whole = np.zeros((len(TrainingCost._fields), order.stages))
-    for rank, held in enumerate(columns_of(order).held_counts):
-        found = costs(rank, "none" if modes[rank] == "auto" else modes[rank])
+    for rank, held in enumerate(columns.held_counts):
         if modes[rank] == "auto":
-            fits = fits_in(needed_gb(found, held), min(evaluation.stages[rank].memory_limit_gb))
-            modes[rank] = "none" if fits else "full"
-            found = found if fits else costs(rank, "full")
-        whole[:, np.equal(order.stage_rank, rank)] = found
-    return whole, tuple(modes)
+            need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
+            modes[rank] = "none" if fits_in(need, offer) else "full"
+        ask(rank, modes[rank])
+    return found, tuple(modes) if known else None
+
+
+def report_of(problem: Problem, stage: Stage) -> StageReport:
+    """What the cost model says of a stage, whatever memory there is."""
+    gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
+    asked = problem.model, load, gpus, stage.layers, problem.batch_split
+    return stage_report(problem, stage, answered(problem.costs, *asked))
 
 
 def not_shared(model: ModelLike, last: int) -> float:
@@ -713,7 +703,7 @@ def not_shared(model: ModelLike, last: int) -> float:
     Less than 1 where embedding and head are one matrix, which one rank holds once.
     """
     layers = range(model.layers - last, model.layers)
-    if isinstance(model, Transformer) and model.tied_embeddings and 0 not in layers:
+    if last and isinstance(model, Transformer) and model.tied_embeddings and 0 not in layers:
         return 1 - model.vocab * model.d_model / model.parameters(layers)
     return 1.0
 

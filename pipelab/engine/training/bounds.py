@@ -35,7 +35,7 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import Columns, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.engine.training.stages import BIG, Merged, Role, Stages, Times
+from pipelab.engine.training.stages import BIG, Merged, Stages, Times
 from pipelab.errors import InvalidValue, TooLarge
 
 TRAINED_BY = tuple(name for name in RULES if name != "Inference")
@@ -105,9 +105,11 @@ class Rule:
     def times(self, stages: Stages, ranks: int, rank: int) -> Times:
         """Return seconds of every stage on this rank of so many."""
         order = self.orders[ranks]
-        names: dict[int, Role] = {0: "first", order.stages - 1: "last"}
-        mine = np.flatnonzero(order.holder == rank).tolist()
-        return stages.times([names.get(part, "inner") for part in mine], order.held_counts[rank])
+        last = "home" if order.holder[0] == order.holder[-1] else "last"
+        mine, names = np.flatnonzero(order.holder == rank), {0: "first", order.stages - 1: last}
+        return stages.times(
+            [names.get(int(part), "inner") for part in mine], order.held_counts[rank]
+        )
 
     def window(self, ranks: int, rank: int) -> int:
         """Return the most microbatches between forward and backward of a rank."""

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -20,11 +20,16 @@ from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
 from pipelab.engine.schedules.columns import Columns
-from pipelab.engine.timeline.placement_timelines import in_training, needed_gb, not_shared, on_rank
+from pipelab.engine.timeline.placement_timelines import (
+    in_training,
+    needed_gb,
+    not_shared,
+    on_rank,
+    report_of,
+)
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.evaluation import stage_report
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, answered, fits_in
+from pipelab.problem import Problem, fits_in
 from pipelab.spans import Spans
 from pipelab.stage_arrays import most_gpus
 
@@ -36,8 +41,12 @@ BIG = (
 _LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
-Role = Literal["first", "inner", "last"]
-ROLES: tuple[Role, ...] = get_args(Role)  # where a part of several on a rank lies in the model
+ROLES = (
+    "first",
+    "inner",
+    "last",
+    "home",
+)  # parts of a model; home: the last, on the rank of the first
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,25 +128,16 @@ class Stages:
         most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
-    @cached_property
-    def not_shared(self) -> np.ndarray:
-        """`not_shared` of the model, by the number of last layers; (layers,) array of floats, nothing for 0."""
-        return np.array([1.0, *(not_shared(self.problem.model, n) for n in range(1, self.layers))])
+    def times(self, roles: Sequence[str], held: np.ndarray) -> Times:
+        """Return seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
 
-    def times(self, roles: Sequence[Role], held: np.ndarray) -> Times:
-        """Return seconds of every rank whose parts have these roles; made once for the ranks that fit.
-
-        Parameters
-        ----------
-        roles : sequence of Role
-            Of equal parts: a rank whose layers are no multiple does not fit.
-        held : int array
-            `Columns.held_counts` of the rank.
+        Made once for the ranks that fit.
         """
-        roles = tuple(roles) if len(roles) > 1 else ("inner",)  # one part lies where its span does
+        roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
         if asked not in self._kept:
-            parts = {m: self._parts(m, roles) for m in self.modes}
+            each = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
+            parts = {mode: np.stack(some, axis=-1) for mode, some in each.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
             fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
             same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
@@ -145,51 +145,40 @@ class Stages:
                 found = np.full((7, *serves.shape), np.inf)
                 for mode, fit in reversed(fits.items()):
                     mine = parts[mode][:, fit]
-                    each = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
+                    mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
                     # Where layers differ inside, a rank that seems to fit may have to recompute.
                     exact = len(roles) == 1 or self.spans.alike_inside
-                    found[:, fit] = each if exact else np.minimum(found[:, fit], each)
+                    found[:, fit] = mine if exact else np.minimum(found[:, fit], mine)
                 self._kept[same] = Times(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
 
-    def _parts(self, mode: str | None, roles: tuple[Role, ...]) -> np.ndarray:
-        """Return the fields of `TrainingCost` of the parts of every rank; shape (8, C, U, parts)."""
-        if len(roles) == 1:
-            return self.costs[mode][..., None]
-        each = [self._part(mode, len(roles), role) for role in roles]
-        if "first" in roles and "last" in roles:
-            each[-1] = each[-1].copy()
-            each[-1][3:5] *= self.not_shared[self.spans.layers // len(roles)]
-        return np.stack(each, axis=-1)
-
-    def _part(self, mode: str | None, parts: int, role: Role) -> np.ndarray:
+    def _part(self, mode: str | None, parts: int, role: str) -> np.ndarray:
         """Return the costs of one of several equal parts of every rank: the least, where its layers may be several."""
+        if parts == 1:
+            return self.costs[mode]
         asked = mode, parts, role
         if asked not in self._kept:
             found = np.full(self.costs[mode].shape, BIG)
             existing = np.where(self.instance.rate > 0, self.costs[mode], BIG)
             for layers in range(parts, self.layers + 1, parts):
                 size, end = layers // parts, self.layers - layers // parts
-                starts = {"first": [0], "inner": range(1, end), "last": [end]}[role]
+                starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
                 kinds = np.unique(self.spans.kind[starts, size - 1])
                 least = existing[:, :, kinds].min(axis=2, initial=BIG)
+                if role == "home":
+                    least[3:5] *= not_shared(self.problem.model, size)
                 found[:, :, self.spans.layers == layers] = least[..., None]
             self._kept[asked] = found
         return self._kept[asked]
 
     def seconds(self, order: Columns, compositions: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-        """Return the seconds of the parts of K placements on p ranks, infinite where a rank does not fit.
+        """Return the seconds of the parts of K placements, shape (4, parts, K), infinite where a rank does not fit.
 
         Parameters
         ----------
-        compositions, sizes : int arrays, shape (K, p)
+        compositions, sizes : int arrays, shape (K, ranks)
             Of every stage: its composition and its number of layers.
-
-        Returns
-        -------
-        float array, shape (4, parts, K)
-            Of a microbatch forward, its input gradient and its weight gradient; and of the step.
         """
         found = np.full((4, order.stages, len(sizes)), np.inf)
         for rank, needs in enumerate(self.needs(order, compositions, sizes)):
@@ -203,12 +192,9 @@ class Stages:
     def needs(
         self, order: Columns, compositions: np.ndarray, sizes: np.ndarray
     ) -> Iterator[dict[str | None, tuple[np.ndarray, np.ndarray]]]:
-        """Yield, for every rank of K placements (`seconds`), what it takes and keeps, and how much memory it needs.
+        """Yield of every rank of K placements, by mode, the costs of its parts, (8, K, parts), and GB needed, (K,).
 
-        Yields
-        ------
-        mapping of mode to arrays, shapes (8, K, parts) and (K,)
-            The fields of `TrainingCost`; and GB, infinite where the rank does not exist.
+        These are infinite where the rank does not exist.
         """
         layers = order.part_layers(sizes)
         starts = np.minimum(layers.cumsum(axis=1) - layers, self.layers - 1)  # even of no layer
@@ -217,14 +203,13 @@ class Stages:
         for rank, held in enumerate(order.held_counts):
             mine, at = np.flatnonzero(order.holder == rank), compositions[:, rank]
             exists = (self.instance.rate[at[:, None], kinds[:, mine]] > 0).all(axis=1)
-            exists &= (self.instance.rate[at, whole[:, rank]] > 0) & (
-                sizes[:, rank] % len(mine) == 0
-            )
+            exists &= self.instance.rate[at, whole[:, rank]] > 0
+            exists &= sizes[:, rank] % len(mine) == 0
             found = {}
             for mode in self.modes:
                 parts = self.costs[mode][:, at[:, None], kinds[:, mine]]
                 if len(mine) > 1 and order.holder[0] == order.holder[-1] == rank:
-                    parts[3:5, :, -1] *= self.not_shared[layers[:, -1]]
+                    parts[..., -1] = self._part(mode, len(mine), "home")[:, at, whole[:, rank]]
                 found[mode] = parts, np.where(exists, needed_gb(parts, held), np.inf)
             yield found
 
@@ -326,16 +311,7 @@ def _costs(
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:
             stage = Stage(range(int(start), int(start + n)), tuple(ids))
-            cost = answered(
-                problem.costs,
-                problem.model,
-                problem.workload,
-                [problem.cluster.gpus[g] for g in ids],
-                stage.layers,
-                problem.batch_split,
-            )
-            report = stage_report(problem, stage, cost)
-            found[:, u] = problem.costs.training_cost(problem, report, **more)
+            found[:, u] = problem.costs.training_cost(problem, report_of(problem, stage), **more)
     return found
 
 
