@@ -491,7 +491,7 @@ def test_too_few_microbatches_for_chunks_are_refused_and_layers_may_differ():
     step = pl.timeline_of(problem, plan, **chunks)
     held = _torchtitans_rule(pl.settings(problem, step, "torchtitan").arguments, 8)
     for rank, stage in enumerate(step.stages):
-        layers = sum((held[part][1] for part in (rank, rank + 2)), [])
+        layers = [*held[rank][1], *held[rank + 2][1]]
         state = sum(model.parameters(range(i, i + 1)) for i in layers) * 18e-9
         assert stage.state_gb == pytest.approx(state)
 
