@@ -98,7 +98,7 @@ def transformer_problem(rng):
     """Heavy embedding and head, layers that differ; memory that binds as often as not."""
     layers, kinds = 6, ["H100-SXM", "A100-SXM-80", "L4"]
     model = replace(random_model(rng, layers), precision="bf16", latent=None, vocab=60_000)
-    model = replace(model, tied_embeddings=bool(rng.random() < 0.5), experts_per_token=1)
+    model = replace(model, tied_embeddings=bool(rng.random() < 0.7), experts_per_token=1)
     room = 18e-9 * model.parameters() * rng.choice([0.4, 0.6, 3.0])
     gpus = [pl.GPU(str(kind), float(room * rng.uniform(0.7, 1.4))) for kind in rng.choice(kinds, 3)]
     speeds = rng.choice([0.5, 5, 50], size=(3, 3)).tolist()

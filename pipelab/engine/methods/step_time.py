@@ -154,10 +154,9 @@ def solve_for_step_time(
             best.on_change = lambda: on_progress(
                 Progress(deadline.spent, best.seconds, None, sum(each.count for each in searches))
             )
-        unloaded = [
-            stages.times([role] * n, np.zeros((0, 2 * n))) for role in ROLES for n in (1, 2)
-        ]
-        floor = problem.workload.microbatches * min(least_slowest(stages, [t]) for t in unloaded)
+        chunks = {rule.chunks for rule in rules}
+        unloaded = {stages.times([r] * n, np.zeros((0, 2 * n))) for n in chunks for r in ROLES}
+        floor = problem.workload.microbatches * least_slowest(stages, unloaded)
         stopped = _search(searches, best, floor) or ("list limit" if too_large else None)
         least: float | None = min(
             [best.seconds, *(each.bound for each in searches), *(floor for _ in too_large)]

@@ -529,10 +529,8 @@ class Columns:
             these still held by its weight gradient, the peak of `Timeline.memory` is the largest
             sum of i·a + j·w.
         """
-        found = []
-        for (low, high), chunks in zip(
-            pairwise(self.first.tolist()), self.held.tolist(), strict=True
-        ):
+        found, rows = [], pairwise(self.first.tolist())
+        for (low, high), chunks in zip(rows, self.held.tolist(), strict=True):
             kind, chunk = self.kind[low:high], self.chunk[self.stage[low:high]]
             here = chunk[:, None] == np.arange(chunks)
             ends, begins = np.isin(kind, (B, I)), kind == I

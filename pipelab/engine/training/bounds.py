@@ -98,8 +98,9 @@ class Rule:
                 self.absent = self.absent or str(error)
             except TooLarge as error:
                 self.too_large = error
+        self.chunks = 2 if RULES[name].chunked or RULES[name].v_shaped else 1
         for order in self.orders.values():
-            self.chunks, self.split = order.chunks, order.splits_backward
+            self.split = order.splits_backward
             self.hops = np.array([1, 2] if self.split else [2])
 
     def times(self, stages: Stages, ranks: int, rank: int) -> Times:
@@ -107,9 +108,8 @@ class Rule:
         order = self.orders[ranks]
         last = "home" if order.holder[0] == order.holder[-1] else "last"
         mine, names = np.flatnonzero(order.holder == rank), {0: "first", order.stages - 1: last}
-        return stages.times(
-            [names.get(int(part), "inner") for part in mine], order.held_counts[rank]
-        )
+        roles = [names.get(part, "inner") for part in mine.tolist()]
+        return stages.times(roles, order.held_counts[rank])
 
     def window(self, ranks: int, rank: int) -> int:
         """Return the most microbatches between forward and backward of a rank."""
@@ -120,9 +120,9 @@ class Rule:
         forward, back, weight, step, first, its_back, its_weight = np.minimum(times.seconds, BIG)
         both = forward + back
         whole, home = both + weight, first + its_back
-        busy, lead = (
-            ([whole, both], [first, home]) if self.split else ([whole], [home + its_weight])
-        )
+        busy, lead = [whole, both], [first, home]
+        if not self.split:
+            busy, lead = [whole], [home + its_weight]
         return Parts(
             self.microbatches * np.stack(busy) + step,
             np.stack(lead),

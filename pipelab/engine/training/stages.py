@@ -41,12 +41,8 @@ BIG = (
 _LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
-ROLES = (
-    "first",
-    "inner",
-    "last",
-    "home",
-)  # parts of a model; home: the last, on the rank of the first
+# Where one of several parts on a rank lies in the model; home: it is the last, on the rank of the first.
+ROLES = ("first", "inner", "last", "home")
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,9 +125,9 @@ class Stages:
         return int(min(self.classes.count.sum(), self.layers, most))
 
     def times(self, roles: Sequence[str], held: np.ndarray) -> Times:
-        """Return seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
+        """Return the least seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
 
-        Made once for the ranks that fit.
+        Of what may be recomputed and of the layers it may have. Made once for the ranks that fit.
         """
         roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
@@ -143,12 +139,10 @@ class Stages:
             same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
             if same not in self._kept:
                 found = np.full((7, *serves.shape), np.inf)
-                for mode, fit in reversed(fits.items()):
+                for mode, fit in fits.items():
                     mine = parts[mode][:, fit]
                     mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
-                    # Where layers differ inside, a rank that seems to fit may have to recompute.
-                    exact = len(roles) == 1 or self.spans.alike_inside
-                    found[:, fit] = mine if exact else np.minimum(found[:, fit], mine)
+                    found[:, fit] = np.minimum(found[:, fit], mine)
                 self._kept[same] = Times(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
