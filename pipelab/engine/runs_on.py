@@ -203,8 +203,6 @@ def _steps(
 ) -> Iterator[dict[str, Any]]:
     """List schedules whose stages go round the ranks, and what is recomputed, which is one choice for all layers."""
     known = rules.schedules.split() or [n for n in TRAINED_BY if not RULES[n].v_shaped]
-    if not spans_of(problem.model).alike_inside:  # a chunk has other layers than the plan's stage
-        known = [name for name in known if not RULES[name].chunked]
     asked = options.get("schedule", "1F1B")
     asked = asked if asked == "best" else name_of(asked)
     if asked != "best" and asked not in known:

@@ -13,6 +13,7 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import TRAINED_BY, Rule, makespans, order_of
 from pipelab.engine.training.stages import Times
+from roofline_oracle import random_model
 
 
 class Trained:
@@ -93,9 +94,21 @@ def least(problem, schedule, recompute=None):
     return best
 
 
-def compare(seed, schedule="1F1B", recompute=None, **kind):
+def transformer_problem(rng):
+    """Heavy embedding and head, layers that differ; memory that binds as often as not."""
+    layers, kinds = 6, ["H100-SXM", "A100-SXM-80", "L4"]
+    model = replace(random_model(rng, layers), precision="bf16", latent=None, vocab=60_000)
+    model = replace(model, tied_embeddings=bool(rng.random() < 0.7), experts_per_token=1)
+    room = 18e-9 * model.parameters() * rng.choice([0.4, 0.6, 3.0])
+    gpus = [pl.GPU(str(kind), float(room * rng.uniform(0.7, 1.4))) for kind in rng.choice(kinds, 3)]
+    speeds = rng.choice([0.5, 5, 50], size=(3, 3)).tolist()
+    load = pl.Workload(256, 1, "training", microbatches=int(rng.integers(6, 9)))
+    return pl.Problem(pl.Cluster(gpus, speeds), model, load, pl.Roofline())
+
+
+def compare(seed, schedule="1F1B", recompute=None, of=random_problem, **kind):
     """A random problem solved and tried out; how it ended."""
-    problem = random_problem(np.random.default_rng(seed), **kind)
+    problem = of(np.random.default_rng(seed), **kind)
     expected = least(problem, schedule, recompute)
     result = pl.solve(problem, objective="step_time", schedule=schedule, recompute=recompute)
     if expected == np.inf:
@@ -112,6 +125,16 @@ def compare(seed, schedule="1F1B", recompute=None, **kind):
 def test_no_placement_is_faster(schedule):
     ended = [compare(seed, schedule, gpus=3, layers=4) for seed in range(3)]
     assert "optimal" in ended
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(30))
+def test_no_placement_is_faster_wherever_a_schedule_has_the_head(seed):
+    """Named schedules of several chunks, down and back or round; transformers with heavy ends, and odd layers."""
+    of = [transformer_problem, lambda rng: random_problem(rng, gpus=3, layers=6)]
+    for i, schedule in enumerate(["ZBV", "DualPipeV", "Interleaved1F1B"]):
+        recompute = ["auto", None][(seed + i) % 2]
+        compare(seed, schedule, recompute, of=of[(seed + i) // 2 % 2])
 
 
 @pytest.mark.parametrize(
@@ -212,9 +235,9 @@ def test_each_stage_recomputes_only_where_it_must():
     assert auto.timeline.iteration_time == min(times)
 
 
-def chain_bounds(rule, times, comm):
+def chain_bounds(rule, times, first, comm):
     """What the terms of a rule bound for K placements: every stage, every run of ranks, and the ways to and from."""
-    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1]])))
+    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1], first])))
     passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
     passed[1:] += 2 * comm
     passed = passed.cumsum(axis=0)
@@ -243,23 +266,25 @@ def test_bounds_hold_and_many_are_simulated_as_one(schedule):
             continue
         order, rule = pl.schedule(schedule, ranks, microbatches), Rule(schedule, 5, microbatches)
         at, count, columns = np.array(order.stage_rank), 60, columns_of(order)
-        times = rng.random((3, ranks, count)) ** rng.choice([0.3, 1, 4])
+        times = rng.random((3, order.stages, count)) ** rng.choice([0.3, 1, 4])
+        held = [np.flatnonzero(at == rank) for rank in range(ranks)]
+        whole = np.stack([times[:, mine].sum(axis=1) for mine in held], axis=1)
         hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
         hops = np.maximum(hops, hops.transpose(1, 0, 2))
         comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
         ends = makespans(columns, times, comm)
         chain = hops[range(ranks - 1), range(1, ranks)]
-        bounds = chain_bounds(rule, times, chain)
+        bounds = chain_bounds(rule, whole, times[:, [mine[0] for mine in held]], chain)
         assert (bounds <= ends * (1 + 1e-9)).all()
         # a rank's own work is never forgotten
-        assert (bounds >= microbatches * times.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
+        assert (bounds >= microbatches * whole.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
         forward, back, weight = times[:, :, 0].tolist()
-        costs = pl.StageCosts(forward, back, weight, activation=forward, weight_activation=back)
-        costs = replace(costs.cut_for(order), comm=comm[:, 0].tolist())
+        hops, kept = comm[:, 0].tolist(), {"activation": forward, "weight_activation": back}
+        costs = pl.StageCosts(forward, back, weight, hops, **kept)
         alone = pl.simulate(order, costs, transfers="queued")
         assert ends[0] == pytest.approx(alone.makespan, rel=1e-12)
-        held = columns.held_counts
-        peaks = [(held[r] @ times[:2, r, 0]).max() / columns.chunks for r in range(ranks)]
+        pairs = zip(columns.held_counts, held, strict=True)
+        peaks = [(counts @ times[:2, mine, 0].ravel()).max() for counts, mine in pairs]
         assert peaks == pytest.approx(alone.peak_memory)
 
 

@@ -605,7 +605,7 @@ def test_training_steps_go_to_engines_that_train(pair):
     for name, engine, why in (
         ("ZBH1", "Megatron", "expected '1F1B' or"),
         ("Interleaved1F1B", "torchtitan", "a multiple of 2 layers"),
-        ("ZBVZeroBubble", "torchtitan", "in a V the head would be on the first rank"),
+        ("ZBVZeroBubble", "torchtitan", "expected chunks that go round the ranks"),
     ):
         other = pl.timeline_of(problem, plan, training=True, schedule=name)
         _refused(problem, other, engine, why)
@@ -649,7 +649,7 @@ def test_chunks_are_dealt_out_and_interleaved_as_engines_do_it(microbatches):
     assert _after(arguments, "--parallelism.pipeline_parallel_schedule") == "Interleaved1F1B"
 
 
-def test_chunks_of_layers_that_differ_or_too_few_microbatches_are_refused():
+def test_too_few_microbatches_for_chunks_are_refused_and_layers_may_differ():
     chunks = {"training": True, "schedule": "Interleaved1F1B"}
     problem = with_link_units(_free(8, 2), "tokens")
     plan = pl.Placement.of([(4, (0,)), (4, (1,))])
@@ -658,9 +658,14 @@ def test_chunks_of_layers_that_differ_or_too_few_microbatches_are_refused():
     assert pl.settings(problem, step, "torchtitan")
     cluster = pl.Cluster.from_counts({"H200-SXM": 2}, {"H200-SXM": 1e5}, 25)
     load = pl.Workload(2048, 1, "training", microbatches=4)
-    model = replace(pl.load_model("DeepSeek-V3"), layers=8)
+    model = replace(pl.load_model("DeepSeek-V3"), layers=8)  # dense layers first
     problem = pl.Problem(cluster, model, load, pl.Roofline())
-    _refused(problem, pl.timeline_of(problem, plan, **chunks), "Megatron", "this model differ")
+    step = pl.timeline_of(problem, plan, **chunks)
+    held = _torchtitans_rule(pl.settings(problem, step, "torchtitan").arguments, 8)
+    for rank, stage in enumerate(step.stages):
+        layers = [*held[rank][1], *held[rank + 2][1]]
+        state = sum(model.parameters(range(i, i + 1)) for i in layers) * 18e-9
+        assert stage.state_gb == pytest.approx(state)
 
 
 def test_megatron_is_told_the_sizes_of_the_model():

@@ -25,7 +25,7 @@ from pipelab.engine.tolerances import SOLVER
 from pipelab.engine.training.bounds import TRAINED_BY, Rule
 from pipelab.engine.training.result import StepTime, TrainingResult
 from pipelab.engine.training.search import Best, Plan, Search
-from pipelab.engine.training.stages import Stages, least_slowest, stages_in_training
+from pipelab.engine.training.stages import ROLES, Stages, least_slowest, stages_in_training
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import show_layers
@@ -154,8 +154,9 @@ def solve_for_step_time(
             best.on_change = lambda: on_progress(
                 Progress(deadline.spent, best.seconds, None, sum(each.count for each in searches))
             )
-        unloaded = stages.times(np.zeros((1, 2)), 1)
-        floor = problem.workload.microbatches * least_slowest(stages, [unloaded])
+        chunks = {rule.chunks for rule in rules}
+        unloaded = {stages.times([r] * n, np.zeros((0, 2 * n))) for n in chunks for r in ROLES}
+        floor = problem.workload.microbatches * least_slowest(stages, unloaded)
         stopped = _search(searches, best, floor) or ("list limit" if too_large else None)
         least: float | None = min(
             [best.seconds, *(each.bound for each in searches), *(floor for _ in too_large)]
@@ -301,12 +302,11 @@ def _any(stages: Stages, rule: Rule, deadline: Deadline, factor: float = 1.0) ->
 def _misfit(stages: Stages, rule: Rule, plan: Plan, which: str) -> str:
     """Return the stage that lacks most of what it has, in numbers."""
     order, placed, lacking = rule.orders[len(plan[0])], stages.placement(*plan).stages, []
-    for rank, (c, stage) in enumerate(zip(plan[0], placed, strict=True)):
-        span, held = stages.spans.kind[stage.layers.start, len(stage.layers) - 1], order.held_counts
-        needs = {m: stages.needed(m, held[rank], rule.chunks)[c, span] for m in stages.modes}
-        mode = min(needs, key=lambda m: needs[m])
-        state, offer = float(stages.costs[mode][4, c, span]), float(stages.offered[c])
-        lacking.append((float(needs[mode]) / offer, rank, float(needs[mode]), state, offer))
+    ranks = stages.needs(order, *np.array(plan)[:, None])
+    for rank, (c, needs) in enumerate(zip(plan[0], ranks, strict=True)):
+        parts, (needed,) = min(needs.values(), key=lambda each: each[1][0])
+        need, state, offer = float(needed), float(parts[4].sum()), float(stages.offered[c])
+        lacking.append((need / offer, rank, need, state, offer))
     _, rank, need, state, offer = max(lacking)
     stage = placed[rank]
     gpu = min((stages.problem.cluster.gpus[g] for g in stage.gpus), key=lambda g: g.memory_gb)

@@ -285,6 +285,15 @@ class Columns:
         chunk[order] = np.arange(self.stages) - before[self.holder[order]]
         return chunk
 
+    def part_layers(self, layers: Sequence[int] | np.ndarray) -> np.ndarray:
+        """How many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
+
+        A rank's are dealt out as equally as whole layers are, the larger numbers first. Stages have the
+        model's layers in their own sequence: so embedding and head lie with the first and the last stage.
+        """
+        held = self.held[self.holder]
+        return (np.asarray(layers)[..., self.holder] + held - 1 - self.chunk) // held
+
     @cached_property
     def rank(self) -> np.ndarray:
         """The rank of every action; (n,) array of ints."""
@@ -503,7 +512,9 @@ class Columns:
         """
         if self.forward_only:
             return tuple(int(n > 0) for n in np.diff(self.first))
-        return tuple(int(held[:, 0].max(initial=0)) for held in self.held_counts)
+        step = (self.kind == F) * 1 - np.isin(self.kind, (B, I))
+        rows = pairwise(self.first.tolist())
+        return tuple(int(step[low:high].cumsum().max(initial=0)) for low, high in rows)
 
     @cached_property
     def held_counts(self) -> tuple[np.ndarray, ...]:
@@ -511,25 +522,28 @@ class Columns:
 
         Returns
         -------
-        tuple of int arrays, shape (n, 2)
-            In chunks: forwards whose full backward or input gradient has not ended, and input
-            gradients whose weight gradient has not. Of the pairs that occur those that no other
-            exceeds in both; with a activations of a chunk, and w of these still held by its weight
-            gradient, the peak of `Timeline.memory` is the largest i·a + j·w.
+        tuple of int arrays, shape (n, 2v)
+            Of each of the rank's v chunks the forwards whose full backward or input gradient has not
+            ended; then of each the input gradients whose weight gradient has not. Of the moments that
+            occur those that no other exceeds in all of these; with a activations of a chunk, and w of
+            these still held by its weight gradient, the peak of `Timeline.memory` is the largest
+            sum of i·a + j·w.
         """
-        found, held = [], np.zeros((2 * len(self), 2), dtype=np.int64)
-        # A forward counts before it runs, and what it leaves free after: two lines per entry.
-        held[::2, 0] = self.kind == F
-        held[1::2, 0] = -np.isin(self.kind, (B, I)).astype(np.int64)
-        held[1::2, 1] = (self.kind == I).astype(np.int64) - (self.kind == W)
-        for low, high in pairwise(self.first.tolist()):
-            forwards, gradients = np.cumsum(held[2 * low : 2 * high], axis=0).T
-            most = np.full(forwards.max(initial=0) + 2, -1)
-            np.maximum.at(most, forwards, gradients)
-            # more than is held with more forwards
-            beyond = np.maximum.accumulate(most[::-1])[::-1]
-            kept = np.flatnonzero(most[:-1] > beyond[1:])
-            found.append(np.stack([kept, most[kept]], axis=1))
+        found, rows = [], pairwise(self.first.tolist())
+        for (low, high), chunks in zip(rows, self.held.tolist(), strict=True):
+            kind, chunk = self.kind[low:high], self.chunk[self.stage[low:high]]
+            here = chunk[:, None] == np.arange(chunks)
+            ends, begins = np.isin(kind, (B, I)), kind == I
+            changes = [(kind == F) * 1 - ends, begins * 1 - (kind == W)]
+            step = np.concatenate([here * each[:, None] for each in changes], axis=1)
+            step = step[step.any(axis=1)]
+            # Only what a rank frees leaves less, so the fullest moments are just before.
+            full = np.append((step[1:] < 0).any(axis=1), [True] * bool(len(step)))
+            kept: list[np.ndarray] = []
+            for row in sorted(set(map(tuple, step.cumsum(axis=0)[full].tolist())), key=sum)[::-1]:
+                if not any((other >= row).all() for other in kept):
+                    kept.append(np.array(row))
+            found.append(np.array(kept, dtype=np.int64).reshape(-1, 2 * chunks))
         return tuple(found)
 
 

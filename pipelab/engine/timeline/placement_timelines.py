@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from html import escape
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 from math import ceil
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, overload
 
@@ -18,10 +18,11 @@ from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.evaluation import Evaluation, StageReport, evaluate, tally
+from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, tally
 from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
+from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, fits_in
+from pipelab.problem import ModelLike, Problem, answered, fits_in
 from pipelab.schedules import Schedule
 
 if TYPE_CHECKING:
@@ -566,8 +567,9 @@ def training_timeline(
     microbatches : int, optional
         By default the workload's where its phase is "training", else four for each stage.
     schedule : str
-        Any name that `pl.schedule` knows. With several chunks per rank, every stage's work is cut
-        into equal ones, embedding and head included; its layers should be a multiple.
+        Any name that `pl.schedule` knows. With several chunks per rank, every rank deals its layers
+        out to equal chunks (it should have a multiple), and the chunks have the model's layers in
+        their own sequence: in a V, embedding and head are both on the first rank.
     recompute : {"none", "selective", "full", "auto"} or a sequence of them, optional
         Which activations are computed a second time instead of kept, as for
         `Roofline.training_cost`; none by default. "auto": full on the stages that do not fit
@@ -618,83 +620,107 @@ def training_timeline(
         expected = "expected a schedule with backwards, such as '1F1B'; without training=True, forwards run alone"
         raise InvalidValue(what, [("schedule", schedule, expected)])
     recipe = {} if bytes_per_parameter is None else {"bytes_per_parameter": bytes_per_parameter}
-    found = stages_of(problem, evaluation, order, recompute, recipe)
-    stages = None if found is None else tuple(cost for cost, _ in found)
-    costs = _rank_costs(evaluation, stages).cut_for(order)
-    costs = replace(costs, comm=hops(in_training(problem), placement, order))
+    parts, how = _of_parts(problem, evaluation, order, recompute, recipe)
+    held = [np.equal(order.stage_rank, rank) for rank in range(order.ranks)]
+    stages = tuple(TrainingCost(*on_rank(parts[:, mine]).tolist()) for mine in held)
+    forward, back, weight, _, _, kept, rest, _ = parts.tolist()
+    costs = StageCosts(
+        forward,
+        back,
+        weight,
+        hops(in_training(problem), placement, order),
+        activation=kept,
+        weight_activation=rest if how else None,
+        optimizer=max(stage.step for stage in stages),
+        unit="s",
+    )
     timeline = simulate(order, costs, transfers="queued")
-    how = None if found is None else tuple(mode for _, mode in found)
-    return TrainingTimeline(problem, placement, evaluation, timeline, stages, how)
+    return TrainingTimeline(problem, placement, evaluation, timeline, stages if how else None, how)
 
 
-def stages_of(
+def _of_parts(
     problem: Problem,
     evaluation: Evaluation,
     order: Schedule,
     recompute: str | Sequence[str] | None,
     recipe: Mapping[str, Any],
-) -> tuple[tuple[TrainingCost, str], ...] | None:
-    """What each stage takes and keeps, and what it recomputes; None where the cost model does not say.
+) -> tuple[np.ndarray, tuple[str, ...] | None]:
+    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
 
-    Raises
-    ------
-    InvalidValue
-        `recompute` or `recipe` is given and the cost model knows none, or does not take it.
+    Where the cost model does not say, each gradient takes as long as the forward, and None is recomputed.
     """
-    if not hasattr(problem.costs, "training_cost"):
-        stated = recipe if recompute is None else {"recompute": recompute, **recipe}
-        if stated:
-            name = next(iter(stated))
-            expected = "expected a cost model that knows what training keeps, such as Roofline"
-            raise InvalidValue("timeline_of", [(name, stated[name], expected)])
-        return None
-
-    def cost(report: StageReport, how: str) -> tuple[TrainingCost, str]:
-        more = recipe if how == "none" else {"recompute": how, **recipe}
-        return problem.costs.training_cost(problem, report, **more), how
-
-    reports = evaluation.stages
+    known, stages = hasattr(problem.costs, "training_cost"), evaluation.stages
+    stated = recipe if recompute is None else {"recompute": recompute, **recipe}
+    if stated and not known:
+        name = next(iter(stated))
+        expected = "expected a cost model that knows what training keeps, such as Roofline"
+        raise InvalidValue("timeline_of", [(name, stated[name], expected)])
+    modes = [cast(str, recompute or "none")] * len(stages)
     if is_list(recompute):
-        each = list(recompute or ())
-        if len(each) != len(reports):
-            expected = f"expected one for each of {len(reports)} stages, or one for all"
+        modes = list(recompute or ())
+        if len(modes) != len(stages):
+            expected = f"expected one for each of {len(stages)} stages, or one for all"
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
-        return tuple(cost(report, how) for report, how in zip(reports, each, strict=True))
-    if recompute != "auto":
-        how = cast(str, recompute or "none")
-        return tuple(cost(report, how) for report in reports)
     columns = columns_of(order)
-    found = []
-    for report, held, parts in zip(
-        reports, columns.held_counts, columns.held.tolist(), strict=True
-    ):
-        stored = cost(report, "none")
-        fits = fits_in(needed_gb(stored[0], held, parts), min(report.memory_limit_gb))
-        found.append(stored if fits else cost(report, "full"))
-    return tuple(found)
+    sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
+    ends, found = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
+
+    def ask(rank: int, how: str) -> np.ndarray:
+        mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
+        if how != "none":
+            more["recompute"] = how
+        for part in mine:
+            if not sizes[part]:
+                continue
+            layers = range(ends[part] - sizes[part], ends[part])
+            report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
+            alone = [report.seconds] * 3 + [0, 0, 1 / len(mine), 0, 0]
+            found[:, part] = (
+                problem.costs.training_cost(problem, report, **more) if known else alone
+            )
+        if columns.holder[0] == columns.holder[-1] == rank:
+            found[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return found[:, mine]
+
+    for rank, held in enumerate(columns.held_counts):
+        if modes[rank] == "auto":
+            need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
+            modes[rank] = "none" if fits_in(need, offer) else "full"
+        ask(rank, modes[rank])
+    return found, tuple(modes) if known else None
 
 
-def needed_gb(cost: TrainingCost, held: np.ndarray, chunks: int) -> float:
-    """GB that a stage of so many chunks needs, on a rank whose order holds so much (`Columns.held_counts`)."""
-    kept = np.array([cost.activation_gb, cost.weight_activation_gb]) / chunks
-    return float(cost.state_gb + cost.working_gb + (held @ kept).max(initial=0.0))
+def report_of(problem: Problem, stage: Stage) -> StageReport:
+    """What the cost model says of a stage, whatever memory there is."""
+    gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
+    asked = problem.model, load, gpus, stage.layers, problem.batch_split
+    return stage_report(problem, stage, answered(problem.costs, *asked))
 
 
-def _rank_costs(evaluation: Evaluation, stages: tuple[TrainingCost, ...] | None) -> StageCosts:
-    """Seconds and gigabytes of every rank, as the cost model has them; else each gradient as long as the forward."""
-    if stages is None:
-        forward = [report.seconds for report in evaluation.stages]
-        return StageCosts(forward, forward, forward, unit="s")
-    forward, back, weight, step, _, held, kept, _ = map(list, zip(*stages, strict=True))
-    return StageCosts(
-        forward,
-        back,
-        weight,
-        activation=held,
-        weight_activation=kept,
-        optimizer=max(step),
-        unit="s",
-    )
+def not_shared(model: ModelLike, last: int) -> float:
+    """Share of the parameters of so many last layers and the head that whoever holds the embedding must add to it.
+
+    Less than 1 where embedding and head are one matrix, which one rank holds once.
+    """
+    layers = range(model.layers - last, model.layers)
+    if last and isinstance(model, Transformer) and model.tied_embeddings and 0 not in layers:
+        return 1 - model.vocab * model.d_model / model.parameters(layers)
+    return 1.0
+
+
+def on_rank(parts: np.ndarray) -> np.ndarray:
+    """Fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
+    return np.concatenate([parts[:-1].sum(axis=-1), parts[-1:].max(axis=-1)])
+
+
+def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
+    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `Columns.held_counts`."""
+    kept = np.concatenate([parts[5], parts[6]], axis=-1)
+    most = np.zeros(kept.shape[:-1])
+    for numbers in held:
+        np.maximum(most, kept @ numbers, out=most)
+    state, working = on_rank(parts)[[4, 7]]
+    return state + working + most
 
 
 def in_training(problem: Problem) -> Problem:

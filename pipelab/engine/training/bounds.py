@@ -58,7 +58,7 @@ class Parts:
     lead: np.ndarray  # (tracks, …) Y
     forward: np.ndarray
     both: np.ndarray  # forward, and what is run before the gradient is sent on
-    weight: np.ndarray  # of one chunk
+    weight: np.ndarray  # of the rank's first part
     step: np.ndarray
 
     def take(self, *index: Any) -> "Parts":
@@ -98,30 +98,37 @@ class Rule:
                 self.absent = self.absent or str(error)
             except TooLarge as error:
                 self.too_large = error
+        self.chunks = 2 if RULES[name].chunked or RULES[name].v_shaped else 1
         for order in self.orders.values():
-            self.chunks, self.split = order.chunks, order.splits_backward
+            self.split = order.splits_backward
             self.hops = np.array([1, 2] if self.split else [2])
 
     def times(self, stages: Stages, ranks: int, rank: int) -> Times:
         """Return seconds of every stage on this rank of so many."""
-        return stages.times(self.orders[ranks].held_counts[rank], self.chunks)
+        order = self.orders[ranks]
+        last = "home" if order.holder[0] == order.holder[-1] else "last"
+        mine, names = np.flatnonzero(order.holder == rank), {0: "first", order.stages - 1: last}
+        roles = [names.get(part, "inner") for part in mine.tolist()]
+        return stages.times(roles, order.held_counts[rank])
 
     def window(self, ranks: int, rank: int) -> int:
         """Return the most microbatches between forward and backward of a rank."""
-        return max(1, int(self.orders[ranks].held_counts[rank][:, 0].max()))
+        return max(1, self.orders[ranks].peak_in_flight[rank])
 
     def parts(self, times: Times) -> Parts:
         """Return what every stage adds to each track."""
-        forward, back, weight, step = np.minimum(times.seconds, BIG)
+        forward, back, weight, step, first, its_back, its_weight = np.minimum(times.seconds, BIG)
         both = forward + back
-        whole = both + weight
-        busy, lead = ([whole, both], [forward, both]) if self.split else ([whole], [whole])
+        whole, home = both + weight, first + its_back
+        busy, lead = [whole, both], [first, home]
+        if not self.split:
+            busy, lead = [whole], [home + its_weight]
         return Parts(
             self.microbatches * np.stack(busy) + step,
-            np.stack(lead) / self.chunks,
+            np.stack(lead),
             forward,
             both if self.split else whole,
-            weight / self.chunks,
+            its_weight,
             step,
         )
 
@@ -181,41 +188,28 @@ class Rule:
         return np.maximum(first * forward + run, steady) + (rounds - 1) * run + through
 
 
-def times_of(
-    stages: Stages, order: Columns, compositions: np.ndarray, sizes: np.ndarray
-) -> np.ndarray:
-    """Return the seconds of the stages of K placements on p ranks, infinite if a stage does not fit.
-
-    Parameters
-    ----------
-    compositions, sizes : int arrays, shape (K, p)
-        Of every stage: its composition and its number of layers.
-
-    Returns
-    -------
-    float array, shape (4, p, K)
-        As `Times`.
-    """
-    span = stages.spans.kind[sizes.cumsum(axis=1) - sizes, sizes - 1]
-    each = [stages.times(held, order.chunks).seconds for held in order.held_counts]
-    found = [s[:, compositions[:, rank], span[:, rank]] for rank, s in enumerate(each)]
-    return np.stack(found, axis=1)
+def of_ranks(order: Columns, parts: np.ndarray) -> np.ndarray:
+    """Return the sums of parts on every rank, shape (n, ranks, K), of an array of shape (n, parts, K)."""
+    found = np.zeros((len(parts), order.ranks, parts.shape[2]))
+    np.add.at(found.swapaxes(0, 1), order.holder, parts.swapaxes(0, 1))
+    return found
 
 
 def step_times(
     stages: Stages, order: Columns, compositions: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
-    """Return the simulated seconds of a step of K placements (`times_of`); infinite if one does not fit."""
+    """Return the simulated seconds of a step of K placements (`Stages.seconds`); infinite if one does not fit."""
     found, at = np.full(len(sizes), np.inf), order.holder
     for low in range(0, len(sizes), _AT_ONCE):
         some = slice(low, low + _AT_ONCE)
-        times = times_of(stages, order, compositions[some], sizes[some])
+        times = stages.seconds(order, compositions[some], sizes[some])
         fits = np.flatnonzero(np.isfinite(times).all(axis=(0, 1)))
         if len(fits):
             chosen, times = compositions[low + fits], times[..., fits]
             hop = stages.hop[chosen[:, at[:-1]], chosen[:, at[1:]]].T
             comm = np.where((at[:-1] == at[1:])[:, None], 0.0, hop)
-            found[low + fits] = makespans(order, times[:3], comm) + times[3].max(axis=0)
+            step = of_ranks(order, times[3:])[0].max(axis=0)
+            found[low + fits] = makespans(order, times[:3], comm) + step
     return found
 
 
@@ -224,13 +218,12 @@ def makespans(order: Columns, times: np.ndarray, comm: np.ndarray) -> np.ndarray
 
     Parameters
     ----------
-    times : float array, shape (3, ranks, K)
-        Forward, input gradient and weight gradient of whole ranks.
+    times : float array, shape (3, stages, K)
+        Forward, input gradient and weight gradient of every stage of the schedule.
     comm : float array, shape (stages - 1, K)
-        Of the message from each stage of the schedule to the next.
+        Of the message from each of them to the next.
     """
-    each = times[:, order.holder] / order.held[order.holder][:, None]
-    return order.graph.makespan(order.times(each, comm))
+    return order.graph.makespan(order.times(times, comm))
 
 
 class Suffixes:

@@ -141,7 +141,7 @@ def schedules_for(problem: Problem, placement: Placement | Result, **options: An
     >>> problem = dataclasses.replace(tiny, workload=load)
     >>> table = schedules_for(problem, pl.Placement.of([(2, (0,)), (2, (1,))]))
     >>> table.schedule[0], bool(table.fits.all())
-    ('ZBV', True)
+    ('ZBH2', True)
     """
     import pandas as pd
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import REAL, Rule, Suffixes, step_times, times_of
+from pipelab.engine.training.bounds import REAL, Rule, Suffixes, of_ranks, step_times
 from pipelab.engine.training.stages import Merged, Stages, least_slowest, merged
 
 MOST_NODES = 2_500_000
@@ -362,7 +362,8 @@ class Search:
                 if self.deadline.reason is not None:
                     return
                 compositions, sizes = np.array(sorted(set(by_ranks[ranks]))).transpose(1, 0, 2)
-                times = times_of(self.stages, self.rule.orders[ranks], compositions, sizes)
+                order = self.rule.orders[ranks]
+                times = of_ranks(order, self.stages.seconds(order, compositions, sizes))
                 work = (self.rule.microbatches * times[:3].sum(axis=0) + times[3]).max(axis=0)
                 nearest = np.argsort(work, kind="stable")[:_SIMULATED]
                 nearest = nearest[work[nearest] < seconds * (1 - PROVEN_WITHIN)]

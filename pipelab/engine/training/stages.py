@@ -7,7 +7,7 @@ bounds remain bounds.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -19,11 +19,17 @@ from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, by_class, instance_of
-from pipelab.engine.timeline.placement_timelines import in_training
+from pipelab.engine.schedules.columns import Columns
+from pipelab.engine.timeline.placement_timelines import (
+    in_training,
+    needed_gb,
+    not_shared,
+    on_rank,
+    report_of,
+)
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.evaluation import stage_report
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, answered, fits_in
+from pipelab.problem import Problem, fits_in
 from pipelab.spans import Spans
 from pipelab.stage_arrays import most_gpus
 
@@ -35,18 +41,21 @@ BIG = (
 _LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
+# Where one of several parts on a rank lies in the model; home: it is the last, on the rank of the first.
+ROLES = ("first", "inner", "last", "home")
 
 
 @dataclass(frozen=True, eq=False)
 class Times:
-    """Seconds of every stage, infinite if it does not fit in memory.
+    """Seconds of every rank, infinite if it does not fit in memory.
 
     Equal only to itself, so that what is computed from it can be kept under it.
 
     Attributes
     ----------
-    seconds : float array, shape (4, C, U)
-        Of a microbatch forward, its input gradient and its weight gradient; and of the step.
+    seconds : float array, shape (7, C, U)
+        Of a microbatch forward, its input gradient and its weight gradient; of the step; and of a microbatch
+        through the rank's first part alone: forward, input gradient and weight gradient.
     """
 
     seconds: np.ndarray
@@ -87,7 +96,7 @@ class Stages:
     costs: Mapping[str | None, np.ndarray]
     offered: np.ndarray
     hop: np.ndarray
-    _kept: dict[tuple, Times] = field(default_factory=dict, init=False, repr=False)
+    _kept: dict[tuple, Any] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def layers(self) -> int:
@@ -115,29 +124,88 @@ class Stages:
         most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
-    def needed(self, mode: str | None, held: np.ndarray, chunks: int) -> np.ndarray:
-        """Return GB on the fullest GPU of every stage, for `Columns.held_counts` of its rank; (C, U)."""
-        state, kept, rest, working = self.costs[mode][4:8]
-        most = np.zeros(kept.shape)
-        for forwards, gradients in (held / chunks).tolist():
-            np.maximum(most, forwards * kept + gradients * rest, out=most)
-        return state + working + most
+    def times(self, roles: Sequence[str], held: np.ndarray) -> Times:
+        """Return the least seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
 
-    def times(self, held: np.ndarray, chunks: int) -> Times:
-        """Return seconds of every stage in equal chunks on such a rank; made once for the stages that fit."""
-        asked = held.tobytes(), chunks
+        Of what may be recomputed and of the layers it may have. Made once for the ranks that fit.
+        """
+        roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
+        asked = roles, held.tobytes()
         if asked not in self._kept:
-            serves = (self.instance.rate > 0) & (self.spans.layers % chunks == 0)
-            offered = self.offered[:, None]
-            fits = {m: serves & fits_in(self.needed(m, held, chunks), offered) for m in self.modes}
-            same = tuple(np.packbits(each).tobytes() for each in fits.values())
+            each = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
+            parts = {mode: np.stack(some, axis=-1) for mode, some in each.items()}
+            serves, offered = self.instance.rate > 0, self.offered[:, None]
+            fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
+            same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
             if same not in self._kept:
-                found = np.full((4, *serves.shape), np.inf)
-                for mode, fit in reversed(fits.items()):
-                    found[:, fit] = self.costs[mode][:4][:, fit]
+                found = np.full((7, *serves.shape), np.inf)
+                for mode, fit in fits.items():
+                    mine = parts[mode][:, fit]
+                    mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
+                    found[:, fit] = np.minimum(found[:, fit], mine)
                 self._kept[same] = Times(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
+
+    def _part(self, mode: str | None, parts: int, role: str) -> np.ndarray:
+        """Return the costs of one of several equal parts of every rank: the least, where its layers may be several."""
+        if parts == 1:
+            return self.costs[mode]
+        asked = mode, parts, role
+        if asked not in self._kept:
+            found = np.full(self.costs[mode].shape, BIG)
+            existing = np.where(self.instance.rate > 0, self.costs[mode], BIG)
+            for layers in range(parts, self.layers + 1, parts):
+                size, end = layers // parts, self.layers - layers // parts
+                starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
+                kinds = np.unique(self.spans.kind[starts, size - 1])
+                least = existing[:, :, kinds].min(axis=2, initial=BIG)
+                if role == "home":
+                    least[3:5] *= not_shared(self.problem.model, size)
+                found[:, :, self.spans.layers == layers] = least[..., None]
+            self._kept[asked] = found
+        return self._kept[asked]
+
+    def seconds(self, order: Columns, compositions: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+        """Return the seconds of the parts of K placements, shape (4, parts, K), infinite where a rank does not fit.
+
+        Parameters
+        ----------
+        compositions, sizes : int arrays, shape (K, ranks)
+            Of every stage: its composition and its number of layers.
+        """
+        found = np.full((4, order.stages, len(sizes)), np.inf)
+        for rank, needs in enumerate(self.needs(order, compositions, sizes)):
+            mine = np.flatnonzero(order.holder == rank)
+            for mode in reversed(self.modes):
+                parts, need = needs[mode]
+                fit = np.flatnonzero(fits_in(need, self.offered[compositions[:, rank]]))
+                found[:, mine[:, None], fit] = parts[:4, fit].swapaxes(1, 2)
+        return found
+
+    def needs(
+        self, order: Columns, compositions: np.ndarray, sizes: np.ndarray
+    ) -> Iterator[dict[str | None, tuple[np.ndarray, np.ndarray]]]:
+        """Yield of every rank of K placements, by mode, the costs of its parts, (8, K, parts), and GB needed, (K,).
+
+        These are infinite where the rank does not exist.
+        """
+        layers = order.part_layers(sizes)
+        starts = np.minimum(layers.cumsum(axis=1) - layers, self.layers - 1)  # even of no layer
+        kinds = self.spans.kind[starts, layers - 1]
+        whole = self.spans.kind[sizes.cumsum(axis=1) - sizes, sizes - 1]
+        for rank, held in enumerate(order.held_counts):
+            mine, at = np.flatnonzero(order.holder == rank), compositions[:, rank]
+            exists = (self.instance.rate[at[:, None], kinds[:, mine]] > 0).all(axis=1)
+            exists &= self.instance.rate[at, whole[:, rank]] > 0
+            exists &= sizes[:, rank] % len(mine) == 0
+            found = {}
+            for mode in self.modes:
+                parts = self.costs[mode][:, at[:, None], kinds[:, mine]]
+                if len(mine) > 1 and order.holder[0] == order.holder[-1] == rank:
+                    parts[..., -1] = self._part(mode, len(mine), "home")[:, at, whole[:, rank]]
+                found[mode] = parts, np.where(exists, needed_gb(parts, held), np.inf)
+            yield found
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
         """Return a placement with stages of these compositions and numbers of layers."""
@@ -237,16 +305,7 @@ def _costs(
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:
             stage = Stage(range(int(start), int(start + n)), tuple(ids))
-            cost = answered(
-                problem.costs,
-                problem.model,
-                problem.workload,
-                [problem.cluster.gpus[g] for g in ids],
-                stage.layers,
-                problem.batch_split,
-            )
-            report = stage_report(problem, stage, cost)
-            found[:, u] = problem.costs.training_cost(problem, report, **more)
+            found[:, u] = problem.costs.training_cost(problem, report_of(problem, stage), **more)
     return found
 
 
@@ -323,8 +382,9 @@ class Merged:
     onward: np.ndarray
 
     def least(self, times: Times) -> Times:
-        """Return the least over the members of each merged composition; shape (4, D, U)."""
-        found = np.full((4, len(self.composition), times.seconds.shape[2]), np.inf)
+        """Return the least over the members of each merged composition; shape (7, D, U)."""
+        numbers, _, spans = times.seconds.shape
+        found = np.full((numbers, len(self.composition), spans), np.inf)
         np.minimum.at(found.swapaxes(0, 1), self.of, times.seconds.swapaxes(0, 1))
         return Times(found)
 

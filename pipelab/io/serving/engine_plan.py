@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from pipelab.display import counted
 from pipelab.engine.runs_on import as_engines_run
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
@@ -155,10 +156,8 @@ class EnginePlan:
         chunks, and so other layers than the plan's stages: those of the model are dealt out anew.
         """
         order = self.schedule
-        if order is None or order.chunks == 1:
-            return tuple(report.stage.layers for report in self.evaluation.stages)
-        ends = [0, *accumulate(self.layers[rank] // order.chunks for rank in order.stage_rank)]
-        return tuple(range(*pair) for pair in pairwise(ends))
+        sizes = self.layers if order is None else columns_of(order).part_layers(self.layers)
+        return tuple(range(*pair) for pair in pairwise([0, *accumulate(map(int, sizes))]))
 
     @property
     def context(self) -> int:
