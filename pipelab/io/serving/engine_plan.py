@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from itertools import accumulate, count, groupby, pairwise
 from typing import NamedTuple
 
-from pipelab.engine.runs_on import as_engines_run
+from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
+from pipelab.hardware.engine_memory import engine_counted
+from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -19,7 +21,6 @@ from pipelab.schedules import Schedule
 # Types without bf16 by how their names begin: compute capability below 8.0 (Kepler to Turing).
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: bf16 arithmetic from 8.0 on.
 _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20", "GTX", "TITAN")
-_FULL = 0.95  # beyond this share, buffers and captured graphs (some GB) no longer fit on any GPU
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Hosts = str | Sequence[str] | None
 
@@ -100,14 +101,19 @@ class EnginePlan:
         Raises
         ------
         InvalidPlacement
-            The placement is not valid for this problem.
+            The placement is not valid for this problem, or what the engine keeps in memory leaves too little for it.
         InvalidValue
             `hosts` does not fit.
         """
         try:  # GPUs of a stage cut its layers where they can
-            evaluation = evaluate(as_engines_run(problem), placement)
+            evaluation = evaluate(as_engine_runs(problem, engine), placement)
         except InvalidPlacement:
-            evaluation = evaluate(problem, placement)
+            evaluate(problem, placement)
+            try:
+                evaluation = evaluate(counting_memory_of(problem, engine), placement)
+            except InvalidPlacement as error:
+                remedy = f"{engine} keeps some of it for itself: solve with runs_on={engine!r}, or a smaller batch"
+                raise InvalidPlacement([*error.defects, remedy]) from None
         names, given = _hosts(problem, hosts)
         numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
         local = [next(numbers[name]) for name in names]
@@ -186,6 +192,13 @@ class EnginePlan:
         return min(1.0, max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
 
     @property
+    def chunk(self) -> int | None:
+        """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
+        costs = getattr(self.problem.costs, "needs", self.problem.costs)
+        chunk = costs.constants.chunk_tokens if isinstance(costs, Roofline) else None
+        return chunk and max(chunk, self.sequences)
+
+    @property
     def without_bf16(self) -> list[str]:
         """Types of GPU in use that do not compute in bf16."""
         return [kind for kind in self.types if kind.startswith(_WITHOUT_BF16)]
@@ -256,10 +269,9 @@ class EnginePlan:
             found.append(f"{types} has no bf16, and one engine has one data type: half")
         if self.weights in ("fp8", "int8", "int4"):
             found.append(f"take a checkpoint with weights in {self.weights}")
-        if self.memory_share > _FULL:
+        if not engine_counted(counting_memory_of(self.problem, self.engine).costs):
             found.append(
-                f"the plan fills {self.memory_share:.0%} of a GPU, and an engine's own buffers come on top: "
-                "if it runs out of memory, plan with a smaller batch"
+                f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
         plan = self.evaluation
         if plan.attainable < plan.rate * (1 - 1e-6):
