@@ -36,7 +36,7 @@ from pipelab.stage_arrays import (
 
 
 def counting_memory_of(problem: Problem, engine: str) -> Problem:
-    """Return a problem in which what the engine itself keeps in memory counts, as far as the cost model can count it."""
+    """Return a problem in which what the engine itself keeps in memory counts, if the cost model can count it."""
     costs = problem.costs
     if isinstance(costs, Measured) and isinstance(costs.needs, Roofline):
         return replace(problem, costs=replace(costs, needs=replace(costs.needs, runs_on=engine)))
@@ -46,7 +46,7 @@ def counting_memory_of(problem: Problem, engine: str) -> Problem:
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
-    """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers, and never share its batch."""
+    """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers and share no batch."""
     counted = counting_memory_of(problem, engine)
     if isinstance(counted.costs, Roofline):
         return replace(counted, costs=replace(counted.costs, copies=False))

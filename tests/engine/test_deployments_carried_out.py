@@ -14,7 +14,7 @@ from pipelab.hardware.engine_rules import known_rules
 
 @cache
 def several():
-    """Six pipelines of one GPU per stage; two of three stages with several batches. Engines have room for themselves."""
+    """Six pipelines of one GPU per stage; two of three stages. Engines have room for themselves."""
     problem = heterogeneous(phase="decode")
     found = pl.deploy(problem, batches=[8, 16])
     assert found.count == 6

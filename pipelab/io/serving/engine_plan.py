@@ -192,6 +192,11 @@ class EnginePlan:
         return min(1.0, max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
 
     @property
+    def memory_counts(self) -> bool:
+        """Whether what the engine itself keeps in memory is counted."""
+        return bool(engine_counted(counting_memory_of(self.problem, self.engine).costs))
+
+    @property
     def chunk(self) -> int | None:
         """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
         costs = getattr(self.problem.costs, "needs", self.problem.costs)
@@ -269,7 +274,7 @@ class EnginePlan:
             found.append(f"{types} has no bf16, and one engine has one data type: half")
         if self.weights in ("fp8", "int8", "int4"):
             found.append(f"take a checkpoint with weights in {self.weights}")
-        if not engine_counted(counting_memory_of(self.problem, self.engine).costs):
+        if not self.memory_counts:
             found.append(
                 f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
