@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -112,18 +113,20 @@ def _fits(problem, stage, **changes):
 def test_memory_with_an_engine_is_the_documented_rule_s(seed):
     """On one GPU and on several that cut layers, one span after the other; and so is what is held."""
     problem, rng = _random_problem(seed)
-    engine = str(rng.choice(list(known_memory())))
-    costs = dataclasses.replace(problem.costs, copies=False, runs_on=engine)
-    problem = dataclasses.replace(problem, costs=costs, batch_split="even")
-    load, gpus = problem.workload, problem.cluster.gpus
+    load, spans = problem.workload, [range(1)]
     for first in range(problem.model.layers):
-        span = range(first, int(rng.integers(first, problem.model.layers)) + 1)
-        for t in (1, 2, 4):
-            of = [gpus[0]] * t
-            cost = costs.stage(problem.model, load, of, span, "even")
+        spans.append(range(first, int(rng.integers(first, problem.model.layers)) + 1))
+    for engine in known_memory():
+        costs = dataclasses.replace(problem.costs, copies=False, runs_on=engine)
+        problem = dataclasses.replace(problem, costs=costs, batch_split="even")
+        for gpu, span, t in product(problem.cluster.kinds, spans, (1, 2, 4)):
+            gpu = dataclasses.replace(gpu, node="n", node_gb_per_s=float(rng.choice([30, 300])))
+            cost = costs.stage(problem.model, load, [gpu] * t, span, "even")
             if cost.degree == t and cost.throughput:
-                needed = roofline_oracle.memory_gb(problem, gpus[0], span, load.batch_size, t)
+                needed = roofline_oracle.memory_gb(problem, gpu, span, load.batch_size, t)
                 assert cost.memory_gb == pytest.approx([needed] * t, rel=1e-9)
+    engine = str(rng.choice(list(known_memory())))
+    problem = dataclasses.replace(problem, costs=dataclasses.replace(costs, runs_on=engine))
     for stage in pl.hardware.capacity(problem, _random_plan(problem, rng)).stages:
         batch = stage.sequences and stage.sequences // load.in_flight
         for field, most in (("sequence_length", stage.context), ("batch_size", batch)):
