@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from pipelab.costs import whole_sequences
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Flag, NotNegative, checked
 from pipelab.files.bundled_folders import data_dir
@@ -26,37 +27,7 @@ GIB, MIB = 2.0**30, 2.0**20
 
 @checked
 class EngineMemory:
-    """What an engine keeps beside weights and cache; a row of data/engine_memory.csv.
-
-    Parameters
-    ----------
-    share_of : {"all", "cache", "static", ""}
-        What the share of memory is of (see the module); empty: it is not known what the engine keeps, and
-        nothing counts.
-    unseen_gib : float
-        Of the driver's figure, what CUDA does not offer: the engine's total lacks it.
-    context_gib, blackwell_gib : float
-        Context, loaded kernels and small buffers, on GPUs in general and on GeForce and RTX PRO of the Blackwell
-        generation.
-    nvlink_gib, part_gib : float
-        Buffers for communication where GPUs cut layers over NVLink; and for each GPU that cuts them.
-    graph_gib, sequence_mib, graph_sequences : float
-        Captured graphs: of any number of sequences, and for each sequence up to so many.
-    stream_tensors, block_tensors : float
-        In the widest step of a chunk of prompts, tensors as wide as the model, and as its feed-forward block, that are
-        there at once.
-    expert_buffers : bool
-        Whether a chunk's inputs and outputs of all its experts stay.
-    token_mib : float
-        Reserved for each token of a chunk, whatever the model.
-    chunks : str
-        Tokens of a chunk by the GPU's GiB, as "20:2048 60:4096 8192": below 20, below 60, else. Empty: those of the
-        cost model's engine, `Engine.chunk_tokens`.
-    logit_bytes, token_logit_bytes : float
-        Of each entry of the vocabulary on the stage with the head, for each sequence, and for each token of a chunk.
-    source : str
-        Where the engine's code says so, or who measured it.
-    """
+    """What an engine keeps beside weights and cache: a row of the table; `notebooks/data.md` describes its columns."""
 
     source: str
     share_of: Literal["all", "cache", "static", ""] = ""
@@ -86,25 +57,16 @@ class EngineMemory:
         chunk: int | None,
         share: float,
     ) -> dict[str, Any]:
-        """GB of "activations", "buffers" and "reserve" on a GPU of each kind; shapes as of `Demand.kept_gb`, (K, 1).
-
-        Parameters
-        ----------
-        kinds : sequence of GPU
-            Along the axis of `b` before its last.
-        chunk : int, optional
-            Tokens that pass at once with the cost model's engine.
-        share : float
-            Of memory.
-        """
+        """GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is that of the cost model."""
         memory = np.array([[kind.memory_gb * 1e9] for kind in kinds])
-        total = memory - np.array([[GIB * self.unseen_gib * _cuda(kind)] for kind in kinds])
-        sequences = np.ceil(b * demand.load.in_memory - 1e-9)
+        cuda = np.array([[platform_of(kind.type) == "CUDA"] for kind in kinds])
+        total = memory - GIB * self.unseen_gib * cuda
+        sequences = whole_sequences(b * demand.load.in_memory)
         widest = self._widest(memory, demand, span, sequences, t, chunk)
         over_nvlink = [t > 1 and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S for kind in kinds]
         context = [self.blackwell_gib if _blackwell(kind) else self.context_gib for kind in kinds]
         fixed = np.array(context)[:, None] + np.array(over_nvlink)[:, None] * self.nvlink_gib
-        fixed = (fixed + self.graph_gib + self.part_gib * t) * GIB
+        fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
         fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
         weights, own = 1e9 * span.weight_gb / t, widest + fixed
         left = (1 - share) * (total - (weights + own) * (self.share_of == "cache"))
@@ -117,19 +79,15 @@ class EngineMemory:
     ) -> Any:
         """Bytes of the widest step: of a chunk in a layer, or of the logits."""
         model = demand.model
-        tokens = np.maximum(self._chunk(memory, demand, chunk), sequences)
-        block, buffers = model.block_width, 0.0
+        tokens: Any = np.maximum(self._chunk(memory, demand, chunk), sequences)
+        block: Any = model.block_width
+        buffers: Any = 0.0
         if self.expert_buffers and model.has_experts:
             block, width = model.d_ff * (span.dense > 0), (model.expert_ff or model.d_ff) / t
             # Of every token and expert: what goes in, gate and up; what is multiplied, and what comes out.
             wide = np.maximum(2 * width, model.d_model) + np.maximum(width, model.d_model)
-            buffers = (
-                tokens
-                * model.experts_per_token
-                * wide
-                * ACTIVATION_BYTES
-                * (span.layers > span.dense)
-            )
+            routed = tokens * model.experts_per_token * (span.layers > span.dense)
+            buffers = routed * wide * ACTIVATION_BYTES
         wide = self.stream_tensors * model.d_model + self.block_tensors * block / t
         layer = tokens * (wide * ACTIVATION_BYTES + MIB * self.token_mib)
         logits = self.logit_bytes * sequences + self.token_logit_bytes * tokens
@@ -146,10 +104,6 @@ class EngineMemory:
         return found
 
 
-def _cuda(kind: Any) -> bool:
-    return platform_of(kind.type) == "CUDA"
-
-
 def _blackwell(kind: Any) -> bool:
     """Whether a GPU is a GeForce or RTX PRO of compute capability 12."""
     return kind.type.replace("-", "").startswith(("RTX50", "RTXPRO"))
@@ -162,28 +116,14 @@ def known_memory() -> dict[str, EngineMemory]:
 
 
 def memory_of(engine: str) -> EngineMemory:
-    """Return what an engine keeps.
-
-    Raises
-    ------
-    UnknownName
-        There is no such row.
-    """
+    """Return what an engine keeps; UnknownName if there is no such row."""
     known = known_memory()
     if engine not in known:
-        raise UnknownName(
-            f"there is no engine {engine!r} in data/engine_memory.csv; {nearest(engine, known)}"
-        )
+        raise UnknownName(f"there is no engine {engine!r}; {nearest(engine, known)}")
     return known[engine]
 
 
 def engine_counted(costs: Any) -> str:
-    """Return the engine whose own memory counts in a cost model; empty if none does.
-
-    Parameters
-    ----------
-    costs : cost model
-        A `Roofline`, `Measured` with one, or another, which counts none.
-    """
+    """Return the engine whose own memory counts in a cost model; empty if none does."""
     engine = getattr(getattr(costs, "needs", costs), "runs_on", "")
     return engine if engine and memory_of(engine).share_of else ""

@@ -771,15 +771,7 @@ class Candidates:
 def needed_gb(
     costs: Roofline, demand: Demand, kinds: Sequence[GPU], span: Span, b: Any, t: int
 ) -> dict[str, Any]:
-    """GB on one GPU of each kind, with what stays free, by what it is for.
-
-    Parameters
-    ----------
-    kinds : sequence of GPU
-        K of them, along the axis of `b` before its last.
-    b, t
-        As of `Demand.kept_gb`.
-    """
+    """GB on one GPU of each of K kinds, with what stays free, by what it is for; `b` and `t` as of `Demand.kept_gb`."""
     chunk = costs.constants.chunk_tokens
     parts = demand.kept_gb(span, b, t, chunk)
     engine = memory_of(costs.runs_on) if costs.runs_on else EngineMemory("")
