@@ -3,8 +3,10 @@
 Nothing here calls pipelab's cost models.
 """
 
+import csv
 import dataclasses
 import math
+from pathlib import Path
 
 import numpy as np
 from scipy.optimize import brentq
@@ -19,6 +21,10 @@ BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "int8": 1, "int4": 0.5}
 MATRIX = BYTES | {"int4": (4 + (16 + 4) / 128) / 8}
 # Whatever is no matrix of a layer, embedding and head are not quantised.
 OTHER = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2, "int8": 2, "int4": 2}
+
+DATA = Path(__file__).parents[1] / "data"
+with open(DATA / "engine_memory.csv", newline="") as file:
+    ENGINES = {row["engine"]: row for row in csv.DictReader(file)}
 
 # A hundred steps, brentq's own limit, are too few where a GPU's share is next to nothing.
 _EXACT = {"xtol": 1e-300, "rtol": 1e-14, "maxiter": 2000}
@@ -160,16 +166,67 @@ def memory_gb(problem, gpu, span, b, t):
     matrices = 1 if first and last and m.tied_embeddings else first + last
     weights += (matrices * m.vocab + last) * m.d_model * OTHER[m.precision]
     per_token, parts = kept(m)
-    longest = w.sequence_length + (w.output_tokens or 1) * (w.phase == "mixed")
-    tokens = whole(b * w.in_flight) * sum(min(longest, window_of(m, i)) for i in span)
+    share, row = costs.memory_share, ENGINES.get(costs.runs_on, {"share_of": ""})
+    written, block = (w.output_tokens or 1) * (w.phase == "mixed"), 1
+    if costs.runs_on:  # whole blocks, with room for a token that is written
+        written, block = max(written, 1), int(row["cache_tokens"] or 1)
+    each = [min(w.sequence_length + written, window_of(m, i)) for i in span]
+    tokens = whole(b * w.in_flight) * sum(-(-n // block) * block for n in each)
     cache = tokens * per_token / min(t, parts)
     wide = m.d_ff
     if m.experts > 1:
         wide = (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
     at_once = min(whole(b) * new_tokens(w), costs.engines[costs.engine].chunk_tokens or math.inf)
     activations = at_once * (2 * m.d_model * 2 + 2 * wide * 2 / t)
-    used = (weights / t + cache + activations) / 1e9
-    return used + (1 - costs.memory_share) * gpu.memory_gb
+    if not row["share_of"]:
+        return (weights / t + cache + activations) / 1e9 + (1 - share) * gpu.memory_gb
+    own = engine_bytes(problem, gpu, span, whole(b * w.in_flight), t, row)
+    total = gpu.memory_gb * 1e9
+    if not gpu.type.startswith(("MI", "M3")):
+        total -= float(row["unseen_gib"] or 0) * 2**30
+    left = {  # for the cache
+        "all": share * total - weights / t - own,
+        "cache": share * max(total - weights / t - own, 0) + min(total - weights / t - own, 0),
+        "static": min(share * total, total - own) - weights / t,
+    }[row["share_of"]]
+    return gpu.memory_gb + (cache - left) / 1e9
+
+
+def engine_bytes(problem, gpu, span, sequences, t, row):
+    """What an engine keeps on a GPU beside weights and cache, by its row of data/engine_memory.csv."""
+    m, w, costs = problem.model, problem.workload, problem.costs
+    defaults = {"stream_tensors": 2, "block_tensors": 2}
+    value = {
+        n: float(row[n] or defaults.get(n, 0))
+        for n in row
+        if n.endswith(("gib", "mib", "tensors", "bytes", "sequences"))
+    }
+    chunk = costs.engines[costs.engine].chunk_tokens or w.batch_size * new_tokens(w)
+    for step in row["chunks"].split():
+        below, _, tokens = step.rpartition(":")
+        if not below or gpu.memory_gb * 1e9 < float(below) * 2**30:
+            chunk = float(tokens)
+            break
+    chunk = max(chunk, sequences)
+    d, last = m.d_model, m.layers - 1 in span
+    routed = row["expert_buffers"] == "true" and m.experts > 1
+    block, buffers = m.d_ff, 0
+    if routed:
+        block = m.d_ff if any(i < m.dense_layers for i in span) else 0
+        f = (m.expert_ff or m.d_ff) / t
+        if any(i >= m.dense_layers for i in span):
+            buffers = 2 * chunk * m.experts_per_token * (max(2 * f, d) + max(f, d))
+    elif m.experts > 1:
+        block = (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
+    layer = 2 * chunk * (value["stream_tensors"] * d + value["block_tensors"] * block / t)
+    layer += chunk * value["token_mib"] * 2**20
+    logits = sequences * value["logit_bytes"] + chunk * value["token_logit_bytes"]
+    fixed = value["blackwell_gib"] if gpu.type.startswith("RTX50") else value["context_gib"]
+    fixed += value["graph_gib"] + t * value["part_gib"]
+    if t > 1 and gpu.node_gb_per_s >= 64:
+        fixed += value["nvlink_gib"]
+    graphs = value["sequence_mib"] * 2**20 * min(sequences, value["graph_sequences"])
+    return buffers + max(layer, last * m.vocab * logits) + fixed * 2**30 + graphs
 
 
 def balanced(problem, gpus, span):

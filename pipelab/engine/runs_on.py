@@ -23,6 +23,7 @@ from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
 from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
+from pipelab.hardware.measured_times import Measured
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import Problem, StageCost, answered
 from pipelab.spans import spans_of
@@ -34,17 +35,22 @@ from pipelab.stage_arrays import (
 )
 
 
-def as_engines_run(problem: Problem, engine: str, copies: bool = False) -> Problem:
-    """Return a problem in which keys and values take an engine's blocks, and GPUs of a stage cut its layers.
-
-    With `copies` they may share its batch, too, which no engine starts.
-    """
+def counting_memory_of(problem: Problem, engine: str) -> Problem:
+    """Return a problem in which what the engine itself keeps in memory counts, if the cost model can count it."""
     costs = problem.costs
-    if not isinstance(costs, Roofline):
-        return problem
-    keeps = replace(costs.constants, cache_tokens=rules_of(engine).cache_tokens)
-    engines = {**costs.engines, costs.engine: keeps}
-    return replace(problem, costs=replace(costs, engines=engines, copies=copies and costs.copies))
+    if isinstance(costs, Measured) and isinstance(costs.needs, Roofline):
+        return replace(problem, costs=replace(costs, needs=replace(costs.needs, runs_on=engine)))
+    if isinstance(costs, Roofline):
+        return replace(problem, costs=replace(costs, runs_on=engine))
+    return problem
+
+
+def as_engine_runs(problem: Problem, engine: str) -> Problem:
+    """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers and share no batch."""
+    counted = counting_memory_of(problem, engine)
+    if isinstance(counted.costs, Roofline):
+        return replace(counted, costs=replace(counted.costs, copies=False))
+    return counted
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,7 +175,7 @@ def starts_of(
                 for choice in choices:
                     whole = alone or host == ""  # these GPUs are each alone in a machine
                     most = _most_gpus(problem, rules, size, choice)
-                    run = as_engines_run(problem, engine).costs
+                    run = as_engine_runs(problem, engine).costs
                     own = replace(problem, costs=EngineStages(run, size, types, host, whole, most))
                     if size is not None:
                         own = replace(own, max_gpus_per_stage=size)
@@ -295,7 +301,7 @@ def best_start(
         found.append(solve(start.problem, own, beat))
         if found[-1].stopped_by in ("stop", "interrupt"):
             break
-    run = as_engines_run(problem, engine)
+    run = as_engine_runs(problem, engine)
     if not found:
         reason = why_not_here(problem, engine)
         none = infeasible_result(run, "aggregated", reason, {}, deadline)

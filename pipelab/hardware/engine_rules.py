@@ -27,8 +27,6 @@ class EngineRules:
         In which it has weights; empty if it takes any.
     kv_precisions : str
         In which it keeps keys and values; empty if it keeps none.
-    cache_tokens : int
-        Keys and values of a sequence take whole blocks of so many tokens.
     equal_stages : bool
         Whether every stage must have the same number of GPUs.
     heads_divide : bool
@@ -63,7 +61,6 @@ class EngineRules:
     source: str
     precisions: str = ""
     kv_precisions: str = ""
-    cache_tokens: Count = 1
     gpus: Count | None = None
     schedules: str = ""
     in_flight: Literal["stages", "one", "told", ""] = ""

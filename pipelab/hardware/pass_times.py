@@ -246,7 +246,9 @@ class Demand:
         """Weights of the head, which is not quantised."""
         return self.model.vocab * self.model.d_model * self.model.kept_bytes
 
-    def kept_gb(self, span: Span, b: Any, t: int, engine: Engine) -> dict[str, np.ndarray]:
+    def kept_gb(
+        self, span: Span, b: Any, t: int, chunk: int | None, block: int | None
+    ) -> dict[str, np.ndarray]:
         """Memory on one GPU, in 10^9 bytes, by what it is for.
 
         Parameters
@@ -256,13 +258,12 @@ class Demand:
         b, t
             Sequences that this GPU works on (a share may be a fraction; memory is for whole ones),
             and with how many others it cuts each layer.
-        engine
-            How many tokens pass at once, and what blocks keys and values take.
+        chunk, block
+            Tokens that pass at once, None for all; and in what blocks keys and values are kept, None for as they are.
         """
         m = self.model
         # Half a sequence has no cache of its own: its keys and values lie on one GPU or another.
         cached = whole_sequences(b * self.load.in_memory)
-        block, chunk = engine.cache_tokens, engine.chunk_tokens
         tokens = span.layers * self.kept_tokens(block)
         if m.full_layers:
             more = self._without_window.kept_tokens(block) - self.kept_tokens(block)

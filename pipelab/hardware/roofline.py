@@ -29,6 +29,7 @@ from pipelab.fields import (
     described,
     python_value,
 )
+from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.known_gpus import GPUFacts, load_gpus
 from pipelab.hardware.pass_times import Demand, Hardware, Span, moved_bytes
 from pipelab.hardware.serving_engines import Engine, load_engines
@@ -84,6 +85,9 @@ class Roofline:
         highest rate, or the one with the shortest pass. Every method and `evaluate` take the same;
         they differ only if a batch is shared unevenly. Set "time" if the end-to-end latency is
         the objective (`solve_for_latency`).
+    runs_on : str
+        The engine whose own memory counts, a row of `data/engine_memory.csv`: `solve`, `deploy` and
+        `settings` set it. Empty: no engine's memory counts, only weights, cache and activations.
 
     Raises
     ------
@@ -158,6 +162,7 @@ class Roofline:
     tensor_parallel: Flag = True
     copies: Flag = True
     prefer: Literal["rate", "time"] = "rate"
+    runs_on: str = ""
 
     nodes_matter_alone = True  # identical nodes are interchangeable: see `stage_arrays`
 
@@ -165,6 +170,8 @@ class Roofline:
         if self.engine not in self.engines:
             known = nearest(self.engine, self.engines)
             raise UnknownName(f"there is no engine {self.engine!r}; {known}")
+        if self.runs_on:
+            memory_of(self.runs_on)
 
     def __hash__(self) -> int:
         return self._hash
@@ -364,14 +371,13 @@ class Roofline:
         Returns
         -------
         dict of str to float
-            "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes).
+            "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes); with `runs_on`
+            also "buffers" of the engine.
         """
         demand, load = Demand(problem.model, problem.workload), problem.workload
         span = Span.of(demand.model, layers)
-        engine = self.for_phase(load.phase).constants
-        parts = demand.kept_gb(span, load.batch_size, 1, engine)
-        reserve = (1 - self.memory_share) * gpu.memory_gb
-        return {name: float(value) for name, value in parts.items()} | {"reserve": reserve}
+        parts = needed_gb(self.for_phase(load.phase), demand, [gpu], span, load.batch_size, 1)
+        return {name: float(np.squeeze(value)) for name, value in parts.items()}
 
     def stage(
         self,
@@ -756,12 +762,24 @@ class Candidates:
 
         interval, whole = longest(batch), whole_sequences(batch)
         passes = interval if np.array_equal(whole, batch) else pass_time(interval, longest(whole))
-        unused = 1 - self.costs.memory_share
-        reserve = np.array([unused * kind.memory_gb for kind in self.kinds])[:, None]
-        kept = self.demand.kept_gb(self.span, batch, t, self.costs.constants)
-        memory = np.where(there, sum(kept.values()) + reserve, 0.0)
+        needed = needed_gb(self.costs, self.demand, self.kinds, self.span, batch, t)
+        memory = np.where(there, sum(needed.values()), 0.0)
         rate = self.demand.load.tokens / interval
         return Table(rate, passes, memory, np.full(interval.shape, t))
+
+
+def needed_gb(
+    costs: Roofline, demand: Demand, kinds: Sequence[GPU], span: Span, b: Any, t: int
+) -> dict[str, Any]:
+    """GB on one GPU of each of K kinds, with what stays free, by what it is for; `b` and `t` as of `Demand.kept_gb`."""
+    chunk = costs.constants.chunk_tokens
+    engine = memory_of(costs.runs_on) if costs.runs_on else None
+    block = None if engine is None else engine.cache_tokens
+    parts = demand.kept_gb(span, b, t, chunk, block)
+    if engine is None or not engine.share_of:
+        unused = 1 - costs.memory_share
+        return parts | {"reserve": np.array([[unused * kind.memory_gb] for kind in kinds])}
+    return parts | engine.parts_gb(kinds, demand, span, b, t, chunk, costs.memory_share)
 
 
 def can_cut(model: Transformer, t: int) -> bool:

@@ -69,9 +69,6 @@ class Engine:
     gradient_bytes : float, optional
         Bytes per parameter of the gradients that microbatches add up to: 2 in bf16, 4 in fp32.
         None: the engine does not train.
-    cache_tokens : int, optional
-        Keys and values of a sequence take whole blocks of so many tokens, with room for one that is written. Set
-        where a plan is made for an engine (`data/engine_rules.csv`); None: as many as there are.
     basis : str
         Where these numbers come from.
 
@@ -102,7 +99,6 @@ class Engine:
     large_allreduce: Share | None = None
     activation_moves: NotNegative = 0.0
     gradient_bytes: Positive | None = None
-    cache_tokens: Count | None = None
     basis: str = ""
 
 

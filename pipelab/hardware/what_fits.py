@@ -11,8 +11,9 @@ from pipelab.cluster import GPU
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
 from pipelab.fields import Count, checked_arguments, described, instance
+from pipelab.hardware.engine_memory import engine_counted
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut
+from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut, needed_gb
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage, show_layers
 from pipelab.problem import Problem, Workload, answered, fits_in
@@ -46,10 +47,13 @@ class Capacity:
     workload : Workload
         Whose sequences and tokens the other of both is; where it leaves the number in flight open,
         with that of the placement's attainable rate, or 1 where the placement does not fit.
+    runs_on : str
+        The engine whose own memory is counted (`Roofline.runs_on`); empty: none is.
     """
 
     stages: tuple[StageCapacity, ...]
     workload: Workload
+    runs_on: str
 
     @property
     def context(self) -> int | None:
@@ -94,7 +98,12 @@ class Capacity:
     def _repr_html_(self) -> str:
         from pipelab.display import table
 
-        return table(self.to_frame())
+        own = (
+            f"With what {self.runs_on} itself keeps"
+            if self.runs_on
+            else "Without what an engine itself keeps"
+        )
+        return table(self.to_frame()) + f"<p>{own} in memory.</p>"
 
 
 def capacity(problem: Problem, placement: Placement) -> Capacity:
@@ -104,7 +113,8 @@ def capacity(problem: Problem, placement: Placement) -> Capacity:
     ----------
     problem : Problem
         Whose memory counts; its workload says how many sequences have the longest context, and
-        how long the most sequences are. It need not fit itself.
+        how long the most sequences are. It need not fit itself. What an engine itself keeps in memory counts
+        only if the cost model names it, `Roofline(runs_on="vLLM")`, as that of a result found with `runs_on` does.
     placement : Placement
         Valid but for memory.
 
@@ -137,7 +147,8 @@ def capacity(problem: Problem, placement: Placement) -> Capacity:
         raise InvalidPlacement(defects)
     if problem.workload.in_flight is None:
         problem = problem.with_in_flight(_attained_with(problem, placement))
-    return Capacity(tuple(_of_stage(problem, s) for s in placement.stages), problem.workload)
+    stages = tuple(_of_stage(problem, stage) for stage in placement.stages)
+    return Capacity(stages, problem.workload, engine_counted(problem.costs))
 
 
 def _attained_with(problem: Problem, placement: Placement) -> int:
@@ -262,10 +273,9 @@ def _row(
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.
     slowest = max(*seconds, link) if stages > 1 else seconds[0]
     turn = max(sum(seconds) + (stages - 1) * link, stages * slowest)
-    reserve = (1 - costs.memory_share) * gpu.memory_gb
     spans = [Span.of(model, layers) for layers in split]
-    kept = [sum(demand.kept_gb(s, batch, cut, costs.constants).values()) for s in spans]
-    needed = float(max(kept)) + reserve
+    parts = [needed_gb(costs, demand, [gpu], span, batch, cut) for span in spans]
+    needed = max(float(np.squeeze(sum(part.values()))) for part in parts)
     return {
         "tensor_parallel": cut,
         "stages": stages,

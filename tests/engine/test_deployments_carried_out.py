@@ -14,11 +14,13 @@ from pipelab.hardware.engine_rules import known_rules
 
 @cache
 def several():
-    """Six pipelines of one GPU per stage, on four hosts; two of three stages with several batches."""
+    """Six pipelines of one GPU per stage; two of three stages. Engines have room for themselves."""
     problem = heterogeneous(phase="decode")
     found = pl.deploy(problem, batches=[8, 16])
     assert found.count == 6
-    return problem, found
+    gpus = [dataclasses.replace(g, memory_gb=1.5 * g.memory_gb) for g in problem.cluster.gpus]
+    cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
+    return dataclasses.replace(problem, cluster=cluster), found
 
 
 def ports(text):
@@ -56,7 +58,7 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
 @pytest.mark.parametrize(("engine", "first"), [("vLLM", 3), ("SGLang", 2), ("llama.cpp", 2)])
 def test_pipelines_over_the_same_hosts_have_their_own_ports(engine, first):
     """Two pipelines of four stages on two hosts, so many of them on the first."""
-    problem = heterogeneous((0, 8, 0), phase="decode")
+    problem = heterogeneous((0, 8, 0), phase="decode", batch_size=8)
     plans = tuple(pl.Placement.of([(8, (g,)) for g in ids]) for ids in (range(4), range(4, 8)))
     rate, found = pl.evaluate(problem, plans[0]).throughput, several()[1]
     both = dataclasses.replace(

@@ -11,7 +11,7 @@ from test_deployments import divided, dollars
 from test_step_time import placements
 
 import pipelab as pl
-from pipelab.engine.runs_on import as_engines_run
+from pipelab.engine.runs_on import as_engine_runs
 from pipelab.hardware.engine_rules import known_rules
 from pipelab.io.serving.demands import check
 from pipelab.io.serving.engine_plan import EnginePlan
@@ -92,8 +92,8 @@ def random_problem(seed):
         for kind in [names.get(g.type, g.type)]
     ]
     costs = dataclasses.replace(problem.costs, gpus=facts, tensor_parallel=rng.random() < 0.9)
-    more = float(rng.choice([1, 1, 2, 4]))
-    gpus = [dataclasses.replace(g, memory_gb=more * g.memory_gb) for g in gpus]
+    more, engines = float(rng.choice([1, 1, 2, 4])), (0.0, 1.2, 1.2, 4.5)[seed % 4]
+    gpus = [dataclasses.replace(g, memory_gb=more * g.memory_gb + engines) for g in gpus]
     cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
     cluster, model = in_machines(cluster, seed), problem.model
     if rng.random() < 0.8:
@@ -108,8 +108,7 @@ def value_of(problem, objective, engine, placement, evaluation):
     """What the best has most or least of, from the evaluation of the plan."""
     if objective == "rate":
         number = problem.workload.in_memory
-        run = as_engines_run(problem.with_in_flight(number), engine)
-        return pl.evaluate(run, placement).rate
+        return pl.evaluate(as_engine_runs(problem.with_in_flight(number), engine), placement).rate
     if objective == "latency":
         return -evaluation.seconds_per_pass
     if objective == "cost":
@@ -200,7 +199,7 @@ def random_training(seed):
 
 def least_step(problem, engine, schedules, modes):
     """The least time of a step that the engine accepts."""
-    best, run = math.inf, as_engines_run(problem, engine)
+    best, run = math.inf, as_engine_runs(problem, engine)
     for placement in placements(problem):
         for schedule in schedules:
             for mode in modes:
@@ -302,7 +301,8 @@ def test_what_no_engine_starts_is_an_answer_with_its_reason():
         assert found.status == "infeasible"
         assert "TensorRT-LLM runs on CUDA, and not on MI300X" in found.sentence
     none = pl.solve(fleet({"L4": 2}), runs_on="vLLM").sentence
-    assert none.startswith("No plan that vLLM can start exists: all GPUs together can hold")
+    assert none.startswith("No plan that vLLM can start exists: ")
+    assert "all GPUs together can hold" in none
 
 
 @pytest.mark.parametrize(

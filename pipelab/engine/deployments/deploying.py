@@ -40,7 +40,7 @@ from pipelab.engine.objective_and_bound import status_and_bound, status_and_leas
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
-    as_engines_run,
+    as_engine_runs,
     identical_hosts,
     on_host,
     starts_of,
@@ -206,13 +206,12 @@ def deploy(
         if sum(map(len, hosts)) > 1:
             with deadline_of(time_limit, stop) as deadline:
                 asked = partial(again, runs_on=runs_on)
-                found = _host_by_host(problem, hosts, asked, deadline, on_progress)
-            shown, free = as_engines_run(problem, runs_on), partial(again, problem)
-            return replace(found, problem=shown, again=asked, any_engine=free)
+                found = _host_by_host(problem, runs_on, hosts, asked, deadline, on_progress)
+            return replace(found, again=asked, any_engine=partial(again, problem))
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
         problems = [start.problem for own in started for start in own]
-        shown, asked = as_engines_run(problem, runs_on), partial(again, runs_on=runs_on)
+        shown, asked = as_engine_runs(problem, runs_on), partial(again, runs_on=runs_on)
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
         run = _Deploying(
@@ -245,6 +244,7 @@ def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: A
 
 def _host_by_host(
     problem: Problem,
+    runs_on: str,
     hosts: list[list[list[int]]],
     again: Callable[..., Deployment],
     deadline: Deadline,
@@ -272,7 +272,7 @@ def _host_by_host(
     open_ = next((part for part in parts if part.stopped_by is not None), None)
     return replace(
         parts[0],
-        problem=problem,
+        problem=as_engine_runs(problem, runs_on),
         status=status,
         pipelines=tuple(sorted(pipelines, key=lambda p: -p.throughput)),
         throughput=value,

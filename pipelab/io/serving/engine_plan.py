@@ -9,12 +9,14 @@ from itertools import accumulate, count, groupby, pairwise
 from typing import NamedTuple
 
 from pipelab.display import counted
-from pipelab.engine.runs_on import as_engines_run
+from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
+from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
+from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -22,7 +24,6 @@ from pipelab.schedules import Schedule
 # Types without bf16 by how their names begin: compute capability below 8.0 (Kepler to Turing).
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: bf16 arithmetic from 8.0 on.
 _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20", "GTX", "TITAN")
-_FULL = 0.95  # beyond this share, buffers and captured graphs (some GB) no longer fit on any GPU
 # The first visible GPU by llama.cpp's name: GGML_CUDA_NAME (ggml/include/ggml-cuda.h), GGML_METAL_NAME
 # (ggml/src/ggml-metal/ggml-metal.cpp).
 _DEVICES = {"CUDA": "CUDA0", "ROCm": "ROCm0", "Metal": "MTL0"}
@@ -106,14 +107,19 @@ class EnginePlan:
         Raises
         ------
         InvalidPlacement
-            The placement is not valid for this problem.
+            The placement is not valid for this problem, or what the engine keeps in memory leaves too little for it.
         InvalidValue
             `hosts` does not fit.
         """
         try:  # GPUs of a stage cut its layers where they can
-            evaluation = evaluate(as_engines_run(problem, engine), placement)
+            evaluation = evaluate(as_engine_runs(problem, engine), placement)
         except InvalidPlacement:
-            evaluation = evaluate(as_engines_run(problem, engine, copies=True), placement)
+            evaluate(problem, placement)
+            try:
+                evaluation = evaluate(counting_memory_of(problem, engine), placement)
+            except InvalidPlacement as error:
+                remedy = f"{engine} keeps some of it for itself: solve with runs_on={engine!r}, or a smaller batch"
+                raise InvalidPlacement([*error.defects, remedy]) from None
         names, given = _hosts(problem, hosts)
         local = _numbers(problem, names, hosts)
         number = {name: i for i, name in enumerate(dict.fromkeys(names[g] for g in placement.gpus))}
@@ -168,7 +174,7 @@ class EnginePlan:
     @property
     def cache_tokens(self) -> int:
         """Tokens of the whole blocks that the engine keeps for one sequence."""
-        block = rules_of(self.engine).cache_tokens
+        block = memory_of(self.engine).cache_tokens
         return -(-self.context // block) * block
 
     @property
@@ -193,6 +199,18 @@ class EnginePlan:
             for need, offer in zip(report.memory_gb, report.memory_limit_gb, strict=True)
         ]
         return min(1.0, max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
+
+    @property
+    def memory_counts(self) -> bool:
+        """Whether what the engine itself keeps in memory is counted."""
+        return bool(engine_counted(counting_memory_of(self.problem, self.engine).costs))
+
+    @property
+    def chunk(self) -> int | None:
+        """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
+        costs = getattr(self.problem.costs, "needs", self.problem.costs)
+        chunk = costs.constants.chunk_tokens if isinstance(costs, Roofline) else None
+        return chunk and max(chunk, self.sequences)
 
     @property
     def without_bf16(self) -> list[str]:
@@ -265,10 +283,9 @@ class EnginePlan:
             found.append(f"{types} has no bf16, and one engine has one data type: half")
         if self.weights in ("fp8", "int8", "int4"):
             found.append(f"take a checkpoint with weights in {self.weights}")
-        if self.memory_share > _FULL:
+        if not self.memory_counts:
             found.append(
-                f"the plan fills {self.memory_share:.0%} of a GPU, and an engine's own buffers come on top: "
-                "if it runs out of memory, plan with a smaller batch"
+                f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
         found += self._notes_on_batches()
         plan = self.evaluation

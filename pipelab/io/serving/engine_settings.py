@@ -120,7 +120,8 @@ def settings(
     Raises
     ------
     InvalidPlacement
-        The placement is not valid for this problem.
+        The placement is not valid for this problem, or what the engine itself keeps in memory
+        (`data/engine_memory.csv`) leaves too little for it.
     InvalidValue
         There is no placement, no pipeline, or `hosts` does not fit.
     NotApplicable

@@ -1,0 +1,130 @@
+"""What an engine keeps beside weights and cache: the table data/engine_memory.csv, one row per engine.
+
+With a GPU's memory M as its driver counts it, T = M − `unseen_gib` as the engine does, W the weights on this GPU and
+B what the engine keeps besides (its widest step, context, communication, captured graphs), and the share
+s = `Roofline.memory_share`, the cache has
+
+    s·T − W − B            where `share_of` is "all",
+    s·(T − W − B)          where it is "cache",
+    min(s·T, T − B) − W    where it is "static" (weights and cache).
+"""
+
+from functools import cache
+from typing import Any, Literal
+
+import numpy as np
+
+from pipelab.costs import whole_sequences
+from pipelab.errors import UnknownName, nearest
+from pipelab.fields import Count, Flag, NotNegative, checked
+from pipelab.files.bundled_folders import data_dir
+from pipelab.files.csv_rows import read_by_name
+from pipelab.hardware.engine_rules import platform_of
+from pipelab.hardware.pass_times import ACTIVATION_BYTES, PCIE_GB_PER_S, Demand, Span
+
+GIB, MIB = 2.0**30, 2.0**20
+
+
+@checked
+class EngineMemory:
+    """What an engine keeps beside weights and cache: a row of the table; `notebooks/data.md` describes its columns."""
+
+    source: str
+    cache_tokens: Count = 1
+    share_of: Literal["all", "cache", "static", ""] = ""
+    unseen_gib: NotNegative = 0.0
+    context_gib: NotNegative = 0.0
+    blackwell_gib: NotNegative = 0.0
+    nvlink_gib: NotNegative = 0.0
+    part_gib: NotNegative = 0.0
+    graph_gib: NotNegative = 0.0
+    sequence_mib: NotNegative = 0.0
+    graph_sequences: NotNegative = 0.0
+    stream_tensors: NotNegative = 2.0
+    block_tensors: NotNegative = 2.0
+    expert_buffers: Flag = False
+    token_mib: NotNegative = 0.0
+    chunks: str = ""
+    logit_bytes: NotNegative = 0.0
+    token_logit_bytes: NotNegative = 0.0
+
+    def parts_gb(
+        self,
+        kinds: Any,
+        demand: Demand,
+        span: Span,
+        b: Any,
+        t: int,
+        chunk: int | None,
+        share: float,
+    ) -> dict[str, Any]:
+        """GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is that of the cost model."""
+        memory = np.array([[kind.memory_gb * 1e9] for kind in kinds])
+        cuda = np.array([[platform_of(kind.type) == "CUDA"] for kind in kinds])
+        total = memory - GIB * self.unseen_gib * cuda
+        sequences = whole_sequences(b * demand.load.in_memory)
+        widest = self._widest(memory, demand, span, sequences, t, chunk)
+        over_nvlink = [t > 1 and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S for kind in kinds]
+        context = [self.blackwell_gib if _blackwell(kind) else self.context_gib for kind in kinds]
+        fixed = np.array(context)[:, None] + np.array(over_nvlink)[:, None] * self.nvlink_gib
+        fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
+        fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
+        weights, own = 1e9 * span.weight_gb / t, widest + fixed
+        left = (1 - share) * (total - (weights + own) * (self.share_of == "cache"))
+        reserve = memory - total + np.maximum(left - own * (self.share_of == "static"), 0.0)
+        named = {"activations": widest, "buffers": fixed, "reserve": reserve}
+        return {name: value / 1e9 for name, value in named.items()}
+
+    def _widest(
+        self, memory: Any, demand: Demand, span: Span, sequences: Any, t: int, chunk: int | None
+    ) -> Any:
+        """Bytes of the widest step: of a chunk in a layer, or of the logits."""
+        model = demand.model
+        tokens: Any = np.maximum(self._chunk(memory, demand, chunk), sequences)
+        block: Any = model.block_width
+        buffers: Any = 0.0
+        if self.expert_buffers and model.has_experts:
+            block, width = model.d_ff * (span.dense > 0), (model.expert_ff or model.d_ff) / t
+            # Of every token and expert: what goes in, gate and up; what is multiplied, and what comes out.
+            wide = np.maximum(2 * width, model.d_model) + np.maximum(width, model.d_model)
+            routed = tokens * model.experts_per_token * (span.layers > span.dense)
+            buffers = routed * wide * ACTIVATION_BYTES
+        wide = self.stream_tensors * model.d_model + self.block_tensors * block / t
+        layer = tokens * (wide * ACTIVATION_BYTES + MIB * self.token_mib)
+        logits = self.logit_bytes * sequences + self.token_logit_bytes * tokens
+        return buffers + np.maximum(layer, span.last * model.vocab * logits)
+
+    def _chunk(self, memory: Any, demand: Demand, chunk: int | None) -> Any:
+        """Tokens of a chunk; where prompts pass whole, those of the batch."""
+        if not self.chunks:
+            return chunk or demand.load.batch_size * demand.new_tokens
+        *steps, last = (step.split(":") for step in self.chunks.split())
+        found = np.full(memory.shape, float(last[0]))
+        for below, tokens in reversed(steps):
+            found[memory < float(below) * GIB] = float(tokens)
+        return found
+
+
+def _blackwell(kind: Any) -> bool:
+    """Whether a GPU is a GeForce or RTX PRO of compute capability 12."""
+    return kind.type.replace("-", "").startswith(("RTX50", "RTXPRO"))
+
+
+@cache
+def known_memory() -> dict[str, EngineMemory]:
+    """Return the rows of data/engine_memory.csv by name."""
+    return read_by_name(data_dir() / "engine_memory.csv", "engine", EngineMemory)
+
+
+def memory_of(engine: str) -> EngineMemory:
+    """Return what an engine keeps; UnknownName if there is no such row."""
+    known = known_memory()
+    if engine not in known:
+        raise UnknownName(f"there is no engine {engine!r}; {nearest(engine, known)}")
+    return known[engine]
+
+
+def engine_counted(costs: Any) -> str:
+    """Return the engine whose own memory counts in a cost model; empty if none does."""
+    engine = getattr(getattr(costs, "needs", costs), "runs_on", "")
+    return engine if engine and memory_of(engine).share_of else ""
