@@ -47,9 +47,11 @@ def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
 
 
 def _plain_rows(path: Path) -> int:
-    """Lines below the header that hold anything."""
+    """Lines of several cells that hold anything, without the header, which a host's listing may lack."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return sum(any(cell.strip() for cell in row) for row in csv.reader(file)) - 1
+        cells = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    rows = [row for row in cells if len(row) > 1 and any(row)]
+    return len(rows) - (not path.name.endswith(".gpus.csv") or "name" in rows[0])
 
 
 def _texts(folder: Path) -> dict[str, str]:
