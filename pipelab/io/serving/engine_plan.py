@@ -12,6 +12,7 @@ from pipelab.engine.runs_on import as_engines_run
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import is_list
+from pipelab.hardware.engine_rules import platform_of
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -211,6 +212,19 @@ class EnginePlan:
             for i in range(0, len(gpus), each)
         ]
         return [Start(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)]
+
+    def visible(self, host: int) -> str:
+        """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
+
+        CUDA by itself counts the fastest GPU first. Of ROCm's variables this is the one that engines ask for
+        (vllm/platforms/rocm.py; vLLM pull request 46636).
+        """
+        used = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
+        placed = zip(used, self.places, strict=True)
+        types = {self.problem.cluster.gpus[gpu].type for gpu, place in placed if place[0] == host}
+        if {platform_of(kind) for kind in types} == {"ROCm"}:
+            return "HIP_VISIBLE_DEVICES"
+        return "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
 
     @property
     def kv_precision(self) -> str:
