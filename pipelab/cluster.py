@@ -251,8 +251,8 @@ class Cluster:
         ]
         if per_machine is not None:
             number = [k // per_machine + 1 for t in types for k in range(counts[t])]
-            named = zip(gpus, number, strict=True)
-            gpus = [replace(gpu, machine=f"{gpu.type} machine {n}") for gpu, n in named]
+            numbered = zip(gpus, number, strict=True)
+            gpus = [replace(gpu, machine=f"{gpu.type} machine {n}") for gpu, n in numbered]
         group = np.repeat(range(len(groups)), [n for _, n, _ in groups])
         return cls(tuple(gpus), links, group, latency)
 

@@ -189,6 +189,11 @@ def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     if known and precision and precision not in known:
         expected = f"expected one of {', '.join(known)}: {engine} keeps keys and values in no other"
         raise NotApplicable("runs_on", [("model.kv_precision", precision, expected)])
+    if uuid := rules.uuid_in(problem.cluster.index):
+        expected = (
+            f"expected numbers, such as those of nvidia-smi's column index: {engine} takes no UUIDs"
+        )
+        raise NotApplicable("runs_on", [("cluster.index", uuid, expected)])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"
         raise NotApplicable("runs_on", [("problem.workload.phase", "training", expected)])

@@ -40,10 +40,9 @@ def as_topo_m(path: Path, text: str) -> str:
     first = next(iter(links.values()))
     numbers = {label: f"GPU{i}" for i, label in enumerate(first) if not label.startswith("GPU")}
     lines = [""] * max(links)
-    for (at, words), far in zip_longest(
-        links.items(), list(hops.values())[: len(links)], fillvalue=()
-    ):
-        cells = zip_longest(words, far, fillvalue="")
+    steps = [*hops.values(), *([[]] * len(links))]
+    for (at, words), far in zip(links.items(), steps, strict=False):
+        cells = zip_longest(words, far[: len(words)], fillvalue="")
         lines[at - 1] = " ".join(numbers.get(word, _word(word, hop)) for word, hop in cells)
     return "\n".join(lines)
 

@@ -1,6 +1,7 @@
 """What each engine demands of a plan: the table data/engine_rules.csv, one row per engine."""
 
 import re
+from collections.abc import Iterable
 from functools import cache
 
 from pipelab.errors import UnknownName, nearest, shown
@@ -32,6 +33,8 @@ class EngineRules:
         the reason.
     gpus : int, optional
         How many there may be at most.
+    numbered : bool
+        Whether it takes GPUs by their numbers, and not by UUIDs.
     trains : bool
         Whether it takes a training step and not a serving plan.
     schedules : str
@@ -52,8 +55,14 @@ class EngineRules:
     source: str
     kv_precisions: str = ""
     gpus: Count | None = None
+    numbered: bool = False
     schedules: str = ""
     why: str = ""
+
+    def uuid_in(self, index: Iterable[int | str]) -> str | None:
+        """Return a UUID among what GPUs are called, if the engine takes only numbers."""
+        named = [name for name in index if isinstance(name, str)]
+        return named[0] if self.numbered and named else None
 
 
 @cache

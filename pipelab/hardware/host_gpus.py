@@ -18,7 +18,7 @@ class ListedGPU(NamedTuple):
     """One GPU: its number in the topology, what its driver calls it, and the GB/s of its slot."""
 
     number: int
-    index: int | str
+    called: int | str
     gpu: GPU
     slot: float
 
@@ -27,7 +27,7 @@ class _Tool(NamedTuple):
     """How one tool lists GPUs: its command, columns, and unit of memory in bytes."""
 
     command: str
-    index: str
+    number: str
     names: tuple[str, ...]
     total: str
     taken: tuple[str, ...]
@@ -83,7 +83,7 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
     found: dict[int | str, ListedGPU] = {}
     for place, row in enumerate(rows):
         _refuse_unusable(row)
-        column = tool.index if tool.index in row.cells else "uuid"
+        column = tool.number if tool.number in row.cells else "uuid"
         text = row.cells[column].removeprefix("card")
         index = int(text) if re.fullmatch("[0-9]{1,4}", text) else text
         if index in found or not (isinstance(index, int) or UUID.fullmatch(text)):
@@ -99,7 +99,7 @@ def _table(path: Path) -> tuple[_Tool, list[Row]]:
     # rocm-smi may put a warning in front, which is one sentence
     skipped = next((i for i, cells in enumerate(lines) if len(cells) > 1), 0)
     cells = lines[skipped] if lines else [""]
-    tool = next((tool for tool in _TOOLS if {tool.index, tool.total} & set(cells)), None)
+    tool = next((tool for tool in _TOOLS if {tool.number, tool.total} & set(cells)), None)
     if tool is None:
         numbered = re.fullmatch("[0-9]{1,4}", cells[0])
         if len(cells) != 3 or not (numbered or cells[0].startswith(("GPU-", "MIG-"))):
@@ -107,7 +107,7 @@ def _table(path: Path) -> tuple[_Tool, list[Row]]:
             raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
         header = "index" if numbered else "uuid", "name", _NVIDIA.total
         return _NVIDIA, read_rows(path, (), skipped=skipped, header=header)
-    for columns in ((tool.index, "uuid"), tool.names, (tool.total,)):
+    for columns in ((tool.number, "uuid"), tool.names, (tool.total,)):
         if not set(columns) & set(cells):
             expected = f"expected what `{tool.command}` prints"
             missing = f"column {columns[0]!r} is missing; {expected}"

@@ -94,7 +94,7 @@ def cluster_of_hosts(
         inside = _inside(host, between[i, i])
         bandwidth[np.ix_(of == i, of == i)] = inside
         gpus += [replace(gpu, machine=host.name) for gpu in _in_nodes(host, inside)]
-    index = tuple(gpu.index for host in hosts for gpu in host.listed)
+    index = tuple(gpu.called for host in hosts for gpu in host.listed)
     return Cluster(_alike(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index)
 
 

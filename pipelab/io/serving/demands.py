@@ -32,6 +32,9 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
     if rules.one_maker and len(set(makers.values())) > 1:
         yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
+    if uuid := rules.uuid_in(plan.problem.cluster.index):
+        expected = "expected numbers, such as those of nvidia-smi's column index: it takes no UUIDs"
+        yield "cluster.index", uuid, expected
     precision, known = plan.kv_precision, rules.kv_precisions.split()
     if known and precision and precision not in known:
         expected = f"expected one of {', '.join(known)}: it keeps keys and values in no other"
