@@ -208,9 +208,7 @@ class Cluster:
         if per_machine is not None:
             whole_number("Cluster.from_counts", "per_machine", per_machine)
             if per_machine % whole_number("Cluster.from_counts", "per_node", per_node or 1):
-                expected = (
-                    f"expected a multiple of per_node = {per_node}: a node lies within one machine"
-                )
+                expected = f"expected a multiple of per_node = {per_node}: a node lies within one machine"
                 raise InvalidValue("Cluster.from_counts", [("per_machine", per_machine, expected)])
         if per_node is not None:
             whole_number("Cluster.from_counts", "per_node", per_node)
@@ -251,8 +249,8 @@ class Cluster:
         ]
         if per_machine is not None:
             number = [k // per_machine + 1 for t in types for k in range(counts[t])]
-            numbered = zip(gpus, number, strict=True)
-            gpus = [replace(gpu, machine=f"{gpu.type} machine {n}") for gpu, n in numbered]
+            named = zip(gpus, number, strict=True)
+            gpus = [replace(gpu, machine=f"{gpu.type} machine {n}") for gpu, n in named]
         group = np.repeat(range(len(groups)), [n for _, n, _ in groups])
         return cls(tuple(gpus), links, group, latency)
 
@@ -382,9 +380,7 @@ class Cluster:
             Its groups are those that have a GPU.
         """
         rows, group = np.unique(self.group[list(ids)], return_inverse=True)
-        links = (
-            matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms)
-        )
+        links = (matrix[np.ix_(rows, rows)] for matrix in (self.bandwidth_gb_per_s, self.latency_ms))
         bandwidth, latency = links
         once = self.index and len(set(ids)) == len(ids)
         index = tuple(self.index[i] for i in ids) if once else ()
@@ -424,16 +420,12 @@ class Cluster:
         for i, gpu in enumerate(self.gpus):
             if gpu.node and machine.setdefault(gpu.node, gpu.host) != gpu.host:
                 both = f"machines {machine[gpu.node]!r} and {gpu.host!r}"
-                _refuse(
-                    f"gpus[{i}].node",
-                    gpu.node,
-                    f"a name of its own: {both} have a node of this one",
-                )
+                _refuse(f"gpus[{i}].node", gpu.node, f"a name of its own: {both} have a node of this one")
         if self.index and len(self.index) != len(self.gpus):
             _refuse("index", f"{len(self.index)} values", f"{len(self.gpus)}, one per GPU")
         first: dict[tuple[int, int | str], int] = {}
         for i, key in enumerate(zip(self.machine_of.tolist(), self.index, strict=False)):
-            if isinstance(key[1], str) and not UUID.fullmatch(key[1]):
+            if isinstance(key[1], str) and not _UUID.fullmatch(key[1]):
                 _refuse(f"index[{i}]", key[1], "a whole number, or a UUID such as 'GPU-5f2c1a7e'")
             if first.setdefault(key, i) != i:
                 _refuse(f"index[{i}]", key[1], f"another: GPU {first[key]} of this machine has it")
@@ -448,10 +440,8 @@ class Cluster:
         return hash(self._key())
 
     def _key(self) -> tuple:
-        return (
-            self.gpus,
-            self.index,
-            *(a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)),
+        return self.gpus, self.index, *(
+            a.tobytes() for a in (self.bandwidth_gb_per_s, self.group, self.latency_ms)
         )
 
     def to_frame(self) -> "DataFrame":
@@ -475,7 +465,7 @@ class Cluster:
 
 
 _MOST_LATENCY_MS = 1e9  # eleven days
-UUID = re.compile(r"GPU-[0-9a-fA-F-]+")  # as nvidia-smi -L prints it; MIG instances begin with MIG-
+_UUID = re.compile(r"GPU-[0-9a-fA-F-]+")  # as nvidia-smi -L prints it; MIG instances begin with MIG-
 
 
 def _refuse(field: str, value: object, expected: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from pipelab.cluster import GPU, UUID
+from pipelab.cluster import GPU
 from pipelab.errors import InvalidData, UnknownName, shown
 from pipelab.files.csv_rows import NUMBER, Row, read_rows
 from pipelab.files.reading_and_writing import read_text
@@ -62,6 +62,7 @@ _NVIDIA, *_ = _TOOLS = (
 )
 COMMANDS = "` or `".join(tool.command for tool in _TOOLS)
 _FREE = "memory.free [MiB]"
+_UUID = re.compile("GPU-[0-9a-fA-F-]+")
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
 _PART = re.compile(r"\bMIG\b|^[DTQC]PX$")
@@ -86,7 +87,7 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
         column = tool.number if tool.number in row.cells else "uuid"
         text = row.cells[column].removeprefix("card")
         index = int(text) if re.fullmatch("[0-9]{1,4}", text) else text
-        if index in found or not (isinstance(index, int) or UUID.fullmatch(text)):
+        if index in found or not (isinstance(index, int) or _UUID.fullmatch(text)):
             raise row.error(column, text, "expected a GPU's number or UUID that no other row has")
         number = index if isinstance(index, int) else place
         found[index] = ListedGPU(number, index, *_gpu(row, tool, facts))

@@ -59,9 +59,7 @@ class Wanted:
     precision: Annotated[Text, _model("Of weights: bf16, fp8, int4, …")] = None
     kv_precision: Annotated[Text, _model("Of keys and values.")] = None
     per_node: Annotated[Whole, _model("Of a type per node; 8 by default.", min=1)] = None
-    per_machine: Annotated[
-        Whole, _model("Of a type per machine; those of a node by default.", min=1)
-    ] = None
+    per_machine: Annotated[Whole, _model("Of a type per machine; those of a node by default.", min=1)] = None
     network_gbit: Annotated[Real, _model("Between machines, in Gbit/s; 100 by default.")] = None
     rates: Annotated[Text, _model("Engine whose speed counts; vLLM by default.")] = None
     batch: Annotated[
@@ -180,16 +178,7 @@ _RULE_FIELDS |= {"batch_split": "batch_split"}
 _LOAD_FIELDS = {"batch": "batch_size", "length": "sequence_length"}
 _LOAD_FIELDS |= {name: name for name in ("phase", "output_tokens", "in_flight", "microbatches")}
 # Those that a sweep varies.
-VARIED = (
-    "batch",
-    "length",
-    "in_flight",
-    "output_tokens",
-    "max_gpus",
-    "network_gbit",
-    "per_node",
-    "per_machine",
-)
+VARIED = ("batch", "length", "in_flight", "output_tokens", "max_gpus", "network_gbit", "per_node", "per_machine")
 
 
 class ProblemCommand(TyperCommand):
