@@ -37,7 +37,7 @@ class _Tool(NamedTuple):
 
 # Columns of rocm-smi: showProductName and showMemInfo of python_smi_tools/rocm_smi.py; of amd-smi:
 # static_gpu of amdsmi_cli/amdsmi_commands.py, flattened by amdsmi_logger.py (ROCm 6.2). "MB" there is MiB.
-_NVIDIA, *_ = _TOOLS = (
+_TOOLS = (
     _Tool(
         "nvidia-smi --query-gpu=index,name,memory.total --format=csv",
         "index",
@@ -102,12 +102,12 @@ def _table(path: Path) -> tuple[_Tool, list[Row]]:
     cells = lines[skipped] if lines else [""]
     tool = next((tool for tool in _TOOLS if {tool.number, tool.total} & set(cells)), None)
     if tool is None:
-        numbered = re.fullmatch("[0-9]{1,4}", cells[0])
-        if len(cells) != 3 or not (numbered or cells[0].startswith(("GPU-", "MIG-"))):
+        if len(cells) != 3 or not re.match(r"\d+$|GPU-|MIG-", cells[0]):
             said = f"{path}, row {skipped + 1}: {shown(', '.join(cells))}: no header of a listing"
             raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
-        header = "index" if numbered else "uuid", "name", _NVIDIA.total
-        return _NVIDIA, read_rows(path, (), skipped=skipped, header=header)
+        tool = _TOOLS[0]
+        header = tool.number, tool.names[0], tool.total
+        return tool, read_rows(path, (), skipped=skipped, header=header)
     for columns in ((tool.number, "uuid"), tool.names, (tool.total,)):
         if not set(columns) & set(cells):
             expected = f"expected what `{tool.command}` prints"
