@@ -57,14 +57,7 @@ def read_rows(
 ) -> list[Row]:
     """Read a CSV file, every cell as stripped text.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        Those that must be there.
-    skipped : int
-        How many lines stand in front of the table.
-    header : sequence of str
-        The columns of a file that does not name them.
+    `skipped` lines stand in front of the table; `header` are the columns of a file that does not name them.
 
     Raises
     ------

@@ -24,45 +24,41 @@ class ListedGPU(NamedTuple):
 
 
 class _Tool(NamedTuple):
-    """How one tool lists GPUs: its command, columns, and unit of memory in bytes."""
+    """How one tool lists GPUs: its command, columns, and unit of memory."""
 
     command: str
     number: str
     names: tuple[str, ...]
     total: str
     taken: tuple[str, ...]
-    unit: int
-    example: str
+    unit: str
 
 
 # Columns of rocm-smi: showProductName and showMemInfo of python_smi_tools/rocm_smi.py; of amd-smi:
 # static_gpu of amdsmi_cli/amdsmi_commands.py, flattened by amdsmi_logger.py (ROCm 6.2). "MB" there is MiB.
 _TOOLS = (
     _Tool(
-        "nvidia-smi --query-gpu=index,name,memory.total --format=csv",
-        "index",
-        ("name",),
-        "memory.total [MiB]",
-        ("memory.used [MiB]", "memory.reserved [MiB]"),
-        2**20,
-        "MiB, such as 81559 MiB",
+        command="nvidia-smi --query-gpu=index,name,memory.total --format=csv",
+        number="index",
+        names=("name",),
+        total="memory.total [MiB]",
+        taken=("memory.used [MiB]", "memory.reserved [MiB]"),
+        unit="MiB",
     ),
     _Tool(
-        "rocm-smi --showproductname --showmeminfo vram --csv",
-        "device",
-        ("Card Series", "Card series", "Card Model", "Card model"),
-        "VRAM Total Memory (B)",
-        ("VRAM Total Used Memory (B)",),
-        1,
-        "bytes, such as 206141652992",
+        command="rocm-smi --showproductname --showmeminfo vram --csv",
+        number="device",
+        names=("Card Series", "Card series", "Card Model", "Card model"),
+        total="VRAM Total Memory (B)",
+        taken=("VRAM Total Used Memory (B)",),
+        unit="bytes",
     ),
-    _Tool(
-        "amd-smi static --csv", "gpu", ("market_name",), "size", (), 2**20, "MiB, such as 196592"
-    ),
+    _Tool("amd-smi static --csv", "gpu", ("market_name",), "size", (), "MiB"),
 )
+_BYTES = {"MiB": 2**20, "bytes": 1}
 COMMANDS = "` or `".join(tool.command for tool in _TOOLS)
 _FREE = "memory.free [MiB]"
-_UUID = re.compile("GPU-[0-9a-fA-F-]+")
+_NUMBER, _UUID = re.compile("0|[1-9][0-9]{0,3}"), re.compile("GPU-[0-9a-fA-F-]+")
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
 _PART = re.compile(r"\bMIG\b|^[DTQC]PX$")
@@ -81,16 +77,18 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
         Names file, row and value.
     """
     tool, rows = _table(path)
-    found: dict[int | str, ListedGPU] = {}
+    found: dict[str, ListedGPU] = {}
     for place, row in enumerate(rows):
         _refuse_unusable(row)
         column = tool.number if tool.number in row.cells else "uuid"
         text = row.cells[column].removeprefix("card")
-        index = int(text) if re.fullmatch("[0-9]{1,4}", text) else text
-        if index in found or not (isinstance(index, int) or _UUID.fullmatch(text)):
-            raise row.error(column, text, "expected a GPU's number or UUID that no other row has")
-        number = index if isinstance(index, int) else place
-        found[index] = ListedGPU(number, index, *_gpu(row, tool, facts))
+        numbered = column == tool.number
+        if text in found or not (_NUMBER if numbered else _UUID).fullmatch(text):
+            what = "number" if numbered else "UUID"
+            raise row.error(column, text, f"expected a GPU's {what} that no other row has")
+        called = int(text) if numbered else text
+        number = int(text) if numbered else place
+        found[text] = ListedGPU(number, called, *_gpu(row, tool, facts))
     return sorted(found.values(), key=lambda gpu: gpu.number)
 
 
@@ -106,7 +104,7 @@ def _table(path: Path) -> tuple[_Tool, list[Row]]:
             said = f"{path}, row {skipped + 1}: {shown(', '.join(cells))}: no header of a listing"
             raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
         tool = _TOOLS[0]
-        header = tool.number, tool.names[0], tool.total
+        header = tool.number if cells[0].isdecimal() else "uuid", tool.names[0], tool.total
         return tool, read_rows(path, (), skipped=skipped, header=header)
     for columns in ((tool.number, "uuid"), tool.names, (tool.total,)):
         if not set(columns) & set(cells):
@@ -120,7 +118,9 @@ def _refuse_unusable(row: Row) -> None:
     """Refuse parts of GPUs, and GPUs on which no program may run."""
     for column, cell in row.cells.items():
         if _PART.search(cell) or (column == "mig.mode.current" and cell.lower() == "enabled"):
-            raise row.error(column, cell, f"a MIG instance or partition, or a GPU cut: {WHOLE}")
+            raise row.error(
+                column, cell, f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
+            )
         if column == "compute_mode" and cell == "Prohibited":
             expected = "expected a GPU that programs may use; run nvidia-smi -c DEFAULT, or leave it out of both files"
             raise row.error(column, cell, expected)
@@ -145,20 +145,21 @@ def _gpu(row: Row, tool: _Tool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, flo
 
 def _available(row: Row, tool: _Tool) -> float:
     """Return the bytes that are left: what is free, or else the total without what is in use."""
-    total = _bytes(row, tool, tool.total)
-    taken = [_bytes(row, tool, column) for column in tool.taken if column in row.cells]
-    left = _bytes(row, tool, _FREE) if _FREE in row.cells else total - sum(taken)
+    columns = [tool.total, _FREE, *tool.taken]
+    said = {column: _bytes(row, column, tool.unit) for column in columns if column in row.cells}
+    total = said.pop(tool.total)
+    left = said[_FREE] if _FREE in said else total - sum(said.values())
     if not 0 < left <= total:
-        expected = f"expected {tool.example}, more than is in use"
+        expected = f"expected {tool.unit}, more than are in use"
         raise row.error(tool.total, row.cells[tool.total], expected)
     return left
 
 
-def _bytes(row: Row, tool: _Tool, column: str) -> float:
-    text = row.cells[column].removesuffix("MiB").strip()
-    if not NUMBER.fullmatch(text) or not 0 <= float(text) * tool.unit < 1e15:
-        raise row.error(column, row.cells[column], f"expected {tool.example}")
-    return float(text) * tool.unit
+def _bytes(row: Row, column: str, unit: str) -> float:
+    text = row.cells[column].removesuffix(unit).strip()
+    if not NUMBER.fullmatch(text) or not 0 <= float(text) * _BYTES[unit] < 1e15:
+        raise row.error(column, row.cells[column], f"expected a number of {unit}")
+    return float(text) * _BYTES[unit]
 
 
 def _lanes(row: Row, column: str) -> int | None:

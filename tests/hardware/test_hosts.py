@@ -215,7 +215,12 @@ SPOILT = [
         "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM4-[48]0GB'",
     ),
     ("h.gpus.csv", "A40", "A100-SXM4-40GB MIG 1g.5gb", "a MIG instance.*expected whole GPUs"),
-    ("h.gpus.csv", "46068 MiB", "[N/A]", r"column 'memory.total \[MiB\]': '\[N/A\]': expected MiB"),
+    (
+        "h.gpus.csv",
+        "46068 MiB",
+        "[N/A]",
+        r"column 'memory.total \[MiB\]': '\[N/A\]': expected a number of MiB",
+    ),
     ("h.gpus.csv", "46068", "0", "'0 MiB': expected MiB"),
     ("h.gpus.csv", "\n0", "\nx", "column 'index': 'x'"),
     ("links.csv", "h,k", "h,g", "column 'other': 'g': no host of this folder; .*Known: h, k"),
@@ -242,12 +247,12 @@ ONE = "index, name, memory.total [MiB]"
 # Text and what is said of it, where h.gpus.csv has it, and where h.topo.txt has it beside two MI300X.
 STRANGE_GPUS = [
     (f"uuid, {ONE}\nMIG-5f2c, 0, NVIDIA A40, 9 MiB\n", "'uuid': 'MIG-5f2c': a MIG instance.*off"),
-    (f"{ONE}\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'index': 'GPU-5f2c x': expected a GPU's number or UUID"),
-    (f"{ONE}, mig.mode.current\n0, NVIDIA A40, 9 MiB, Enabled\n", "GPU cut: expected whole GPUs"),
+    (f"{ONE}\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'index': 'GPU-5f2c x': expected a GPU's number"),
+    (f"{ONE}, mig.mode.current\n0, NVIDIA A40, 9 MiB, Enabled\n", "GPU cut into them: expected whole GPUs"),
     (f"{ONE}, compute_mode\n0, NVIDIA A40, 9 MiB, Prohibited\n", "'compute_mode': 'Prohibited'.*-c DEFAULT"),
-    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, 9 MiB\n", "'9 MiB': .*more than is in use"),
-    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, [N/A]\n", r"memory.used \[MiB\]': '\[N/A\]': expected MiB"),
-    (f"{ONE}, memory.free [MiB]\n0, NVIDIA A40, 9 MiB, 10 MiB\n", "'9 MiB': .*more than is in use"),
+    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, 9 MiB\n", "'9 MiB': .*more than are in use"),
+    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, [N/A]\n", r"memory.used \[MiB\]': '\[N/A\]': expected a number"),
+    (f"{ONE}, memory.free [MiB]\n0, NVIDIA A40, 9 MiB, 10 MiB\n", "'9 MiB': .*more than are in use"),
     ("GPU 0: NVIDIA A40 (UUID: GPU-5f2c)\n", "row 1: 'GPU 0: .* no header .* expected what `nvidia-smi --query"),
     ("0, NVIDIA A40, 46068 MiB, 31\n", "row 1: '0, NVIDIA A40, 46068 MiB, 31': no header of a listing"),
     ("name, memory.total [MiB]\nNVIDIA A40, 9 MiB\n", "'index' is missing; expected what `nvidia-smi"),
@@ -256,7 +261,7 @@ STRANGE_GPUS = [
     ("device,Card Series\ncard0,AMD Instinct MI300X\n", "'VRAM Total Memory .B.' is missing; .*rocm-smi --show"),
     (AMD.replace("\n", ",Compute Partition\n", 1).replace("X\n", "X,CPX\n"), "'CPX': .*--compute-partition SPX"),
     (AMD.replace("MI300X", "MI308X"), "column 'Card Series': 'AMD Instinct MI308X': no type of GPU"),
-    (AMD.replace("206141652992", "N/A"), r"'VRAM Total Memory \(B\)': 'N/A': expected bytes"),
+    (AMD.replace("206141652992", "N/A"), r"'VRAM Total Memory \(B\)': 'N/A': expected a number of bytes"),
 ]  # fmt: skip
 STRANGE_LINKS = [
     ("Weight between two GPUs\n  GPU0 GPU1\nGPU0 0 15\nGPU1 15 0\n", "no types of links; .*rocm-smi --showtopo"),
