@@ -30,7 +30,7 @@ def as_topo_m(path: Path, text: str) -> str:
         links, hops = (_of_json(path, text, name) for name in ("link_type", "num_hops"))
     elif "link_type_gpu_" in text:
         links, hops = (_of_csv(path, f"{name}_gpu_") for name in ("link_type", "hops"))
-    elif _TITLE.search(text):
+    elif re.search("between two gpus|type table:", text, re.IGNORECASE):
         tables = _tables(text)
         links, hops = tables.get("type", {}), tables.get("hops", {})
     else:
