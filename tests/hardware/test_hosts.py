@@ -122,6 +122,16 @@ def test_a_switch_shows_every_link_to_every_gpu(tmp_path):
     assert _nodes(pl.load_cluster(tmp_path))["h"][0] == 150
 
 
+def test_links_of_amds_mesh_add_up(tmp_path):
+    """Eight MI300X: seven links each, one to each other one."""
+    words = [["X" if i == j else "XGMI" for j in range(8)] for i in range(8)]
+    host = made_hosts.Host("h", list(range(8)), ["MI300X"] * 8, [0] * 8, words)
+    made_hosts.write(host, tmp_path, np.random.default_rng(0))
+    cluster = pl.load_cluster(tmp_path)
+    assert _nodes(cluster) == {"h": (448, list(range(8)))}
+    assert cluster.bandwidth_between(0, 7) == 64
+
+
 def test_without_nvlink_a_host_is_a_node_over_pcie(tmp_path):
     _host(tmp_path, "h", "NVIDIA L40S", 46068, ["X PIX SYS", "PIX X SYS", "SYS SYS X"])
     cluster = pl.load_cluster(tmp_path)
@@ -248,6 +258,7 @@ ONE = "index, name, memory.total [MiB]"
 STRANGE_GPUS = [
     (f"uuid, {ONE}\nMIG-5f2c, 0, NVIDIA A40, 9 MiB\n", "'uuid': 'MIG-5f2c': a MIG instance.*off"),
     (f"{ONE}\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'index': 'GPU-5f2c x': expected a GPU's number"),
+    ("uuid, name, memory.total [MiB]\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'GPU-5f2c x': expected a GPU's UUID"),
     (f"{ONE}, mig.mode.current\n0, NVIDIA A40, 9 MiB, Enabled\n", "GPU cut into them: expected whole GPUs"),
     (f"{ONE}, compute_mode\n0, NVIDIA A40, 9 MiB, Prohibited\n", "'compute_mode': 'Prohibited'.*-c DEFAULT"),
     (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, 9 MiB\n", "'9 MiB': .*more than are in use"),
