@@ -22,7 +22,7 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
-from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
+from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
 from pipelab.hardware.measured_times import Measured
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import Problem, StageCost, answered
@@ -197,7 +197,7 @@ def _most_gpus(
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     """Refuse what no plan can fix."""
-    for field, value, expected in unknown_precisions(problem.model, rules):
+    for field, value, expected in not_taken(problem.model, problem.cluster, rules):
         raise NotApplicable("runs_on", [(field, value, f"{engine}: {expected}")])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"

@@ -52,8 +52,12 @@ class Row(NamedTuple):
         )
 
 
-def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
-    """Read a CSV file with a header, every cell as stripped text.
+def read_rows(
+    path: Path, columns: Sequence[str], *, skipped: int = 0, header: Sequence[str] = ()
+) -> list[Row]:
+    """Read a CSV file, every cell as stripped text.
+
+    `skipped` lines stand in front of the table; `header` are the columns of a file that does not name them.
 
     Raises
     ------
@@ -67,11 +71,11 @@ def read_rows(path: Path, columns: Sequence[str]) -> list[Row]:
         raise InvalidData(
             f"{path}, row {reader.line_num}: cannot be read as CSV ({error})"
         ) from None
-    lines = [(number, cells) for number, cells in lines if any(cells)]
+    lines = [(number, cells) for number, cells in lines if any(cells) and number > skipped]
     if not lines:
         expected = f"; expected columns {', '.join(columns)}" if columns else ""
         raise InvalidData(f"{path}: the file is empty{expected}")
-    (first, header), *body = lines
+    (first, header), *body = [(0, list(header)), *lines] if header else lines
     for column in columns:
         if column not in header:
             others = len(header) == 1 and set(header[0]) & set(";\t|")

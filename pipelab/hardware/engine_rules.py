@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
+from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
 from pipelab.files.bundled_folders import data_dir
@@ -36,6 +37,8 @@ class EngineRules:
         the reason.
     gpus : int, optional
         How many there may be at most.
+    numbered : bool
+        Whether it takes GPUs by their numbers, and not by UUIDs.
     trains : bool
         Whether it takes a training step and not a serving plan.
     schedules : str
@@ -62,6 +65,7 @@ class EngineRules:
     precisions: str = ""
     kv_precisions: str = ""
     gpus: Count | None = None
+    numbered: bool = False
     schedules: str = ""
     in_flight: Literal["stages", "one", "told", ""] = ""
     batches: str = ""
@@ -88,14 +92,20 @@ def rules_of(engine: object) -> EngineRules:
     return known[engine]
 
 
-def unknown_precisions(model: object, rules: EngineRules) -> Iterator[tuple[str, str, str]]:
-    """List the precisions of a model that an engine does not have: field, value, and what was expected."""
+def not_taken(
+    model: object, cluster: Cluster, rules: EngineRules
+) -> Iterator[tuple[str, str, str]]:
+    """List what an engine does not take, whatever the plan: field, value, and what was expected."""
     for field, names in (("precision", rules.precisions), ("kv_precision", rules.kv_precisions)):
         value, known = getattr(model, field, ""), names.split()
         if known and value and value not in known:
             kept = "weights" if field == "precision" else "keys and values"
             expected = f"expected one of {', '.join(known)}: it has {kept} in no other"
             yield f"model.{field}", value, f"{expected}; give load_model such a {field}"
+    named = [name for name in cluster.index if isinstance(name, str)]
+    if rules.numbered and named:
+        expected = "expected numbers, such as those of nvidia-smi's column index: it takes no UUIDs"
+        yield "cluster.index", named[0], expected
 
 
 def platform_of(gpu_type: str) -> str:

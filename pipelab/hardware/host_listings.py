@@ -1,4 +1,4 @@
-"""What hosts say of themselves: `nvidia-smi topo -m`, `nvidia-smi --query-gpu`, and the links between them.
+"""Clusters of what hosts say of themselves: their GPUs, the links between these, and the network.
 
 A folder has for every host HOST.topo.txt and HOST.gpus.csv, and links.csv for the network.
 """
@@ -15,26 +15,33 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Lt
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.errors import InvalidData, UnknownName, nearest, shown
+from pipelab.errors import InvalidData, nearest, shown
 from pipelab.fields import Number, checked, described
-from pipelab.files.csv_rows import NUMBER, Row, read_objects, read_rows
+from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import named, read_text, refused
-from pipelab.hardware.known_gpus import GPUFacts, type_of_named
+from pipelab.hardware.amd_topology import as_topo_m
+from pipelab.hardware.engine_rules import platform_of
+from pipelab.hardware.host_gpus import COMMANDS, WHOLE, ListedGPU, listed_gpus
+from pipelab.hardware.known_gpus import GPUFacts
 
 TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"
-MEMORY = "memory.total [MiB]"
 
 # One NVLink in GB/s per direction. NVLink 2 to 4 of data-centre GPUs carry 25; bridges of cards with
 # GDDR (A40, RTX 3090: NVLink 3 of the GA102) carry 14.0625, which `nvidia-smi nvlink -s` prints;
 # NVLink 5 carries 50, and a type with more than 18 · 25 GB/s has it.
 _NVLINK = {"HBM": 25.0, "GDDR": 14.0625, "unified": 25.0}
 _NVLINK_4_MOST, _NVLINK_5, _MOST_LINKS = 450.0, 50.0, 18
+# One XGMI link: 16 lanes of 32 GT/s from MI300 on, of 25 before (Linux, amdgpu_xgmi_early_init in
+# drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c).
+_XGMI_3, _XGMI = 64.0, 50.0
 # From socket to socket. No listing names the CPU; NCCL (src/graph/topo.h) assumes 10 for Skylake, 22
 # for Sapphire Rapids, 16 to 32 for AMD: the lowest here, unless links.csv has a measured one.
 _SYS = 10.0
-_PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
 _PCIE = ("PIX", "PXB", "PHB", "NODE")
 _MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
+# Drivers keep a few MiB more on one GPU than on another, and only equal GPUs cut a layer. Engines are told
+# their share of a GPU's memory in steps of 1 %: less than that makes no difference to them.
+_SAME = 0.99
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LABEL = re.compile(r"GPU(\d{1,4})")
@@ -43,12 +50,13 @@ _WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
 
 @dataclass(frozen=True, eq=False)
 class _Host:
-    """One host: its n GPUs in the order of their numbers, and what is between every two of them."""
+    """One host: its n GPUs in the order of their numbers, and what is between every two of them.
+
+    NVLinks are XGMI links where GPUs are AMD's.
+    """
 
     name: str
-    numbers: list[int]
-    gpus: tuple[GPU, ...]
-    pcie: np.ndarray  # (n,) GB/s of each slot
+    listed: list[ListedGPU]
     nvlink: np.ndarray  # (n,) GB/s of one NVLink
     most: list[float]  # NVLinks that each has
     words: np.ndarray  # (n, n) of the listing
@@ -76,18 +84,29 @@ def cluster_of_hosts(
         A file is missing, torn or strange; names file, line and value.
     """
     hosts = [_host(folder, name, facts) for name in _host_names(folder)]
-    count = sum(len(host.gpus) for host in hosts)
+    count = sum(len(host.listed) for host in hosts)
     if count > _MOST_GPUS:
         raise InvalidData(f"{named(folder)}: {count:,} GPUs; expected at most {_MOST_GPUS:,}")
     between, latency = _network(folder, [host.name for host in hosts], network_gbit_per_s)
-    of = np.repeat(np.arange(len(hosts)), [len(host.gpus) for host in hosts])
+    of = np.repeat(np.arange(len(hosts)), [len(host.listed) for host in hosts])
     bandwidth, gpus = between[np.ix_(of, of)], list[GPU]()
     for i, host in enumerate(hosts):
         inside = _inside(host, between[i, i])
         bandwidth[np.ix_(of == i, of == i)] = inside
         gpus += [replace(gpu, machine=host.name) for gpu in _in_nodes(host, inside)]
-    index = tuple(number for host in hosts for number in host.numbers)
-    return Cluster(tuple(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index)
+    index = tuple(gpu.called for host in hosts for gpu in host.listed)
+    return Cluster(_alike(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index)
+
+
+def _alike(gpus: list[GPU]) -> tuple[GPU, ...]:
+    """Give GPUs of a type whose memory differs by at most 1 % the least of it."""
+    memory: dict[tuple[str, float], float] = {}
+    for kind in {gpu.type for gpu in gpus}:
+        group: list[float] = []
+        for size in sorted({gpu.memory_gb for gpu in gpus if gpu.type == kind}, reverse=True):
+            group = [*group, size] if group and size >= _SAME * group[0] else [size]
+            memory |= {(kind, larger): size for larger in group}
+    return tuple(replace(gpu, memory_gb=memory[gpu.type, gpu.memory_gb]) for gpu in gpus)
 
 
 def _host_names(folder: Path) -> list[str]:
@@ -100,80 +119,36 @@ def _host_names(folder: Path) -> list[str]:
     if not names - {""}:
         there = ", ".join(found[:20]) or "nothing"
         raise InvalidData(
-            f"{named(folder)}: no host in it: expected HOST{GPUS} (nvidia-smi --query-gpu=index,name,memory.total "
-            f"--format=csv) and HOST{TOPOLOGY} (nvidia-smi topo -m) of every host; the folder has {there}"
+            f"{named(folder)}: no host in it: expected HOST{GPUS} (`{COMMANDS}`) and HOST{TOPOLOGY} "
+            f"(`nvidia-smi topo -m`, or AMD's) of every host; the folder has {there}"
         )
     parts = {n: [int(p) if p.isdecimal() else p for p in re.split(r"([0-9]+)", n)] for n in names}
     return sorted(names - {""}, key=lambda name: [(isinstance(p, str), p) for p in parts[name]])
 
 
 def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
-    rows = read_rows(folder / f"{name}{GPUS}", ("index", "name", MEMORY))
-    found: dict[int, tuple[GPU, float]] = {}
-    for row in rows:
-        index = row.cells["index"]
-        if not re.fullmatch("[0-9]{1,4}", index) or int(index) in found:
-            raise row.error("index", index, "expected a GPU's number that no other row has")
-        found[int(index)] = _gpu(row, facts)
-    # The driver of one GPU in eight may keep a few MiB more; stages take GPUs as equal that are.
-    least: dict[str, float] = {}
-    for gpu, _ in found.values():
-        least[gpu.type] = min(gpu.memory_gb, least.get(gpu.type, np.inf))
-    order = sorted(found)
-    gpus = tuple(replace(found[i][0], memory_gb=least[found[i][0].type]) for i in order)
+    listed = listed_gpus(folder / f"{name}{GPUS}", facts)
     path = folder / f"{name}{TOPOLOGY}"
-    alone = len(order) == 1 and not os.path.isfile(path)
-    words = np.array([["X"]] if alone else _read_topology(path, order, rows[0].path))
+    alone = len(listed) == 1 and not os.path.isfile(path)
+    numbers = [gpu.number for gpu in listed]
+    words = np.array([["X"]] if alone else _read_topology(path, numbers, f"{name}{GPUS}"))
     nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in line] for line in words.tolist()]
-    types = [facts[gpu.type] for gpu in gpus]
-    nvlink = np.array([_nvlink(gpu) for gpu in types])
-    most = [gpu.link_gb_per_s / _nvlink(gpu) if gpu.pcie_gb_per_s else _MOST_LINKS for gpu in types]
-    pcie = np.array([found[i][1] for i in order])
-    return _Host(name, order, gpus, pcie, nvlink, most, words, np.array(nvlinks))
+    kinds = [gpu.gpu.type for gpu in listed]
+    nvlink = np.array([_nvlink(kind, facts[kind]) for kind in kinds])
+    links = [facts[kind].link_gb_per_s / one for kind, one in zip(kinds, nvlink, strict=True)]
+    switched = [facts[kind].pcie_gb_per_s is not None for kind in kinds]
+    most = [own if has else _MOST_LINKS for own, has in zip(links, switched, strict=True)]
+    return _Host(name, listed, nvlink, most, words, np.array(nvlinks))
 
 
-def _gpu(row: Row, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
-    """Return one GPU without its node, and the GB/s of its slot."""
-    name = row.cells["name"]
-    if "MIG" in name.split() or row.cells.get("mig.mode.current", "").lower() == "enabled":
-        raise row.error("name", name, f"a MIG instance, or a GPU cut into some: {_MIG}")
-    try:
-        kind = type_of_named(name, facts, "give gpus=… with its driver_names")
-    except UnknownName as error:
-        raise row.error("name", name, str(error)) from None
-    memory = row.cells[MEMORY].removesuffix("MiB").strip()
-    if not NUMBER.fullmatch(memory) or not 1 <= float(memory) < 1e9:
-        raise row.error(MEMORY, row.cells[MEMORY], "expected MiB, such as 81559 MiB")
-    gpu = facts[kind]
-    slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
-    generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))
-    if generation and width:
-        slot = _PCIE_LANE[generation] * width
-    return GPU(kind, float(memory) * 2**20 / 1e9, gpu.usd_per_hour), slot
-
-
-_MIG = "expected whole GPUs; turn MIG off, or leave this GPU out of both files"
-
-
-def _lanes(row: Row, column: str) -> int | None:
-    text = row.cells.get(column, "")
-    most = max(_PCIE_LANE) if column.endswith("max") else 32
-    # "[N/A]", "[Not Supported]": the driver does not know.
-    if not text or text.strip("[]") in ("N/A", "Not Supported", "Unknown Error"):
-        return None
-    if not re.fullmatch("[0-9]{1,2}", text) or not 1 <= int(text) <= most:
-        raise row.error(column, text, f"expected a whole number from 1 to {most}")
-    return int(text)
-
-
-def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]:
+def _read_topology(path: Path, wanted: list[int], gpus: str) -> list[list[str]]:
     """Read what is between every two GPUs, in words; text around the matrix is skipped."""
     header: list[int] = []
     found: dict[int, list[str]] = {}
-    for n, raw in enumerate(read_text(path).splitlines(), start=1):
+    for n, raw in enumerate(as_topo_m(path, read_text(path)).splitlines(), start=1):
         place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
         if line.startswith("MIG"):
-            raise InvalidData(f"{place}: {shown(line)}: a MIG instance: {_MIG}")
+            raise InvalidData(f"{place}: {shown(line)}: a MIG instance: {WHOLE}")
         # `vllm collect-env` puts "GPU topology:" in front.
         words = line.rpartition(":")[2].split()
         labels = [int(word.removeprefix("GPU")) for word in takewhile(_LABEL.fullmatch, words)]
@@ -184,11 +159,11 @@ def _read_topology(path: Path, wanted: list[int], gpus: Path) -> list[list[str]]
             _check_row(place, index, cells, header, found)
             found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
         elif labels != wanted:
-            expected = f"expected the GPUs of {gpus.name}: {_labels(wanted)}"
+            expected = f"expected the GPUs of {gpus}: {_labels(wanted)}"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
         header = header or labels
     if not header:
-        expected = "expected what `nvidia-smi topo -m` prints"
+        expected = "expected what `nvidia-smi topo -m` or `rocm-smi --showtopo` prints"
         raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {expected}")
     if missing := [i for i in header if i not in found]:
         torn = "the listing is torn; expected a row for every GPU"
@@ -217,18 +192,25 @@ def _check_row(
         raise InvalidData(f"{place}: {len(cells)} cells after GPU{index}; {expected}")
     for other, cell in zip(header, cells, strict=True):
         if not re.fullmatch("X" if other == index else _WORD, cell):
-            words = "X" if other == index else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS"
+            words = (
+                "X"
+                if other == index
+                else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
+            )
             raise InvalidData(f"{place}: GPU{index} to GPU{other}: {shown(cell)}: expected {words}")
 
 
-def _nvlink(gpu: GPUFacts) -> float:
-    """GB/s of one NVLink."""
+def _nvlink(kind: str, gpu: GPUFacts) -> float:
+    """GB/s of one NVLink, or of one XGMI link."""
+    if platform_of(kind) == "ROCm":
+        return _XGMI_3 if kind.startswith("MI3") else _XGMI
     return _NVLINK_5 if gpu.link_gb_per_s > _NVLINK_4_MOST else _NVLINK[gpu.memory_kind]
 
 
 def _inside(host: _Host, sockets: float) -> np.ndarray:
     """GB/s between the GPUs of a host; `sockets` is what SYS carries."""
-    slot, one = (np.minimum.outer(each, each) for each in (host.pcie, host.nvlink))
+    slots = np.array([gpu.slot for gpu in host.listed])
+    slot, one = (np.minimum.outer(each, each) for each in (slots, host.nvlink))
     without = np.where(np.isin(host.words, _PCIE), slot, np.minimum(slot, sockets))
     matrix = np.where(host.nvlinks > 0, host.nvlinks * one, without)
     np.fill_diagonal(matrix, 1.0)
@@ -237,7 +219,7 @@ def _inside(host: _Host, sockets: float) -> np.ndarray:
 
 def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
     """Return the host's GPUs with their nodes: those that NVLink joins, each to each, and then all others."""
-    left, gpus = list(range(len(host.gpus))), list(host.gpus)
+    left, gpus = list(range(len(host.listed))), [listed.gpu for listed in host.listed]
     while left:
         node = [left[0]]
         for i in left[1:]:
@@ -246,7 +228,7 @@ def _in_nodes(host: _Host, inside: np.ndarray) -> list[GPU]:
         if len(node) == 1:  # NVLink takes it nowhere: it is one of the others
             node = [i for i in left if not host.nvlinks[i, left].any()]
         if len(node) > 1:
-            numbers = ",".join(str(host.numbers[i]) for i in node)
+            numbers = ",".join(str(host.listed[i].number) for i in node)
             name = host.name if len(node) == len(gpus) else f"{host.name} GPU{numbers}"
             rate = min(_to_others(host, inside, i, node) for i in node)
             for i in node:

@@ -112,13 +112,16 @@ def load_cluster(
     A folder has two files of every host, and one of the network:
 
         HOST.gpus.csv   nvidia-smi --query-gpu=index,name,memory.total --format=csv
-        HOST.topo.txt   nvidia-smi topo -m (not needed of a host with one GPU)
+                        or rocm-smi --showproductname --showmeminfo vram --csv
+        HOST.topo.txt   nvidia-smi topo -m, or rocm-smi --showtopo (not needed of a host with one GPU)
         links.csv       host,other,gbit_per_s and, if known, latency_ms (not needed of one host)
 
-    A row of links.csv holds for both ways, unless the way back has a row of its own. GPUs that
-    NVLink joins, each to each, are a node: with a switch all of a host, with bridges the pairs; of
-    a mesh, groups in the order of the GPUs' numbers. Those without NVLink are a node that talks
-    over PCIe. `notebooks/data.md` says what each word of the listing stands for in GB/s.
+    Where memory.used or memory.free is listed too, only memory that is free counts; GPUs of a type that
+    differ by 1 % or less count as equal, with the least. A row of links.csv holds for both ways, unless
+    the way back has a row of its own. A host is a machine. Its GPUs that NVLink or XGMI joins, each to
+    each, are a node: with a switch all of them, with bridges the pairs; of a mesh, groups in the order of
+    the GPUs' numbers. Those without are a node that talks over PCIe. `notebooks/data.md` says which forms
+    of these listings are read, what else may be listed, and what each word stands for in GB/s.
 
     References
     ----------

@@ -47,9 +47,11 @@ def _table(name: str, rows: int, *readers: Callable[[Path], Any]) -> Door:
 
 
 def _plain_rows(path: Path) -> int:
-    """Lines below the header that hold anything."""
+    """Lines of several cells that hold anything, without the header, which a host's listing may lack."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        return sum(any(cell.strip() for cell in row) for row in csv.reader(file)) - 1
+        cells = [[cell.strip() for cell in row] for row in csv.reader(file)]
+    rows = [row for row in cells if len(row) > 1 and any(row)]
+    return len(rows) - (not path.name.endswith(".gpus.csv") or any("name" in c for c in rows[0]))
 
 
 def _texts(folder: Path) -> dict[str, str]:
@@ -102,6 +104,12 @@ MEASURED = Path(__file__).parents[1] / "data" / "measured"
 PAIR = "index, name, memory.total [MiB]\n0, NVIDIA A40, 46068 MiB\n1, NVIDIA A40, 46068 MiB\n"
 PAIR_TOPOLOGY = "GPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV4\t0-31\nGPU1\tNV4\t X \t0-31\n"
 ONE_L4 = "index, name, memory.total [MiB]\n0, NVIDIA L4, 23034 MiB\n"
+ROCM = "device,VRAM Total Memory (B),Card Series\ncard0,206141652992,MI300X\ncard1,206141652992,MI300X\n"
+ROCM_TOPOLOGY = "Link Type between two GPUs\n  GPU0 GPU1\nGPU0 0 XGMI\nGPU1 XGMI 0\n"
+AMD_SMI = "gpu,market_name,type,size\n0,AMD Instinct MI300X,HBM,196592\n1,AMD Instinct MI300X,HBM,196592\n"
+AMD_TOPOLOGY = (
+    "gpu,hops_gpu_0,hops_gpu_1,link_type_gpu_0,link_type_gpu_1\n0,0,2,SELF,PCIE\n1,2,0,PCIE,SELF\n"
+)
 LINKS = "host,other,gbit_per_s,latency_ms\na,b,9.4,0.2\nb,a,9.1,0.2\na,a,160,\n"
 
 DOORS = {
@@ -135,6 +143,11 @@ DOORS = {
         {"a.gpus.csv": PAIR, "a.topo.txt": PAIR_TOPOLOGY, "b.gpus.csv": ONE_L4, "links.csv": LINKS},
         lambda folder: pl.load_cluster(folder),
         lambda cluster: {"b.gpus.csv": sum(gpu.type == "L4" for gpu in cluster.gpus)},
+    ),
+    "load_cluster, of AMD's hosts": Door(
+        {"a.gpus.csv": ROCM, "a.topo.txt": ROCM_TOPOLOGY, "b.gpus.csv": AMD_SMI, "b.topo.txt": AMD_TOPOLOGY},
+        lambda folder: pl.load_cluster(folder, network_gbit_per_s=10),
+        lambda cluster: {"b.gpus.csv": sum(gpu.machine == "b" for gpu in cluster.gpus)},
     ),
     "load_measured, Vidur": Door(
         {"mlp.csv": (MEASURED / "a100/mlp.csv").read_text(encoding="utf-8")},

@@ -1,4 +1,4 @@
-"""Clusters from what hosts say of themselves: nvidia-smi's listings, as people have published them.
+"""Clusters from what hosts say of themselves: listings as people have published them, and random ones.
 
 `tests/data/README.md` names the threads.
 """
@@ -6,6 +6,7 @@
 import re
 from pathlib import Path
 
+import made_hosts
 import numpy as np
 import pytest
 
@@ -13,6 +14,55 @@ import pipelab as pl
 
 HOSTS = Path(__file__).parents[1] / "data" / "hosts"
 GPUS = "index, name, memory.total [MiB]\n"
+
+
+def _least_of_equal(sizes):
+    """What each counts for where those within 1 % of the largest are equal, and so on below."""
+    counts, left = {}, sorted(sizes)
+    while left:
+        group = [size for size in left if size >= 0.99 * left[-1]]
+        counts |= dict.fromkeys(group, group[0])
+        left = left[: -len(group)]
+    return [counts[size] for size in sizes]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_every_form_of_a_listing_says_what_is_in_a_host(seed, tmp_path):
+    """Numbers with gaps, UUIDs, memory in use, no header, units or not, AMD's tools."""
+    for part in range(15):
+        folder = tmp_path / str(part)
+        folder.mkdir()
+        _look_at_random_hosts(np.random.default_rng([seed, part]), folder)
+
+
+def _look_at_random_hosts(rng, tmp_path):
+    hosts = [made_hosts.random_host(rng, f"h{i}") for i in range(rng.integers(1, 4))]
+    forms = [made_hosts.write(host, tmp_path, rng) for host in hosts]
+    cluster = pl.load_cluster(tmp_path, network_gbit_per_s=80)
+    called, sizes = [], {kind: [] for kind in made_hosts.KINDS}
+    for host, (by_uuid, in_use) in zip(hosts, forms, strict=True):
+        called += host.uuids if by_uuid else host.numbers
+        for i, kind in enumerate(host.types):
+            sizes[kind].append((host.total(i) - in_use * host.used[i]) * 2**20 / 1e9)
+    left = {kind: iter(_least_of_equal(own)) for kind, own in sizes.items()}
+    places = [(host, i) for host in hosts for i in range(len(host.types))]
+    assert cluster.index == tuple(called)
+    assert [(g.type, g.machine) for g in cluster.gpus] == [(h.types[i], h.name) for h, i in places]
+    memory = [next(left[host.types[i]]) for host, i in places]
+    assert [gpu.memory_gb for gpu in cluster.gpus] == pytest.approx(memory)
+    rates = cluster.bandwidth_matrix()
+    nodes = {}
+    for a, (host, i) in enumerate(places):
+        if cluster.gpus[a].node:
+            nodes.setdefault(cluster.gpus[a].node, []).append((host, i))
+        for b, (other, j) in enumerate(places):
+            if a != b:
+                assert rates[a, b] == (10 if other is not host else host.gb_per_s(i, j))
+    for (host, i), *rest in nodes.values():
+        assert {id(other) for other, _ in rest} == {id(host)}
+        ids = [i, *(j for _, j in rest)]
+        fast = {host.words[j][k][:2] in ("NV", "XG") for j in ids for k in ids if j != k}
+        assert len(fast) == 1  # each to each, or none
 
 
 def _nodes(cluster):
@@ -70,6 +120,16 @@ def test_a_switch_shows_every_link_to_every_gpu(tmp_path):
     rows = [" ".join("X" if i == j else "NV6" for j in range(3)) for i in range(3)]
     _host(tmp_path, "h", "Tesla V100-SXM3-32GB", 32480, rows)  # three of a DGX-2: 6 links, not 12
     assert _nodes(pl.load_cluster(tmp_path))["h"][0] == 150
+
+
+def test_links_of_amds_mesh_add_up(tmp_path):
+    """Eight MI300X: seven links each, one to each other one."""
+    words = [["X" if i == j else "XGMI" for j in range(8)] for i in range(8)]
+    host = made_hosts.Host("h", list(range(8)), ["MI300X"] * 8, [0] * 8, words)
+    made_hosts.write(host, tmp_path, np.random.default_rng(0))
+    cluster = pl.load_cluster(tmp_path)
+    assert _nodes(cluster) == {"h": (448, list(range(8)))}
+    assert cluster.bandwidth_between(0, 7) == 64
 
 
 def test_without_nvlink_a_host_is_a_node_over_pcie(tmp_path):
@@ -165,7 +225,12 @@ SPOILT = [
         "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM4-[48]0GB'",
     ),
     ("h.gpus.csv", "A40", "A100-SXM4-40GB MIG 1g.5gb", "a MIG instance.*expected whole GPUs"),
-    ("h.gpus.csv", "46068 MiB", "[N/A]", r"column 'memory.total \[MiB\]': '\[N/A\]': expected MiB"),
+    (
+        "h.gpus.csv",
+        "46068 MiB",
+        "[N/A]",
+        r"column 'memory.total \[MiB\]': '\[N/A\]': expected a number of MiB",
+    ),
     ("h.gpus.csv", "46068", "0", "'0 MiB': expected MiB"),
     ("h.gpus.csv", "\n0", "\nx", "column 'index': 'x'"),
     ("links.csv", "h,k", "h,g", "column 'other': 'g': no host of this folder; .*Known: h, k"),
@@ -182,6 +247,51 @@ def test_what_is_torn_or_strange_is_refused_by_file_and_line(tmp_path, file, old
     assert len(pl.load_cluster(tmp_path)) == 4
     text = (tmp_path / file).read_text()
     (tmp_path / file).write_text(text.replace(old, new))
+    with pytest.raises(pl.errors.InvalidData, match=message) as error:
+        pl.load_cluster(tmp_path)
+    assert file in str(error.value)
+
+
+AMD = "device,VRAM Total Memory (B),Card Series\ncard0,206141652992,AMD Instinct MI300X\n"
+ONE = "index, name, memory.total [MiB]"
+# Text and what is said of it, where h.gpus.csv has it, and where h.topo.txt has it beside two MI300X.
+STRANGE_GPUS = [
+    (f"uuid, {ONE}\nMIG-5f2c, 0, NVIDIA A40, 9 MiB\n", "'uuid': 'MIG-5f2c': a MIG instance.*off"),
+    (f"{ONE}\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'index': 'GPU-5f2c x': expected a GPU's number"),
+    ("uuid, name, memory.total [MiB]\nGPU-5f2c x, NVIDIA A40, 9 MiB\n", "'GPU-5f2c x': expected a GPU's UUID"),
+    (f"{ONE}, mig.mode.current\n0, NVIDIA A40, 9 MiB, Enabled\n", "GPU cut into them: expected whole GPUs"),
+    (f"{ONE}, compute_mode\n0, NVIDIA A40, 9 MiB, Prohibited\n", "'compute_mode': 'Prohibited'.*-c DEFAULT"),
+    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, 9 MiB\n", "'9 MiB': .*more than are in use"),
+    (f"{ONE}, memory.used [MiB]\n0, NVIDIA A40, 9 MiB, [N/A]\n", r"memory.used \[MiB\]': '\[N/A\]': expected a number"),
+    (f"{ONE}, memory.free [MiB]\n0, NVIDIA A40, 9 MiB, 10 MiB\n", "'9 MiB': .*more than are in use"),
+    ("GPU 0: NVIDIA A40 (UUID: GPU-5f2c)\n", "row 1: 'GPU 0: .* no header .* expected what `nvidia-smi --query"),
+    ("0, NVIDIA A40, 46068 MiB, 31\n", "row 1: '0, NVIDIA A40, 46068 MiB, 31': no header of a listing"),
+    ("name, memory.total [MiB]\nNVIDIA A40, 9 MiB\n", "'index' is missing; expected what `nvidia-smi"),
+    ("index, name\n0, NVIDIA A40\n", r"'memory.total \[MiB\]' is missing; expected what `nvidia-smi"),
+    ("gpu,gpu_bdf,gpu_uuid\n0,0000:0c:00.0,x\n", "'market_name' is missing; expected what `amd-smi static --csv`"),
+    ("device,Card Series\ncard0,AMD Instinct MI300X\n", "'VRAM Total Memory .B.' is missing; .*rocm-smi --show"),
+    (AMD.replace("\n", ",Compute Partition\n", 1).replace("X\n", "X,CPX\n"), "'CPX': .*--compute-partition SPX"),
+    (AMD.replace("MI300X", "MI308X"), "column 'Card Series': 'AMD Instinct MI308X': no type of GPU"),
+    (AMD.replace("206141652992", "N/A"), r"'VRAM Total Memory \(B\)': 'N/A': expected a number of bytes"),
+]  # fmt: skip
+STRANGE_LINKS = [
+    ("Weight between two GPUs\n  GPU0 GPU1\nGPU0 0 15\nGPU1 15 0\n", "no types of links; .*rocm-smi --showtopo"),
+    ("LINK TYPE TABLE:\n  GPU0 GPU1\nGPU0 SELF N/A\nGPU1 N/A SELF\n", "line 3: GPU0 to GPU1: 'N/A': expected.*XGMI"),
+    ("LINK TYPE TABLE:\n  GPU0 GPU1\nGPU0 SELF\n", "line 3: 1 cells after GPU0; expected 2"),
+    ('[{"gpu": 0, "links": 3}]', "expected GPUs with their links, as `amd-smi topology --json`"),
+    ('[{"gpu": 0, "links": [{"gpu": 0}, {"gpu": 1}]}]', "line 2: 0 cells after GPU0"),
+    ('[{"gpu": 0,', "cannot be read as JSON"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "message"),
+    [("h.gpus.csv", *each) for each in STRANGE_GPUS]
+    + [("h.topo.txt", *each) for each in STRANGE_LINKS],
+)
+def test_what_cannot_be_used_is_refused_with_the_remedy(file, text, message, tmp_path):
+    (tmp_path / "h.gpus.csv").write_text(f"{AMD}card1,206141652992,AMD Instinct MI300X\n")
+    (tmp_path / file).write_text(text)
     with pytest.raises(pl.errors.InvalidData, match=message) as error:
         pl.load_cluster(tmp_path)
     assert file in str(error.value)
@@ -219,8 +329,10 @@ def test_the_table_has_what_drivers_report():
     facts, table, names = pl.hardware.load_gpus(), pl.hardware.gpus(), []
     for gpu_type, gpu in facts.items():
         names += [name.strip() for name in gpu.driver_names.split(";") if name]
-        found = re.search(r"nvidia-smi prints (\d+) MiB", table["note"][gpu_type])
-        assert found or not gpu.driver_names, gpu_type
+        note = table["note"][gpu_type]
+        found = re.search(r"smi prints (\d+) (MiB|bytes)", note)
+        assert found or not gpu.driver_names or "no listing" in note, gpu_type
         if found:
-            assert gpu.memory_gb == pytest.approx(int(found[1]) * 2**20 / 1e9, abs=6e-4)
+            unit = 2**20 if found[2] == "MiB" else 1
+            assert gpu.memory_gb == pytest.approx(int(found[1]) * unit / 1e9, abs=6e-4)
     assert len(names) == len(set(names)) > 15

@@ -476,7 +476,8 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
     nodes = np.repeat(["a", "b", "c"], rng.integers(1, 7, 3)).tolist()
     size = int(rng.integers(1, 3))
     gpus = tuple(pl.GPU("H100-SXM", 80, node=name, node_gb_per_s=450) for name in nodes)
-    cluster = pl.Cluster(gpus, np.full((len(nodes), len(nodes)), 25.0))
+    index = np.random.default_rng([1, case]).permutation(40)[: len(nodes)].tolist()
+    cluster = pl.Cluster(gpus, np.full((len(nodes), len(nodes)), 25.0), index=tuple(index))
     model, load = pl.load_model("Llama-3-8B"), pl.Workload(100, 4, "decode")
     problem = pl.Problem(cluster, model, load, pl.Roofline())
     stages = [
@@ -491,7 +492,7 @@ def test_ranks_lie_where_random_plans_have_them(run, case):
     found = pl.settings(problem, plan, engine)
     assert found.tensor_parallel_size == size
     order = list(dict.fromkeys(nodes[g] for g in plan.gpus))
-    wanted = [(order.index(nodes[g]) + 1, g - nodes.index(nodes[g])) for g in plan.gpus]
+    wanted = [(order.index(nodes[g]) + 1, index[g]) for g in plan.gpus]
     if len(order) == 1:
         assert found.hosts[0].gpus == tuple(gpu for _, gpu in wanted)
         return

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from pipelab.display import counted
-from pipelab.hardware.engine_rules import EngineRules, platform_of, rules_of, unknown_precisions
+from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
 from pipelab.io.serving.engine_plan import EnginePlan
 from pipelab.schedules import Schedule
 
@@ -31,7 +31,7 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
     if rules.one_maker and len(set(makers.values())) > 1:
         yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
-    yield from unknown_precisions(plan.problem.model, rules)
+    yield from not_taken(plan.problem.model, plan.problem.cluster, rules)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
     if rules.cut_alone and plan.size > 1 and max(len(plan.layers), len(plan.hosts)) > 1:

@@ -240,6 +240,19 @@ class EnginePlan:
         ]
         return [Start(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)]
 
+    def visible(self, host: int) -> str:
+        """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
+
+        CUDA by itself counts the fastest GPU first. Of ROCm's variables this is the one that engines ask for
+        (vllm/platforms/rocm.py; vLLM pull request 46636).
+        """
+        used = [gpu for report in self.evaluation.stages for gpu in report.stage.gpus]
+        placed = zip(used, self.places, strict=True)
+        types = {self.problem.cluster.gpus[gpu].type for gpu, place in placed if place[0] == host}
+        if {platform_of(kind) for kind in types} == {"ROCm"}:
+            return "HIP_VISIBLE_DEVICES"
+        return "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA_VISIBLE_DEVICES"
+
     @property
     def kv_precision(self) -> str:
         """Precision of keys and values; empty if the model does not say."""
