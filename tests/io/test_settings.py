@@ -898,3 +898,27 @@ def test_settings_show_as_a_script(tiny):
             pl.settings(tiny, plan, "vLLM", hosts=hosts)
     with pytest.raises(pl.errors.UnknownName, match=r"did you mean 'llama\.cpp'"):
         pl.settings(tiny, plan, "llama-cpp")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_vllm_takes_no_memory_that_others_use(seed):
+    """At start it wants its share of what the driver shows to be free (`request_memory`)."""
+    rng = np.random.default_rng(seed)
+    facts, kinds = pl.hardware.load_gpus(), ["L4", "A100-SXM-40", "RTX3090"]
+    number = int(rng.integers(1, 4))
+    free = [float(share) for share in rng.choice([1.0, 0.995, 0.8, 0.6], number)]
+    gpus = tuple(
+        pl.GPU(kind, share * facts[kind].memory_gb)
+        for kind, share in zip(rng.choice(kinds, number).tolist(), free, strict=True)
+    )
+    cluster = pl.Cluster(gpus, np.full((number, number), 10.0))
+    model, load = pl.load_model("Llama-3-8B", precision="int4"), pl.Workload(512, 1, "decode")
+    problem = pl.Problem(cluster, model, load, pl.Roofline())
+    stages = [(len(part), (g,)) for g, part in enumerate(np.array_split(range(32), number))]
+    found = pl.settings(problem, pl.Placement.of(stages), "vLLM")
+    share = float(_after(found.arguments, "--gpu-memory-utilization"))
+    assert all(share <= left for left in free)
+    assert share == (0.9 if min(free) > 0.99 else pytest.approx(0.9 * min(free), abs=1e-4))
+    said = [note for note in found.notes if "memory is taken" in note]
+    assert len(said) == (share < 0.9)
+    assert not said or ("others have less" in said[0]) == (min(free) < max(free))

@@ -27,6 +27,7 @@ _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20"
 # The first visible GPU by llama.cpp's name: GGML_CUDA_NAME (ggml/include/ggml-cuda.h), GGML_METAL_NAME
 # (ggml/src/ggml-metal/ggml-metal.cpp).
 _DEVICES = {"CUDA": "CUDA0", "ROCm": "ROCm0", "Metal": "MTL0"}
+_ONE_STEP = 0.01  # in which engines are told their share of a GPU
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Hosts = str | Sequence[str] | None
 
@@ -201,6 +202,24 @@ class EnginePlan:
         return min(1.0, max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
 
     @property
+    def free_shares(self) -> list[float]:
+        """For every rank, the memory of its GPU over what the type has: less than 1 where some is taken."""
+        known = getattr(getattr(self.problem.costs, "needs", self.problem.costs), "gpus", {})
+        return [
+            offer / known[kind].memory_gb if kind in known else 1.0
+            for report in self.evaluation.stages
+            for kind, offer in zip(report.gpu_types, report.memory_limit_gb, strict=True)
+        ]
+
+    @property
+    def share_of_total(self) -> float:
+        """Share of all memory that drivers show, one for all GPUs, which leaves what is taken on the fullest."""
+        free = self.free_shares
+        # Drivers of some GPUs keep some MiB more; less than a step makes no difference (`host_listings`).
+        taken = min(free) < 1 - _ONE_STEP
+        return math.floor(self.memory_share * min(free) * 1e4) / 1e4 if taken else self.memory_share
+
+    @property
     def memory_counts(self) -> bool:
         """Whether what the engine itself keeps in memory is counted."""
         return bool(engine_counted(counting_memory_of(self.problem, self.engine).costs))
@@ -299,6 +318,16 @@ class EnginePlan:
         if not self.memory_counts:
             found.append(
                 f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
+            )
+        if self.engine == "vLLM" and self.share_of_total < self.memory_share:
+            least, most = min(self.free_shares), max(self.free_shares)
+            found.append(
+                f"memory is taken on a GPU, which leaves {least:.0%} of it; vLLM takes one share of all GPUs"
+                + (
+                    ", so others have less for keys and values than in the plan"
+                    if least < most
+                    else ""
+                )
             )
         found += self._notes_on_batches()
         plan = self.evaluation
