@@ -302,7 +302,7 @@ class Pairs:
             longest = numbers.last * self.problem.workload.tokens / floor
             limits["seconds"] = longest * (1 + ONE_ANSWER)
         if most < math.inf:
-            limits[what] = min(most, limits.get(what, math.inf))
+            limits[what] = min(most * (1 + ONE_ANSWER), limits.get(what, math.inf))
         reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
         return least(reach, {what: 1.0}, limits, at_least)
 
