@@ -29,7 +29,7 @@ Answer = TypeVar("Answer")
 def total(numbers: Mapping[float, int]) -> float:
     """Add up the prices of so many GPUs of each price, exactly, and round once.
 
-    A price of up to 15 digits stands for that decimal or for the nearest float, whichever makes the sum less:
+    A price of up to 12 digits stands for that decimal or for the nearest float, whichever makes the sum less:
     a budget that is the sum by either reading is kept.
 
     >>> total({0.8: 3}), total({1 / 3: 3})
@@ -54,7 +54,7 @@ def _as_float(price: float) -> Fraction:
 
 @cache
 def _as_written(price: float) -> Fraction:
-    written = f"{price:.15g}"
+    written = f"{price:.12g}"
     return Fraction(written) if float(written) == price else Fraction(price)
 
 

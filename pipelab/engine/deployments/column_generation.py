@@ -646,7 +646,9 @@ class Generation:
             profitable = profit > (1e-9 * worth * rates)
             for i in _spread_out(rates, profit, profitable):
                 self.deadline.check()
-                new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
+                path = offer.path(cost, i, float(found.per_second[i]))
+                # by the best of all links there is one at least, by each one's own perhaps none
+                new += self._add(offer, path) if path else 0
         return new
 
     def _greatest_ratios(

@@ -26,7 +26,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import combinations_with_replacement
+from itertools import accumulate, combinations_with_replacement
+from numbers import Rational
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,15 +38,18 @@ from pipelab.display import listed, table
 from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
-from pipelab.engine.instance import Instance, instance_of
+from pipelab.engine.instance import Instance, instance_of, without_node
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
-from pipelab.fields import given
+from pipelab.evaluation import evaluate
+from pipelab.fields import given, is_real
+from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans, spans_of
+from pipelab.stage_arrays import nodes_matter_alone
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,7 +60,7 @@ _MOST_STEPS = 1_000_000  # from a case to the next: some seconds
 _MOST_ROWS = 20_000
 # Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
 _DENOMINATORS = (12, 1000, 10**6)
-_BY_STAGES = ("no stage", "no faster stage", "dual prices")
+_BY_HELD = ("whole stages", "links")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +88,8 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
+    placement : Placement or None
+        One that has the throughput.
     """
 
     problem: Problem
@@ -94,6 +100,7 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
+    placement: Placement | None = None
 
     @property
     def left_over(self) -> int | None:
@@ -188,10 +195,11 @@ class Certificate:
         )
 
     def check(self) -> int:
-        """Check the certificate in exact arithmetic, without a solver.
+        """Check everything that the certificate says, in exact arithmetic and without a solver.
 
-        The cost model's own `stage` is asked, one possible stage after the other: every mixture of GPUs
-        that the rules allow. Dual prices must cover it with every span of layers. For the rest, a dynamic
+        The placement is evaluated. The cost model's own `stage` is asked, one possible stage after the other: every
+        mixture of GPUs that the rules allow, with every span of layers. The next rate must be the next of
+        these and of the links, and dual prices must cover what reaches it. Where they do not suffice, a dynamic
         program finds what stages can hold in a row, for every number of GPUs of each class that they may
         use. This shares no code with the programs that found the answer.
 
@@ -203,73 +211,135 @@ class Certificate:
         Raises
         ------
         PipelabError
-            Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
-            GPUs cost as much as all layers, or stages hold more layers: this is no proof.
+            Something is not as the certificate says; for example, a stage reaches the rate with layers whose
+            dual prices exceed its GPUs', or stages hold more layers: this is no proof.
         TooLarge
             More stages than anyone would wait for.
         """
-        instance = instance_of(self.problem)
-        following = _next_rate(instance, self.throughput)
-        if self.rate != following:
-            raise PipelabError(
-                f"the next higher rate is {following}, not {self.rate}, so this is no proof"
-            )
-        if self.by not in _BY_STAGES:
-            return self._check_held()
-        if any(u < 0 for u in self.prices):
-            raise PipelabError(
-                "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
-            )
-        number, price_of = 0, dict(zip(self.problem.cluster.kinds, self.prices, strict=True))
-        for kind, i in zip(self.problem.cluster.kinds, instance.type_of_kind, strict=True):
-            price_of[instance.types[i]] = price_of[kind]
-        for gpus, layers in self._stages(instance):
+        self._check_form()
+        rates, busy, number = self._check_stages()
+        self._check_rates(*rates)
+        if self.rate is None:
+            by, most = ("no stage", 0) if self.throughput is None else ("no faster stage", None)
+            blank = not any(self.prices) and all(v == 1 for v in self.values) and not self.idle
+            _proven(self.by == by and blank, f"without a higher rate it is by {by!r} and has no prices")
+            _proven(self.most_layers == most, f"the layers held are {most}, not {self.most_layers}")
+            return number
+        kinds = self.problem.cluster.kinds
+        types = {without_node(gpu) for gpu in busy}
+        named = {kinds[k] for k in self.idle}
+        never = {gpu for gpu in kinds if without_node(gpu) not in types}
+        _proven(never <= named and not named & busy, "it names other kinds of GPU as idle")
+        if self.by == "dual prices":
+            sums = f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
+            _proven(self.total_price < self.total_value, sums)
+            plain = all(v == 1 for v in self.values)
+            most = math.floor(self.total_price) if plain else None
+            _proven(self.most_layers == most, f"GPUs hold {most} layers, not {self.most_layers}")
+            return number
+        return number + self._check_held()
+
+    def _check_form(self) -> None:
+        """Every part is there, and a number of its sort; and a placement has the throughput."""
+        problem, kinds = self.problem, len(self.problem.cluster.kinds)
+        shape = len(self.prices), len(self.values)
+        _proven(shape == (kinds, problem.model.layers), f"it has {shape} prices and values")
+        exact = all(isinstance(x, Rational) for x in (*self.prices, *self.values))
+        _proven(exact, "a price or value is no fraction")
+        _proven(min(self.prices) >= 0, "a GPU has a price below 0, so that an unused one would count")
+        _proven(set(self.idle) <= set(range(kinds)), f"there are {kinds} kinds, not {self.idle}")
+        for rate in (self.throughput, self.rate):
+            positive = rate is None or (is_real(rate) and rate > 0)
+            _proven(positive, f"{rate} tokens/s is no rate")
+        found = None
+        if self.placement is not None:
+            own = problem.with_in_flight(problem.workload.in_memory)
+            found = evaluate(own, self.placement).rate
+        same = found == self.throughput or (found and self.throughput and _same(found, self.throughput))
+        _proven(bool(same), f"its placement has {found} tokens/s, not {self.throughput}")
+
+    def _check_stages(self) -> tuple[tuple[set[float], set[float]], set[GPU], int]:
+        """Ask for every stage: rates that exist or may be named, kinds in stages of the rate, number of stages."""
+        summed = [Fraction(0), *accumulate(self.values)]
+        real, named, busy, number = set[float](), set[float](), set[GPU](), 0
+        for gpus, layers, price, exists in self._stages():
             number += 1
             throughput = _throughput(self.problem, gpus, layers)
-            if self.by == "no stage":
-                broken = throughput > 0
-            elif self.rate is None:
-                broken = throughput > given(self.throughput) * (1 + LAST_BITS)
-            elif broken := throughput * (1 + LAST_BITS) >= self.rate:
-                price = sum((price_of[g] for g in gpus), Fraction(0))
-                value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = value > price
-            if broken:
-                raise PipelabError(
-                    f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"
-                )
-        if self.rate is not None and self.total_price >= self.total_value:
-            raise PipelabError(
-                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}, which is no proof"
-            )
-        return number
+            named.add(throughput)
+            if not exists:
+                continue
+            real.add(throughput)
+            if self.rate is not None and throughput * (1 + LAST_BITS) >= self.rate:
+                busy.update(gpus)
+                short = summed[layers.stop] - summed[layers.start] > price
+                types = [gpu.type for gpu in gpus]
+                text = f"{types} with {len(layers)} layers contradict the certificate"
+                _proven(not short, text)
+        return (real, named), busy, number
+
+    def _check_rates(self, real: set[float], named: set[float]) -> None:
+        """The rate is the next one that a stage or link has."""
+        links = self.problem.cluster.bandwidth_matrix()[~np.eye(len(self.problem.cluster), dtype=bool)]
+        rates = self.problem.link_throughput(np.unique(links))
+        slower = {rate for rate in np.atleast_1d(rates).tolist() if rate < max(real)}
+        reached = (self.throughput or 0.0) * (1 + 2 * LAST_BITS)
+        following = min((rate for rate in real | slower if rate > reached), default=None)
+        next_one = following is None if self.rate is None else any(
+            _same(rate, self.rate) for rate in named | slower
+        )
+        before = following is not None and self.rate is not None and following < self.rate
+        skips = before and not _same(following, self.rate)
+        above = self.rate is None or self.rate > reached
+        text = f"the next higher rate is {following}, not {self.rate}"
+        _proven(next_one and above and not skips, text)
 
     def _check_held(self) -> int:
-        layers = self.problem.model.layers
-        rate = given(self.rate)
+        layers, rate = self.problem.model.layers, given(self.rate)
+        alike = spans_of(self.problem.model).alike_inside
+        _proven(self.by in (_BY_HELD if alike else ("position",)), f"{self.by!r} is no proof of this")
         stages = stages_of(self.problem, rate)
         held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
-        if held > min(given(self.most_layers), layers - 1):
-            raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
+        same = held == self.most_layers and held < layers
+        _proven(same, f"stages hold {held} of {layers} layers there, not {self.most_layers}")
+        if self.by == "links":
+            whole, _ = most_held(self.problem, stages, rate, links=False)
+            _proven(whole == layers, f"whole stages hold {whole} layers, whatever the links")
         return number
 
-    def _stages(self, instance: Instance) -> Iterator[tuple[tuple[GPU, ...], range]]:
-        """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
-        problem, kinds = self.problem, instance.types
-        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        layers = problem.model.layers
-        one = (
-            problem.model.uniform and len(set(self.values)) <= 1
-        )  # number of layers is all that counts
+    def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction, bool]]:
+        """Every mixture of GPUs with every span, the least price of such GPUs, and whether there are such GPUs.
+
+        Where identical nodes count as one, mixtures are of GPUs in no node, and identical GPUs of one node come apart.
+        """
+        problem, layers = self.problem, self.problem.model.layers
+        # number of layers is all that counts
+        one = problem.model.uniform and len(set(self.values)) <= 1
         spans = [range(a, b) for a in range(1 if one else layers) for b in range(a + 1, layers + 1)]
-        for mixture in _mixtures(problem, kinds, instance.count.tolist(), len(spans)):
+        bare = nodes_matter_alone(problem.costs)
+        count = problem.cluster.kind_count.tolist()
+        prices: dict[GPU, list[Fraction]] = {}
+        places: dict[GPU, set[str]] = {}
+        of_node: dict[GPU, list[tuple[int, Fraction]]] = {}
+        for kind, number, price in zip(problem.cluster.kinds, count, self.prices, strict=True):
+            own = without_node(kind) if bare else kind
+            prices.setdefault(own, []).extend([Fraction(price)] * number)
+            places.setdefault(own, set()).add(kind.node)
+            if bare and kind.node:
+                of_node.setdefault(replace(kind, node="node"), []).append((number, Fraction(price)))
+        kinds = list(prices)
+        summed = [[Fraction(0), *accumulate(sorted(prices[kind]))] for kind in kinds]
+        numbers = [len(prices[kind]) for kind in kinds]
+        for mixture in _mixtures(problem, kinds, numbers, len(spans)):
             gpus = tuple(kinds[k] for k in mixture)
-            yield from ((gpus, span) for span in spans)
-        largest_of = {node.sort: node for node in sorted(instance.nodes, key=lambda n: len(n.gpus))}
-        for node in largest_of.values():
-            gpu, most = problem.cluster.gpus[node.gpus[0]], len(node.gpus)
-            for number in range(2, min(most, largest) + 1):
-                yield from (((gpu,) * number, span) for span in spans)
+            least = sum((summed[k][n] for k, n in Counter(mixture).items()), Fraction(0))
+            inside = len(set(gpus)) == 1 and len(gpus) > 1 and len(places[gpus[0]]) == 1
+            exists = not (bare and inside and any(places[gpus[0]]))
+            yield from ((gpus, span, least, exists) for span in spans)
+        for kind, nodes in of_node.items():
+            most = min(max(n for n, _ in nodes), problem.max_gpus_per_stage)
+            for number in range(2, most + 1):
+                least = number * min(price for n, price in nodes if n >= number)
+                yield from (((kind,) * number, span, least, True) for span in spans)
 
     def __str__(self) -> str:
         return self.sentence
@@ -339,16 +409,20 @@ def certificate(result: Result) -> Certificate:
         return Certificate(problem, None, None, "no stage", nothing, ones, 0)
     rate = _next_rate(instance, result.throughput)
     if rate is None:
-        return Certificate(problem, result.throughput, None, "no faster stage", nothing, ones, None)
+        by = "no faster stage"
+        return Certificate(
+            problem, result.throughput, None, by, nothing, ones, None, (), result.placement
+        )
     prices, values = dual_prices(instance, rate)
+    idle, placement = _idle(instance, rate), result.placement
     proof = Certificate(
-        problem, result.throughput, rate, "dual prices", prices, values, None, _idle(instance, rate)
+        problem, result.throughput, rate, "dual prices", prices, values, None, idle, placement
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
     alike, stages = spans_of(problem.model).alike_inside, stages_of(problem, rate)
-    for by in ("whole stages", "links") if alike else ("position",):
+    for by in _BY_HELD if alike else ("position",):
         held, _ = most_held(problem, stages, rate, by != "whole stages")
         if held < problem.model.layers:
             return replace(proof, by=by, most_layers=held)
@@ -364,6 +438,17 @@ def certificate(result: Result) -> Certificate:
     raise PipelabError(
         f"a placement of {rate:,.7g} tokens/s exists, so {result.throughput} is not the best"
     )
+
+
+def _proven(holds: bool, otherwise: str) -> None:
+    """Raise `PipelabError` where a part of a certificate does not hold."""
+    if not holds:
+        raise PipelabError(f"{otherwise}, so this is no proof")
+
+
+def _same(rate: float, other: float) -> bool:
+    """Whether two rates differ by their last bits at most."""
+    return math.isclose(rate, other, rel_tol=2 * LAST_BITS)
 
 
 def _next_rate(instance: Instance, throughput: float | None) -> float | None:
