@@ -460,10 +460,17 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
 
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
-    busy, reach = np.zeros(len(instance.types), dtype=bool), Reach(instance, rate)
-    for takes, _ in reach.choices + reach.in_nodes_by_type:
-        for _, own in takes:
-            busy |= own
+    least, inside = rate * (1 - LAST_BITS), instance.inside
+    if instance.pure:  # a mixed stage reaches it if all of its types do
+        reached = instance.rate.reshape(instance.largest, len(instance.types), -1) >= least
+        names = np.array([gpu.type for gpu in instance.types])
+        mixes = (names == names[:, None]) | (not instance.problem.same_type_stages)
+        together = np.einsum("nku,jk->nju", reached * instance.count[:, None], mixes)
+        enough = together >= np.arange(1, instance.largest + 1)[:, None, None]
+        busy = (reached & enough).any(axis=(0, 2))
+    else:
+        busy = (instance.composition[(instance.rate >= least).any(axis=1)] > 0).any(axis=0)
+    busy[inside.type_of[(inside.rate >= least).any(axis=(1, 2))]] = True
     return tuple(np.flatnonzero(~busy[instance.type_of_kind]).tolist())
 
 
