@@ -87,7 +87,10 @@ def walks(
         if number < np.inf:
             mosts = {**mosts, "gpus": min(number, mosts.get("gpus", number))}
         if "price" in mosts:
-            mosts = {**mosts, "price": row_limit(prices_of(stages.classes).tolist(), mosts["price"])}
+            mosts = {
+                **mosts,
+                "price": row_limit(prices_of(stages.classes).tolist(), mosts["price"]),
+            }
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
@@ -157,7 +160,8 @@ def _least_of(walk: Walk, budget: float | None) -> Iterator[Found]:
         return replace(walk, limits=(*walk.limits, *limits)).least()
 
     def paid(found: Found) -> Mapping[float, int] | None:
-        return found.placement and bill(walk.stages.problem, [found.placement])
+        placement = found.placement
+        return None if placement is None else bill(walk.stages.problem, [placement])
 
     yield from within_budget(ask, paid, budget)
 

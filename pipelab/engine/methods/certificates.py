@@ -222,7 +222,9 @@ class Certificate:
         if self.rate is None:
             by, most = ("no stage", 0) if self.throughput is None else ("no faster stage", None)
             blank = not any(self.prices) and all(v == 1 for v in self.values) and not self.idle
-            _proven(self.by == by and blank, f"without a higher rate it is by {by!r} and has no prices")
+            _proven(
+                self.by == by and blank, f"without a higher rate it is by {by!r} and has no prices"
+            )
             _proven(self.most_layers == most, f"the layers held are {most}, not {self.most_layers}")
             return number
         kinds = self.problem.cluster.kinds
@@ -231,7 +233,9 @@ class Certificate:
         never = {gpu for gpu in kinds if without_node(gpu) not in types}
         _proven(never <= named and not named & busy, "it names other kinds of GPU as idle")
         if self.by == "dual prices":
-            sums = f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
+            sums = (
+                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
+            )
             _proven(self.total_price < self.total_value, sums)
             plain = all(v == 1 for v in self.values)
             most = math.floor(self.total_price) if plain else None
@@ -246,7 +250,9 @@ class Certificate:
         _proven(shape == (kinds, problem.model.layers), f"it has {shape} prices and values")
         exact = all(isinstance(x, Rational) for x in (*self.prices, *self.values))
         _proven(exact, "a price or value is no fraction")
-        _proven(min(self.prices) >= 0, "a GPU has a price below 0, so that an unused one would count")
+        _proven(
+            min(self.prices) >= 0, "a GPU has a price below 0, so that an unused one would count"
+        )
         _proven(set(self.idle) <= set(range(kinds)), f"there are {kinds} kinds, not {self.idle}")
         for rate in (self.throughput, self.rate):
             positive = rate is None or (is_real(rate) and rate > 0)
@@ -255,7 +261,9 @@ class Certificate:
         if self.placement is not None:
             own = problem.with_in_flight(problem.workload.in_memory)
             found = evaluate(own, self.placement).rate
-        same = found == self.throughput or (found and self.throughput and _same(found, self.throughput))
+        same = found == self.throughput or (
+            found and self.throughput and _same(found, self.throughput)
+        )
         _proven(bool(same), f"its placement has {found} tokens/s, not {self.throughput}")
 
     def _check_stages(self) -> tuple[tuple[set[float], set[float]], set[GPU], int]:
@@ -279,13 +287,17 @@ class Certificate:
 
     def _check_rates(self, real: set[float], named: set[float]) -> None:
         """The rate is the next one that a stage or link has."""
-        links = self.problem.cluster.bandwidth_matrix()[~np.eye(len(self.problem.cluster), dtype=bool)]
+        links = self.problem.cluster.bandwidth_matrix()[
+            ~np.eye(len(self.problem.cluster), dtype=bool)
+        ]
         rates = self.problem.link_throughput(np.unique(links))
         slower = {rate for rate in np.atleast_1d(rates).tolist() if rate < max(real)}
         reached = (self.throughput or 0.0) * (1 + 2 * LAST_BITS)
         following = min((rate for rate in real | slower if rate > reached), default=None)
-        next_one = following is None if self.rate is None else any(
-            _same(rate, self.rate) for rate in named | slower
+        next_one = (
+            following is None
+            if self.rate is None
+            else any(_same(rate, self.rate) for rate in named | slower)
         )
         before = following is not None and self.rate is not None and following < self.rate
         skips = before and not _same(following, self.rate)
@@ -296,7 +308,9 @@ class Certificate:
     def _check_held(self) -> int:
         layers, rate = self.problem.model.layers, given(self.rate)
         alike = spans_of(self.problem.model).alike_inside
-        _proven(self.by in (_BY_HELD if alike else ("position",)), f"{self.by!r} is no proof of this")
+        _proven(
+            self.by in (_BY_HELD if alike else ("position",)), f"{self.by!r} is no proof of this"
+        )
         stages = stages_of(self.problem, rate)
         held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
         same = held == self.most_layers and held < layers
