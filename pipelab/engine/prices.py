@@ -6,7 +6,7 @@ asks it again wherever its answer costs more.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from functools import cache
 from typing import TypeVar
@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 
 from pipelab.engine.classes import Classes
-from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
+from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
 from pipelab.placement import Placement
@@ -22,7 +22,6 @@ from pipelab.problem import Problem
 
 _FAR_APART = 1_000_000  # what solvers tell apart
 _MOST_UNITS = 100_000  # of which a solver tells one more or less apart
-_LARGEST_PART = 1_000  # of the lowest price, as a fraction
 Answer = TypeVar("Answer")
 
 
@@ -37,14 +36,6 @@ def total(numbers: Mapping[float, int]) -> float:
     """
     readings = _as_float, _as_written
     return min(float(sum(n * read(price) for price, n in numbers.items())) for read in readings)
-
-
-def affordable(numbers: Mapping[float, int], budget: float) -> bool:
-    """Whether so many GPUs of each price cost no more than a budget; exact where that is close."""
-    about = sum(n * price for price, n in numbers.items())
-    if abs(about - budget) > ONE_ANSWER * budget:
-        return about < budget
-    return total(numbers) <= budget
 
 
 @cache
@@ -71,24 +62,20 @@ def price_per_hour(problem: Problem, *placements: Placement) -> float | None:
     return None if numbers is None else total(numbers)
 
 
-def row_limit(prices: Sequence[float], budget: float) -> float:
+def row_limit(prices: Iterable[float], budget: float) -> float:
     """A limit for a solver's row that keeps a budget and is far from any sum, if all prices are multiples of a unit.
 
-    Halfway from the most of these units that the budget allows to one more. Without such a unit the budget itself.
+    Halfway from the most of these units that the budget allows to one more; the budget itself if a unit is too small.
 
     >>> row_limit([3.0, 0.75], 6.5), row_limit([3.0, 3.1415926], 6.5)
     (6.375, 6.5)
     """
-    lowest = min(prices, default=1.0)
-    parts = [Fraction(price / lowest).limit_denominator(_LARGEST_PART) for price in prices]
-    unit = lowest / math.lcm(*(part.denominator for part in parts))
-    exact = all(
-        abs(part * lowest - price) <= LAST_BITS * price
-        for part, price in zip(parts, prices, strict=True)
-    )
-    if not exact or budget > unit * _MOST_UNITS:
+    exact = [_as_written(price) for price in prices]
+    scale = math.lcm(*(price.denominator for price in exact))
+    unit = Fraction(math.gcd(*(int(price * scale) for price in exact)), scale)
+    if budget > unit * _MOST_UNITS:
         return budget
-    return (math.floor(budget / unit * (1 + LAST_BITS)) + 0.5) * unit
+    return float((math.floor(Fraction(budget * (1 + LAST_BITS)) / unit) + Fraction(1, 2)) * unit)
 
 
 def within_budget(
@@ -118,7 +105,7 @@ def within_budget(
         asked.add(key)
         answer = ask(most)
         numbers = paid(answer)
-        if numbers is None or affordable(numbers, budget):
+        if numbers is None or total(numbers) <= budget:
             yield answer
         else:
             waiting += [{**most, price: number - 1} for price, number in numbers.items()]

@@ -111,7 +111,9 @@ def test_false_certificates_are_found_out():
     share = Fraction(single.total_value) / Fraction(single.total_price)
     for dear in (tuple(u + 10 for u in prices), tuple(u * share for u in prices)):
         refused(single, "so this is no proof", prices=dear)
-    refused(single, "a price below 0", prices=tuple(u if u else Fraction(-1) for u in prices))
+    refused(
+        single, "no fraction of at least 0", prices=tuple(u if u else Fraction(-1) for u in prices)
+    )
     tiny = pl.certificate(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)))
     close = tiny.throughput * (1 - 5e-10)
     refused(tiny, "its placement has 301", throughput=close)

@@ -36,6 +36,7 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -144,13 +145,13 @@ class Demand:
             return min(self.serves(columns).values())
         return total(self.paid(columns))
 
-    def paid(self, columns: Sequence[Column]) -> dict[float, int]:
+    def paid(self, columns: Sequence[Column]) -> Counter[float]:
         """The GPUs of each price that these pipelines use."""
-        numbers = dict.fromkeys(self.price.tolist(), 0)
+        numbers = Counter[float]()
         for column in columns:
             for price, number in zip(self.price.tolist(), column.gpus, strict=True):
                 numbers[price] += number
-        return {price: number for price, number in numbers.items() if number}
+        return +numbers
 
     @property
     def money(self) -> float:

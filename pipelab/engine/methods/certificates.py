@@ -21,7 +21,7 @@ The best prices are the dual solution of the linear relaxation of the counting p
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -45,7 +45,7 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incide
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
-from pipelab.fields import given, is_real
+from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans, spans_of
@@ -217,21 +217,24 @@ class Certificate:
             More stages than anyone would wait for.
         """
         self._check_form()
-        rates, busy, number = self._check_stages()
-        self._check_rates(*rates)
-        if self.rate is None:
-            by, most = ("no stage", 0) if self.throughput is None else ("no faster stage", None)
-            blank = not any(self.prices) and all(v == 1 for v in self.values) and not self.idle
-            _proven(
-                self.by == by and blank, f"without a higher rate it is by {by!r} and has no prices"
-            )
-            _proven(self.most_layers == most, f"the layers held are {most}, not {self.most_layers}")
-            return number
-        kinds = self.problem.cluster.kinds
-        types = {without_node(gpu) for gpu in busy}
-        named = {kinds[k] for k in self.idle}
-        never = {gpu for gpu in kinds if without_node(gpu) not in types}
-        _proven(never <= named and not named & busy, "it names other kinds of GPU as idle")
+        number, rates, busy = 0, set[float](), set[GPU]()
+        value_before = [Fraction(0), *accumulate(self.values)]
+        for gpus, layers, price in self._stages():
+            number += 1
+            throughput = _throughput(self.problem, gpus, layers)
+            rates.add(throughput)
+            if self.rate is not None and throughput * (1 + LAST_BITS) >= self.rate:
+                busy |= set(map(self._counted_as, gpus))
+                value = value_before[layers.stop] - value_before[layers.start]
+                held = f"{[gpu.type for gpu in gpus]} with {len(layers)} layers"
+                _proven(value <= price, f"{held} contradict the certificate")
+        self._check_rate(rates)
+        kinds = enumerate(self.problem.cluster.kinds)
+        idle = [k for k, gpu in kinds if self.rate and self._counted_as(gpu) not in busy]
+        _proven(list(self.idle) == idle, f"idle are the kinds {idle}, not {self.idle}")
+        if self.by in ("whole stages", "links", "position"):
+            return number + self._check_held()
+        most = None if self.throughput is not None else 0
         if self.by == "dual prices":
             sums = (
                 f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
@@ -239,78 +242,41 @@ class Certificate:
             _proven(self.total_price < self.total_value, sums)
             plain = all(v == 1 for v in self.values)
             most = math.floor(self.total_price) if plain else None
-            _proven(self.most_layers == most, f"GPUs hold {most} layers, not {self.most_layers}")
-            return number
-        return number + self._check_held()
+        _proven(self.most_layers == most, f"GPUs hold {most} layers, not {self.most_layers}")
+        return number
 
     def _check_form(self) -> None:
-        """Every part is there, and a number of its sort; and a placement has the throughput."""
-        problem, kinds = self.problem, len(self.problem.cluster.kinds)
-        shape = len(self.prices), len(self.values)
-        _proven(shape == (kinds, problem.model.layers), f"it has {shape} prices and values")
+        """Every part is there, and a number of its sort; and the placement has the throughput."""
+        problem, by = self.problem, ("no stage",)
+        shape = len(problem.cluster.kinds), problem.model.layers
+        _proven(shape == (len(self.prices), len(self.values)), f"{shape} prices and values are due")
         exact = all(isinstance(x, Rational) for x in (*self.prices, *self.values))
-        _proven(exact, "a price or value is no fraction")
-        _proven(
-            min(self.prices) >= 0, "a GPU has a price below 0, so that an unused one would count"
-        )
-        _proven(set(self.idle) <= set(range(kinds)), f"there are {kinds} kinds, not {self.idle}")
-        for rate in (self.throughput, self.rate):
-            positive = rate is None or (is_real(rate) and rate > 0)
-            _proven(positive, f"{rate} tokens/s is no rate")
+        _proven(exact and min(self.prices) >= 0, "a price is no fraction of at least 0")
+        if self.rate is not None:
+            alike = spans_of(problem.model).alike_inside
+            by = ("dual prices", *(_BY_HELD if alike else ("position",)))
+        elif self.throughput is not None:
+            by = ("no faster stage",)
+        _proven(self.by in by, f"it is by {self.by!r}, where {' or '.join(by)} is possible")
         found = None
         if self.placement is not None:
-            own = problem.with_in_flight(problem.workload.in_memory)
-            found = evaluate(own, self.placement).rate
-        same = found == self.throughput or (
-            found and self.throughput and _same(found, self.throughput)
-        )
-        _proven(bool(same), f"its placement has {found} tokens/s, not {self.throughput}")
+            filled = problem.with_in_flight(problem.workload.in_memory)
+            found = evaluate(filled, self.placement).rate
+        _proven(_same(found, self.throughput), f"its placement has {found}, not {self.throughput}")
 
-    def _check_stages(self) -> tuple[tuple[set[float], set[float]], set[GPU], int]:
-        """Ask for every stage: rates that exist or may be named, kinds in stages of the rate, number of stages."""
-        summed = [Fraction(0), *accumulate(self.values)]
-        real, named, busy, number = set[float](), set[float](), set[GPU](), 0
-        for gpus, layers, price, exists in self._stages():
-            number += 1
-            throughput = _throughput(self.problem, gpus, layers)
-            named.add(throughput)
-            if not exists:
-                continue
-            real.add(throughput)
-            if self.rate is not None and throughput * (1 + LAST_BITS) >= self.rate:
-                busy.update(gpus)
-                short = summed[layers.stop] - summed[layers.start] > price
-                types = [gpu.type for gpu in gpus]
-                text = f"{types} with {len(layers)} layers contradict the certificate"
-                _proven(not short, text)
-        return (real, named), busy, number
-
-    def _check_rates(self, real: set[float], named: set[float]) -> None:
-        """The rate is the next one that a stage or link has."""
-        links = self.problem.cluster.bandwidth_matrix()[
-            ~np.eye(len(self.problem.cluster), dtype=bool)
-        ]
-        rates = self.problem.link_throughput(np.unique(links))
-        slower = {rate for rate in np.atleast_1d(rates).tolist() if rate < max(real)}
+    def _check_rate(self, rates: set[float]) -> None:
+        """The rate is the next one of all that stages have, and links between them."""
+        apart = ~np.eye(len(self.problem.cluster), dtype=bool)
+        bandwidths = np.unique(self.problem.cluster.bandwidth_matrix()[apart])
+        links = np.atleast_1d(self.problem.link_throughput(bandwidths))
+        rates = rates | set(links[links < max(rates)].tolist())
         reached = (self.throughput or 0.0) * (1 + 2 * LAST_BITS)
-        following = min((rate for rate in real | slower if rate > reached), default=None)
-        next_one = (
-            following is None
-            if self.rate is None
-            else any(_same(rate, self.rate) for rate in named | slower)
-        )
-        before = following is not None and self.rate is not None and following < self.rate
-        skips = before and not _same(following, self.rate)
-        above = self.rate is None or self.rate > reached
+        following = min((rate for rate in rates if rate > reached), default=None)
         text = f"the next higher rate is {following}, not {self.rate}"
-        _proven(next_one and above and not skips, text)
+        _proven(_same(following, self.rate), text)
 
     def _check_held(self) -> int:
         layers, rate = self.problem.model.layers, given(self.rate)
-        alike = spans_of(self.problem.model).alike_inside
-        _proven(
-            self.by in (_BY_HELD if alike else ("position",)), f"{self.by!r} is no proof of this"
-        )
         stages = stages_of(self.problem, rate)
         held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
         same = held == self.most_layers and held < layers
@@ -320,8 +286,12 @@ class Certificate:
             _proven(whole == layers, f"whole stages hold {whole} layers, whatever the links")
         return number
 
-    def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction, bool]]:
-        """Every mixture of GPUs with every span, the least price of such GPUs, and whether there are such GPUs.
+    def _counted_as(self, gpu: GPU) -> GPU:
+        """The GPU in no node, where identical nodes count as one."""
+        return without_node(gpu) if nodes_matter_alone(self.problem.costs) else gpu
+
+    def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction]]:
+        """Every mixture of GPUs with every span, and the least that such GPUs cost.
 
         Where identical nodes count as one, mixtures are of GPUs in no node, and identical GPUs of one node come apart.
         """
@@ -329,31 +299,23 @@ class Certificate:
         # number of layers is all that counts
         one = problem.model.uniform and len(set(self.values)) <= 1
         spans = [range(a, b) for a in range(1 if one else layers) for b in range(a + 1, layers + 1)]
-        bare = nodes_matter_alone(problem.costs)
-        count = problem.cluster.kind_count.tolist()
-        prices: dict[GPU, list[Fraction]] = {}
-        places: dict[GPU, set[str]] = {}
-        of_node: dict[GPU, list[tuple[int, Fraction]]] = {}
-        for kind, number, price in zip(problem.cluster.kinds, count, self.prices, strict=True):
-            own = without_node(kind) if bare else kind
-            prices.setdefault(own, []).extend([Fraction(price)] * number)
-            places.setdefault(own, set()).add(kind.node)
-            if bare and kind.node:
-                of_node.setdefault(replace(kind, node="node"), []).append((number, Fraction(price)))
+        prices, nodes = defaultdict[GPU, list](list), defaultdict[GPU, list](list)
+        counts = problem.cluster.kind_count.tolist()
+        for kind, count, price in zip(problem.cluster.kinds, counts, self.prices, strict=True):
+            prices[self._counted_as(kind)] += [price] * count
+            if kind.node and self._counted_as(kind) != kind:
+                nodes[replace(kind, node="node")].append((count, price))
         kinds = list(prices)
-        summed = [[Fraction(0), *accumulate(sorted(prices[kind]))] for kind in kinds]
-        numbers = [len(prices[kind]) for kind in kinds]
-        for mixture in _mixtures(problem, kinds, numbers, len(spans)):
-            gpus = tuple(kinds[k] for k in mixture)
-            least = sum((summed[k][n] for k, n in Counter(mixture).items()), Fraction(0))
-            inside = len(set(gpus)) == 1 and len(gpus) > 1 and len(places[gpus[0]]) == 1
-            exists = not (bare and inside and any(places[gpus[0]]))
-            yield from ((gpus, span, least, exists) for span in spans)
-        for kind, nodes in of_node.items():
-            most = min(max(n for n, _ in nodes), problem.max_gpus_per_stage)
+        for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
+            numbers = Counter(kinds[k] for k in mixture)
+            paid = (sum(sorted(prices[gpu])[:n]) for gpu, n in numbers.items())
+            least = sum(paid, Fraction(0))
+            yield from ((tuple(numbers.elements()), span, least) for span in spans)
+        for kind, each in nodes.items():
+            most = min(max(each)[0], problem.max_gpus_per_stage)
             for number in range(2, most + 1):
-                least = number * min(price for n, price in nodes if n >= number)
-                yield from (((kind,) * number, span, least, True) for span in spans)
+                least = number * min(price for count, price in each if count >= number)
+                yield from (((kind,) * number, span, least) for span in spans)
 
     def __str__(self) -> str:
         return self.sentence
@@ -460,8 +422,10 @@ def _proven(holds: bool, otherwise: str) -> None:
         raise PipelabError(f"{otherwise}, so this is no proof")
 
 
-def _same(rate: float, other: float) -> bool:
-    """Whether two rates differ by their last bits at most."""
+def _same(rate: float | None, other: float | None) -> bool:
+    """Whether two rates differ by their last bits at most, or neither is there."""
+    if rate is None or other is None:
+        return rate is other
     return math.isclose(rate, other, rel_tol=2 * LAST_BITS)
 
 

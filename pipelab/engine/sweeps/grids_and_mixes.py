@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from pipelab.engine.prices import affordable
+from pipelab.engine.prices import total
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
@@ -152,7 +152,7 @@ def _mixes(
     (name, choices), *others = numbers.items()
     for n in choices:
         bill = paid + Counter({price[name]: n})
-        if n <= gpus and affordable(bill, budget):
+        if n <= gpus and (budget == math.inf or total(bill) <= budget):
             for rest in _mixes(dict(others), price, gpus - n, budget, bill):
                 yield {name: n, **rest}
 
