@@ -233,7 +233,7 @@ class Certificate:
         idle = [k for k, gpu in kinds if self.rate and self._counted_as(gpu) not in busy]
         _proven(list(self.idle) == idle, f"idle are the kinds {idle}, not {self.idle}")
         if self.by in ("whole stages", "links", "position"):
-            return number + self._check_held()
+            return self._check_held()
         most = None if self.throughput is not None else 0
         if self.by == "dual prices":
             sums = (
