@@ -87,10 +87,8 @@ def walks(
         if number < np.inf:
             mosts = {**mosts, "gpus": min(number, mosts.get("gpus", number))}
         if "price" in mosts:
-            mosts = {
-                **mosts,
-                "price": row_limit(prices_of(stages.classes).tolist(), mosts["price"]),
-            }
+            limit = row_limit(prices_of(stages.classes).tolist(), mosts["price"])
+            mosts = {**mosts, "price": limit}
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
