@@ -34,13 +34,8 @@ def total(numbers: Mapping[float, int]) -> float:
     >>> total({0.8: 3}), total({1 / 3: 3})
     (2.4, 1.0)
     """
-    readings = _as_float, _as_written
+    readings = Fraction, _as_written
     return min(float(sum(n * read(price) for price, n in numbers.items())) for read in readings)
-
-
-@cache
-def _as_float(price: float) -> Fraction:
-    return Fraction(price)
 
 
 @cache

@@ -305,10 +305,10 @@ class Certificate:
             prices[self._counted_as(kind)] += [price] * count
             if kind.node and self._counted_as(kind) != kind:
                 nodes[replace(kind, node="node")].append((count, price))
-        kinds = list(prices)
+        kinds, cheapest = list(prices), {gpu: sorted(own) for gpu, own in prices.items()}
         for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
             numbers = Counter(kinds[k] for k in mixture)
-            paid = (sum(sorted(prices[gpu])[:n]) for gpu, n in numbers.items())
+            paid = (sum(cheapest[gpu][:n]) for gpu, n in numbers.items())
             least = sum(paid, Fraction(0))
             yield from ((tuple(numbers.elements()), span, least) for span in spans)
         for kind, each in nodes.items():
