@@ -171,7 +171,9 @@ def wrong_parts(proof):
         yield {"values": (odd, *proof.values[1:])}
     yield from ({"values": x} for x in (proof.values[1:], (*proof.values, Fraction(1))))
     yield {"prices": (Fraction(0),) * kinds, "most_layers": 0, "idle": tuple(range(kinds))}
-    yield from ({"by": x} for x in ("no stage", "no faster stage", "because"))
+    most = 0 if proof.throughput is None else None
+    for by in ("no stage", "no faster stage", "because"):
+        yield {"by": by, "most_layers": most}
     yield {"idle": (kinds,)}
     yield {"most_layers": 7**5 if proof.most_layers is None else proof.most_layers + 1}
     yield {"throughput": rate}
