@@ -302,7 +302,9 @@ class Pairs:
             longest = numbers.last * self.problem.workload.tokens / floor
             limits["seconds"] = longest * (1 + ONE_ANSWER)
         if most < math.inf:
-            limits[what] = min(most, limits.get(what, math.inf))
+            # a price that is the same but for its last bits is no reason to ask again
+            room = 1 + ONE_ANSWER if what == "price" else 1.0
+            limits[what] = min(most * room, limits.get(what, math.inf))
         reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
         return least(reach, {what: 1.0}, limits, at_least)
 

@@ -1,24 +1,109 @@
-"""What GPUs cost: per hour, and per million tokens."""
+"""What GPUs cost: per hour, and per million tokens.
+
+Prices add up exactly, and only the sum is rounded. A solver keeps a budget within its tolerance, so `within_budget`
+asks it again wherever its answer costs more.
+"""
 
 import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from fractions import Fraction
+from functools import cache
+from typing import TypeVar
 
 import numpy as np
 
 from pipelab.engine.classes import Classes
+from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-_LEAST_PRICE = 0.0001  # $ per hour; sums are rounded to millionths
 _FAR_APART = 1_000_000  # what solvers tell apart
+_MOST_UNITS = 100_000  # of which a solver tells one more or less apart
+Answer = TypeVar("Answer")
 
 
-def price_per_hour(problem: Problem, placement: Placement) -> float | None:
-    """What the GPUs of a placement cost per hour in $; None where one of them has no price."""
-    prices = [problem.cluster.gpus[g].usd_per_hour for g in placement.gpus]
-    known = [price for price in prices if price is not None]
-    return round(math.fsum(known), 6) if len(known) == len(prices) else None
+def total(numbers: Mapping[float, int]) -> float:
+    """Add up the prices of so many GPUs of each price, exactly, and round once.
+
+    A price of up to 12 digits stands for that decimal or for the nearest float, whichever makes the sum less:
+    a budget that is the sum by either reading is kept.
+
+    >>> total({0.8: 3}), total({1 / 3: 3})
+    (2.4, 1.0)
+    """
+    readings = Fraction, _as_written
+    return min(float(sum(n * read(price) for price, n in numbers.items())) for read in readings)
+
+
+@cache
+def _as_written(price: float) -> Fraction:
+    written = f"{price:.12g}"
+    return Fraction(written) if float(written) == price else Fraction(price)
+
+
+def bill(problem: Problem, placements: Iterable[Placement]) -> Counter[float] | None:
+    """Count the GPUs of each price; None where one of them has no price."""
+    gpus = problem.cluster.gpus
+    prices = Counter(gpus[g].usd_per_hour for placement in placements for g in placement.gpus)
+    return None if None in prices else Counter({given(p): n for p, n in prices.items()})
+
+
+def price_per_hour(problem: Problem, *placements: Placement) -> float | None:
+    """What the GPUs of placements cost per hour in $; None where one of them has no price."""
+    numbers = bill(problem, placements)
+    return None if numbers is None else total(numbers)
+
+
+def row_limit(prices: Iterable[float], budget: float) -> float:
+    """A limit for a solver's row that keeps a budget and is far from any sum, if all prices are multiples of a unit.
+
+    Halfway from the most of these units that the budget allows to one more; the budget itself if a unit is too small.
+
+    >>> row_limit([3.0, 0.75], 6.5), row_limit([3.0, 3.1415926], 6.5)
+    (6.375, 6.5)
+    """
+    exact = [_as_written(price) for price in prices]
+    scale = math.lcm(*(price.denominator for price in exact))
+    unit = Fraction(math.gcd(*(int(price * scale) for price in exact)), scale)
+    if budget > unit * _MOST_UNITS:
+        return budget
+    return float((math.floor(Fraction(budget * (1 + LAST_BITS)) / unit) + Fraction(1, 2)) * unit)
+
+
+def within_budget(
+    ask: Callable[[Mapping[float, int]], Answer],
+    paid: Callable[[Answer], Mapping[float, int] | None],
+    budget: float,
+) -> Iterator[Answer]:
+    """Answers that cost no more than a budget; the best of them is the best of all that do.
+
+    Where an answer costs more by less than a solver's tolerance, whatever costs less has fewer GPUs of some price.
+    So it is asked again for each price, with one GPU less of it.
+
+    Parameters
+    ----------
+    ask : function of a mapping
+        Finds the answer with at most so many GPUs of each price.
+    paid : function of an answer
+        The GPUs of each price that it uses; None where it uses none.
+    """
+    waiting: list[dict[float, int]] = [{}]
+    asked: set[frozenset] = set()
+    while waiting:
+        most = waiting.pop()
+        key = frozenset(most.items())
+        if key in asked:
+            continue
+        asked.add(key)
+        answer = ask(most)
+        numbers = paid(answer)
+        if numbers is None or total(numbers) <= budget:
+            yield answer
+        else:
+            waiting += [{**most, price: number - 1} for price, number in numbers.items()]
 
 
 def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
@@ -38,7 +123,7 @@ def prices_of(classes: Classes) -> np.ndarray:
 def comparable(problem: Problem) -> bool:
     """Whether every GPU has a price, and a solver can add up any of them."""
     prices = [gpu.usd_per_hour or 0.0 for gpu in problem.cluster.kinds]
-    return min(prices) >= _LEAST_PRICE and max(prices) <= min(prices) * _FAR_APART
+    return 0 < max(prices) <= min(prices) * _FAR_APART
 
 
 def refuse_unpriced(problem: Problem, what: str) -> None:
@@ -51,7 +136,7 @@ def refuse_unpriced(problem: Problem, what: str) -> None:
         raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
     prices = sorted({given(gpu.usd_per_hour) for gpu in problem.cluster.kinds})
     expected = (
-        f"expected prices of at least {_LEAST_PRICE} $ per hour, none more than {_FAR_APART:,} times another; "
+        f"expected prices of which none is more than {_FAR_APART:,} times another; "
         f"these are from {prices[0]:g} to {prices[-1]:g}"
     )
     raise InvalidValue(what, [("problem.cluster", problem.name, expected)])

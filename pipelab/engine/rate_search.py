@@ -16,7 +16,14 @@ from pipelab.engine.cheapest_walk import Found, Limit, Walk, Weight
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import Instance
-from pipelab.engine.prices import comparable, price_per_hour, prices_of
+from pipelab.engine.prices import (
+    bill,
+    comparable,
+    price_per_hour,
+    prices_of,
+    row_limit,
+    within_budget,
+)
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
@@ -79,6 +86,9 @@ def walks(
         number = most_gpus(stages.problem.costs)
         if number < np.inf:
             mosts = {**mosts, "gpus": min(number, mosts.get("gpus", number))}
+        if "price" in mosts:
+            limit = row_limit(prices_of(stages.classes).tolist(), mosts["price"])
+            mosts = {**mosts, "price": limit}
         limits = tuple(
             Limit(weight_of({what: 1.0}, stages.classes), value) for what, value in mosts.items()
         )
@@ -112,8 +122,8 @@ def least(
             return relaxed
         at_least = max(at_least, relaxed.bound)
     best, value = Found(None, np.inf), np.inf
-    for walk in filter(possible, walks(reach, uses, most, at_least)):
-        found = walk.least()
+    programs = filter(possible, walks(reach, uses, most, at_least))
+    for walk, found in ((w, f) for w in programs for f in _least_of(w, most.get("price"))):
         bound, stopped = found.bound, found.stopped_by
         if walk.stages.links.narrowed:
             bound, stopped = -np.inf, stopped or SETS
@@ -134,6 +144,24 @@ def least(
         if placement is not None and not uses:
             break
     return best._replace(bound=max(best.bound, at_least)) if uses else best
+
+
+def _least_of(walk: Walk, budget: float | None) -> Iterator[Found]:
+    """What is least, in parts that together are all within a budget."""
+    if budget is None:
+        yield walk.least()
+        return
+    prices = prices_of(walk.stages.classes)
+
+    def ask(most: Mapping[float, int]) -> Found:
+        limits = (Limit(Weight(1.0 * (prices == price)), n) for price, n in most.items())
+        return replace(walk, limits=(*walk.limits, *limits)).least()
+
+    def paid(found: Found) -> Mapping[float, int] | None:
+        placement = found.placement
+        return None if placement is None else bill(walk.stages.problem, [placement])
+
+    yield from within_budget(ask, paid, budget)
 
 
 def _refuse_excess(problem: Problem, placement: Placement, most: Mapping[str, float]) -> None:

@@ -163,6 +163,8 @@ def solve(
         )
     with noted_interrupts(passed_on=False):  # also before and after the method
         function = method_of(method, {**options, "objective": objective})
+        if options.get("budget") is not None:
+            options["budget"] = float(options["budget"])
         ask = partial(_answer, method, objective, function)
         if runs_on is not None:
             if method not in ("auto", "aggregated"):

@@ -1,9 +1,12 @@
 """Certificates: right on random problems, checked without a solver, and false ones are found out."""
 
 import dataclasses
+import itertools
+import math
 import re
 from fractions import Fraction
 
+import node_oracle
 import numpy as np
 import pytest
 
@@ -13,6 +16,7 @@ import roofline_oracle
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods import certificates
 from pipelab.engine.methods.certificates import most_held, stages_of
+from pipelab.engine.methods.first_placements import incumbents
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -106,17 +110,140 @@ def test_false_certificates_are_found_out():
     # dearer than all layers are worth, and just as dear
     share = Fraction(single.total_value) / Fraction(single.total_price)
     for dear in (tuple(u + 10 for u in prices), tuple(u * share for u in prices)):
-        refused(single, "which is no proof", prices=dear)
-    refused(single, "a price below 0", prices=tuple(u if u else Fraction(-1) for u in prices))
+        refused(single, "so this is no proof", prices=dear)
+    refused(
+        single, "no fraction of at least 0", prices=tuple(u if u else Fraction(-1) for u in prices)
+    )
     tiny = pl.certificate(pl.solve(pl.load_case("tiny", max_gpus_per_stage=2)))
     close = tiny.throughput * (1 - 5e-10)
-    refused(tiny, "the next higher rate is 301", throughput=close)
+    refused(tiny, "its placement has 301", throughput=close)
     medium = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
-    refused(medium, "stages hold 77 of 80 layers there, so this is no proof", most_layers=1)
-    rates = instance_of(medium.problem).thresholds
-    below, reached = rates[rates < medium.rate][-2:].tolist()
-    boast = {"throughput": below, "rate": reached, "most_layers": 80}
-    refused(medium, "stages hold 80 of 80 layers", **boast)
+    refused(medium, "the next higher rate is 3", rate=medium.rate * (1 + 1e-9))
+    refused(medium, "stages hold 77 of 80 layers there, not 1, so this is no proof", most_layers=1)
+
+
+# Problems of certificates: layers, mixtures and links of every sort; nodes that matter; memory for a few in flight
+FAMILIES = (
+    lambda seed: oracle.random_problem(seed, **VARIANTS[seed // 4 % 5]),
+    lambda seed: node_oracle.random_problem(seed, gpus=4, layers=4),
+    lambda seed: roofline_oracle.random_problem(seed, layers=4, gpus=4),
+    lambda seed: two_nodes(seed),
+)
+
+
+def two_nodes(seed):
+    """Identical GPUs in two nodes, so that each may have a price of its own."""
+    rng = np.random.default_rng(seed)
+    sizes, layers = rng.integers(1, 3, 2), int(rng.integers(2, 6))
+    pool = [pl.GPU("A", 2.5, 1.0, f"node {i}", 100.0) for i in (0, 1) for _ in range(sizes[i])]
+    latency = np.full((len(pool), len(pool)), float(rng.choice([0.0, 30.0])))
+    cluster = pl.Cluster(tuple(pool), np.full(latency.shape, 1e3), None, latency)
+    model, costs = pl.Model("m", layers, 1000, 4000, 1.0), pl.LayerTimes({"A": 1.0})
+    most = int(rng.integers(1, 3))
+    return pl.Problem(cluster, model, pl.Workload(100, 1), costs, max_gpus_per_stage=most)
+
+
+def is_dual(proof):
+    """Whether no stage of any GPUs that reaches the rate holds layers of more value than they cost."""
+    problem, layers = proof.problem, proof.problem.model.layers
+    pool, kinds = problem.cluster.gpus, problem.cluster.kinds
+    for number in range(1, min(problem.max_gpus_per_stage, len(pool)) + 1):
+        for gpus in itertools.combinations(pool, number):
+            if problem.same_type_stages and len({gpu.type for gpu in gpus}) > 1:
+                continue
+            price = sum(proof.prices[kinds.index(gpu)] for gpu in gpus)
+            for first, last in itertools.combinations(range(layers + 1), 2):
+                cost = problem.stage_cost(gpus, range(first, last))
+                reached = cost.fits(gpus) and cost.throughput >= proof.rate * (1 - 1e-12)
+                if reached and sum(proof.values[first:last]) > price:
+                    return False
+    return True
+
+
+def wrong_parts(proof):
+    """What makes any certificate of a next rate false: a part of each sort that is not as it should be."""
+    kinds, rate = len(proof.prices), proof.rate
+    yield from ({"rate": x} for x in (rate * 1.001, rate * (1 - 1e-9), -rate, np.nan, np.inf, None))
+    for prices in (proof.prices[1:], (*proof.prices, Fraction(0)), (Fraction(-1),) * kinds):
+        yield {"prices": prices}
+    for odd in (np.nan, np.inf, 0.5):
+        yield {"prices": (odd, *proof.prices[1:])}
+        yield {"values": (odd, *proof.values[1:])}
+    yield from ({"values": x} for x in (proof.values[1:], (*proof.values, Fraction(1))))
+    yield {"prices": (Fraction(0),) * kinds, "most_layers": 0, "idle": tuple(range(kinds))}
+    most = 0 if proof.throughput is None else None
+    for by in ("no stage", "no faster stage", "because"):
+        yield {"by": by, "most_layers": most}
+    yield {"idle": (kinds,)}
+    yield {"most_layers": 7**5 if proof.most_layers is None else proof.most_layers + 1}
+    yield {"throughput": rate}
+    if proof.throughput is not None:
+        for x in (proof.throughput * (1 - 1e-9), proof.throughput * (1 + 1e-9), np.nan, None):
+            yield {"throughput": x}
+        yield {"placement": None}
+        yield {"throughput": None, "placement": None}
+
+
+def of_less(proof, rng):
+    """Certificates of a slower placement, each by every sort of proof, with the best prices and with odd ones."""
+    problem, instance = proof.problem, instance_of(proof.problem)
+    least = (proof.throughput or 0.0) * (1 - 1e-9)
+    own = problem.with_in_flight(problem.workload.in_memory)
+    for placement, found in list(incumbents(own).items())[:5]:
+        rate = certificates._next_rate(instance, found.rate)
+        if found.rate >= least:
+            continue
+        for prices in (
+            certificates.dual_prices(instance, rate).gpus,
+            tuple(map(Fraction, rng.permutation([0, *[1] * (len(proof.prices) - 1)]).tolist())),
+        ):
+            for by in ("dual prices", "whole stages", "links", "position"):
+                less = dataclasses.replace(
+                    proof, throughput=found.rate, placement=placement, rate=rate
+                )
+                ones = (Fraction(1),) * problem.model.layers
+                less = dataclasses.replace(less, by=by, prices=prices, values=ones)
+                held = math.floor(less.total_price) if by == "dual prices" else len(ones) - 1
+                idle = certificates._idle(instance, rate)
+                yield dataclasses.replace(less, most_layers=held, idle=idle)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(120))
+def test_no_false_certificate_passes(seed):
+    rng = np.random.default_rng(seed)
+    proof = pl.certificate(pl.solve(FAMILIES[seed % 4](seed), "aggregated", "rate"))
+    assert proof.check() > 0
+    if proof.rate is None:
+        return
+    false = [dataclasses.replace(proof, **parts) for parts in wrong_parts(proof)]
+    false += of_less(proof, rng)
+    for k, price in enumerate(proof.prices):  # of one kind alone, so nodes have prices of their own
+        for less in (price / 2, price - 1, Fraction(0)):
+            prices = (*proof.prices[:k], less, *proof.prices[k + 1 :])
+            cheap = dataclasses.replace(proof, prices=prices)
+            if less < 0 or not is_dual(cheap):
+                false.append(cheap)
+    dear = dataclasses.replace(proof, values=tuple(v * 10**6 for v in proof.values))
+    false += [] if is_dual(dear) else [dear]
+    assert is_dual(proof)
+    for one in false:
+        with pytest.raises(pl.PipelabError):
+            one.check()
+    print(len(false), "false certificates")
+
+
+def test_each_node_has_a_price_of_its_own():
+    """One node's price of 0 would let the other's GPUs pay for all layers, though its own hold as many."""
+    pool = tuple(pl.GPU("A", 1.5, 1.0, node, 100.0) for node in "xy")
+    cluster, model = pl.Cluster(pool, np.full((2, 2), 1e3)), pl.Model("m", 2, 1000, 4000, 1.0)
+    problem = pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}), 1)
+    free, one = Fraction(0), Fraction(1)
+    false = certificates.Certificate(
+        problem, None, 1e5, "dual prices", (free, one), (one, one), most_layers=1
+    )
+    with pytest.raises(pl.PipelabError, match="contradict the certificate"):
+        false.check()
 
 
 def test_a_wrong_answer_gets_no_certificate():

@@ -9,6 +9,7 @@ import time
 import numpy as np
 import psutil
 import pytest
+import scipy.sparse as sp
 
 import pipelab as pl
 from pipelab.engine import solving
@@ -275,3 +276,30 @@ def test_memory_that_does_not_suffice_is_said(monkeypatch):
     told = r"more memory than there is .Unable to allocate 246 GiB"
     with pytest.raises(pl.errors.TooLarge, match=told):
         pl.solve(many_mixtures(), objective="cost")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_linear_program_that_is_stopped_has_no_false_bound(seed, monkeypatch):
+    """After each number of steps of the primal simplex method, which stay below what is best."""
+    rng = np.random.default_rng(seed)
+    rows, columns = rng.integers(3, 9, 2)
+    names = Columns({"x": int(columns)})
+    matrix = sp.csr_array(rng.uniform(0, 1, (rows, columns)))
+    program = LinearProgram(
+        names,
+        np.zeros(columns),
+        np.full(columns, np.inf),
+        np.zeros(columns, dtype=bool),
+        rng.uniform(0, 1, columns),
+        {"room": names.rows({"x": matrix}, upper=1.0)},
+    )
+    best, stopped = highs.run(program), 0
+    assert best.bound == best.objective
+    monkeypatch.setitem(highs._ENDS, "kIterationLimit", "stopped")
+    monkeypatch.setitem(highs._OPTIONS, "simplex_strategy", 4)
+    for steps in range(10):
+        monkeypatch.setitem(highs._OPTIONS, "simplex_iteration_limit", steps)
+        run = highs.run(program)
+        stopped += run.status == "stopped"
+        assert run.bound is None or run.bound >= best.objective * (1 - 1e-9)
+    assert stopped

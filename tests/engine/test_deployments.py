@@ -413,3 +413,44 @@ def test_rates_beyond_what_a_solver_takes_for_infinite():
     found = pl.deploy(dataclasses.replace(tiny, costs=costs))
     assert (found.status, found.count) == ("optimal", 4)
     assert found.throughput == pytest.approx(32768e19)
+
+
+def nothing_fits(seed):
+    """Too little memory for the model, or for any layer; one type or several; with prices, with some, with none."""
+    rng = np.random.default_rng(seed)
+    types = [*"ABC"][: int(rng.integers(1, 4))]
+    memory = {t: float(rng.choice([0.5, 2.5, 7.0])) for t in types}
+    counts = {t: int(rng.integers(1, 3)) for t in types}
+    price = {t: float(rng.uniform(0.1, 4)) for t in types} if seed % 3 else None
+    cluster = pl.Cluster.from_counts(counts, memory, 1.0, usd_per_hour=price)
+    held = sum(n * (memory[t] // 2) for t, n in counts.items())
+    model = pl.Model("m", int(held) + 1 + int(rng.integers(0, 3)), 8, 8, 2.0)
+    phase = str(rng.choice(["decode", "prefill", "mixed"]))
+    load = pl.Workload(100, 1, phase, output_tokens=10)
+    costs = pl.LayerTimes({t: float(rng.uniform(1, 3)) for t in types})
+    return pl.Problem(cluster, model, load, costs, max_gpus_per_stage=int(rng.integers(1, 3)))
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(24))
+def test_where_nothing_fits_every_answer_about_deployments_says_so(seed):
+    problem = nothing_fits(seed)
+    requests, dollars = {"tpot_ms": 50.0, "ttft_ms": 1e4}, bool(seed % 3)
+    asked = [{}, {"batches": [1, 2]}, {"single": True}, requests, {"pools": True}]
+    for options in asked + [{"at_least": 5.0}, {"requests_per_s": 0.1}] * dollars:
+        found = pl.deploy(problem, **options)
+        assert (found.status, found.pipelines, found.value) == ("infeasible", (), None)
+        assert found.reason
+        assert found.reason in found.sentence
+        assert (found.evaluation, found.usd_per_million_tokens) == (None, None)
+        assert len(found.to_frame()) == 0
+        assert len(found.one_more()) == len({gpu.type for gpu in problem.cluster.gpus})
+        assert json.dumps(found.to_dict())
+        assert found._repr_html_()
+    curves = [("gpus", {}), ("tpot_ms", {}), ("tpot_ms", {"pools": True})]
+    curves += [("usd_per_hour", {}), ("usd_per_hour", requests)] * dollars
+    for against, options in curves:
+        curve = pl.trade_off(problem, against, deployments=True, **options)
+        assert curve.points == ()
+        assert len(curve.to_frame()) == 0
+        assert curve._repr_html_()

@@ -36,6 +36,7 @@ a pipeline in pool k counts ρ_k times the price of its GPUs at most.
 
 import heapq
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,7 @@ from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Least, Offer
+from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
@@ -77,6 +79,7 @@ _MOST_STEPS = 600_000_000  # of listings: some twenty seconds
 _SMALL_SHARE = 0.05
 _FEW_MIXES = 5_000
 _MARGIN = 1e-9  # of the price of all GPUs: the arithmetic of prices
+_MONEY_UNITS = 1_000  # of the lowest price: solvers compare within 1e-6 of one
 
 
 class Column(NamedTuple):
@@ -123,6 +126,8 @@ class Demand:
         Dollars per hour of a GPU of each class; read with a load or a budget only.
     budget : float
         The most that all GPUs together may cost.
+    most_of : mapping of float to int
+        The most GPUs of each price, where that is limited.
     pools : mapping of str to float
         Of each pool (`Offer.pool`), how many of its tokens make one of what is served: 1, or those of a request.
     """
@@ -131,13 +136,27 @@ class Demand:
     load: float
     price: np.ndarray
     budget: float = np.inf
+    most_of: Mapping[float, int] = field(default_factory=dict)
     pools: Mapping[str, float] = field(default_factory=lambda: {"": 1.0})
 
     def value(self, columns: Sequence[Column]) -> float:
         """Tokens/s or requests/s, or dollars per hour, of these pipelines."""
         if not self.load:
             return min(self.serves(columns).values())
-        return float(sum(self.price @ np.array(c.gpus) for c in columns))
+        return total(self.paid(columns))
+
+    def paid(self, columns: Sequence[Column]) -> Counter[float]:
+        """The GPUs of each price that these pipelines use."""
+        numbers = Counter[float]()
+        for column in columns:
+            for price, number in zip(self.price.tolist(), column.gpus, strict=True):
+                numbers[price] += number
+        return +numbers
+
+    @property
+    def money(self) -> float:
+        """What dollars are counted in, where they are to be least."""
+        return float(self.price[self.price > 0].min()) / _MONEY_UNITS
 
     def serves(self, columns: Sequence[Column]) -> dict[str, float]:
         """What the pipelines of each pool serve, in tokens/s or requests/s."""
@@ -189,10 +208,10 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
         return Relaxed(
             value * unit, x, capacity * unit, {p: 1 / t for p, t in demand.pools.items()}
         )
-    scale = 1.0 if demand.load else unit
+    scale = demand.money if demand.load else unit
     each = zip(demand.pools.items(), duals[classes:].tolist(), strict=False)
     per_rate = {pool: scale * dual / (unit * tokens) for (pool, tokens), dual in each}
-    return Relaxed(-value if demand.load else value * unit, x, capacity * scale, per_rate)
+    return Relaxed(abs(value) * scale, x, capacity * scale, per_rate)
 
 
 def whole(demand: Demand, columns: Sequence[Column], deadline: Deadline) -> SolverRun:
@@ -222,11 +241,15 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
             parts["v"] = sp.csr_array(-np.ones((len(own), 1)))
         blocks["load"] = names.rows(parts, lower=0.0 if least else 1.0)
     if demand.budget < np.inf:
-        cost = demand.price @ used / max(demand.budget, demand.price.max())
-        most = demand.budget / max(demand.budget, demand.price.max())
+        limit, dearest = row_limit(demand.price.tolist(), demand.budget), demand.price.max()
+        cost = demand.price @ used / max(limit, dearest)
+        most = limit / max(limit, dearest)
         blocks["budget"] = names.rows({"x": sp.csr_array(cost[None])}, upper=most)
+    for i, (price, number_of) in enumerate(demand.most_of.items()):
+        own = 1.0 * (demand.price == price) @ used
+        blocks[f"most_of_{i}"] = names.rows({"x": sp.csr_array(own[None])}, upper=number_of)
     most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
-    objective = -(demand.price @ used) if demand.load else rate
+    objective = -(demand.price @ used) / demand.money if demand.load else rate
     integer = np.ones(number, dtype=bool)
     if least:
         most, integer = np.append(most, np.inf), np.append(integer, False)
@@ -376,10 +399,14 @@ class Generation:
         return max(0.0, -far if self.demand.load else far)
 
     @property
+    def proven(self) -> bool:
+        """Whether no deployment is better than the best."""
+        return self.settled or self.open <= ONE_ANSWER
+
+    @property
     def finished(self) -> bool:
         """Whether the best is proven, or good enough, or what is open is no more than was asked for."""
-        near = self.open <= max(self.gap, ONE_ANSWER)
-        return near or self.settled or (self.value or 0.0) >= self.enough
+        return self.proven or self.open <= self.gap or (self.value or 0.0) >= self.enough
 
     @property
     def slack(self) -> float:
@@ -620,7 +647,9 @@ class Generation:
             profitable = profit > (1e-9 * worth * rates)
             for i in _spread_out(rates, profit, profitable):
                 self.deadline.check()
-                new += self._add(offer, offer.path(cost, i, float(found.per_second[i])))
+                path = offer.path(cost, i, float(found.per_second[i]))
+                # by the best of all links there is one at least, by each one's own perhaps none
+                new += self._add(offer, path) if path else 0
         return new
 
     def _greatest_ratios(

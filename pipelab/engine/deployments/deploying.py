@@ -462,7 +462,7 @@ class _Deploying:
         packed = self._serve(pipelines) >= counted * (1 - ONE_ANSWER)
         if not packed and self._serve(pipelines) < self.at_least * (1 - REACHED):
             pipelines = ()
-        settled = generation.settled and packed
+        settled = packed and generation.proven
         if not pipelines and ended:
             reason = _none_yet(generation) if packed else _why_open(packed)
             return self._simple(ended, reason), packed
@@ -522,8 +522,7 @@ class _Deploying:
         if self.limits is not None:
             throughput *= [*self.pools.values()][-1]  # tokens of answers, where there are any
         if self.at_least and pipelines:
-            placed = [r for p in pipelines for r in p.replicas]
-            value = math.fsum(price_per_hour(self.problem, r) or 0.0 for r in placed)
+            value = given(price_per_hour(self.problem, *(r for p in pipelines for r in p.replicas)))
         known = value if pipelines else None
         if self.at_least:
             status, bound = status_and_least(known, bound)

@@ -128,12 +128,14 @@ class Paths:
         return self._reached(stage, self._hops(kappa, which), deadline).min(axis=2)
 
     def cheapest(self, prices: np.ndarray, kappa: float, rate: int) -> tuple[list[StageOf], float]:
-        """The stages of the cheapest path at one rate, which must have one, and the seconds of a traversal."""
+        """The stages of the cheapest path at one rate, and the seconds of a traversal; none if there is no path."""
         which = np.array([rate])
         stage, hop = self._stages(prices, kappa, which), self._hops(kappa, which)
         reached = self._reached(stage, hop, NEVER)[:, 0]
         stage, hop = stage[:, 0], hop[0]
         at, left, stages, seconds = len(reached) - 1, int(reached[-1].argmin()), [], 0.0
+        if not np.isfinite(reached[-1, left]):
+            return [], np.inf
         while at:
             spans = self._ending[at - 1]
             entry = (reached[:at, :, None] + hop).min(axis=1)

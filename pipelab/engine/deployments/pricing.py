@@ -281,7 +281,7 @@ class Offer:
         return Least(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
-        """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long."""
+        """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long; empty if none is."""
         paths = self.paths[1]
         stages, seconds = paths.cheapest(prices, kappa, which)
         for _ in range(_TIMES if kappa else 0):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import NO_FORMULAS, number, rate, table
 from pipelab.engine.answers import PlanAnswer
 from pipelab.engine.deadline import deadline_of
+from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
 from pipelab.fields import given
@@ -137,10 +138,7 @@ class Deployment(PlanAnswer):
     @property
     def usd_per_hour(self) -> float | None:
         """Price of all GPUs in use; None where one of them has none."""
-        gpus = self.problem.cluster.gpus
-        prices = [gpus[g].usd_per_hour for p in self.pipelines for r in p.replicas for g in r.gpus]
-        known = [price for price in prices if price is not None]
-        return round(math.fsum(known), 6) if len(known) == len(prices) else None
+        return price_per_hour(self.problem, *(r for p in self.pipelines for r in p.replicas))
 
     @property
     def requests_per_s(self) -> float | None:

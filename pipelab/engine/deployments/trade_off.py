@@ -27,7 +27,8 @@ from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.objective_and_bound import status_and_bound
-from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
+from pipelab.engine.prices import total, within_budget
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import TooLarge
 from pipelab.fields import given
 from pipelab.problem import Problem
@@ -61,6 +62,7 @@ def deployments_against(
 
     try:
         offers = first_offers([problem], deadline, apart=True)
+        offers = [offer for offer in offers if len(offer.stage_rates)]
         if not offers:
             return (), True
         classes = offers[0].table.classes
@@ -93,9 +95,8 @@ def _whole_curve(
         if not best:
             break
         rate = sum(column.rate for column in best)
-        cheapest = (
-            _chosen(replace(demand, load=rate, budget=np.inf), columns, most.deadline) or best
-        )
+        same = _chosen(replace(demand, load=rate, budget=np.inf), columns, most.deadline)
+        cheapest = min([same or best, best], key=lambda chosen: total(demand.paid(chosen)))
         pipelines = pipelines_of(columns[0].offer.problem, cheapest)
         value = sum_of(pipelines)
         bound = max(rate, value)
@@ -117,17 +118,22 @@ def _whole_curve(
             )
         )
         proven = proven and status == "optimal"
-        cost = sum(demand.price @ column.gpus for column in cheapest)
-        step = 100 * SOLVER * max(demand.price[demand.price > 0].min(), cost)
-        demand = replace(demand, budget=float(cost - step))
+        # prices this close are one price
+        demand = replace(demand, budget=total(demand.paid(cheapest)) * (1 - ONE_ANSWER))
     return proven
 
 
 def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[Column]:
     """The best deployment of these columns; empty if there is none."""
-    run = whole(demand, columns, deadline)
-    deadline.check()
-    return [] if run.x is None else repeated(columns, run.x)
+
+    def ask(most: Mapping[float, int]) -> list[Column]:
+        run = whole(replace(demand, most_of=most), columns, deadline)
+        deadline.check()
+        return [] if run.x is None else repeated(columns, run.x)
+
+    found = within_budget(ask, demand.paid, demand.budget)
+    # of the greatest throughput; all serve a load that is given, and then there is no budget
+    return max(found, key=lambda chosen: sum(column.rate for column in chosen))
 
 
 def _in_steps(

@@ -122,7 +122,8 @@ def _why_none(search: Search, solver: str) -> str:
         if cheapest.placement is not None:
             price = used(instance.problem, "price", cheapest.placement)
             some = "the cheapest" if cheapest.bound >= price * (1 - ATTAINED) else "one that fits"
-            return f"{some} costs {price:.7g} $ per hour, more than the budget of {budget:.7g}"
+            digits = 7 if f"{price:.7g}" != f"{budget:.7g}" else 17
+            return f"{some} costs {price:.{digits}g} $ per hour, more than the budget of {budget:.{digits}g}"
     return why_infeasible(instance, solver)
 
 

@@ -21,12 +21,13 @@ The best prices are the dual solution of the linear relaxation of the counting p
 """
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heappop, heappush
-from itertools import combinations_with_replacement
+from itertools import accumulate, combinations_with_replacement
+from numbers import Rational
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -37,15 +38,18 @@ from pipelab.display import listed, table
 from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
-from pipelab.engine.instance import Instance, instance_of
+from pipelab.engine.instance import Instance, instance_of, without_node
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
+from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans, spans_of
+from pipelab.stage_arrays import nodes_matter_alone
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -56,7 +60,7 @@ _MOST_STEPS = 1_000_000  # from a case to the next: some seconds
 _MOST_ROWS = 20_000
 # Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
 _DENOMINATORS = (12, 1000, 10**6)
-_BY_STAGES = ("no stage", "no faster stage", "dual prices")
+_BY_HELD = ("whole stages", "links")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +88,8 @@ class Certificate:
         No placement at that rate holds more; None where that was not computed.
     idle : tuple of int
         Kinds of which no GPU is in any stage that reaches the rate.
+    placement : Placement or None
+        One that has the throughput.
     """
 
     problem: Problem
@@ -94,6 +100,7 @@ class Certificate:
     values: tuple[Fraction, ...]
     most_layers: int | None
     idle: tuple[int, ...] = ()
+    placement: Placement | None = None
 
     @property
     def left_over(self) -> int | None:
@@ -188,10 +195,11 @@ class Certificate:
         )
 
     def check(self) -> int:
-        """Check the certificate in exact arithmetic, without a solver.
+        """Check everything that the certificate says, in exact arithmetic and without a solver.
 
-        The cost model's own `stage` is asked, one possible stage after the other: every mixture of GPUs
-        that the rules allow. Dual prices must cover it with every span of layers. For the rest, a dynamic
+        The placement is evaluated. The cost model's own `stage` is asked, one possible stage after the other: every
+        mixture of GPUs that the rules allow, with every span of layers. The next rate must be the next of
+        these and of the links, and dual prices must cover what reaches it. Where they do not suffice, a dynamic
         program finds what stages can hold in a row, for every number of GPUs of each class that they may
         use. This shares no code with the programs that found the answer.
 
@@ -203,73 +211,111 @@ class Certificate:
         Raises
         ------
         PipelabError
-            Some stage reaches the rate with layers whose dual prices exceed its GPUs', or all
-            GPUs cost as much as all layers, or stages hold more layers: this is no proof.
+            Something is not as the certificate says; for example, a stage reaches the rate with layers whose
+            dual prices exceed its GPUs', or stages hold more layers: this is no proof.
         TooLarge
             More stages than anyone would wait for.
         """
-        instance = instance_of(self.problem)
-        following = _next_rate(instance, self.throughput)
-        if self.rate != following:
-            raise PipelabError(
-                f"the next higher rate is {following}, not {self.rate}, so this is no proof"
-            )
-        if self.by not in _BY_STAGES:
-            return self._check_held()
-        if any(u < 0 for u in self.prices):
-            raise PipelabError(
-                "a GPU has a price below 0, so a GPU that is not used would count: this is no proof"
-            )
-        number, price_of = 0, dict(zip(self.problem.cluster.kinds, self.prices, strict=True))
-        for kind, i in zip(self.problem.cluster.kinds, instance.type_of_kind, strict=True):
-            price_of[instance.types[i]] = price_of[kind]
-        for gpus, layers in self._stages(instance):
+        self._check_form()
+        number, rates, busy = 0, set[float](), set[GPU]()
+        value_before = [Fraction(0), *accumulate(self.values)]
+        for gpus, layers, price in self._stages():
             number += 1
             throughput = _throughput(self.problem, gpus, layers)
-            if self.by == "no stage":
-                broken = throughput > 0
-            elif self.rate is None:
-                broken = throughput > given(self.throughput) * (1 + LAST_BITS)
-            elif broken := throughput * (1 + LAST_BITS) >= self.rate:
-                price = sum((price_of[g] for g in gpus), Fraction(0))
-                value = sum(self.values[layers.start : layers.stop], Fraction(0))
-                broken = value > price
-            if broken:
-                raise PipelabError(
-                    f"{[g.type for g in gpus]} with {len(layers)} layers contradict the certificate"
-                )
-        if self.rate is not None and self.total_price >= self.total_value:
-            raise PipelabError(
-                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}, which is no proof"
+            rates.add(throughput)
+            if self.rate is not None and throughput * (1 + LAST_BITS) >= self.rate:
+                busy |= set(map(self._counted_as, gpus))
+                value = value_before[layers.stop] - value_before[layers.start]
+                held = f"{[gpu.type for gpu in gpus]} with {len(layers)} layers"
+                _proven(value <= price, f"{held} contradict the certificate")
+        self._check_rate(rates)
+        kinds = enumerate(self.problem.cluster.kinds)
+        idle = [k for k, gpu in kinds if self.rate and self._counted_as(gpu) not in busy]
+        _proven(list(self.idle) == idle, f"idle are the kinds {idle}, not {self.idle}")
+        if self.by in ("whole stages", "links", "position"):
+            return self._check_held()
+        most = None if self.throughput is not None else 0
+        if self.by == "dual prices":
+            sums = (
+                f"the GPUs' prices sum to {self.total_price} and the layers' to {self.total_value}"
             )
+            _proven(self.total_price < self.total_value, sums)
+            plain = all(v == 1 for v in self.values)
+            most = math.floor(self.total_price) if plain else None
+        _proven(self.most_layers == most, f"GPUs hold {most} layers, not {self.most_layers}")
         return number
+
+    def _check_form(self) -> None:
+        """Every part is there, and a number of its sort; and the placement has the throughput."""
+        problem, by = self.problem, ("no stage",)
+        shape = len(problem.cluster.kinds), problem.model.layers
+        _proven(shape == (len(self.prices), len(self.values)), f"{shape} prices and values are due")
+        exact = all(isinstance(x, Rational) for x in (*self.prices, *self.values))
+        _proven(exact and min(self.prices) >= 0, "a price is no fraction of at least 0")
+        if self.rate is not None:
+            alike = spans_of(problem.model).alike_inside
+            by = ("dual prices", *(_BY_HELD if alike else ("position",)))
+        elif self.throughput is not None:
+            by = ("no faster stage",)
+        _proven(self.by in by, f"it is by {self.by!r}, where {' or '.join(by)} is possible")
+        found = None
+        if self.placement is not None:
+            filled = problem.with_in_flight(problem.workload.in_memory)
+            found = evaluate(filled, self.placement).rate
+        _proven(_same(found, self.throughput), f"its placement has {found}, not {self.throughput}")
+
+    def _check_rate(self, rates: set[float]) -> None:
+        """The rate is the next one of all that stages have, and links between them."""
+        apart = ~np.eye(len(self.problem.cluster), dtype=bool)
+        bandwidths = np.unique(self.problem.cluster.bandwidth_matrix()[apart])
+        links = np.atleast_1d(self.problem.link_throughput(bandwidths))
+        rates = rates | set(links[links < max(rates)].tolist())
+        reached = (self.throughput or 0.0) * (1 + 2 * LAST_BITS)
+        following = min((rate for rate in rates if rate > reached), default=None)
+        text = f"the next higher rate is {following}, not {self.rate}"
+        _proven(_same(following, self.rate), text)
 
     def _check_held(self) -> int:
-        layers = self.problem.model.layers
-        rate = given(self.rate)
+        layers, rate = self.problem.model.layers, given(self.rate)
         stages = stages_of(self.problem, rate)
         held, number = most_held(self.problem, stages, rate, self.by != "whole stages")
-        if held > min(given(self.most_layers), layers - 1):
-            raise PipelabError(f"stages hold {held} of {layers} layers there, so this is no proof")
+        same = held == self.most_layers and held < layers
+        _proven(same, f"stages hold {held} of {layers} layers there, not {self.most_layers}")
+        if self.by == "links":
+            whole, _ = most_held(self.problem, stages, rate, links=False)
+            _proven(whole == layers, f"whole stages hold {whole} layers, whatever the links")
         return number
 
-    def _stages(self, instance: Instance) -> Iterator[tuple[tuple[GPU, ...], range]]:
-        """Every mixture of GPUs with every span; where identical nodes count as one, of GPUs in no node and of one."""
-        problem, kinds = self.problem, instance.types
-        largest = min(problem.max_gpus_per_stage, len(problem.cluster))
-        layers = problem.model.layers
-        one = (
-            problem.model.uniform and len(set(self.values)) <= 1
-        )  # number of layers is all that counts
+    def _counted_as(self, gpu: GPU) -> GPU:
+        """The GPU in no node, where identical nodes count as one."""
+        return without_node(gpu) if nodes_matter_alone(self.problem.costs) else gpu
+
+    def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction]]:
+        """Every mixture of GPUs with every span, and the least that such GPUs cost.
+
+        Where identical nodes count as one, mixtures are of GPUs in no node, and identical GPUs of one node come apart.
+        """
+        problem, layers = self.problem, self.problem.model.layers
+        # number of layers is all that counts
+        one = problem.model.uniform and len(set(self.values)) <= 1
         spans = [range(a, b) for a in range(1 if one else layers) for b in range(a + 1, layers + 1)]
-        for mixture in _mixtures(problem, kinds, instance.count.tolist(), len(spans)):
-            gpus = tuple(kinds[k] for k in mixture)
-            yield from ((gpus, span) for span in spans)
-        largest_of = {node.sort: node for node in sorted(instance.nodes, key=lambda n: len(n.gpus))}
-        for node in largest_of.values():
-            gpu, most = problem.cluster.gpus[node.gpus[0]], len(node.gpus)
-            for number in range(2, min(most, largest) + 1):
-                yield from (((gpu,) * number, span) for span in spans)
+        prices, nodes = defaultdict[GPU, list](list), defaultdict[GPU, list](list)
+        counts = problem.cluster.kind_count.tolist()
+        for kind, count, price in zip(problem.cluster.kinds, counts, self.prices, strict=True):
+            prices[self._counted_as(kind)] += [price] * count
+            if kind.node and self._counted_as(kind) != kind:
+                nodes[replace(kind, node="node", machine="")].append((count, price))
+        kinds, cheapest = list(prices), {gpu: sorted(own) for gpu, own in prices.items()}
+        for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
+            numbers = Counter(kinds[k] for k in mixture)
+            paid = (sum(cheapest[gpu][:n]) for gpu, n in numbers.items())
+            least = sum(paid, Fraction(0))
+            yield from ((tuple(numbers.elements()), span, least) for span in spans)
+        for kind, each in nodes.items():
+            most = min(max(each)[0], problem.max_gpus_per_stage)
+            for number in range(2, most + 1):
+                least = number * min(price for count, price in each if count >= number)
+                yield from (((kind,) * number, span, least) for span in spans)
 
     def __str__(self) -> str:
         return self.sentence
@@ -339,16 +385,20 @@ def certificate(result: Result) -> Certificate:
         return Certificate(problem, None, None, "no stage", nothing, ones, 0)
     rate = _next_rate(instance, result.throughput)
     if rate is None:
-        return Certificate(problem, result.throughput, None, "no faster stage", nothing, ones, None)
+        by = "no faster stage"
+        return Certificate(
+            problem, result.throughput, None, by, nothing, ones, None, (), result.placement
+        )
     prices, values = dual_prices(instance, rate)
+    idle, placement = _idle(instance, rate), result.placement
     proof = Certificate(
-        problem, result.throughput, rate, "dual prices", prices, values, None, _idle(instance, rate)
+        problem, result.throughput, rate, "dual prices", prices, values, None, idle, placement
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
     alike, stages = spans_of(problem.model).alike_inside, stages_of(problem, rate)
-    for by in ("whole stages", "links") if alike else ("position",):
+    for by in _BY_HELD if alike else ("position",):
         held, _ = most_held(problem, stages, rate, by != "whole stages")
         if held < problem.model.layers:
             return replace(proof, by=by, most_layers=held)
@@ -366,6 +416,19 @@ def certificate(result: Result) -> Certificate:
     )
 
 
+def _proven(holds: bool, otherwise: str) -> None:
+    """Raise `PipelabError` where a part of a certificate does not hold."""
+    if not holds:
+        raise PipelabError(f"{otherwise}, so this is no proof")
+
+
+def _same(rate: float | None, other: float | None) -> bool:
+    """Whether two rates differ by their last bits at most, or neither is there."""
+    if rate is None or other is None:
+        return rate is other
+    return math.isclose(rate, other, rel_tol=2 * LAST_BITS)
+
+
 def _next_rate(instance: Instance, throughput: float | None) -> float | None:
     """The lowest rate of any stage or link above the answer; None if there is none."""
     reached = -1 if throughput is None else instance.index_of(throughput)
@@ -375,10 +438,17 @@ def _next_rate(instance: Instance, throughput: float | None) -> float | None:
 
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
     """Kinds that are in no stage of that rate."""
-    busy, reach = np.zeros(len(instance.types), dtype=bool), Reach(instance, rate)
-    for takes, _ in reach.choices + reach.in_nodes_by_type:
-        for _, own in takes:
-            busy |= own
+    least, inside = rate * (1 - LAST_BITS), instance.inside
+    if instance.pure:  # a mixed stage reaches it if all of its types do
+        reached = instance.rate.reshape(instance.largest, len(instance.types), -1) >= least
+        names = np.array([gpu.type for gpu in instance.types])
+        mixes = (names == names[:, None]) | (not instance.problem.same_type_stages)
+        together = np.einsum("nku,jk->nju", reached * instance.count[:, None], mixes)
+        enough = together >= np.arange(1, instance.largest + 1)[:, None, None]
+        busy = (reached & enough).any(axis=(0, 2))
+    else:
+        busy = (instance.composition[(instance.rate >= least).any(axis=1)] > 0).any(axis=0)
+    busy[inside.type_of[(inside.rate >= least).any(axis=(1, 2))]] = True
     return tuple(np.flatnonzero(~busy[instance.type_of_kind]).tolist())
 
 

@@ -13,7 +13,7 @@ from pipelab.engine.methods.rules_of_thumb import (
     solve_proportional,
 )
 from pipelab.engine.prices import price_per_hour
-from pipelab.engine.tolerances import ONE_ANSWER, REACHED
+from pipelab.engine.tolerances import REACHED
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -41,8 +41,7 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
         _by_rules(problem), _stages_alone(problem), _pipelines(problem)
     )
     if budget is not None:
-        most = budget * (1 + ONE_ANSWER)
-        found = (p for p in found if given(price_per_hour(problem, p)) <= most)
+        found = (p for p in found if given(price_per_hour(problem, p)) <= budget)
     return evaluated(problem, found, Deadline(_SECONDS))
 
 

@@ -18,7 +18,7 @@ from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ATTAINED, NOT_SOLVED, ONE_ANSWER
+from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import Evaluation
 from pipelab.fields import Flag, checked_arguments, described, given
@@ -313,4 +313,4 @@ def _most_first(
 
 def _less(what: str, used: float) -> float:
     """A limit that is kept by whatever uses less; prices this close are one price."""
-    return used - 1 if what == "gpus" else used * (1 - 2 * NOT_SOLVED)
+    return used - 1 if what == "gpus" else used * (1 - ONE_ANSWER)

@@ -95,8 +95,10 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
         if not program.integer.any():
             row_duals = np.abs(np.array(highs.getSolution().row_dual, dtype=float))
     whole = program.integer.any()
-    if status != "infeasible":
-        bound = -info.mip_dual_bound if whole else objective
+    if whole and status != "infeasible":
+        bound = -info.mip_dual_bound
+    elif status == "optimal":  # a linear program that is stopped has no bound
+        bound = objective
     return SolverRun(
         status,
         (reason or "time limit") if status == "stopped" else None,

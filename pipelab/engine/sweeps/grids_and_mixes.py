@@ -3,13 +3,14 @@
 import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from typing import Annotated, Any
 
 from annotated_types import MinLen
 
-from pipelab.engine.tolerances import ONE_ANSWER
+from pipelab.engine.prices import total
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.fields import NotNegative, checked_arguments, described, python_value
 
@@ -128,7 +129,8 @@ def mixes(
         numbers,
         price,
         math.inf if gpus is None else gpus,
-        math.inf if budget is None else budget + ONE_ANSWER,
+        math.inf if budget is None else budget,
+        Counter(),
     )
     with_a_gpu = (point for point in found if any(point.values()))
     points = list(itertools.islice(with_a_gpu, _MOST_POINTS + 1))
@@ -137,16 +139,21 @@ def mixes(
 
 
 def _mixes(
-    numbers: Mapping[str, Sequence[int]], price: Mapping[str, float], gpus: float, budget: float
+    numbers: Mapping[str, Sequence[int]],
+    price: Mapping[str, float],
+    gpus: float,
+    budget: float,
+    paid: Counter[float],
 ) -> Iterator[dict]:
-    """Yield the mixes type by type, within what the types before have left of GPUs and budget."""
+    """Yield the mixes type by type, within the GPUs and the budget, of which the types before have used some."""
     if not numbers:
         yield {}
         return
     (name, choices), *others = numbers.items()
     for n in choices:
-        if n <= gpus and n * price[name] <= budget:
-            for rest in _mixes(dict(others), price, gpus - n, budget - n * price[name]):
+        bill = paid + Counter({price[name]: n})
+        if n <= gpus and (budget == math.inf or total(bill) <= budget):
+            for rest in _mixes(dict(others), price, gpus - n, budget, bill):
                 yield {name: n, **rest}
 
 

@@ -1,0 +1,152 @@
+"""Dollars are exact, whatever the prices: deployments, budgets, cost and trade-offs against sums of fractions."""
+
+import dataclasses
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from test_deployments import check_valid, every_division
+from test_in_flight import every_pair
+from test_objectives import small
+
+import oracle
+import pipelab as pl
+
+
+def odd_prices(rng, number):
+    """Prices of many digits, of few, of a month's hours, of one unit, nearly equal, and from 1e-7 to 1e4."""
+    one = float(10 ** rng.uniform(-4, 3))
+    few = [0.8, 0.1, 0.7, 0.3, 2.4]
+    return [
+        [float(int(k) / 3) for k in rng.integers(1, 9, number)],
+        [float(round(x) / 730) for x in rng.uniform(20, 2000, number)],
+        [float(int(k) * 100 / 730) for k in rng.integers(1, 4, number)],
+        [float(round(one * x, 10)) for x in rng.uniform(0.5, 2, number)],
+        [one * (1 + float(k) * 1e-5) for k in rng.integers(0, 5, number)],
+        [float(10 ** (rng.choice([-7.0, -2.0]) + x)) for x in rng.uniform(0, 6, number)],
+        [float(x) for x in rng.choice(few, number)],
+    ][int(rng.integers(7))]
+
+
+def oddly_priced(problem, seed):
+    kinds = problem.cluster.kinds
+    of_kind = dict(zip(kinds, odd_prices(np.random.default_rng(seed), len(kinds)), strict=True))
+    if max(of_kind.values()) > 1e6 * min(of_kind.values()):
+        of_kind = dict.fromkeys(kinds, min(of_kind.values()))
+    pool = tuple(dataclasses.replace(g, usd_per_hour=of_kind[g]) for g in problem.cluster.gpus)
+    cluster = pl.Cluster(pool, problem.cluster.bandwidth_matrix())
+    return dataclasses.replace(problem, cluster=cluster)
+
+
+def exactly(problem, gpus):
+    """What GPUs cost, as a fraction."""
+    return sum((Fraction(problem.cluster.gpus[g].usd_per_hour) for g in gpus), Fraction(0))
+
+
+def of_mask(mask):
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def equal(value, truth):
+    return abs(Fraction(value) - truth) <= truth / 10**12
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(2000))
+def test_the_cheapest_deployment_costs_what_fractions_say(seed):
+    problem = oddly_priced(small(seed), seed)
+    most = every_division(problem)
+    if not most[-1]:
+        assert pl.deploy(problem, 1.0).status == "infeasible"
+        return
+    share = float(np.random.default_rng(seed).choice([0.2, 0.5, 0.9, 1.0]))
+    load = share * most[-1]
+    enough = [of_mask(m) for m, rate in enumerate(most) if rate >= load * (1 - 1e-12)]
+    truth = min(exactly(problem, gpus) for gpus in enough)
+    found = pl.deploy(problem, load)
+    assert (found.status, found.stopped_by) == ("optimal", None), found
+    assert equal(found.usd_per_hour, truth), (found.usd_per_hour, float(truth))
+    assert found.bound == found.usd_per_hour
+    check_valid(problem, found)
+
+
+def as_written(price):
+    """The decimal that somebody wrote, where a float has few digits."""
+    few = len(Decimal(str(price)).normalize().as_tuple().digits) <= 12
+    return Fraction(str(price)) if few else Fraction(price)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(500))
+def test_a_budget_is_kept_to_the_last_bit(seed):
+    """What costs just as much is allowed; a float less, it is not."""
+    problem = oddly_priced(small(seed, link_units="tokens"), seed)
+    price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
+    every = []
+    for rate, _, gpus, _ in every_pair(problem):
+        written = sum((as_written(price[g]) for g in gpus), Fraction(0))
+        every.append((min(float(exactly(problem, gpus)), float(written)), rate))
+    if not every:
+        return
+    some = every[int(np.random.default_rng(seed).integers(len(every)))][0]
+    for budget in (some, math.nextafter(some, 0), Fraction(some)):
+        best = max((rate for paid, rate in every if paid <= budget), default=None)
+        found = pl.solve(problem, budget=budget)
+        assert found.status == ("infeasible" if best is None else "optimal")
+        assert found.throughput == (best and pytest.approx(best, rel=1e-9))
+
+
+def test_a_sum_of_decimals_is_within_a_budget_by_either_reading():
+    for price in (0.8, 0.1, 0.7, 1.1):
+        cluster = pl.Cluster.from_counts({"A": 3}, {"A": 3}, 1.0, usd_per_hour=price)
+        model, costs = pl.Model("m", 3, 8, 8, 3.0), pl.LayerTimes({"A": 1})
+        problem = pl.Problem(cluster, model, pl.Workload(1, 1), costs)
+        written = float(3 * Fraction(str(price)))
+        for budget in (written, math.fsum([price] * 3)):
+            assert pl.solve(problem, budget=budget).status == "optimal"
+            assert pl.mixes({"A": 3}, usd_per_hour={"A": price}, budget=budget)[-1] == {"A": 3}
+        below = math.nextafter(min(written, math.fsum([price] * 3)), 0)
+        assert pl.solve(problem, budget=below).status == "infeasible"
+        assert pl.mixes({"A": 3}, usd_per_hour={"A": price}, budget=below)[-1] == {"A": 2}
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(500))
+def test_the_least_cost_of_a_token_is_what_fractions_say(seed):
+    problem = oddly_priced(small(seed), seed)
+    every = [(rate, exactly(problem, gpus)) for rate, gpus, _ in oracle.placements(problem)]
+    if not every:
+        return
+    found = pl.solve(problem, objective="cost")
+    truth = min(paid / Fraction(rate) for rate, paid in every) * 10**6 / 3600
+    assert found.status == "optimal"
+    assert float(truth) == pytest.approx(found.objective.value, rel=1e-11)
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("deployments", [False, True])
+@pytest.mark.parametrize("seed", range(300))
+def test_every_point_of_a_trade_off_costs_what_fractions_say(seed, deployments):
+    problem = oddly_priced(small(seed, link_units="tokens"), seed)
+    if deployments:
+        paid = [
+            (exactly(problem, of_mask(m)), r) for m, r in enumerate(every_division(problem)) if r
+        ]
+    else:
+        paid = [(exactly(problem, gpus), rate) for rate, _, gpus, _ in every_pair(problem)]
+    truth, least = [], math.inf
+    for cost, rate in sorted(paid, key=lambda one: (-one[1], one[0])):
+        if cost < least * (1 - 1e-9):  # prices this close are one price, and so are rates
+            same = truth and rate >= truth[-1][1] * (1 - 2e-6)
+            truth[len(truth) - bool(same) :] = [(cost, rate)]
+            least = cost
+    curve = pl.trade_off(problem, "usd_per_hour", deployments=deployments)
+    assert curve.complete
+    frame = curve.to_frame()
+    rows = frame[["usd_per_hour", "throughput_tokens_per_s"]].to_numpy() if truth else []
+    assert len(rows) == len(truth)
+    for (cost, rate), (dollars, throughput) in zip(truth, rows, strict=True):
+        assert equal(dollars, cost)
+        assert throughput == pytest.approx(rate, rel=2e-6)
