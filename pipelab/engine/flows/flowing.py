@@ -220,7 +220,7 @@ class _Flowing:
 
     def _small(self) -> bool:
         """Solve a small problem as one program; whether it was."""
-        options = every_option(self.problem, self.full)
+        options = every_option(self.problem, self.full, self.deadline)
         found = options and exact_flow(self.problem, options, self.bound, self.full, self.deadline)
         if not found:
             return False
