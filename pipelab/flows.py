@@ -34,6 +34,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from pipelab.candidates import list_allocations
+from pipelab.fields import MOST_COUNTED
 from pipelab.placement import Stage
 from pipelab.problem import Problem
 
@@ -203,7 +204,7 @@ def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
     pairs = [pair for pair in permutations(of_gpus.values(), 2) if _apart(*pair)]
     hops = [link_between(problem, *pair)[1] for pair in pairs]
     slowest = sum(longest.values()) + len(longest) * max(hops, default=0.0)
-    return max(1, math.ceil(max(rates) * slowest / problem.workload.tokens))
+    return max(1, math.ceil(min(MOST_COUNTED, max(rates) * slowest / problem.workload.tokens)))
 
 
 def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], list[Way]]:

@@ -27,7 +27,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
-from pipelab.problem import Problem, StageCost, link_unit
+from pipelab.problem import Problem, StageCost, link_unit, load_with
 from pipelab.spans import Spans, spans_of
 from pipelab.stage_arrays import (
     StageTables,
@@ -307,7 +307,7 @@ class _AtBest:
 def with_memory_for(problem: Problem, number: int, or_more: bool = False) -> Problem:
     """The problem with a number in flight; with `or_more` a relaxation for this number and all larger ones."""
     costs = _AtBest(problem.costs) if or_more else problem.costs
-    return replace(problem, costs=costs, workload=replace(problem.workload, in_flight=number))
+    return replace(problem, costs=costs, workload=load_with(problem, number))
 
 
 def instance_of(
