@@ -146,12 +146,13 @@ def compare(
     >>> {method: round(share, 3) for method, share in both.shares().items()}
     {'even': 0.612, 'exhaustive': 1.0}
     """
-    if not is_list(methods):
+    given = list(methods) if is_list(methods) else [None]
+    if not all(isinstance(method, str) for method in given):
         example = [methods] if isinstance(methods, str) else ["joint", "even"]
         raise InvalidValue(
             "compare", [("methods", methods, f"expected a list of methods, such as {example}")]
         )
-    methods = tuple(methods)
+    methods = tuple(given)
     for name in options:
         if name not in methods:
             raise UnknownName(

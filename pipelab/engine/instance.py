@@ -14,7 +14,7 @@ Two things keep the table small:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -285,7 +285,8 @@ class _AtBest:
     """
 
     def __init__(self, costs: Any) -> None:
-        self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs
+        known = is_dataclass(costs) and "prefer" in {field.name for field in fields(costs)}
+        self.costs = replace(costs, prefer="rate") if known else costs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.costs, name)

@@ -70,6 +70,7 @@ from pipelab.requests import Limits, for_phase, request_tokens
 
 _MUCH_MORE = 1.1  # than a deployment: worth a flow
 _SECONDS_ALONE = 5.0  # for the best single pipeline, of all workloads together
+_LEAST_LOAD = 1e-9  # below, rates are too many times a load
 _SHARE_ALONE = 0.4  # of the time, at most
 _BATCHES = tuple(2**i for i in range(9))  # where requests are served
 
@@ -183,6 +184,9 @@ def deploy(
     if single and (at_least or requests_per_s or pools):
         expected = "expected False beside a load or pools, which may take several pipelines"
         raise InvalidValue("deploy", [("single", single, expected)])
+    for name, least in (("at_least", at_least), ("requests_per_s", requests_per_s)):
+        if least and least < _LEAST_LOAD:
+            raise InvalidValue("deploy", [(name, least, f"expected {_LEAST_LOAD:g} or more")])
     if at_least or requests_per_s:
         refuse_unpriced(problem, "deploy")
     if limits is None:

@@ -41,10 +41,11 @@ def best_batch(
     InvalidValue
         `batches` is not a list of whole numbers above 0.
     """
-    if not is_list(batches) or not len(batches):
+    given = list(batches) if is_list(batches) else []
+    if not given:
         expected = "expected batch sizes, such as [4, 8, 16]"
         raise InvalidValue("solve", [("batches", batches, expected)])
-    sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in batches))
+    sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in given))
     deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
     found: list[Result] = []
     while left:
