@@ -5,7 +5,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, combinations, count, pairwise
+from itertools import combinations, count, pairwise
 from statistics import mean
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -644,7 +644,8 @@ def _best_rate(case: Case) -> float:
 
 def _least_rate(case: Case) -> float:
     """That of the slowest stage or link: no program that leaves a placement claims less."""
-    return min(each.rate for each in chain(*case.lists()))
+    allocations, connections = case.lists()
+    return min([*(a.rate for a in allocations), *(c.rate for c in connections)])
 
 
 def _best_if_one_is_paid(case: Case) -> float:

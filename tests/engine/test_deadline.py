@@ -21,7 +21,6 @@ from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.stage_arrays import stage_tables
 
-
 MOST_AFTER = 150  # looks, after time is over
 
 

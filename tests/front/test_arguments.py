@@ -96,6 +96,6 @@ def test_an_attribute_prefer_of_a_cost_model_of_ones_own_is_its_own():
 
     problem = pl.Problem(GPUS, MODEL, pl.Workload(100, 1), Wrapped(TIMES), 1)
     assert (
-        pl.solve(problem).throughput
+        pl.deploy(problem).throughput
         == pl.solve(pl.Problem(GPUS, MODEL, pl.Workload(100, 1), TIMES, 1)).throughput
     )

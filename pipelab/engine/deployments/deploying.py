@@ -523,8 +523,8 @@ class _Deploying:
     ) -> Deployment:
         """What is known at the end: the one place where it gets its status."""
         if self.limits is None and not self.at_least:
-            known = [pipeline_of(own, (placed,), None) for own, placed in self.alone.items()]
-            most = max(known, key=lambda pipeline: pipeline.throughput, default=None)
+            alone = [pipeline_of(own, (placed,), None) for own, placed in self.alone.items()]
+            most = max(alone, key=lambda pipeline: pipeline.throughput, default=None)
             if most is not None and most.throughput > self._serve(pipelines):
                 pipelines = (most,)
         value = self._serve(pipelines)
