@@ -38,7 +38,7 @@ def _against_schema(schema, *paths):
 
 def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     cited = _yaml(ROOT / "CITATION.cff")
     assert {pl.__version__, newest[1], str(cited["version"])} == {project["version"]}
     assert [one["name"] for one in cited["authors"]] == [a["name"] for a in project["authors"]]
