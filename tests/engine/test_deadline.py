@@ -130,11 +130,14 @@ LONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LONG)
-def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(what):
+def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(
+    what, monkeypatch
+):
     prepare, options = LONG[what]
-    problem, began = prepare(), time.perf_counter()
-    result = pl.solve(problem, time_limit=0.2, **options)
-    assert time.perf_counter() - began < 2.2  # a second, and one more on a busy machine
+    problem = prepare()
+    with looked_at(monkeypatch, problem.model.layers) as clock:
+        result = pl.solve(problem, time_limit=0.2, **options)
+    assert clock.number <= 20 + MOST_AFTER
     if result.status == "optimal" and not isinstance(problem.costs, Slow):  # on a quick machine
         return
     assert result.stopped_by == ("list limit" if what == "layers" else "time limit")
@@ -167,7 +170,7 @@ def test_the_front_ends_in_time_while_tables_are_made():
 class Looks:
     """A clock that only looks move on, 10 ms each; it fails where the calls from one look to the next are too many."""
 
-    def __init__(self, most_calls=200_000):
+    def __init__(self, most_calls):
         self.number, self.calls, self.most_calls = 0, 0, most_calls
 
     def __call__(self):
@@ -180,12 +183,12 @@ class Looks:
         self.calls += event in ("call", "c_call")
         if self.calls > self.most_calls:
             self.calls = -math.inf
-            raise KeyboardInterrupt  # nothing catches it, and pytest shows where
+            pytest.fail("nobody looks at the clock here")  # no `except Exception` catches it
 
 
 @contextlib.contextmanager
-def looked_at(monkeypatch):
-    clock = Looks()
+def looked_at(monkeypatch, layers=0):
+    clock = Looks(200_000 + 100 * layers)  # a rule of thumb places layer by layer
     with monkeypatch.context() as patch:
         patch.setattr(deadline, "clock", clock)
         sys.setprofile(clock.count)
