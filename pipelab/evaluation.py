@@ -14,7 +14,7 @@ from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.placement import Placement, Stage, named_layers, show_layers
-from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit
+from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit, load_with
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -390,7 +390,7 @@ def _with_memory_for(
     InvalidPlacement
         They do not fit, or a stage has no rate.
     """
-    load = replace(problem.workload, in_flight=in_flight)
+    load = load_with(problem, in_flight)
     costs = [_cost(problem, load, stage) for stage in placement.stages]
     defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
     if defects:
@@ -491,7 +491,7 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
         raise InvalidPlacement(defects)
     reports = []
     for i, (stage, number) in enumerate(zip(stages, flow.in_flight, strict=True)):
-        cost = _cost(problem, replace(problem.workload, in_flight=number), stage)
+        cost = _cost(problem, load_with(problem, number), stage)
         defects += _memory_defects(problem, Placement(stages), i, cost)
         if not defects:
             reports.append(stage_report(problem, stage, cost))

@@ -796,7 +796,7 @@ def best_schedule(
     """
     instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     check_options({"time_limit": time_limit, "stop": stop, "on_progress": on_progress})
-    if objective not in ("makespan", "span"):
+    if not isinstance(objective, str) or objective not in ("makespan", "span"):
         raise InvalidValue(_WHAT, [("objective", objective, 'expected "makespan" or "span"')])
     if workers is not None:
         workers = whole_number(_WHAT, "workers", workers, most=1000)

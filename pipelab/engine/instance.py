@@ -14,7 +14,7 @@ Two things keep the table small:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
-from pipelab.problem import Problem, StageCost, link_unit
+from pipelab.problem import Problem, StageCost, link_unit, load_with
 from pipelab.spans import Spans, spans_of
 from pipelab.stage_arrays import (
     StageTables,
@@ -285,7 +285,8 @@ class _AtBest:
     """
 
     def __init__(self, costs: Any) -> None:
-        self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs
+        known = is_dataclass(costs) and "prefer" in {field.name for field in fields(costs)}
+        self.costs = replace(costs, prefer="rate") if known else costs
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.costs, name)
@@ -307,7 +308,7 @@ class _AtBest:
 def with_memory_for(problem: Problem, number: int, or_more: bool = False) -> Problem:
     """The problem with a number in flight; with `or_more` a relaxation for this number and all larger ones."""
     costs = _AtBest(problem.costs) if or_more else problem.costs
-    return replace(problem, costs=costs, workload=replace(problem.workload, in_flight=number))
+    return replace(problem, costs=costs, workload=load_with(problem, number))
 
 
 def instance_of(

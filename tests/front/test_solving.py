@@ -2,9 +2,11 @@
 
 import dataclasses
 import gc
+import re
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
+from pipelab.engine.solving import METHODS
 from pipelab.writeup.linear_rates import with_link_units
 
 
@@ -232,3 +235,28 @@ def test_an_incumbent_is_reported_with_its_value_or_not_at_all(tiny):
     run = scip.run(program, deadline=Deadline(0.1), reading=(program.columns.slices["z"], slowly))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
     assert (run.x is None) == (run.objective is None)
+
+
+ASKED = [
+    *(partial(pl.solve, method=m) for m in METHODS if m != "type_count"),  # nothing attained is told
+    *(partial(pl.solve, objective=what) for what in ("rate", "latency", "cost")),
+    pl.deploy, partial(pl.deploy, ttft_ms=1e12), partial(pl.deploy, pools=True),
+    pl.flow, partial(pl.flow, objective="rate"), partial(pl.trade_off, against="seconds_per_pass"),
+]  # fmt: skip
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("ask", range(len(ASKED)))
+@pytest.mark.parametrize("ms", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_long_latencies_with_short_stages_have_an_answer_or_one_reason(ms, ask):
+    """Billions of microbatches in flight are refused with the latency that makes them so many."""
+    cluster = pl.Cluster.from_counts({"A": 2}, 2.5, 1e5, latency_ms=1e6, usd_per_hour=1.0)
+    model, load = pl.Model("four layers", 4, 8, 8, 1.0), pl.Workload(100, 1, output_tokens=5)
+    problem = pl.Problem(cluster, model, load, pl.LayerTimes({"A": ms}), 1)
+    try:
+        ASKED[ask](problem)
+    except pl.errors.PipelabError as error:
+        told = str(error)
+    else:
+        told = "rates within a factor of"
+    assert re.search("latency_ms = 1000000|rates within a factor of", told)
