@@ -3,14 +3,23 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
 from pipelab.display import show_ids, table
 from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Indices, Later, Matrix, Positive, checked, is_list, is_real, whole_number
+from pipelab.fields import (
+    Indices,
+    Later,
+    Matrix,
+    Positive,
+    checked,
+    derived,
+    is_list,
+    is_real,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -324,23 +333,23 @@ class Cluster:
         gpus = tuple(self.gpus[i] for i in chosen)
         return replace(self, gpus=gpus, group=self.group[np.array(chosen, int)])
 
-    @cached_property
+    @derived
     def kinds(self) -> tuple[GPU, ...]:
         """The K different GPUs (type, memory, price, node), in order of first appearance."""
         return tuple(dict.fromkeys(self.gpus))
 
-    @cached_property
+    @derived
     def kind_of(self) -> np.ndarray:
         """For each GPU id, the index of its kind; (N,) array of ints."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return np.array([index[gpu] for gpu in self.gpus])
 
-    @cached_property
+    @derived
     def kind_count(self) -> np.ndarray:
         """Number of GPUs of each kind; (K,) array of ints."""
         return np.bincount(self.kind_of, minlength=len(self.kinds))
 
-    @cached_property
+    @derived
     def largest_node(self) -> int:
         """GPUs of the node that has most; 1 where GPUs are in no node."""
         return max(Counter(gpu.node for gpu in self.gpus if gpu.node).values(), default=1)

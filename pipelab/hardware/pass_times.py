@@ -27,13 +27,13 @@ token of the answer is named (`Workload.timed_at`); the last looks back at s + o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
+from pipelab.fields import derived
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.training_memory import activation_bytes
@@ -129,7 +129,7 @@ class Demand:
             return 0.0
         return self._seen(self.load.sequence_length + self.load.written)
 
-    @cached_property
+    @derived
     def _without_window(self) -> "Demand":
         return replace(self, model=self.model.without_window)
 

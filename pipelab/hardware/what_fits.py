@@ -10,7 +10,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
-from pipelab.fields import Count, checked_arguments, described, instance
+from pipelab.fields import Count, Frozen, checked_arguments, described, instance
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut
 from pipelab.hardware.transformer import Transformer
@@ -26,7 +26,7 @@ MOST = 10**9  # that a Workload counts to; what fits this often has no limit
 
 
 @dataclass(frozen=True)
-class StageCapacity:
+class StageCapacity(Frozen):
     """What one stage holds; None where memory sets no limit, 0 where not even one fits."""
 
     stage: Stage
@@ -36,7 +36,7 @@ class StageCapacity:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Capacity(Frozen):
     """What a placement holds.
 
     Attributes

@@ -43,7 +43,7 @@ from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
-from pipelab.fields import given
+from pipelab.fields import Frozen, given
 from pipelab.problem import Problem
 from pipelab.spans import Spans, spans_of
 
@@ -60,7 +60,7 @@ _BY_STAGES = ("no stage", "no faster stage", "dual prices")
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Frozen):
     """Why nothing is faster than a proven answer.
 
     Attributes

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from pipelab.engine.runs_on import as_engines_run
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
-from pipelab.fields import is_list
+from pipelab.fields import Frozen, is_list
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -25,7 +25,7 @@ Hosts = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Frozen):
     """One machine of a plan.
 
     Attributes
