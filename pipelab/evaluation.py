@@ -45,7 +45,7 @@ class StageReport(Frozen):
 
 
 @dataclass(frozen=True)
-class LinkReport(Frozen):
+class LinkReport:
     """The link between two neighbouring stages; its slowest pair of GPUs sets rate and time."""
 
     sender: int

@@ -11,7 +11,7 @@ types that are asked for most. Each returns a Python number, so no NumPy integer
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import field, fields
+from dataclasses import field
 from functools import cache, cached_property, partial, wraps
 from math import isfinite
 from numbers import Real as AnyReal
@@ -88,8 +88,8 @@ class ReadOnlyDict(dict):
     def _refuse(self, *_: Any, **__: Any) -> NoReturn:
         raise TypeError("this mapping is read-only: change a copy, such as {**mapping}")
 
-    __setitem__ = __delitem__ = __ior__ = _refuse  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
 
     def __reduce__(self) -> tuple:
         return type(self), (dict(self),)
@@ -103,20 +103,25 @@ def read_only(value: Any, fresh: bool = False) -> Any:
     >>> read_only([1, {"a": {2}}])
     (1, {'a': frozenset({2})})
     """
-    if isinstance(value, np.ndarray):
-        if value.base is not None or (value.flags.writeable and not fresh):
-            value = value.copy()
-        value.setflags(write=False)
-    elif isinstance(value, Mapping):
-        return ReadOnlyDict({key: read_only(part, fresh) for key, part in value.items()})
-    elif isinstance(value, list | tuple):
+    if value is None or isinstance(value, str | int | float):  # most values, and quick to tell
+        return value
+    if isinstance(value, list | tuple):
         parts = [read_only(part, fresh) for part in value]
-        return (
-            value._make(parts) if hasattr(value, "_make") else tuple(parts)
-        )  # a named tuple stays one
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    if isinstance(value, np.ndarray):
+        if _changeable(value):
+            value = value if fresh and value.base is None else value.copy()
+            value.setflags(write=False)
     elif isinstance(value, set):
-        return frozenset(value)
+        value = frozenset(value)
+    elif isinstance(value, Mapping):
+        value = ReadOnlyDict({key: read_only(part, fresh) for key, part in value.items()})
     return value
+
+
+def _changeable(array: Any) -> bool:
+    """Whether numbers can be written into an array, or into one of which it is a view."""
+    return isinstance(array, np.ndarray) and (array.flags.writeable or _changeable(array.base))
 
 
 class Frozen:
@@ -126,10 +131,10 @@ class Frozen:
     """
 
     def __post_init__(self) -> None:
-        self.__setstate__(Frozen.__getstate__(self))
+        self.__setstate__(self.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update({name: read_only(value) for name, value in state.items()})

@@ -158,9 +158,8 @@ class Schedule(Frozen):
         object.__setattr__(self, "microbatches", number)
         object.__setattr__(self, "stage_rank", _ranks_of_stages(self.stage_rank))
         instance("Schedule", "actions", self.actions, Sequence, _ROWS)
-        if isinstance(
-            self.actions, tuple | MutableSequence
-        ):  # not rows that are made when they are looked at
+        # Others are rows of columns, whose actions are made when they are looked at.
+        if isinstance(self.actions, tuple | MutableSequence):
             rows = tuple(_row(rank, row) for rank, row in enumerate(self.actions))
             object.__setattr__(self, "actions", rows)
 

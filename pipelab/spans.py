@@ -15,7 +15,7 @@ from itertools import accumulate
 import numpy as np
 
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.fields import Frozen, derived
+from pipelab.fields import Frozen, derived, read_only
 from pipelab.problem import Model, ModelLike
 
 _MOST_SPANS = 5_000_000  # some seconds
@@ -89,7 +89,7 @@ def spans_from_factors(
         number = np.arange(1, layers + 1)
         weight, work, *rest = (number * (f[0] if f else 1.0) for f in factors)
         return Spans(
-            np.broadcast_to(number - 1, (layers, layers)),
+            np.broadcast_to(read_only(number - 1, fresh=True), (layers, layers)),
             number,
             weight,
             work,

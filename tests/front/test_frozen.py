@@ -15,9 +15,10 @@ import re
 import subprocess
 import sys
 import typing
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping, Sequence
 from functools import cache, cached_property
 from pathlib import Path
+from threading import Event
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ def objects():
     step = pl.Workload(2048, 16, "training", microbatches=4)
     training = dataclasses.replace(tiny, workload=step)
     solved, trained = pl.solve(tiny), pl.solve(training, objective="step_time")
-    kept = pl.solve(decode, runs_on="vLLM")
+    kept = pl.solve(decode, runs_on="vLLM", stop=Event(), on_progress=lambda progress: None)
     several, flow = pl.deploy(decode, runs_on="vLLM"), pl.flow(tiny)
     costs = pl.StageCosts([1.0, 2.0], [1.0, 2.0], [1.0, 1.0], comm=[0.1])
     one = pl.schedule("1F1B", ranks=2, microbatches=3)
@@ -96,6 +97,10 @@ def held(value, path="", seen=()):
             yield from held(part, path + name, seen)
 
 
+def is_row(value):
+    return isinstance(value, Sequence) and not isinstance(value, str | range)
+
+
 def is_ours(value):
     return dataclasses.is_dataclass(value) and type(value).__module__.startswith("pipelab")
 
@@ -135,7 +140,7 @@ def state(value):
         return value.dtype, value.tolist()
     if isinstance(value, pd.DataFrame):
         return value.to_dict()
-    if isinstance(value, list | tuple):
+    if is_row(value):
         return [state(part) for part in value]
     return getattr(value, "__qualname__", None) or (value.func if hasattr(value, "func") else value)
 
@@ -145,10 +150,14 @@ def changeable(value):
     return [
         path
         for path, one in held(value)
-        if (isinstance(one, np.ndarray) and (one.flags.writeable or one.base is not None))
+        if is_writable(one)
         or isinstance(one, list | set)
         or (isinstance(one, Mapping) and not refuses(one))
     ]
+
+
+def is_writable(array):
+    return isinstance(array, np.ndarray) and (array.flags.writeable or is_writable(array.base))
 
 
 def refuses(mapping):
@@ -163,7 +172,7 @@ def loosened(value):
     if isinstance(value, Mapping):
         parts = {key: loosened(part) for key, part in value.items()}
         loose = {key: part for key, (part, _) in parts.items()}
-    elif type(value) in (list, tuple):
+    elif is_row(value) and not hasattr(value, "_make"):
         parts = dict(enumerate(map(loosened, value)))
         loose = [part for part, _ in parts.values()]
     else:

@@ -14,6 +14,7 @@ times or for many.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 
@@ -120,14 +121,14 @@ class Graph(Frozen):
             head[ready & (head == stop)] = n
             now += 1
 
-    @derived
+    @cached_property
     def _buffered(self) -> _Steps:
         """Without nodes for messages: an action waits for its maker, and so much longer."""
         row, n = np.append(self.row, -1), self.actions
         late = [np.where(waits[:n] < n, -1, row[waits[:n]]) for waits in self.waits[1:]]
         return self._steps(self.rounds, [self.waits[0][:n], *self.makers], late)
 
-    @derived
+    @cached_property
     def _queued(self) -> _Steps:
         before, made_by = (waits[self.actions :] for waits in self.waits[:2])
         # Both halves of a pair may send over one line, the second after the first.
@@ -453,13 +454,13 @@ class Columns(Frozen):
         row = np.append(row, base + len(self._pairs[0]) + self.links[received])
         return Graph(first, tuple(waits), tuple(meant), row)
 
-    @derived
+    @cached_property
     def _row_alone(self) -> np.ndarray:
         """The row of `times` of every entry by itself; (n,) array of ints."""
         row = self.kind * np.int64(self.stages) + self.stage
         return np.where(self.kind == IDLE, -1, row)
 
-    @derived
+    @cached_property
     def _pairs(self) -> tuple[np.ndarray, np.ndarray]:
         """For each different pair the rows of its halves, shape (P, 2), and for every pair which it is."""
         halves = np.stack([self._row_alone[self.paired], self._row_alone[self.second]], axis=1)
