@@ -796,7 +796,8 @@ def best_schedule(
     ('optimal', 31.0, 32.0)
     """
     instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    check_options({"time_limit": time_limit, "stop": stop, "on_progress": on_progress})
+    options = {"time_limit": time_limit, "stop": stop, "on_progress": on_progress}
+    check_options(options, "best_schedule")
     if objective not in ("makespan", "span"):
         raise InvalidValue(_WHAT, [("objective", objective, 'expected "makespan" or "span"')])
     if workers is not None:
