@@ -30,6 +30,7 @@ from pipelab.course.ledger.claims import (
     numbers_in,
     shown,
     tried,
+    words,
 )
 
 
@@ -102,19 +103,19 @@ def test_a_verdict_follows(value, expected, rule, verdict, compared_by):
     assert compared_by in (None, row["compared"])
 
 
-def test_a_docstring_is_a_row():
+def test_the_words_of_a_function_are_a_row():
     rows = []
 
     @claim(rows, "write-up: results", "Heading", "exact")
-    def seven():
-        """“a quotation … of
+    @words("""“a quotation … of
         two lines”
 
         Printed: 7
         How: How: it is
         computed
         Remark: It is {}.
-        """
+        """)
+    def seven():
         return Found(7, known=("odd",))
 
     (row,) = rows
@@ -123,11 +124,12 @@ def test_a_docstring_is_a_row():
     assert (made["verdict"], made["remark"]) == ("exact", "It is odd.")
     assert made["it says"] == "“a quotation … of two lines”"
 
-    def fault():
-        """the name of a fault
+    @words("""the name of a fault
 
         Says: “a quotation”
-        """
+        """)
+    def fault():
+        pass
 
     assert fields_in(fault) == {"title": "the name of a fault", "says": "a quotation"}
 

@@ -1,4 +1,4 @@
-"""Rows of the ledger: a function whose docstring quotes a claim and whose body computes it, and the verdict.
+"""Rows of the ledger: a function whose `words` quote a claim and whose body computes it, and the verdict.
 
 A number agrees *exactly* if it equals the printed one to a part in 10^9, and *rounded* if it does so
 after rounding, or cutting off, to the digits that are printed. `~600K` has one digit, since zeros
@@ -10,8 +10,9 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
+_Function = TypeVar("_Function", bound=Callable)
 ASSUMED, MACHINE = "only under an unstated assumption", "machine-dependent"
 HOLDS, TRIED, FAILS, NONE = "holds", "holds on what was tried", "does not hold", "no verdict"
 FAILED = "not computed"
@@ -298,8 +299,8 @@ def claim(
 ) -> Callable[[Callable], Callable]:
     """Enter a function into a list of rows.
 
-    Its docstring quotes the claim and then says, each in a line or several that begin so: *Printed* or
-    *Tested*, *How*, *Remark*. `fields_in` reads it.
+    Its `words` quote the claim and then say, each in a line or several that begin so: *Printed* or
+    *Tested*, *How*, *Remark*. `fields_in` reads them.
     """
 
     def entered(compute: Callable) -> Callable:
@@ -309,18 +310,28 @@ def claim(
     return entered
 
 
+def words(text: str) -> Callable[[_Function], _Function]:
+    """Give a function the words of its row; Python may leave docstrings out."""
+
+    def given(compute: _Function) -> _Function:
+        vars(compute)["words"] = inspect.cleandoc(text)
+        return compute
+
+    return given
+
+
 def fields_in(function: Callable) -> dict[str, str]:
-    """The fields of a Claim that a docstring gives: `says`, `stated`, `how` and `remark`.
+    """The fields of a Claim that a function's `words` give: `says`, `stated`, `how` and `remark`.
 
-    If it begins without a quotation, that is a `title`, and *Says* quotes.
+    If they begin without a quotation, that is a `title`, and *Says* quotes.
 
-    >>> def fits():
-    ...     '''“a quotation”
+    >>> @words('''“a quotation”
     ...
     ...     Tested: it fits
     ...     Remark: A remark may
     ...     go on.
-    ...     '''
+    ...     ''')
+    ... def fits(): ...
     >>> fields_in(fits)
     {'says': 'a quotation', 'stated': 'it fits', 'remark': 'A remark may go on.'}
     """
@@ -331,7 +342,7 @@ def fields_in(function: Callable) -> dict[str, str]:
         "How": "how",
         "Remark": "remark",
     }
-    text = inspect.getdoc(function) or ""
+    text = vars(function)["words"]
     first, *rest = re.split(rf"^({'|'.join(names)}): ", text, flags=re.MULTILINE)
     fields = [("says" if first.startswith("“") else "title", first)]
     fields += [(names[label], words) for label, words in zip(rest[::2], rest[1::2], strict=True)]
