@@ -38,7 +38,7 @@ def _against_schema(schema, *paths):
 
 def test_the_version_is_the_same_everywhere():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
+    newest = re.search(r"^## (\S+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)
     cited = _yaml(ROOT / "CITATION.cff")
     assert {pl.__version__, newest[1], str(cited["version"])} == {project["version"]}
     assert [one["name"] for one in cited["authors"]] == [a["name"] for a in project["authors"]]
@@ -85,6 +85,26 @@ def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (installed,) = re.findall(r"\.\[([\w,]+)\]", " ".join(runs))
     assert set(installed.split(",")) <= set(project["optional-dependencies"])
+
+
+def test_jobs_take_the_browser_that_ubuntus_image_has():
+    """Ubuntu has no package of it; Debian has, and there `.ci/run` installs it if none of these is found."""
+    jobs = _yaml(WORKFLOWS[0])["jobs"].values()
+    runs = [
+        step["run"]
+        for job in jobs
+        if "ubuntu" in job["runs-on"]
+        for step in job["steps"]
+        if "run" in step
+    ]
+    assert not [run for run in runs if "apt-get install" in run and re.search("chrom", run)]
+    looked_for = re.search(
+        r"! command -v (.*) >", (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    )[1]
+    for reader in (ROOT / "tests" / "lab_session.py", ROOT / "docs" / "pages.py"):
+        assert ", ".join(map('"{}"'.format, looked_for.split())) in reader.read_text(
+            encoding="utf-8"
+        )
 
 
 def test_the_hooks_run_what_the_tests_check():
