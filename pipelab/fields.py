@@ -19,6 +19,7 @@ from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
     NoReturn,
     ParamSpec,
     TypeVar,
@@ -130,11 +131,13 @@ class Frozen:
     A copy has the fields alone: what was derived from them, such as a hash of text, may differ in another process.
     """
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def __post_init__(self) -> None:
         self.__setstate__(self.__dict__)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: self.__dict__[name] for name in self.__dataclass_fields__}  # type: ignore[attr-defined]
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update({name: read_only(value) for name, value in state.items()})

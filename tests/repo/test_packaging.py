@@ -162,6 +162,7 @@ def test_nothing_needs_docstrings_or_assertions_when_it_runs(call):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_no_module_asserts():
     modules = [
         path for path in _tracked() if path.suffix == ".py" and ROOT / "pipelab" in path.parents
