@@ -232,7 +232,10 @@ def shown(value):
     """What everything says that can be asked of it without arguments."""
     out = []
     for name in OPERATIONS:
-        said = getattr(value, name, "")
+        own = getattr(type(value), name, "") is not getattr(object, name, "")
+        said = (
+            getattr(value, name) if own else ""
+        )  # not Python's text, in which sets have any order
         said = said() if callable(said) else said
         out.append(re.sub(r"T_\w+", "", str(said)))  # pandas names each table at random
     return out
