@@ -105,6 +105,10 @@ RESULTS = {
         "last['variables'] == 9887608011 and abs(in_cvxpy - without_links.claim) < 1e-3",
     ],
     "06_taming_the_explosion.ipynb": [
+        # "Five T4s are the fewest with which pairs gain"
+        "[[round(pl.solve(replace(problem, max_gpus_per_stage=k, cluster=problem.cluster.with_counts("
+        "{A100: 3, L4: 4, T4: n}))).throughput) for k in (1, 2)] for n in (3, 4, 5, 6)]"
+        " == [[6024, 6024], [6321, 6321], [6321, 6341], [6341, 6693]]",
         "(len(rates), len(tried), len(stages)) == (65, 6, 7) and all(most(m, after) <= c for m, c in costs.items())",
         # the rates that the notebook writes are those of the cost model
         "all(np.allclose([2_048_000 / (n * ms_of(mix)) for n in range(1, room_of(mix) + 1)], [r for r in own if r])"
