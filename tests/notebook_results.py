@@ -283,10 +283,10 @@ RESULTS = {
         " < 0.14",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
-        # "three engines cost the same"; the other two leave out the L4
-        "costs['vLLM'] == costs['SGLang'] == costs['llama.cpp'] and sizes_of(any_plan) == '1, 1, 1, 1, 4'",
+        # "three engines start plans that are equally fast"; the other two leave out the L4
+        "len({started[name].throughput for name in ('vLLM', 'SGLang', 'llama.cpp')}) == 1",
+        "sizes_of(any_plan) == '1, 1, 1, 1, 4'",
         "all(max(started[e].placement.gpus) < 4 for e in ('TensorRT-LLM', 'transformers'))",
-        "(round(costs['vLLM'], 3), round(costs['TensorRT-LLM'], 3)) == (0.053, 0.143)",
         # two pools are ahead under strict limits, behind under lax ones
         "all(d.status == 'optimal' for row in within.values() for d in row) and max(ahead) < min(behind)",
         "best_within(5, pools=True).status == 'infeasible'",
@@ -428,7 +428,7 @@ RESULTS = {
         " == [({'H100-SXM': 1, 'A100-SXM-40': 0, 'A10': 0}, b) for b in (16, 32, 192, 192)]",
         "keeping(15)['H100-SXM'].min() == 1 and keeping(5).empty and order == ['H100', 'A100', 'A10']",
         # all that is rented is one pipeline of two types; pl.deploy finds none cheaper without a promise
-        "(usd, of_one_type) == (3.74, 3.87) and in_words(chosen) == '1 × (1 H100 + 1 A10)'",
+        "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)'",
         "4500 < (k := keeping(50))[(k[names].sum(axis=1) == 1) & (k['H100-SXM'] == 1)]['rate'].item() < 5000",
         # the answers to "Change it"
         "[in_words(fewest(load, 50)[1]) for load in (1500, 2000, 4000, 5000)] == ['1 × (1 A100)',"
@@ -747,7 +747,7 @@ _TITLES = {
         "A token every 15 ms instead of 50: ",
         "Llama-3-8B: 5,455 tokens/s in 2 stages with 2 in flight",
         "A promise of 15 ms costs up to ",
-        "3.74 dollars per hour: 1 × (1 H100 + 1 A10)",
+        "5,000 tokens/s: 1 × (1 H100 + 1 A10)",
     ],
     "18_training_placement.ipynb": [
         "On the even cut the last A40 is busy 89% of the time, the second A100 30%",
