@@ -26,7 +26,7 @@ from pipelab.course.ledger.claims import (
     claim,
     fields_in,
     tried,
-    words,
+    words_of,
 )
 from pipelab.course.ledger.writeup import once, tiny
 from pipelab.engine.schedules.named_schedules import schedule
@@ -113,7 +113,7 @@ def statement(
     """Enter a function into the table: a fault if a property catches it, a claim if it stands somewhere."""
 
     def entered(shows: Callable[..., Shown]) -> Callable[..., Shown]:
-        listed, fields = tuple(sorted(inputs, key=size)), fields_in(shows)
+        listed, fields = tuple(sorted(inputs, key=size)), fields_in(words_of(shows))
         title = fields.pop("title", "")
         if caught_by:
             FAULTS.append(Fault(program, title, caught_by, listed, shows))
@@ -206,13 +206,6 @@ def too_few(layers: int, memory: list[int]) -> str:
 @pmetal(
     [(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k], SLOWER_TRUTH, at=HEAD
 )
-@words("""proportional: the last node pays for the rounding of all others
-
-    Says: “Proportional: layers proportional to available RAM (good default)”
-    Tested: equal nodes differ by one layer at most
-    How: 1 to 5 equal nodes, up to 20 layers, by assign_layers_proportional
-    Remark: The last node takes what rounding leaves over.
-    """)
 def uneven(layers: int, memory: list[int]) -> Shown:
     held = sizes(published.assign_layers_proportional(layers, memory))
     right = sizes(split_even(layers, len(memory)))
@@ -225,13 +218,6 @@ def on_two_and_three_nodes() -> tuple[Trial]:
 
 
 @pmetal(bandwidths(2, 3, 4), SLOWER_TRUTH, at=HEAD, known=on_two_and_three_nodes)
-@words("""four nodes: no exhaustive search, which the comment calls feasible, and not its optimum
-
-    Says: “Bandwidth-aware: minimize bottleneck link cost”
-    Tested: the largest n / b is the least possible
-    How: 2 to 4 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
-    Remark: On two and three nodes: {}. From four on it weighs memory × bandwidth instead.
-    """)
 def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
@@ -246,11 +232,6 @@ def not_searched(layers: int, bandwidth: list[int]) -> Shown:
 
 
 @pmetal([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])], at=HEAD)
-@words("""“With 2-4 nodes (typical Apple Silicon home cluster), exhaustive search over contiguous splits is feasible”
-
-    Tested: every split is tried, and the best is right
-    How: 30 layers, split_exhaustive and split_minmax
-    """)
 def exhaustive(bandwidth: list[int]) -> Shown:
     rules = split_exhaustive, split_minmax
     ones, nodes = [1] * 30, len(bandwidth)
@@ -267,11 +248,6 @@ def exhaustive(bandwidth: list[int]) -> Shown:
     ],
     at=PROPORTIONAL,
 )
-@words("""“Returns contiguous, non-overlapping layer ranges that cover 0..num_layers”
-
-    Tested: every layer once, in order
-    How: 1 to 5 nodes, up to 12 layers, by assign_layers_proportional
-    """)
 def covered(layers: int, memory: list[int]) -> Shown:
     split = published.assign_layers_proportional(layers, memory)
     return differ([layer for part in split for layer in part], list(range(layers)))
@@ -282,19 +258,12 @@ def covered(layers: int, memory: list[int]) -> Shown:
     at=PROPORTIONAL,
     known=lambda: (sizes(published.assign_layers_bandwidth_aware(2, [1] * 3, [1] * 3)),),
 )
-@words("""“more nodes ({world_size}) than layers ({num_layers})”
-
-    Tested: refused
-    How: 2 to 8 nodes with fewer layers, by assign_layers_proportional
-    Remark: The bandwidth-aware rule does not assert it: 2 layers on 3 nodes are cut into {}.
-    """)
 def refused(layers: int, memory: list[int]) -> Shown:
     answers = not panics(published.assign_layers_proportional, layers, memory)
     return ("an answer", "a panic") if answers else None
 
 
 @pmetal(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]), SLOWER_TRUTH)
-@words("""two or three nodes: available_ram is never used""")
 def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     wrong = (first - second) * (memory[0] - memory[1]) < 0
@@ -303,14 +272,12 @@ def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown
 
 
 @pmetal(identical((2, 3), range(1, 4)), REFUSES)
-@words("""two or three nodes: fewer layers than nodes are not refused""")
 def left_empty(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     held = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     return (str(held), too_few(layers, memory)) if 0 in held else None
 
 
 @pmetal(identical((2,), range(3)), REFUSES)
-@words("""two or three nodes: layers that do not exist are handed out""")
 def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     split = published.assign_layers_bandwidth_aware(layers, memory, bandwidth)
     ends, right = [part.stop for part in split], too_few(layers, memory)
@@ -318,20 +285,12 @@ def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
 
 
 @pmetal(identical((2, 3), range(3)), REFUSES)
-@words("""three nodes: zero layers panic by arithmetic, not by an assertion""")
 def no_layers(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, too_few(layers, memory)) if panic else None
 
 
 @pmetal(product(range(4, 9), lists(4, (1, 2))), SLOWER_TRUTH, at=BANDWIDTH)
-@words("""four nodes or more: memory and bandwidth below a megabyte count as one
-
-    Says: “Divide layers to minimize bottleneck latency, accounting for per-node bandwidth”
-    Tested: identical nodes with different bandwidths get layers in proportion
-    How: 4 nodes of equal memory, bandwidths of 1 and 2 bytes per second, up to 8 layers
-    Remark: From four nodes on, bandwidth is counted in whole megabytes per second, at least 1.
-    """)
 def truncated(layers: int, bandwidth: list[int]) -> Shown:
     own = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
     return differ(own, sizes(published.assign_layers_proportional(layers, bandwidth)))
@@ -340,25 +299,12 @@ def truncated(layers: int, bandwidth: list[int]) -> Shown:
 @pmetal(
     [(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)], COMPLETE, at=BANDWIDTH
 )
-@words("""the last node, which has no link, needs a bandwidth
-
-    Says: “bandwidths[i] is the link bandwidth (bytes/sec) from node i to node i+1”
-    Tested: n - 1 links for n nodes
-    How: 1 to 4 nodes and as many layers, with n - 1 bandwidths and with n
-    Remark: It wants a bandwidth per node, and divides a node's layers by it.
-    """)
 def a_link_too_many(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, str([1] * layers)) if panic else None
 
 
 @claim(CLAIMS, "pmetal", BANDWIDTH, FAILS, DIFFERENT)
-@words("""“Nodes with higher bandwidth can handle the activation transfer cost of more layers”
-
-    Tested: what crosses a link depends on the layers before it
-    How: transfers/s over one link of tiny, behind one layer and behind three, by evaluate
-    Remark: One activation tensor crosses, however many layers made it.
-    """)
 def layers_before_a_link() -> object:
     cuts = [Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
     return tuple(once(evaluate, tiny(), cut).links[0].throughput for cut in cuts)
@@ -369,26 +315,11 @@ def layers_before_a_link() -> object:
     at=BANDWIDTH,
     known=lambda: (*sizes(published.assign_layers_bandwidth_aware(30, [1, 1000], [200, 100])),),
 )
-@words("""“For 2 nodes: exhaustive search over all split points”
-
-    Tested: the largest n / b is the least possible
-    How: 2 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
-    Remark: Memory does not count: nodes with 1 and 1,000 bytes get {} and {} of 30 layers where the first
-    has twice the bandwidth.
-    """)
 def two_nodes(layers: int, bandwidth: list[int]) -> Shown:
     return not_searched(layers, bandwidth)
 
 
 @pmetal(product(range(3, 8), lists(3, range(1, 4))), SLOWER_TRUTH, at=BANDWIDTH)
-@words("""three nodes: not weighted by bandwidth * ram, as the comment says of 3+ nodes
-
-    Says: “For 3+ nodes: heuristic weighted by bandwidth * ram”
-    Tested: on 3 nodes memory counts
-    How: 3 nodes of equal bandwidth with memory of 1 to 3, up to 7 layers
-    Remark: Three nodes are searched exhaustively, by bandwidth alone. With four nodes it is as the comment
-    says.
-    """)
 def not_weighted(layers: int, memory: list[int]) -> Shown:
     megabytes = [m * MB for m in memory], [MB] * 3
     own = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
@@ -397,7 +328,6 @@ def not_weighted(layers: int, memory: list[int]) -> Shown:
 
 
 @pmetal([(4, [2**k] * 4, [2**k] * 4) for k in range(64)], COMPLETE)
-@words("""four nodes or more: memory × bandwidth, or its sum, overflows""")
 def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     return a_link_too_many(layers, memory, bandwidth)
 
@@ -405,7 +335,6 @@ def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> S
 @pmetal(
     product(range(4, 10), [[1, 2, 2, 2]], [[fast, 1, 1, 1] for fast in range(1, 5)]), SLOWER_TRUTH
 )
-@words("""four nodes or more: a fast link outweighs a small memory""")
 def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     megabytes = ([each * MB for each in amounts] for amounts in (memory, bandwidth))
     held = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
@@ -414,27 +343,18 @@ def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
 
 
 @pmetal([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k], REFUSES)
-@words("""proportional: zero memory on every node is not refused""")
 def no_memory(layers: int, memory: list[int]) -> Shown:
     held = sizes(published.assign_layers_proportional(layers, memory))
     return (str(held), "refused: no memory") if max(held) - min(held) > 1 else None
 
 
 @pmetal([(2, [2**k] * 2) for k in range(64)], COMPLETE)
-@words("""proportional: the sum of the memory overflows""")
 def sum_overflows(layers: int, memory: list[int]) -> Shown:
     panic = panics(published.assign_layers_proportional, layers, memory)
     return (panic, str(sizes(split_proportional(layers, memory)))) if panic else None
 
 
 @claim(CLAIMS, "pmetal", "mod tests", HOLDS)
-@words("""“assign_layers_proportional(32, &[16_000, 16_000]) … assign_layers_proportional(32, &[48_000, 16_000]) …
-    assign_layers_proportional(30, &[10_000, 10_000, 10_000]) … Node 0 has 2x bandwidth → should get ~2x layers
-    … All ranges should be contiguous … each node must get at least one layer”
-
-    Tested: each of its six tests
-    How: their inputs, by the restated program
-    """)
 def tests_of_pmetal() -> object:
     by_memory, aware = (
         published.assign_layers_proportional,
@@ -477,14 +397,12 @@ def forwards(listed: int, right: int) -> Shown:
 
 
 @scheduler(product(range(1, 3), range(3)), REFUSES)
-@words("""partition_layers_evenly: zero stages are not refused with ZeroStages""")
 def even_without_stages(layers: int, stages: int) -> Shown:
     wrong = not published.seed_even(layers, stages)
     return ("an empty list", refusal("ZeroStages")) if wrong else None
 
 
 @scheduler(product(range(1, 4), range(1, 4)), REFUSES)
-@words("""partition_layers_evenly: too few layers are not refused with InsufficientLayers""")
 def even_left_empty(layers: int, stages: int) -> Shown:
     held = sizes(published.seed_even(layers, stages))
     right = refusal("InsufficientLayers", layers, stages)
@@ -492,7 +410,6 @@ def even_left_empty(layers: int, stages: int) -> Shown:
 
 
 @scheduler(product(range(1, 4), range(4)), REFUSES)
-@words("""this_stage: a rank that does not exist gets stage 0""")
 def stage_0(stages: int, rank: int) -> Shown:
     found, _ = published.PipelineScheduler(stages, rank).this_stage()
     return (
@@ -501,13 +418,6 @@ def stage_0(stages: int, rank: int) -> Shown:
 
 
 @claim(CLAIMS, "scheduler", ERRORS, FAILS)
-@words("""“num_stages must be at least 1 … stage_rank {stage_rank} is out of range for num_stages {num_stages} …
-    cannot partition {total_layers} layers into {num_stages} stages”
-
-    Tested: such inputs are refused
-    How: the smallest of each, by the restated program
-    Remark: The texts are there; no function returns a PpError.
-    """)
 def refusals() -> object:
     faults = [f for f in FAULTS if f.shows in (even_without_stages, stage_0, even_left_empty)]
     counterexamples = [trial(fault.shows, fault.inputs).counterexample for fault in faults]
@@ -520,13 +430,6 @@ def refusals() -> object:
     at="pub enum PipelineSchedule",
     known=lambda: (run(schedule("Interleaved1F1B", P, M)).makespan,),
 )
-@words("""interleaved: the number of virtual stages is dropped
-
-    Says: “Interleaved { num_virtual_stages: usize }”
-    Tested: the number of virtual stages counts
-    How: forwards of a rank; 1 and 2 stages, microbatches and virtual stages
-    Remark: The number is ignored: the order is its 1F1B. Interleaved 1F1B with 2 virtual stages takes {}.
-    """)
 def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     order = published.scheduler_interleaved(stages, microbatches, chunks)
     return forwards(kinds(order.actions[0]).count("F"), microbatches * chunks)
@@ -538,14 +441,6 @@ def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     at="pub fn partition_layers_by_flops",
     known=lambda: tuple(bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
 )
-@words("""partition_layers_by_flops: an index out of bounds, though there are layers enough
-
-    Says: “layer_flops: &[u64], num_stages: usize”
-    Tested: every stage gets a layer
-    How: up to 3 layers with costs of 1 and 2 in up to 3 stages
-    Remark: And where it answers, the stages need not be balanced: costs 4, 4, 1 in 2 stages make a stage of
-    {}, where {} is possible.
-    """)
 def indexes(flops: list[int], stages: int) -> Shown:
     panic = panics(published.seed_by_flops, flops, stages) if len(flops) >= stages else None
     return (panic, str(sizes(split_by_flops(flops, stages)))) if panic else None
@@ -557,7 +452,6 @@ def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
 
 
 @scheduler([(f,) for n in (2, 3) for f in lists(n, range(1, 5))], SLOWER_TRUTH)
-@words("""partition_layers_by_flops: not the least bottleneck""")
 def not_least(flops: list[int]) -> Shown:
     if panics(published.seed_by_flops, flops, 2):
         return None
@@ -566,24 +460,17 @@ def not_least(flops: list[int]) -> Shown:
 
 
 @scheduler([([2**k] * 2, 2) for k in range(64)], COMPLETE)
-@words("""partition_layers_by_flops: the sum of the FLOPs overflows""")
 def flops_overflow(flops: list[int], stages: int) -> Shown:
     return indexes(flops, stages)
 
 
 @scheduler(product(range(1, 3), range(2)), REFUSES)
-@words("""this_stage: without layers it says that there are no stages""")
 def without_layers(stages: int, layers: int) -> Shown:
     panic = panics(published.PipelineScheduler(stages, total_layers=layers).this_stage)
     return (panic, refusal("InsufficientLayers", layers, stages)) if panic else None
 
 
 @scheduler(ENOUGH, at=STATS)
-@words("""“bubble_fraction_gpipe … (p - 1.0) / (m + p - 1.0)”
-
-    Tested: the clock's
-    How: the formula, and its GPipe against the clock; 2 to 6 ranks, up to 8 microbatches
-    """)
 def gpipe_formula(ranks: int, microbatches: int) -> Shown:
     clock = run(published.scheduler_gpipe(ranks, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_gpipe(ranks, microbatches), clock)
@@ -595,20 +482,12 @@ def with_one_microbatch() -> tuple[Trial]:
 
 
 @scheduler(product(range(1, 5), range(1, 5)), FORMULA, at=STATS, known=with_one_microbatch)
-@words("""bubble_fraction_1f1b: (p - 1) / (2(m - 1) + p) is not 1F1B's bubble
-
-    Says: “bubble_fraction_1f1b … (p - 1.0) / (2.0 * (m - 1.0) + p)”
-    Tested: the clock's
-    How: the formula, and 1F1B against the clock; up to 4 ranks and microbatches
-    Remark: 1F1B saves memory, no time: its bubble is GPipe's. With one microbatch the formula is right ({}).
-    """)
 def formula(stages: int, microbatches: int) -> Shown:
     clock = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
 
 
 @scheduler(product(range(1, 4), range(3)), REFUSES)
-@words("""bubble fractions of zero microbatches are not between 0 and 1""")
 def no_fraction(stages: int, microbatches: int) -> Shown:
     fractions = (
         published.scheduler_bubble_fraction_gpipe,
@@ -620,13 +499,6 @@ def no_fraction(stages: int, microbatches: int) -> Shown:
 
 
 @scheduler(product(range(1, 4), range(1, 4)), FORMULA, at=STATS)
-@words("""memory_footprint_ratio: (p + m) / (p m) is not 1F1B's memory over GPipe's
-
-    Says: “memory_footprint_ratio … (p + m) / (p * m)”
-    Tested: 1F1B's microbatches in flight over GPipe's
-    How: the formula, and the most microbatches in flight; up to 3 ranks and microbatches
-    Remark: On one rank it exceeds 1.
-    """)
 def memory_ratio(stages: int, microbatches: int) -> Shown:
     orders = (schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
     one, gpipe = (max(run(order).peak_in_flight) for order in orders)
@@ -634,14 +506,6 @@ def memory_ratio(stages: int, microbatches: int) -> Shown:
 
 
 @scheduler(product(range(1, 5)), FORMULA, at=STATS)
-@words("""optimal_num_micro_batches: 4 p minimises none of its figures
-
-    Says: “optimal_num_micro_batches(&self) -> usize { 4 * self.num_stages”
-    Tested: no other number is better
-    How: its own idle share and memory ratio at its optimum and at one microbatch more; up to 4 ranks
-    Remark: By both its figures more is always better: the number optimises nothing. A comment of the
-    published file, which is not taken apart here, calls it a rule of thumb.
-    """)
 def no_optimum(stages: int) -> Shown:
     best = published.scheduler_microbatches(stages)
     figures = published.scheduler_bubble_fraction_1f1b, published.scheduler_memory_ratio
@@ -651,13 +515,6 @@ def no_optimum(stages: int) -> Shown:
 
 
 @scheduler(product(range(1, 4), range(1, 3)), COMPLETE, at="pub enum PipelineStep")
-@words("""a gradient is waited for and never sent
-
-    Says: “WaitBackward { from_stage: usize }”
-    Tested: what is waited for is sent
-    How: steps of all ranks; up to 3 ranks and 2 microbatches
-    Remark: Run as listed, two ranks or more wait for ever.
-    """)
 def unsent(stages: int, microbatches: int) -> Shown:
     orders = (
         published.PipelineScheduler(stages, rank).schedule_steps(microbatches)
@@ -671,24 +528,12 @@ def unsent(stages: int, microbatches: int) -> Shown:
 
 
 @scheduler(ENOUGH, at="fn schedule_gpipe")
-@words("""“for mb in (0..num_micro_batches).rev()”
-
-    Tested: GPipe's makespan
-    How: its order and pipelab's against the clock; 2 to 6 ranks, up to 8 microbatches
-    """)
 def gpipe_time(ranks: int, microbatches: int) -> Shown:
     own, right = published.scheduler_gpipe, partial(schedule, "GPipe")
     return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
 
 
 @scheduler(product(range(1, 4), range(1, 4)), RUN, at="fn schedule_1f1b")
-@words("""1F1B: one forward too many runs ahead
-
-    Says: “let warmup_steps = (num_stages - rank).min(num_micro_batches)”
-    Tested: 1F1B's memory
-    How: microbatches in flight by rank, its and 1F1B's; up to 3 ranks and microbatches
-    Remark: One forward too many runs ahead.
-    """)
 def ahead(stages: int, microbatches: int) -> Shown:
     orders = published.scheduler_1f1b, partial(schedule, "1F1B")
     held = (run(order(stages, microbatches)).peak_in_flight for order in orders)
@@ -696,7 +541,6 @@ def ahead(stages: int, microbatches: int) -> Shown:
 
 
 @scheduler(product(range(3), range(3)), REFUSES)
-@words("""GPipe: a rank that does not exist gets an order""")
 def order_for_nobody(stages: int, rank: int) -> Shown:
     steps = published.PipelineScheduler(stages, rank).schedule_steps(1)
     return (
@@ -707,14 +551,12 @@ def order_for_nobody(stages: int, rank: int) -> Shown:
 
 
 @scheduler(product(range(1, 3), range(4)), REFUSES)
-@words("""1F1B: a rank that does not exist panics by arithmetic""")
 def panics_by_arithmetic(stages: int, rank: int) -> Shown:
     panic = panics(published.PipelineScheduler(stages, rank, "1F1B").schedule_steps, 1)
     return (panic, refusal("StageRankOutOfRange", rank, stages)) if panic else None
 
 
 @scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
-@words("""schedule_steps: the configured number of microbatches is ignored""")
 def configured_ignored(configured: int, microbatches: int) -> Shown:
     steps = published.PipelineScheduler(1, num_micro_batches=configured).schedule_steps(
         microbatches
@@ -723,7 +565,6 @@ def configured_ignored(configured: int, microbatches: int) -> Shown:
 
 
 @scheduler(product(range(3), range(3)), REFUSES)
-@words("""MicroBatch: data and shape need not agree""")
 def shapeless(rows: int, columns: int) -> Shown:
     made = published.MicroBatch(0, [], (rows, columns), False)
     written = f"shape {made.shape} with {len(made.data)} numbers"
@@ -732,19 +573,6 @@ def shapeless(rows: int, columns: int) -> Shown:
 
 
 @claim(CLAIMS, "scheduler", "mod tests", HOLDS)
-@words("""“partition_layers_evenly(12, 4) … partition_layers_evenly(10, 3) … vec![100u64; 8] …
-    vec![100u64, 100, 100, 100, 400] … vec![100u64, 200, 300, 400] … let expected = 3.0f32 / 11.0 …
-    let expected = 3.0f32 / 18.0 … let expected = 12.0f32 / 32.0 …
-    assert_eq!(stats.optimal_num_micro_batches(), 32) … assert!(sched_first.is_first_stage()) …
-    assert_eq!(fwd_count, 4) … PipelineStep::Forward { .. })).count(), 3 … assert_eq!(stage.stage_id, 2) …
-    assert_eq!(fwd, 8) … MicroBatch::new(3, vec![1.0f32, 2.0, 3.0], (1, 3), true) …
-    assert!(e.to_string().contains("num_stages"))”
-
-    Tested: each of its sixteen tests
-    How: their inputs, by the restated program
-    Remark: Formulas are compared with themselves, and steps are counted and never run: any order would
-    pass, right or wrong.
-    """)
 def tests_of_the_scheduler() -> object:
     even, by_flops = published.seed_even, published.seed_by_flops
     gpipe = published.scheduler_bubble_fraction_gpipe
@@ -802,12 +630,6 @@ def row(order: "Schedule", rank: int) -> str:
 
 
 @boostr(product(range(1, 4), range(1, 4)), COMPLETE, at="pub enum PipelineAction")
-@words("""Idle is never listed
-
-    Says: “No work this tick (pipeline bubble)”
-    Tested: listed where a rank idles
-    How: idle ticks that its 1F1B lists, and its idle time by the clock; up to 3 stages and micro-batches
-    """)
 def unmarked(stages: int, microbatches: int) -> Shown:
     order = published.clock_1f1b(stages, microbatches)
     listed = any("IDLE" in row(order, rank) for rank in range(stages))
@@ -816,14 +638,6 @@ def unmarked(stages: int, microbatches: int) -> Shown:
 
 
 @boostr(product(range(1, 4), range(1, 4)), RUN, at=ONE)
-@words("""1F1B: the drawing above it shows another order
-
-    Says: “Stage 0: F0 F1 F2 F3 B3 B2 B1 B0”
-    Tested: what the code below the drawing does
-    How: the drawing and the code, last rank; up to 3 stages and micro-batches
-    Remark: The drawing is GPipe with reversed backwards, which keeps every micro-batch in flight; the code
-    is 1F1B.
-    """)
 def drawn(stages: int, microbatches: int) -> Shown:
     batches = range(microbatches)
     drawing = " ".join([f"F{m}" for m in batches] + [f"B{m}" for m in reversed(batches)])
@@ -831,33 +645,18 @@ def drawn(stages: int, microbatches: int) -> Shown:
 
 
 @boostr(ENOUGH, at=ONE)
-@words("""“Warmup: stage k does num_stages - k - 1 extra forwards before steady state”
-
-    Tested: the code does so
-    How: forwards ahead of the first pair; 2 to 6 stages, from as many to 8 micro-batches
-    """)
 def warm_up(stages: int, microbatches: int) -> Shown:
     rows = published.clock_1f1b(stages, microbatches).actions
     return differ([kinds(row).index("B") - 1 for row in rows], [*reversed(range(stages))])
 
 
 @boostr(SIZES, at=ONE)
-@words("""“Steady state: alternate Forward + Backward. - Cooldown: remaining backwards”
-
-    Tested: pipelab's 1F1B
-    How: its order and pl.schedule's; 1 to 6 stages, 1 to 8 micro-batches
-    """)
 def steady_state(stages: int, microbatches: int) -> Shown:
     own, right = published.clock_1f1b, partial(schedule, "1F1B")
     return differ(*(order(stages, microbatches).actions for order in (own, right)))
 
 
 @boostr(ENOUGH, at=INTERLEAVED)
-@words("""“Bubble ratio reduces from (S-1)/M”
-
-    Tested: the clock's, of its 1F1B
-    How: 2 to 6 stages, from as many to 8 micro-batches
-    """)
 def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
     ratio = run(published.clock_1f1b(stages, microbatches)).bubble_ratio
     return differ(ratio, (stages - 1) / microbatches)
@@ -873,15 +672,6 @@ def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
         run(schedule("Interleaved1F1B", P, M)).bubble_ratio,
     ),
 )
-@words("""interleaved: almost serial, its bubble above the claimed (S-1)/(M*V)
-
-    Says: “to (S-1)/(M*V)”
-    Tested: the clock's, of its own order
-    How: up to 3 stages, 4 micro-batches in whole rounds and 2 chunks
-    Remark: It sends each micro-batch through all chunks, the same on every rank: almost serial. With {}
-    stages, {} micro-batches and 4 chunks its bubble ratio is {}, with 2 chunks {}; Interleaved1F1B as others
-    do it reaches {}, the formula's.
-    """)
 def serial(stages: int, microbatches: int, chunks: int) -> Shown:
     ratio = run(published.clock_interleaved(stages, microbatches, chunks)).bubble_ratio
     claimed = (stages - 1) / (microbatches * chunks)
@@ -890,11 +680,6 @@ def serial(stages: int, microbatches: int, chunks: int) -> Shown:
 
 
 @boostr(ENOUGH, at=INTERLEAVED)
-@words("""“forwards go v=0→V-1 (low→high logical stage), backwards go v=V-1→0 (high→low”
-
-    Tested: in its order
-    How: three chunks; 2 to 6 stages, from as many to 8 micro-batches
-    """)
 def chunk_order(stages: int, microbatches: int) -> Shown:
     for actions in published.clock_interleaved(stages, microbatches, 3).actions:
         for kind, mb in product("FB", range(microbatches)):
@@ -905,14 +690,12 @@ def chunk_order(stages: int, microbatches: int) -> Shown:
 
 
 @boostr(product(range(1, 3), range(3), range(3)), REFUSES)
-@words("""1F1B: a stage that does not exist panics by arithmetic""")
 def clock_panics(stages: int, microbatches: int, stage: int) -> Shown:
     panic = panics(published.PipelineClock(stages, microbatches, stage).schedule_1f1b)
     return (panic, no_stage(stages, stage)) if panic else None
 
 
 @boostr(product(range(1, 3), range(3), range(3)), REFUSES)
-@words("""interleaved: a stage that does not exist gets an order""")
 def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
     order = published.PipelineClock(stages, microbatches, stage).schedule_interleaved(1)
     wrong = stage >= stages and order
@@ -920,7 +703,6 @@ def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
 
 
 @boostr(product(range(1, 3), range(1, 3), range(2)), REFUSES)
-@words("""interleaved: zero chunks are not refused""")
 def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
     order = published.PipelineClock(stages, microbatches, 0).schedule_interleaved(chunks)
     return None if order else ("an empty list", "refused: no chunk")
@@ -936,13 +718,6 @@ def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
         run(schedule("ZBH1", P, M)).makespan,
     ),
 )
-@words("""“W passes are scheduled into pipeline bubbles”
-
-    Tested: less time than 1F1B with B and W in one
-    How: its zero-bubble order and its 1F1B against the clock; 2 to 6 stages, from as many to 8 micro-batches
-    Remark: Some are: with {} stages and {} micro-batches it takes {}, its 1F1B {}. But every W follows its B
-    at once, so most bubbles stay: ZB-H1, which holds W back, takes {}.
-    """)
 def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
     orders = published.clock_zero_bubble, published.clock_1f1b
     zero, one = (run(order(stages, microbatches)).makespan for order in orders)
@@ -950,23 +725,12 @@ def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
 
 
 @boostr(ENOUGH, at=ZERO, recorded=FAILS)
-@words("""“This achieves near-zero bubble ratio when M >= S”
-
-    Tested: below a tenth, by the clock
-    How: 2 to 6 stages, from as many to 8 micro-batches
-    """)
 def near_zero(stages: int, microbatches: int) -> Shown:
     ratio = run(published.clock_zero_bubble(stages, microbatches)).bubble_ratio
     return (f"{ratio:.4g}", "below 0.1") if ratio >= 0.1 else None
 
 
 @boostr(ENOUGH, at="pub fn schedule_zero_bubble", recorded=FAILS)
-@words("""“Warmup: forwards, interleaved with W passes to fill bubbles”
-
-    Tested: some W before the first B
-    How: weight gradients before the first input gradient; 2 to 6 stages, from as many to 8 micro-batches
-    Remark: The branch that would run them can never be taken.
-    """)
 def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
     rows = published.clock_zero_bubble(stages, microbatches).actions
     early = any("W" in kinds(row).partition("I")[0] for row in rows)
@@ -974,7 +738,6 @@ def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
 
 
 @boostr(product(range(1, 4), range(1, 4)), RUN)
-@words("""zero bubble: no weight gradient fills a bubble""")
 def unfilled(stages: int, microbatches: int) -> Shown:
     orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
     own, right = (run(order(stages, microbatches)).makespan for order in orders)
@@ -982,16 +745,6 @@ def unfilled(stages: int, microbatches: int) -> Shown:
 
 
 @claim(CLAIMS, "boostr", "mod tests", HOLDS)
-@words("""“Single stage: no warmup, steady = all 4, immediate F+B pairs … Warmup: F0, F1, F2 … Steady: F3, B0 …
-    Cooldown: B1, B2, B3 … Stage 3 (last) warmup = 0, all steady: F+B pairs … Warmup: F0, F1 …
-    Steady (4): F2 B0, F3 B1, F4 B2, F5 B3 … Cooldown: B4, B5 …
-    Every 1F1B schedule produces exactly 2*M actions (M forwards + M backwards) …
-    fn test_zero_bubble_covers_all_mb() { for stages in 1..=4 { for mb in stages..=8 …
-    Each of 2 virtual stages should see 4 forwards and 4 backwards”
-
-    Tested: each of these tests, on all of its sizes
-    How: their inputs, by the restated program
-    """)
 def tests_of_boostr() -> object:
     in_pairs = "F0 B0 F1 B1 F2 B2 F3 B3"
     cases = {
