@@ -7,7 +7,6 @@ once, so nothing further down needs to ask again whether a number is sensible.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -32,6 +31,7 @@ from pipelab.fields import (
     Layers,
     Positive,
     checked,
+    derived,
     is_list,
     is_real,
     python_value,
@@ -134,7 +134,7 @@ class Model:
                 )
                 raise InvalidValue("Model", [problem])
 
-    @cached_property
+    @derived
     def uniform(self) -> bool:
         """Whether all layers are identical."""
         given = (f for f in (self.weight_factors, self.work_factors) if f is not None)

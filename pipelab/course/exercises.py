@@ -352,6 +352,7 @@ class Failure(NamedTuple):
     given: Any
     says: str  # what is wrong there, in words
     answer: Any = None  # what it gives there; None where it raises
+    hinted: bool = True  # whether a hint about the input helps
 
     @property
     def yours(self) -> str:
@@ -457,7 +458,7 @@ class Function:
 
     def says(self, failure: Failure) -> str:
         """Say what is wrong, and what to look at."""
-        hint = f". Hint: {self.hint(failure.given)}" if self.hint else ""
+        hint = f". Hint: {self.hint(failure.given)}" if self.hint and failure.hinted else ""
         return f"on {failure.given} {failure.says}{hint}"
 
     def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
@@ -467,15 +468,18 @@ class Function:
     def failures(self, mine: Callable[..., Any]) -> Iterator[Failure]:
         """All inputs on which the reader's function is wrong, one by one."""
         for given in self.inputs():
-            answer = None
+            answer, hinted = None, True
             try:
                 answer = self.call(mine, given)
                 says = (self.off or self._off)(given, answer)
             except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
+                hinted = not isinstance(
+                    error, TypeError | NameError | AttributeError
+                )  # the code itself
             if says:
-                yield Failure(given, says, answer)
+                yield Failure(given, says, answer, hinted)
 
     def _off(self, given: Any, answer: Any) -> str:
         if math.isclose(float(answer), cast(Any, self.target)(given), rel_tol=self.rel):

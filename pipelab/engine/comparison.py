@@ -8,7 +8,7 @@ from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
-from pipelab.fields import is_list
+from pipelab.fields import Frozen, is_list
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
 
@@ -20,7 +20,7 @@ EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Frozen):
     """Answers of several methods to one problem.
 
     Attributes

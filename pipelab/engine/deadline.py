@@ -65,7 +65,7 @@ class Deadline:
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
         self.began = clock()
-        self.end = math.inf if seconds is None else self.began + seconds
+        self.end = math.inf if seconds is None else self.began + float(seconds)
         self.stop = stop
         self.interrupted = interrupted
         self.notes: list[str] = []

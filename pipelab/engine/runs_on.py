@@ -162,7 +162,7 @@ def starts_of(
     UnknownName
         There is no such engine.
     """
-    rules = rules_of(engine)
+    rules = rules_of(engine, "runs_on")
     _refuse(problem, engine, rules)
     choices = [dict(options)]
     if problem.workload.phase == "training":

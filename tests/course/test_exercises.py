@@ -45,6 +45,14 @@ def test_hints_come_one_at_a_time_and_none_gives_the_answer(name):
             pl.course.hint(name, wrong)
 
 
+@pytest.mark.parametrize(
+    "name", [name for name, one in EXERCISES.items() if getattr(one, "signature", "") and one.hint]
+)
+def test_a_mistake_in_the_code_has_no_hint_about_the_input(name):
+    for mistake in (lambda: 1, lambda *given: given.nothing, lambda *given: nothing):  # noqa: F821
+        assert "Hint" not in EXERCISES[name].seen(mistake).says
+
+
 def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
     said, inputs = str(pl.course.hint("01.2", 2)), EXERCISES["01.2"].inputs()
     smallest = next(x for x in inputs if "too slow" in EXERCISES["01.2"].hint(x))

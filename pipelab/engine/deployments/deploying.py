@@ -86,7 +86,7 @@ Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
 @checked_arguments
 def deploy(
     problem: choice.AskedProblem,
-    at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
+    at_least: choice.Floor = 0.0,
     *,
     batches: Batches = None,
     requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
@@ -96,9 +96,9 @@ def deploy(
     pools: Flag = False,
     single: Flag = False,
     time_limit: choice.TimeLimit = None,
-    gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
+    gap: choice.Gap = 0.0,
     stop: choice.Stop = None,
-    on_progress: Annotated[Callable | None, described("a function of Progress, or None")] = None,
+    on_progress: choice.OnProgress = None,
     runs_on: str | None = None,
 ) -> Deployment:
     """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
@@ -205,7 +205,7 @@ def deploy(
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
     apart = limits is None and not load and not single
-    if runs_on is not None and apart and rules_of(runs_on).one_host:
+    if runs_on is not None and apart and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)
         if sum(map(len, hosts)) > 1:
             with deadline_of(time_limit, stop) as deadline:

@@ -54,7 +54,7 @@ def flow(
     ] = "throughput",
     *,
     time_limit: choice.TimeLimit = None,
-    gap: choice.Floor = 0.0,
+    gap: choice.Gap = 0.0,
     stop: choice.Stop = None,
 ) -> Flow:
     """The greatest throughput if stages may overlap and every microbatch takes its own way through them.

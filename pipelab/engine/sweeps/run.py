@@ -22,7 +22,7 @@ from pipelab.errors import (
     UnknownName,
     nearest,
 )
-from pipelab.fields import Flag, checked_arguments, described, is_list
+from pipelab.fields import Flag, Frozen, checked_arguments, described, is_list
 from pipelab.interrupts import noted_interrupts
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
+class Sweep(Frozen):
     """What `sweep` returns: one row per point, in the order of the points.
 
     Attributes

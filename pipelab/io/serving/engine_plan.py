@@ -13,7 +13,7 @@ from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
-from pipelab.fields import is_list
+from pipelab.fields import Frozen, is_list
 from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
 from pipelab.hardware.roofline import Roofline
@@ -33,7 +33,7 @@ Hosts = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Frozen):
     """One machine of a plan.
 
     Attributes
