@@ -109,7 +109,7 @@ def load_cluster(
 
     Notes
     -----
-    A folder has two files of every host, and one of the network:
+    A folder has two files of every host, and one of the network::
 
         HOST.gpus.csv   nvidia-smi --query-gpu=index,name,memory.total --format=csv
                         or rocm-smi --showproductname --showmeminfo vram --csv
