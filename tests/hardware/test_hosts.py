@@ -65,6 +65,33 @@ def _look_at_random_hosts(rng, tmp_path):
         assert len(fast) == 1  # each to each, or none
 
 
+@pytest.mark.parametrize("seed", range(40))
+def test_memory_that_nothing_names_is_all_or_refused(seed, tmp_path):
+    """Without a header: what is in use is no GPU's memory."""
+    rng = np.random.default_rng(seed)
+    kind = str(rng.choice([kind for kind in made_hosts.KINDS if kind != "MI300X"]))
+    name, total, *_ = made_hosts.KINDS[kind]
+    used = int(rng.integers(0, total // 2))
+    for memory in (total, used, total - used, total * 15 / 16):
+        (tmp_path / "h.gpus.csv").write_text(f"0, {name}, {memory:.0f} MiB\n")
+        if memory > 0.93 * total:
+            assert pl.load_cluster(tmp_path).gpus[0].memory_gb == pytest.approx(
+                memory * 2**20 / 1e9, rel=1e-4
+            )
+            continue
+        with pytest.raises(pl.errors.InvalidData, match=r"h\.gpus\.csv, row 1.*with a header"):
+            pl.load_cluster(tmp_path)
+
+
+def test_uuids_do_not_say_which_gpus_of_a_larger_matrix_these_are(tmp_path):
+    _host(tmp_path, "h", "NVIDIA A40", 46068, GOOD)
+    (tmp_path / "h.gpus.csv").write_text(
+        "uuid, name, memory.total [MiB]\nGPU-5f2c, NVIDIA A40, 46068 MiB\n"
+    )
+    with pytest.raises(pl.errors.InvalidData, match=r"h\.topo\.txt, line 1.*column index in h\.gp"):
+        pl.load_cluster(tmp_path)
+
+
 def _nodes(cluster):
     """Ids of the GPUs by node, and the node's bandwidth."""
     found = {}
