@@ -6,7 +6,7 @@ Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have pro
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,8 @@ from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
-    "llama-bench -o json, vllm bench serve or latency, Vidur's mlp.csv, Helix's …_bs2time.csv"
+    "llama-bench -o json, vllm bench serve --save-result, vllm bench latency --output-json, SGLang's bench_serving "
+    "--output-file, Vidur's mlp.csv, Helix's …_bs2time.csv"
 )
 Phase = Literal["prefill", "decode"]
 # In JSON, where "3" is not a number.
@@ -115,6 +116,9 @@ def _format_of(path: Path) -> str:
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
     first = text.partition("\n")[0]
+    if first[:1] in ("|", "=") or "avg_ns" in first:
+        said = f"{named(path)}, row 1: {shown(first[:80])}: a benchmark's table as it prints it"
+        raise InvalidData(f"{said}; expected {_FORMATS}")
     if "time_stats." in first:
         return "vidur"
     cells = first.split(",")
@@ -228,6 +232,12 @@ class _Record:
         value = self.fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
+    def items(self) -> Iterator[tuple[str, Any]]:
+        """All fields, and those of the objects in it, such as SGLang's server_info."""
+        inside = [value for value in self.fields.values() if isinstance(value, dict)]
+        for fields_of_one in (self.fields, *inside):
+            yield from fields_of_one.items()
+
     def read(self, cls: type) -> Any:
         """Make an object of the fields that a class has; the others are passed over."""
         known = [f.name for f in fields(cls) if f.name in self.fields]
@@ -290,6 +300,7 @@ class _LlamaBench:
     n_gpu_layers: Annotated[int, Strict()] = -1
     gpu_info: str | None = None
     n_cpu_moe: Annotated[Literal[0], described(_ALL)] = 0
+    fit_target: Annotated[Literal[0], described(_ALL)] = 0  # -fitt moves what does not fit
     no_kv_offload: Annotated[Literal[False, 0], described(_ALL)] = False
     tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ALL)] = "none"
     type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
@@ -347,7 +358,10 @@ def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
         "gpu_info": "," in (test.gpu_info or "") and not chosen,
     }
     for field in (field for field, is_wrong in wrong.items() if is_wrong):
-        raise record.error(field, "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none")
+        expected = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none"
+        if "RPC" in str(record.fields[field]):
+            expected += "; older builds name RPC without using it: run a newer one"
+        raise record.error(field, expected)
 
 
 def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
@@ -413,6 +427,8 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
     if batch == 1 and run.median_ttft_ms is not None:
         found.append(timed("prefill", 1, run.median_ttft_ms, max(1, round(asked))))
     if answered >= 2:
+        if stated.phase != "prefill":
+            _refuse_drafts(record)
         if run.median_tpot_ms is None:
             raise record.error("median_tpot_ms", "expected a number above 0")
         context = max(1, round(asked + answered / 2))
@@ -423,6 +439,16 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
         )
         raise record.error("total_output_tokens", expected)
     return found
+
+
+def _refuse_drafts(record: _Record) -> None:
+    """Refuse answers of which a pass makes several tokens, as vLLM's and SGLang's benchmarks say of drafts."""
+    for key, value in record.items():
+        if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", key):
+            expected = (
+                "expected a server without speculative decoding, where a pass makes one token"
+            )
+            raise InvalidData(f"{record.place}, field {key!r}: {shown(value)}: {expected}")
 
 
 @checked
@@ -468,6 +494,8 @@ def _of_engine(
             _said(None, "engine", record.place, "whose engine answered")
         known_names = ", ".join(_BACKENDS.values())
         raise record.error("backend", f"expected one of {known_names}, or give engine=…")
+    if stated.precision is None and _QUANTISED.search(model):
+        _said(None, "precision", record.place, "in which precision its weights were")
     return partial(
         _Timed,
         record.place,
@@ -484,16 +512,15 @@ _BACKENDS = {
     "sglang": "SGLang",
     "tensorrt-llm": "TensorRT-LLM",
     "trt": "TensorRT-LLM",
+    "llama.cpp": "llama.cpp",
 }
-_BACKENDS |= {"llama.cpp": "llama.cpp"}
 _TENSOR, _OTHERWISE = ("tp", "tensor_parallel"), ("pp", "pipeline_parallel", "dp", "data_parallel")
 
 
 def _tensor_parallel(record: _Record) -> int:
     """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
-    inside = [value for value in record.fields.values() if isinstance(value, dict)]  # server_info
     found = 1
-    for key, value in (item for one in (record.fields, *inside) for item in one.items()):
+    for key, value in record.items():
         name = key.lower().replace("-", "_").removesuffix("_size")
         if name not in _TENSOR + _OTHERWISE or str(value) in ("1", "None", ""):
             continue
@@ -504,26 +531,30 @@ def _tensor_parallel(record: _Record) -> int:
     return found
 
 
-_QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit")
-_SUFFIX = re.compile(r"(?i)(-(instruct|chat|hf|it|base|v\d[\d.]*))+$")
+# DeepSeek's own weights have 8 bits.
+_QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit|deepseek-(v3|r1)")
+_PURPOSE = r"(-(instruct|chat|hf|it|base|v\d[\d.]*|\d{4}))*"
 
 
 def _served(record: _Record, name: str | None, stated: Stated) -> str:
-    """Find the model by its name on the hub, which has a maker in front and a purpose behind."""
+    """Find the model by its name on the hub, which has a maker in front, and a purpose or month behind."""
     if not name and (stated.model is None or stated.precision is None):
         expected = "expected text that is not empty; or give model=… and precision=…"
         raise record.error("model_id", expected)
     if stated.precision is None and _QUANTISED.search(name or ""):
-        expected = "its name speaks of quantised weights; give precision=…"
+        expected = "its name is one of quantised weights; give precision=…"
         raise record.error("model_id", expected)
     if stated.model is not None:
         return stated.model
-    plain = _SUFFIX.sub("", (name or "").rpartition("/")[2].removeprefix("Meta-"))
-    known = {str(name).lower(): str(name) for name in models().index}
-    if plain.lower() not in known:
-        expected = f"no model has this name; {nearest(plain, known.values())}; give model=…"
-        raise record.error("model_id", expected)
-    return known[plain.lower()]
+    plain, known = (
+        (name or "").rpartition("/")[2].removeprefix("Meta-"),
+        list(map(str, models().index)),
+    )
+    for one in known:
+        if re.fullmatch(re.escape(one) + _PURPOSE, plain, re.IGNORECASE):
+            return one
+    expected = f"no model has this name; {nearest(plain, known)}; give model=…"
+    raise record.error("model_id", expected)
 
 
 # Profiles: CSV
