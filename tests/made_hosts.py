@@ -3,7 +3,6 @@
 What a cluster of them must be is said here in code that shares nothing with the package.
 """
 
-import json
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -178,25 +177,10 @@ def _amd_links(host, rng):
     kind = [[word.split()[0] for word in row] for row in host.words]
     steps = {"X": "0", "XGMI": "1"}
     hops = [[steps.get(word, word[-1]) for word in row] for row in host.words]
-    form = str(rng.choice(["json", "csv", "rocm-smi", "amd-smi"]))
-    if form == "amd-smi" and host.numbers != list(range(len(host.numbers))):
-        form = "json"  # a table of bus addresses has no numbers
     selves = [["SELF" if word == "X" else word for word in row] for row in kind]
-    if form == "json":
-        return json.dumps([
-            {"gpu": n, "links": [
-                {"gpu": m, "link_type": word, "num_hops": int(far)}
-                for m, word, far in zip(host.numbers, words, row, strict=True)]}
-            for n, words, row in zip(host.numbers, selves, hops, strict=True)
-        ])  # fmt: skip
-    if form == "csv":
-        head = [f"{name}_gpu_{n}" for name in ("hops", "link_type") for n in host.numbers]
-        rows = [
-            f"{n},0000:{n:02x}:00.0,{','.join(row)},{','.join(words)}"
-            for n, row, words in zip(host.numbers, hops, selves, strict=True)
-        ]
-        return "\n".join(["gpu,bdf," + ",".join(head), *rows]) + "\n"
-    if form == "rocm-smi":
+    # a table of bus addresses has no numbers
+    buses = host.numbers == list(range(len(host.numbers))) and rng.random() < 0.5
+    if not buses:
         labels, own = (
             [f"GPU{n}" for n in host.numbers],
             [["0" if w == "X" else w for w in row] for row in kind],

@@ -43,10 +43,11 @@ _MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
 # their share of a GPU's memory in steps of 1 %: less than that makes no difference to them.
 _SAME = 0.99
 
-_EXPECTED = "expected what `nvidia-smi topo -m` or `rocm-smi --showtopo` prints"
+_EXPECTED = "expected what `nvidia-smi topo -m`, `rocm-smi --showtopo` or `amd-smi topology` prints"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LABEL = re.compile(r"GPU(\d{1,4})")
 _WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
+_WORDS = f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,12 +200,8 @@ def _check_row(
         expected = f"expected {len(header)}: the listing is torn"
         raise InvalidData(f"{place}: {len(cells)} cells after GPU{index}; {expected}")
     for other, cell in zip(header, cells, strict=True):
-        if not re.fullmatch("X" if other == index else _WORD, cell):
-            words = (
-                "X"
-                if other == index
-                else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
-            )
+        pattern, words = ("X", "X") if other == index else (_WORD, _WORDS)
+        if not re.fullmatch(pattern, cell):
             raise InvalidData(f"{place}: GPU{index} to GPU{other}: {shown(cell)}: expected {words}")
 
 
