@@ -6,7 +6,7 @@ Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have pro
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -116,9 +116,8 @@ def _format_of(path: Path) -> str:
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
     first = text.partition("\n")[0]
-    if first[:1] in ("|", "=") or "avg_ns" in first:
-        said = f"{named(path)}, row 1: {shown(first[:80])}: a benchmark's table as it prints it"
-        raise InvalidData(f"{said}; expected {_FORMATS}")
+    if first.startswith(("|", "=")) or "avg_ns" in first:  # what a benchmark prints
+        raise InvalidData(f"{named(path)}, row 1: {shown(first[:80])}: expected {_FORMATS}")
     if "time_stats." in first:
         return "vidur"
     cells = first.split(",")
@@ -229,14 +228,16 @@ class _Record:
     fields: Mapping[str, Any]
 
     def error(self, field: str, expected: str) -> InvalidData:
-        value = self.fields.get(field)
+        value = self.all_fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
-    def items(self) -> Iterator[tuple[str, Any]]:
-        """All fields, and those of the objects in it, such as SGLang's server_info."""
-        inside = [value for value in self.fields.values() if isinstance(value, dict)]
-        for fields_of_one in (self.fields, *inside):
-            yield from fields_of_one.items()
+    @property
+    def all_fields(self) -> dict[str, Any]:
+        """Its fields, and those of the objects in it, such as SGLang's server_info."""
+        found: dict[str, Any] = {}
+        for inside in (value for value in self.fields.values() if isinstance(value, dict)):
+            found |= inside
+        return {**found, **self.fields}
 
     def read(self, cls: type) -> Any:
         """Make an object of the fields that a class has; the others are passed over."""
@@ -401,6 +402,7 @@ class _Serving:
     model_id: str | None = None
     max_concurrency: _Whole | None = None
     request_rate: Any = None
+    ramp_up_strategy: Any = None  # vLLM's, where the rate is inf nevertheless
     median_ttft_ms: _Above | None = None
     median_tpot_ms: _Above | None = None
 
@@ -416,9 +418,10 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
     batch = stated.batch
     if batch is None:
         _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
-        if str(run.request_rate).lower() not in ("none", "inf", "infinity"):
-            expected = "expected inf: requests one by one leave places empty; give batch=…, as many as ran at once"
-            raise record.error("request_rate", expected)
+        at_once = str(run.request_rate).lower() in ("none", "inf", "infinity")
+        if run.ramp_up_strategy or not at_once:
+            expected = "expected all at once (inf): requests one by one leave places empty; give batch=…, as many as ran at once"
+            raise record.error("ramp_up_strategy" if at_once else "request_rate", expected)
         batch = min(run.max_concurrency, int(run.completed))
         if not batch:
             raise record.error("max_concurrency", "expected a whole number of at least 1")
@@ -443,12 +446,9 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
 
 def _refuse_drafts(record: _Record) -> None:
     """Refuse answers of which a pass makes several tokens, as vLLM's and SGLang's benchmarks say of drafts."""
-    for key, value in record.items():
+    for key, value in record.all_fields.items():
         if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", key):
-            expected = (
-                "expected a server without speculative decoding, where a pass makes one token"
-            )
-            raise InvalidData(f"{record.place}, field {key!r}: {shown(value)}: {expected}")
+            raise record.error(key, "expected none: without drafts, a pass makes one token")
 
 
 @checked
@@ -494,8 +494,8 @@ def _of_engine(
             _said(None, "engine", record.place, "whose engine answered")
         known_names = ", ".join(_BACKENDS.values())
         raise record.error("backend", f"expected one of {known_names}, or give engine=…")
-    if stated.precision is None and _QUANTISED.search(model):
-        _said(None, "precision", record.place, "in which precision its weights were")
+    if _QUANTISED.search(model):
+        _said(stated.precision, "precision", record.place, "in which precision its weights were")
     return partial(
         _Timed,
         record.place,
@@ -520,13 +520,12 @@ _TENSOR, _OTHERWISE = ("tp", "tensor_parallel"), ("pp", "pipeline_parallel", "dp
 def _tensor_parallel(record: _Record) -> int:
     """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
     found = 1
-    for key, value in record.items():
+    for key, value in record.all_fields.items():
         name = key.lower().replace("-", "_").removesuffix("_size")
         if name not in _TENSOR + _OTHERWISE or str(value) in ("1", "None", ""):
             continue
         if name in _OTHERWISE or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
-            expected = "expected one copy, all of whose layers are on the same GPUs"
-            raise InvalidData(f"{record.place}, field {key!r}: {shown(value)}: {expected}")
+            raise record.error(key, "expected one copy, all of whose layers are on the same GPUs")
         found = int(value)
     return found
 
@@ -546,14 +545,11 @@ def _served(record: _Record, name: str | None, stated: Stated) -> str:
         raise record.error("model_id", expected)
     if stated.model is not None:
         return stated.model
-    plain, known = (
-        (name or "").rpartition("/")[2].removeprefix("Meta-"),
-        list(map(str, models().index)),
-    )
-    for one in known:
-        if re.fullmatch(re.escape(one) + _PURPOSE, plain, re.IGNORECASE):
-            return one
-    expected = f"no model has this name; {nearest(plain, known)}; give model=…"
+    plain = (name or "").rpartition("/")[2].removeprefix("Meta-")
+    for known in map(str, models().index):
+        if re.fullmatch(re.escape(known) + _PURPOSE, plain, re.IGNORECASE):
+            return known
+    expected = f"no model has this name; {nearest(plain, models().index)}; give model=…"
     raise record.error("model_id", expected)
 
 

@@ -151,7 +151,7 @@ def _changed(path, tmp_path, **fields):
         (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (SERVE, {"max_concurrency": None}, "give batch="),
-        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected inf: .*give batch="),
+        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected all at once .*give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
         (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
         (SERVE, {"median_tpot_ms": None}, "field 'median_tpot_ms': None"),
@@ -383,8 +383,13 @@ def test_a_rate_without_limit_is_whatever_stands_for_infinity(tmp_path):
         assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
         with pytest.raises(
             pl.errors.InvalidData,
-            match=r"result 1, field 'request_rate': .*: expected inf: .*give batch=",
+            match=r"result 1, field 'request_rate': .*: expected all at once .*give batch=",
         ):
+            _rows(new, gpu_type="B200")
+    for strategy in ("linear", "exponential"):
+        new = _changed(SERVE, tmp_path, max_concurrency=8, ramp_up_strategy=strategy)
+        assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
+        with pytest.raises(pl.errors.InvalidData, match=r"field 'ramp_up_strategy': .*give batch="):
             _rows(new, gpu_type="B200")
     for field in (
         "max_concurrency",
@@ -412,7 +417,7 @@ def test_a_pass_that_makes_several_tokens_is_no_decode_of_one(inside, tmp_path):
             assert len(_rows(new, **said)) == 2
             continue
         with pytest.raises(
-            pl.errors.InvalidData, match=rf"result 1, field '{key}': .*without speculative decoding"
+            pl.errors.InvalidData, match=rf"result 1, field '{key}': .*without drafts"
         ):
             _rows(new, **said)
 
