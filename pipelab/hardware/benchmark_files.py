@@ -420,7 +420,7 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
         _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
         at_once = str(run.request_rate).lower() in ("none", "inf", "infinity")
         if run.ramp_up_strategy or not at_once:
-            expected = "expected all at once (inf): requests one by one leave places empty; give batch=…, as many as ran at once"
+            expected = "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
             raise record.error("ramp_up_strategy" if at_once else "request_rate", expected)
         batch = min(run.max_concurrency, int(run.completed))
         if not batch:
