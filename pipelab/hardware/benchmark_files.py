@@ -356,7 +356,8 @@ def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
         "backends": re.search(r"\bRPC|^(CPU|BLAS)$", test.backends or ""),
         "devices": len(devices) > 1 or re.match("none|CPU|RPC", devices[0]),
         "tensor_split": used > 1 and test.split_mode != "none",
-        "gpu_info": "," in (test.gpu_info or "") and not chosen,
+        "gpu_info": ("," in (test.gpu_info or "") and not chosen)
+        or (test.gpu_info == "" and test.backends),  # it found no GPU
     }
     for field in (field for field, is_wrong in wrong.items() if is_wrong):
         expected = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none"

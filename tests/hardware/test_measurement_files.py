@@ -320,6 +320,7 @@ OTHER_GPUS = [
     {"backends": "RPC"}, {"backends": "CPU"}, {"backends": "BLAS"},
     {"gpu_info": "NVIDIA L4, NVIDIA L4"}, {"gpu_info": "NVIDIA L4, NVIDIA L4", "split_mode": "layer"},
     {"n_gpu_layers": 0}, {"n_gpu_layers": 32}, {"n_cpu_moe": 1}, {"no_kv_offload": True}, {"fit_target": 1024},
+    {"backends": "CUDA", "gpu_info": ""}, {"backends": "Vulkan", "gpu_info": ""},
     {"backends": 3}, {"devices": []},
 ]  # fmt: skip
 # What vLLM's metadata and SGLang's server_info say of the GPUs, and how many cut a layer; None: split otherwise.
