@@ -379,8 +379,8 @@ def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int |
     """Return what the host of every GPU calls it: as the cluster says, or else counted on each host from 0."""
     index = problem.cluster.index
     if not index:
-        counted: defaultdict[str, Iterator[int]] = defaultdict(count)
-        return [next(counted[name]) for name in names]
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [next(numbers[name]) for name in names]
     first: dict[tuple[str, int | str], int] = {}
     for gpu, place in enumerate(zip(names, index, strict=True)):
         if first.setdefault(place, gpu) != gpu:
