@@ -389,7 +389,7 @@ class Function:
         Makes a figure of a `Failure`.
     half : callable, optional
         Whether a wrong answer to an input still earns half of the points, given both; a function has
-        them if that is so of all inputs on which it is wrong.
+        them if that is so of all inputs on which it is wrong. One wrong answer to all inputs earns none.
     rel : float
         Relative tolerance of numbers.
     call : callable
@@ -417,7 +417,10 @@ class Function:
         failures = list(self.failures(mine))
         if not failures:
             return 1, self.praise()
-        return 0.5 * all(map(self._earns_half, failures)), self.says(failures[0])
+        one_answer = len({repr(failure.answer) for failure in failures}) == 1
+        constant = one_answer and len(failures) == len(self.inputs()) > 1
+        half = not constant and all(map(self._earns_half, failures))
+        return 0.5 * half, self.says(failures[0])
 
     def seen(self, mine: object) -> Seen:
         """Say whether the reader's function is right, with a figure of the smallest input where it is not."""

@@ -5,7 +5,7 @@ import random
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import combinations, count, pairwise
+from itertools import chain, combinations, count, pairwise
 from statistics import mean
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -642,6 +642,11 @@ def _best_rate(case: Case) -> float:
     return max(rate for rate, _ in _allowed(case))
 
 
+def _least_rate(case: Case) -> float:
+    """That of the slowest stage or link: no program that leaves a placement claims less."""
+    return min(each.rate for each in chain(*case.lists()))
+
+
 def _best_if_one_is_paid(case: Case) -> float:
     """The best rate if of the GPUs of a stage only the cheapest costs anything."""
     free = Case(**{**vars(case), "price": []})
@@ -755,7 +760,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_links,
         call=_claim,
         picture=_drawn,
-        half=lambda case, claim: claim <= _best_rate(case),
+        half=lambda case, claim: _least_rate(case) <= claim * SAME and claim <= _best_rate(case),
     ),
     "05.4": Function(
         signature="budget(z, allocations, price, most)",

@@ -291,7 +291,7 @@ def best_start(
             own["time_limit"] = deadline.left / (2 if i + 1 < len(starts) else 1)
         beat = max([to_beat, *(result.throughput or 0.0 for result in found)])
         found.append(solve(start.problem, own, beat))
-        if found[-1].stopped_by in ("stop", "interrupt"):
+        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
             break
     run = as_engines_run(problem)
     if not found:

@@ -1,14 +1,14 @@
 """deploy(problem): several pipelines at once, proven best among all deployments.
 
-First column generation: a bound and a deployment close to it within a few rounds. If a gap remains,
-every pipeline that a better deployment could have is listed (`listing`), and the whole program over these
+First the best single pipeline, and simple ones in every node: whatever ends the search later, the answer yields no
+less. Then column generation: a bound and a deployment close to it within a few rounds. If a gap remains, every pipeline that a better deployment could have is listed (`listing`), and the whole program over these
 proves the best.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
     Column,
     Demand,
@@ -69,8 +69,8 @@ from pipelab.problem import Phase, Problem, link_unit
 from pipelab.requests import Limits, for_phase, request_tokens
 
 _MUCH_MORE = 1.1  # than a deployment: worth a flow
-_FAR = 0.2  # open: what is known is no good deployment yet
-_SECONDS_ALONE = 10.0  # for the best single pipeline
+_SECONDS_ALONE = 5.0  # for the best single pipeline, of all workloads together
+_SHARE_ALONE = 0.4  # of the time, at most
 _BATCHES = tuple(2**i for i in range(9))  # where requests are served
 
 Batches = Annotated[
@@ -307,6 +307,7 @@ class _Deploying:
     limits: Limits | None  # where requests are served
     pools: Mapping[str, float]  # see `Demand.pools`
     single: bool
+    alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
 
     def run(self) -> Deployment:
         """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
@@ -314,6 +315,7 @@ class _Deploying:
         Also if it is not proven because links between nodes are slower than inside, and nodes apart have few mixes.
         Within limits on time hops inside nodes and between them differ: with nodes apart where these are not too many.
         """
+        self._find_best_alone()
         try:
             offers = self._offers(apart=self.limits is not None)
         except Ended as end:
@@ -344,12 +346,13 @@ class _Deploying:
 
     def _offers(self, apart: bool) -> list[Offer]:
         """The offers to begin with; with nodes apart only if they are not too many."""
+        made = partial(first_offers, self.problems, limits=self.limits)
         try:
-            return first_offers(self.problems, self.deadline, apart, self.limits)
+            return made_in_time(partial(made, apart=apart), self.deadline)
         except TooLarge:
             if not apart:
                 raise
-        return first_offers(self.problems, self.deadline, limits=self.limits)
+        return made_in_time(made, self.deadline)
 
     def _no_worse(self, one: Deployment, other: Deployment) -> bool:
         if one.value is None or other.value is None:
@@ -385,17 +388,14 @@ class _Deploying:
     def _search(self, generation: Generation) -> str | None:
         """Generate columns and close the gap; what ended it before that."""
         try:
+            self._add_incumbents(generation)
             generation.generate()
-            if generation.open > _FAR:
-                self._add_best_alone(generation)
             generation.close()
             if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
                 if generation.bound != bound:
                     generation.close()
-            if not generation.finished:
-                self._add_best_alone(generation)
         except Ended as end:
             generation.round_off()
             return end.reason
@@ -418,26 +418,26 @@ class _Deploying:
         generation.round_off()
 
     def _take_incumbents(self, generation: Generation) -> None:
-        """Make columns of simple pipelines."""
-        for problem, offer in self._by_problem(generation):
-            for placement in incumbents(problem):
+        """Make columns of simple pipelines, and of the best alone."""
+        for problem, offer in {own.problem: own for own in generation.offers}.items():
+            for placement in [*incumbents(problem), *self._best_alone(problem)]:
                 generation.take(_column(offer, placement))
 
-    def _add_best_alone(self, generation: Generation) -> None:
-        """The best single pipeline of each workload, which prices may never ask for."""
+    def _find_best_alone(self) -> None:
+        """The best single pipeline of each workload, as many as there is time for."""
         if self.limits is not None:  # it need not keep them
             return
-        seconds = min(_SECONDS_ALONE / len(self.problems), self.deadline.left)
-        for problem, offer in self._by_problem(generation):
-            self.deadline.check()
-            placement = solve(problem, time_limit=seconds, stop=self.deadline.stop).placement
+        whole = self.deadline.within(min(_SECONDS_ALONE, _SHARE_ALONE * self.deadline.left))
+        for i, problem in enumerate(self.problems):
+            if i and whole.reason:
+                break
+            seconds = whole.left / (len(self.problems) - i)
+            placement = solve(problem, time_limit=seconds, stop=whole.stop).placement
             if placement is not None:
-                generation.take(_column(offer, placement))
-        generation.improve(_SECONDS_ALONE)
+                self.alone[problem] = placement
 
-    def _by_problem(self, generation: Generation) -> list[tuple[Problem, Offer]]:
-        """An offer of each workload, whatever its numbers in flight."""
-        return list({offer.problem: offer for offer in generation.offers}.items())
+    def _best_alone(self, problem: Problem) -> list[Placement]:
+        return [self.alone[problem]] if problem in self.alone else []
 
     def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
         """A load that no deployment serves, or of which none was found that does."""
@@ -482,11 +482,13 @@ class _Deploying:
 
     def _why_none(self, offers: Sequence[Offer]) -> str:
         """The reason where stages fit but no pipeline does."""
-        if self.limits is not None:
+        if self.limits is not None and not self.deadline.reason:
             unkept = why_unkept(self.problems, self.limits, self.deadline)
             if unkept:
                 return unkept
         held = max((offer.holdable() for offer in offers), default=math.inf)
+        if not held:
+            return why_no_layer_fits(self.problem)
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str, reason: str) -> Deployment:
@@ -516,6 +518,11 @@ class _Deploying:
         generation: Generation | None = None,
     ) -> Deployment:
         """What is known at the end: the one place where it gets its status."""
+        if self.limits is None and not self.at_least:
+            known = [pipeline_of(own, (placed,), None) for own, placed in self.alone.items()]
+            most = max(known, key=lambda pipeline: pipeline.throughput, default=None)
+            if most is not None and most.throughput > self._serve(pipelines):
+                pipelines = (most,)
         value = self._serve(pipelines)
         throughput = value
         if self.limits is not None:

@@ -53,8 +53,7 @@ class Flow(Answer):
     stopped_by : str or None
         What ended it early.
     details : mapping
-        `progress`: (seconds, throughput, bound) whenever one of the last two changed. `one_pipeline`: what the
-        best single pipeline yields.
+        `progress`: (seconds, throughput, bound) whenever one of the last two changed.
     """
 
     problem: Problem
