@@ -29,8 +29,11 @@ def check_options(options: Mapping[str, Any]) -> None:
     if not (budget is None or (is_real(budget) and budget > 0)):
         bad.append(("budget", budget, "expected $ per hour, a number above 0, or None"))
     stop, on_progress = options.get("stop"), options.get("on_progress")
-    if not (stop is None or isinstance(stop, threading.Event)):
-        bad.append(("stop", stop, "expected a threading.Event, or None"))
+    function = callable(stop) and not isinstance(
+        stop, type
+    )  # the class Event was meant to be called
+    if not (stop is None or isinstance(stop, threading.Event) or function):
+        bad.append(("stop", stop, "expected a threading.Event, a function of Progress, or None"))
     if not (on_progress is None or callable(on_progress)):
         bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
     if bad:

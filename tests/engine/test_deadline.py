@@ -247,6 +247,68 @@ def test_whoever_looks_at_the_clock_does_so_often_and_ends_when_time_is_over(
     assert clock.number <= looks + MOST_AFTER
 
 
+WORKS = {
+    **ASKED,
+    "single_gpu": partial(pl.solve, method="single_gpu"),
+    "type_count": partial(pl.solve, method="type_count"),
+    "on an engine": partial(pl.solve, runs_on="vLLM"),
+    "deployed on an engine": partial(pl.deploy, runs_on="vLLM"),
+    "curve of GPUs": partial(pl.trade_off, against="gpus"),
+    "curve of prices": partial(pl.trade_off, against="usd_per_million_tokens"),
+    "curve of times": partial(pl.trade_off, against="tpot_ms", deployments=True),
+    "step": partial(pl.solve, objective="step_time"),
+    "step of any schedule": partial(pl.solve, objective="step_time", schedule="best"),
+    "gain of one more GPU": lambda problem, **ends: pl.deploy(
+        problem, stop=lambda progress: False
+    ).one_more(**ends),
+    "speeds": pl.sensitivity,
+    "schedule": lambda problem, **ends: pl.best_schedule(
+        pl.StageCosts([5.0, 7.3, 6.1, 8.2], 6.7, 7.9, comm=1.7), 8, max_in_flight=4, **ends
+    ),
+}
+
+
+def ended_after(asked, ask, problem, slower, monkeypatch):
+    """What an ask answers that ends when it has been asked so often, on a machine so many times slower; what it said."""
+    said = []
+
+    def stop(progress):
+        said.append((progress.nodes, progress.incumbent, progress.bound))
+        return len(said) >= asked
+
+    with monkeypatch.context() as patch:
+        patch.setattr(deadline, "clock", lambda: slower * time.perf_counter())
+        return without_seconds(ask(problem, stop=stop, **ENDLESS.get(ask, {}))), said
+
+
+ENDLESS = {WORKS["schedule"]: {"time_limit": None}}
+
+
+def without_seconds(answer):
+    """An answer as text, but for how long it took."""
+    frame = answer if hasattr(answer, "columns") else answer.to_frame()
+    told = [text for text in map(str, frame.columns) if "seconds" not in text or "per" in text]
+    ended = [getattr(answer, name, None) for name in ("status", "stopped_by", "value", "bound")]
+    return frame[told].to_string(), ended
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("what", WORKS)
+def test_a_function_of_progress_ends_at_the_same_point_on_every_machine(what, seed, monkeypatch):
+    rng, problem = np.random.default_rng(seed), random_long(seed)
+    if what.startswith("step"):
+        load = dataclasses.replace(problem.workload, phase="training", output_tokens=None)
+        problem = dataclasses.replace(problem, workload=dataclasses.replace(load, microbatches=8))
+    asked = int(rng.choice([1, 2, 5, 20]))
+    (answer, said), again = (
+        ended_after(asked, WORKS[what], problem, slower, monkeypatch) for slower in (1, 1000)
+    )
+    assert (answer, said) == again
+    if what != "speeds":  # each of its solves has its own count
+        assert [nodes for nodes, *_ in said] == sorted(nodes for nodes, *_ in said)
+
+
 def attained(ask, problem, looks, monkeypatch):
     with looked_at(monkeypatch):
         return ask(problem, time_limit=0.01 * looks).throughput or 0.0

@@ -1,10 +1,11 @@
 """Solve a program with HiGHS or SCIP; what the solver returns is checked before it is read."""
 
+from collections.abc import Callable
 from threading import Event
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Predicate
 from pydantic import InstanceOf
 
 from pipelab.engine.solvers import highs, scip
@@ -22,7 +23,17 @@ AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as lo
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
 MostPrice = Annotated[Positive | None, described("$ per hour, a number above 0, or None")]
-Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
+
+
+def _is_no_class(function: Any) -> bool:
+    """Whether it may be asked; the class Event, say, was meant to be called."""
+    return not isinstance(function, type)
+
+
+Stop = Annotated[
+    InstanceOf[Event] | Annotated[Callable, Predicate(_is_no_class)] | None,
+    described("a threading.Event, a function of Progress, or None"),
+]
 
 
 def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:

@@ -19,6 +19,7 @@ from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import PipelabError
 
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after the deadline
+_NODES_PER_SECOND = 200  # of the programs of deployments, measured: where work counts, and no clock
 _OPTIONS = {
     "output_flag": False,
     "mip_abs_gap": 0.0,
@@ -40,6 +41,7 @@ _ENDS = {
     "kUnboundedOrInfeasible": "infeasible",  # no program here is unbounded
     "kTimeLimit": "stopped",
     "kInterrupt": "stopped",
+    "kSolutionLimit": "stopped",  # of nodes
 }
 
 
@@ -74,6 +76,8 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         deadline.check()
         if deadline.limited:
             highs.setOptionValue("time_limit", deadline.left)
+        if deadline.work < math.inf:
+            highs.setOptionValue("mip_max_nodes", math.ceil(deadline.work * _NODES_PER_SECOND))
         highs.cbMipInterrupt.subscribe(lambda event: event.interrupt(enough.is_set()))
         waited_for(highs.run, deadline, enough.set, _GRACE_SECONDS, "highs")
     except Ended as end:
