@@ -278,9 +278,21 @@ def ended_after(asked, ask, problem, slower, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(deadline, "clock", lambda: slower * time.perf_counter())
-        return without_seconds(ask(problem, stop=stop, **ENDLESS.get(ask, {}))), said
+        found = ask(problem, stop=stop, **ENDLESS.get(ask, {}))
+    known = [(incumbent or 0.0, math.inf if bound is None else bound) for _, incumbent, bound in said]
+    if ask in TOLD:
+        assert max(incumbent for incumbent, _ in known) <= (found.throughput or 0.0) * (1 + 1e-9)
+        assert min(bound for _, bound in known) >= (found.throughput or 0.0) * (1 - 1e-9)
+    return without_seconds(found), said
 
 
+TOLD = {  # what is found best, in tokens/s
+    WORKS[what]
+    for what in (
+        *("throughput", "rate", "exhaustive", "joint", "single_gpu", "batches", "on an engine"),
+        *("deployment", "many batches", "deployed on an engine", "flow", "flow of rates"),
+    )
+}
 ENDLESS = {WORKS["schedule"]: {"time_limit": None}}
 
 

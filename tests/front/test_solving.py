@@ -59,7 +59,7 @@ def test_the_objective_is_what_is_solved_for(tiny):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({"stop": 3}, "solve: stop = 3: expected a threading.Event, or None"),
+        ({"stop": 3}, "solve: stop = 3: expected a threading.Event, a function of Progress, or None"),
         ({"on_progress": 3}, "expected a function of Progress, or None"),
         ({"gap": float("inf")}, "expected a finite number, at least 0"),
         ({"time_limit": -1}, "expected a number, at least 0"),

@@ -97,7 +97,8 @@ def solve_exhaustive(
         End as soon as a placement is as fast as the fastest stage there is, since none can be
         faster. False tries every placement that fits.
     time_limit, stop
-        As for `solve`; the best so far is kept, bounded by the fastest stage there is.
+        As for `solve`; the best so far is kept, bounded by the fastest stage there is. A function is asked every
+        64 stages, which are its `nodes`.
 
     Returns
     -------
@@ -228,9 +229,9 @@ class _Search:
 
     def _must_stop(self) -> bool:
         self.steps += 1
-        if self.stopped is None and (self.deadline.asks or self.steps % 1024 == 1):
+        if self.stopped is None and self.steps % 64 == 1:
             known = self.best_rate if self.best else None
-            moment = Progress(self.deadline.spent, known, self.top, self.tried, self.best)
+            moment = Progress(self.deadline.spent, known, self.top, self.steps, self.best)
             self.deadline.ask(moment)
             self.stopped = self.deadline.reason
         return self.stopped is not None
