@@ -185,9 +185,9 @@ class Deadline:
         if isinstance(self.stop, Criterion):
             self.stop.ask(moment)
 
-    def counts(self, nodes: int) -> None:
-        """Ask after another question was answered on the way, in so many nodes."""
-        self.apart().ask(Progress(self.spent, None, None, nodes))
+    def counts(self) -> None:
+        """Count another question that was answered on the way, and ask."""
+        self.apart().ask(Progress(self.spent, None, None, 1))
 
     def within(self, seconds: float) -> "Deadline":
         """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.

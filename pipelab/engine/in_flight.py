@@ -306,7 +306,7 @@ class Pairs:
             limits[what] = min(most, limits.get(what, math.inf))
         reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
         found = least(reach, {what: 1.0}, limits, at_least)
-        self.deadline.counts(found.nodes)
+        self.deadline.counts()
         return found
 
     def keep(self, placement: Placement) -> int | None:

@@ -306,7 +306,7 @@ class Search:
         self.log.append(
             Subproblem(self.rate(index), kind, verdict, found.variables, found.rows, seconds)
         )
-        self.deadline.ask(self._moment())
+        self._ask(self._moment())
         self.stopped = self.stopped or self.deadline.reason
         return found
 
@@ -361,10 +361,13 @@ class Search:
     def _moment(self) -> Progress:
         return Progress(self.deadline.spent, self.throughput, self.bound, self.nodes, self.best)
 
+    def _ask(self, moment: Progress) -> None:
+        self.deadline.ask(replace(moment, nodes=len(self.log)))  # programs tell their nodes themselves
+
     def _report(self) -> None:
         moment = self._moment()
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
-        self.deadline.ask(moment)
+        self._ask(moment)
         self.stopped = self.stopped or self.deadline.called_off
