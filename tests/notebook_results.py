@@ -68,7 +68,7 @@ RESULTS = {
         # too large an M: a solver's tolerance switches its rows off, and the ring is back
         "course.ask_scip(worse, *FAMILIES, ends, places(10**9)).ms < final.ms - 1",
         "stopped.status != 'optimal' and stopped.bound >= bound(problem) - 1e-6 and sizes['variables'] == 2540006",
-        "late.status == 'timelimit' and gap > 0.01 and late.at_least < late.ms",
+        "late.status == 'nodelimit' and gap > 0.01 and late.at_least < late.ms",
     ],
     "04_a_failed_heuristic.ipynb": [
         "(len(mixes), len(held), over) == (99, 44, 27) and round(max(held), 2) == 2.24 and min(held) > 1 - 1e-9",

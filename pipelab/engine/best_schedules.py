@@ -699,7 +699,8 @@ class BestSchedule(Answer):
         if self.schedule is not None and self.value is not None:
             rows[self.schedule.name] = self.value
         frame = pd.DataFrame({"schedule": list(rows), "value": list(rows.values())})
-        frame["above_bound"] = frame["value"] / self.bound - 1 if self.bound else None
+        known = self.bound and self.bound < inf
+        frame["above_bound"] = frame["value"] / self.bound - 1 if known else None
         return frame.sort_values("value", kind="stable", ignore_index=True)
 
     def __repr__(self) -> str:
