@@ -362,7 +362,9 @@ class Search:
         return Progress(self.deadline.spent, self.throughput, self.bound, self.nodes, self.best)
 
     def _ask(self, moment: Progress) -> None:
-        self.deadline.ask(replace(moment, nodes=len(self.log)))  # programs tell their nodes themselves
+        self.deadline.ask(
+            replace(moment, nodes=len(self.log))
+        )  # programs tell their nodes themselves
 
     def _report(self) -> None:
         moment = self._moment()

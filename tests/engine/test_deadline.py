@@ -131,13 +131,14 @@ LONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LONG)
-def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(what):
+def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(
+    what, monkeypatch
+):
     prepare, options = LONG[what]
-    problem, began = prepare(), time.perf_counter()
-    result = pl.solve(problem, time_limit=0.2, **options)
-    assert time.perf_counter() - began < 2.2  # a second, and one more on a busy machine
-    if result.status == "optimal" and not isinstance(problem.costs, Slow):  # on a quick machine
-        return
+    problem = prepare()
+    with looked_at(monkeypatch, 20_000_000) as clock:  # a rule of thumb deals out 100,000 layers
+        result = pl.solve(problem, time_limit=0.2, **options)
+    assert clock.number <= 20 + MOST_AFTER
     assert result.stopped_by == ("list limit" if what == "layers" else "time limit")
     assert result.status == "feasible"
     assert result.bound is None or result.bound >= result.throughput
@@ -149,19 +150,19 @@ def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_be
 def test_an_end_among_the_tables_is_heeded_and_a_placement_is_kept(by):
     stop = threading.Event()
     end = {"stop": stop.set, "interrupt": lambda: signal.raise_signal(signal.SIGINT)}[by]
-    problem, began = many_mixtures(at_the_third=end), time.perf_counter()
+    problem = many_mixtures(at_the_third=end)
     result = pl.solve(problem, "aggregated", stop=stop)
-    assert time.perf_counter() - began < 2.5
     assert 3 <= problem.costs.looks < 100  # of 20,474
     assert (result.status, result.stopped_by) == ("feasible", by)
     pl.evaluate(problem, result.placement)
 
 
 @pytest.mark.slow
-def test_the_front_ends_in_time_while_tables_are_made():
-    began = time.perf_counter()
-    curve = pl.trade_off(many_mixtures(), "seconds_per_pass", time_limit=0.2)
-    assert time.perf_counter() - began < 2.2
+def test_the_front_ends_in_time_while_tables_are_made(monkeypatch):
+    problem = many_mixtures()
+    with looked_at(monkeypatch, 20_000_000) as clock:
+        curve = pl.trade_off(problem, "seconds_per_pass", time_limit=0.2)
+    assert clock.number <= 20 + MOST_AFTER
     assert not curve.complete
 
 
@@ -185,8 +186,8 @@ class Looks:
 
 
 @contextlib.contextmanager
-def looked_at(monkeypatch):
-    clock = Looks()
+def looked_at(monkeypatch, most_calls=200_000):
+    clock = Looks(most_calls)
     with monkeypatch.context() as patch:
         patch.setattr(deadline, "clock", clock)
         sys.setprofile(clock.count)
@@ -279,7 +280,9 @@ def ended_after(asked, ask, problem, slower, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(deadline, "clock", lambda: slower * time.perf_counter())
         found = ask(problem, stop=stop, **ENDLESS.get(ask, {}))
-    known = [(incumbent or 0.0, math.inf if bound is None else bound) for _, incumbent, bound in said]
+    known = [
+        (incumbent or 0.0, math.inf if bound is None else bound) for _, incumbent, bound in said
+    ]
     if ask in TOLD:
         assert max(incumbent for incumbent, _ in known) <= (found.throughput or 0.0) * (1 + 1e-9)
         assert min(bound for _, bound in known) >= (found.throughput or 0.0) * (1 - 1e-9)
@@ -347,7 +350,7 @@ def test_stops_at_random_moments_end_a_search_at_once():
         job = pl.solve_in_background(medium, "aggregated")
         time.sleep(moment)
         job.stop()
-        result = job.result(timeout=3)
+        result = job.result(timeout=300)  # only so that the tests do not hang
         assert result.status in ("optimal", "feasible", "unknown")
 
 
@@ -380,27 +383,32 @@ def test_a_model_is_freed_once_it_has_been_read(large, monkeypatch):
 def test_nobody_waits_for_a_step_or_a_solver_that_does_not_hear(monkeypatch):
     import highspy
 
+    over, ended = threading.Event(), []
+
+    def goes_on(*_):
+        over.wait(300)
+        ended.append(True)
+
     class Deaf:
         asked = 0
-
-        def optimizeNogil(self):
-            time.sleep(3)
+        optimizeNogil = goes_on
 
         def interruptSolve(self):
             self.asked += 1
 
-    began, deaf = time.perf_counter(), Deaf()
+    deaf = Deaf()
     with pytest.raises(Ended, match="time limit"):
-        waited_for(lambda: time.sleep(3), Deadline(0.1))
+        waited_for(goes_on, Deadline(0.1))
     with pytest.raises(Ended, match="time limit"):
         scip._optimize(deaf, Deadline(0.1))
     assert deaf.asked > 1  # SCIP forgets one that comes before it starts
-    monkeypatch.setattr(highspy.Highs, "run", lambda self: time.sleep(3))
+    monkeypatch.setattr(highspy.Highs, "run", goes_on)
     one = np.ones(1)
     program = LinearProgram(Columns({"x": 1}), 0 * one, one, one.astype(bool), one, {})
     run = highs.run(program, deadline=Deadline(0.1))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
-    assert time.perf_counter() - began < 2.5
+    assert not ended
+    over.set()
     with pytest.raises(ZeroDivisionError):
         waited_for(lambda: 1 / 0, NEVER)
 
