@@ -9,7 +9,7 @@ from pipelab.schedules import Action
 
 def random_costs(stages, random):
     """Forward, both gradients and comm in eighths, whose sums are exact; a third of the links are free."""
-    cost = lambda: random.randrange(33) / 8
+    cost = lambda: random.randrange(33) / 8  # noqa: E731
     comm = [cost() * (random.random() < 0.67) for _ in range(stages - 1)]
     return [*([cost() for _ in range(stages)] for _ in range(3)), comm]
 

@@ -1034,5 +1034,5 @@ def test_no_function_earns_a_point_with_values_that_no_program_gives():
     never = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
     for name, exercise in EXERCISES.items():
         for values in never if isinstance(exercise, Function) else ():
-            answers = [{"answer": v} for _, v in zip(exercise.inputs(), itertools.cycle(values))]
+            answers = [{"answer": v} for _, v in zip(exercise.inputs(), itertools.cycle(values))]  # noqa: B905
             assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0, name

@@ -21,7 +21,6 @@ from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.stage_arrays import stage_tables
 
-
 MOST_AFTER = 150  # looks, after time is over
 
 
@@ -270,7 +269,7 @@ WORKS = {
 
 
 def ended_after(asked, ask, problem, slower, monkeypatch):
-    """What an ask answers that ends when it has been asked so often, on a machine so many times slower; what it said."""
+    """What an ask answers that ends at this question, on a machine so many times slower; what it said."""
     said = []
 
     def stop(progress):
@@ -284,8 +283,8 @@ def ended_after(asked, ask, problem, slower, monkeypatch):
         (incumbent or 0.0, math.inf if bound is None else bound) for _, incumbent, bound in said
     ]
     if ask in TOLD:
-        assert max(incumbent for incumbent, _ in known) <= (found.throughput or 0.0) * (1 + 1e-9)
-        assert min(bound for _, bound in known) >= (found.throughput or 0.0) * (1 - 1e-9)
+        assert max(incumbent for incumbent, _ in known) <= (found.throughput or 0.0) * (1 + 1e-5)
+        assert min(bound for _, bound in known) >= (found.throughput or 0.0) * (1 - 1e-5)
     return without_seconds(found), said
 
 
@@ -308,14 +307,14 @@ def without_seconds(answer):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("what", WORKS)
 def test_a_function_of_progress_ends_at_the_same_point_on_every_machine(what, seed, monkeypatch):
     rng, problem = np.random.default_rng(seed), random_long(seed)
     if what.startswith("step"):
         load = dataclasses.replace(problem.workload, phase="training", output_tokens=None)
         problem = dataclasses.replace(problem, workload=dataclasses.replace(load, microbatches=8))
-    asked = int(rng.choice([1, 2, 5, 20]))
+    asked = int(rng.choice([1, 3, 20, 300]))
     (answer, said), again = (
         ended_after(asked, WORKS[what], problem, slower, monkeypatch) for slower in (1, 1000)
     )
