@@ -48,33 +48,27 @@ class Criterion(threading.Event):
     def __init__(self, ends: Callable[[Progress], object]) -> None:
         super().__init__()
         self.ends = ends
-        self.known = Progress(0.0, None, None, 0)
-        self._own = 0  # nodes of the search for this question
-        self._before = 0  # and of those before it
-        self._parts: list[Criterion] = []
-
-    @property
-    def nodes(self) -> int:
-        """All nodes so far."""
-        return self._before + self._own + sum(part.nodes for part in self._parts)
+        self.known = Progress(0.0, None, None, 0)  # with all nodes so far
+        self._last = 0  # nodes of the search that told last
+        self._tell: Callable[[Progress, int], bool] = lambda known, more: bool(ends(known))
 
     def ask(self, moment: Progress) -> None:
         """Ask whether to end now."""
-        if moment.nodes < self._own:  # another search has begun
-            self._before += self._own
-        self._own = moment.nodes
-        self._asked(moment)
+        again = moment.nodes < self._last  # another search has begun
+        more = moment.nodes - (0 if again else self._last)
+        self._last = moment.nodes
+        self._asked(moment, more)
 
-    def _asked(self, moment: Progress) -> bool:
-        self.known = moment
-        if not self.is_set() and self.ends(replace(moment, nodes=self.nodes)):
+    def _asked(self, moment: Progress, more: int) -> bool:
+        self.known = replace(moment, nodes=self.known.nodes + more)
+        if not self.is_set() and self._tell(self.known, more):
             self.set()
         return self.is_set()
 
     def part(self, read: Callable[[Progress], Progress]) -> "Criterion":
         """The criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
-        part = Criterion(lambda moment: self._asked(read(moment)))
-        self._parts.append(part)
+        part = Criterion(self.ends)
+        part._tell = lambda known, more: self._asked(read(known), more)
         if self.is_set():
             part.set()
         return part

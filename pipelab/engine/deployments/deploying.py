@@ -1,8 +1,8 @@
 """deploy(problem): several pipelines at once, proven best among all deployments.
 
 First the best single pipeline, and simple ones in every node: whatever ends the search later, the answer yields no
-less. Then column generation: a bound and a deployment close to it within a few rounds. If a gap remains, every pipeline that a better deployment could have is listed (`listing`), and the whole program over these
-proves the best.
+less. Then column generation: a bound and a deployment close to it within a few rounds. If a gap remains, every
+pipeline that a better deployment could have is listed (`listing`), and the whole program over these proves the best.
 """
 
 import math

@@ -1,8 +1,9 @@
 """flow(problem): the greatest throughput if every microbatch may take its own way.
 
 First the best deployment, or the pipeline of the greatest rate: both are flows. It may take all of the time, so no
-flow is worse than what `deploy` finds in it. Then a bound on every flow (`bounds`). A small problem is solved as one program (`exact`); otherwise `series_parallel` proposes stages for one throughput after
-another, and `routing` finds the ways through them. Whatever is found or proven is kept when time ends.
+flow is worse than what `deploy` finds in it. Then a bound on every flow (`bounds`). A small problem is solved as one
+program (`exact`); otherwise `series_parallel` proposes stages for one throughput after another, and `routing` finds the
+ways through them. Whatever is found or proven is kept when time ends.
 """
 
 import math
