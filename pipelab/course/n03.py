@@ -160,7 +160,7 @@ _COLUMNS = [
 def ask_scip(
     problem: Problem,
     *families: Callable[[Any, Any, Any], None],
-    seconds: float = 30,
+    nodes: int = 20_000,
     relaxed: bool = False,
     log: bool = False,
     symmetry: bool = True,
@@ -175,8 +175,8 @@ def ask_scip(
         Each gets the model of SCIP, to which it adds its rows, the variables and the data. Variables:
         `T`; by GPU `n`, `used`, `first`, `last`, `place` and `done`; `x` by pair of GPUs. Data: `G`,
         the ids; `ms` and `room_gb` of each GPU; `link`, the milliseconds of a message by pair; `layers`.
-    seconds : float
-        SCIP stops then.
+    nodes : int
+        SCIP stops after so many, on every machine at the same point.
     relaxed : bool
         Whether fractions are allowed.
     log : bool
@@ -214,7 +214,7 @@ def ask_scip(
         _shorten_log(scip)
     else:
         scip.hideOutput()
-    scip.setParam("limits/time", seconds)
+    scip.setParam("limits/nodes", nodes)
     if not symmetry:
         scip.setParam("misc/usesymmetry", 0)
     for family in families:
@@ -558,7 +558,7 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
 
     scip, gpus = Model(), range(len(pool.ms))
     scip.hideOutput()
-    scip.setParam("limits/time", 10)
+    scip.setParam("limits/nodes", 20_000)
     link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
 
     v = _variables(scip, gpus, link)

@@ -15,7 +15,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.display import listed
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.infeasible import infeasible_result
 from pipelab.engine.methods.batches import best_answer
 from pipelab.engine.schedules.named_schedules import RULES, name_of
@@ -295,6 +295,8 @@ def best_start(
     starts = starts_of(problem, engine, options)
     for i, start in enumerate(starts):
         own = dict(start.options)
+        if "stop" in own:
+            own["stop"] = apart(own["stop"])
         if deadline.limited:
             own["time_limit"] = deadline.left / (2 if i + 1 < len(starts) else 1)
         beat = max([to_beat, *(result.throughput or 0.0 for result in found)])

@@ -9,12 +9,11 @@ points of the curve, each with its own proof or gap, and there may be others bet
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
-from threading import Event
 from typing import Any
 
 import numpy as np
 
-from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deadline import Deadline, Ended, apart
 from pipelab.engine.deployments.column_generation import (
     Column,
     Demand,
@@ -43,7 +42,6 @@ def deployments_against(
     problem: Problem,
     against: str,
     deadline: Deadline,
-    stop: Event | None,
     on_point: Callable | None,
 ) -> tuple[tuple[Deployment, ...], bool]:
     """Deployments of which none is beaten in both, the fastest first; and whether none is missing and all are proven.
@@ -81,7 +79,7 @@ def deployments_against(
     if against == "gpus":
         text = f"{problem.name} has {mixes:,} mixes of GPUs, more than {_MOST_MIXES:,}"
         raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes})
-    _in_steps(problem, deadline, stop, tell)
+    _in_steps(problem, deadline, tell)
     return tuple(points), False
 
 
@@ -136,21 +134,18 @@ def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[C
     return max(found, key=lambda chosen: sum(column.rate for column in chosen))
 
 
-def _in_steps(
-    problem: Problem, deadline: Deadline, stop: Event | None, tell: Callable[[Deployment], None]
-) -> None:
+def _in_steps(problem: Problem, deadline: Deadline, tell: Callable[[Deployment], None]) -> None:
     """The cheapest deployments for loads in even steps; never known to be all."""
 
     def find(load: float, **ends: Any) -> Deployment:
         return deploy(problem, load, **ends)
 
-    _loads(find, deadline, stop, tell)
+    _loads(find, deadline, tell)
 
 
 def _loads(
     find: Callable[..., Deployment],
     deadline: Deadline,
-    stop: Event | None,
     tell: Callable[[Deployment], None],
 ) -> None:
     """See `_in_steps`; `find` finds the best deployment for a load, 0 for the most."""
@@ -158,13 +153,13 @@ def _loads(
     def left(parts: int) -> float | None:
         return deadline.left / parts if deadline.limited else None
 
-    most = find(0.0, time_limit=left(_STEPS + 1), stop=stop)
+    most = find(0.0, time_limit=left(_STEPS + 1), stop=apart(deadline.stop))
     least = np.inf
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
         load = given(most.value) * _SHARE * step / _STEPS
-        found = find(load, time_limit=left(step), stop=stop)
+        found = find(load, time_limit=left(step), stop=apart(deadline.stop))
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
@@ -177,7 +172,6 @@ def requests_against(
     against: str,
     asked: Mapping[str, Any],
     deadline: Deadline,
-    stop: Event | None,
     on_point: Callable | None,
 ) -> tuple[Deployment, ...]:
     """Deployments for requests, those that serve most first, each with its own proof or gap; others may lie between.
@@ -202,14 +196,17 @@ def requests_against(
         def find(load: float, **ends: Any) -> Deployment:
             return deploy(problem, requests_per_s=load or None, **asked, **ends)
 
-        _loads(find, deadline, stop, tell)
+        _loads(find, deadline, tell)
         return tuple(points)
     limit = asked.get("tpot_ms") or np.inf
     for step in range(_STEPS, 0, -1):
         seconds = deadline.left / step if deadline.limited else None
-        found = deploy(problem, **{**asked, "tpot_ms": limit}, time_limit=seconds, stop=stop)
+        ends: dict[str, Any] = {"time_limit": seconds, "stop": apart(deadline.stop)}
+        found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
         if not found.pipelines or deadline.called_off:
             break
         tell(found)
         limit = given(found.slowest).tpot_ms * _TPOT_STEP
+        if not limit:  # prompts alone: nothing is less
+            break
     return tuple(points)

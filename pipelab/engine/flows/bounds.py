@@ -299,7 +299,8 @@ def _cheapest(
     whole = np.arange(2 * size) < size
     objective = -np.append(prices, times)
     program = LinearProgram(group, np.zeros(2 * size), most, whole, objective, blocks)
-    run = run_program(program, "scip", settings={"limits/nodes": _NODES}, deadline=deadline)
+    settings = {"limits/nodes": _NODES}
+    run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
     deadline.check()
     if run.x is None or run.bound is None:
         return None, 0.0 if run.bound is None else -run.bound

@@ -115,6 +115,6 @@ def exact_flow(
     held = np.arange(columns.total) < len(options)
     upper = np.where(held, 1.0, np.inf)
     program = LinearProgram(columns, np.zeros(columns.total), upper, held, 1.0 - held, rows)
-    run = run_program(program, "scip", deadline=deadline)
+    run = run_program(program, "scip", deadline=deadline.apart())
     chosen = np.zeros(0) if run.x is None else run.x[: len(options)]
     return [options[i] for i in np.flatnonzero(chosen > 0.5)], run

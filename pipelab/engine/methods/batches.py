@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import InvalidValue
@@ -52,6 +52,8 @@ def best_batch(
         best = _best(found).problem.workload if found else problem.workload
         size = left.pop(_nearest(left, best.batch_size))
         own = dict(options)
+        if "stop" in own:
+            own["stop"] = apart(own["stop"])
         if deadline.limited:  # those that are likely to be the best come first, and have most
             own["time_limit"] = deadline.left / (2 if left else 1)
         to_beat = max((result.throughput or 0.0 for result in found), default=0.0)

@@ -147,8 +147,8 @@ def trade_off(
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
-    stop : threading.Event, optional
-        Set it to end the search, with the same effect.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True, with the same effect: `nodes` are those of all points.
     on_point : function of Result, optional
         Called with every point as it is proven.
 
@@ -201,10 +201,10 @@ def trade_off(
     with deadline_of(time_limit, stop) as deadline:
         if requests:
             options = {**asked, "batches": batches}
-            served = requests_against(problem, against, options, deadline, stop, on_point)
+            served = requests_against(problem, against, options, deadline, on_point)
             return TradeOff(problem, against, served, False, deadline.spent)
         if deployments:
-            several, complete = deployments_against(problem, against, deadline, stop, on_point)
+            several, complete = deployments_against(problem, against, deadline, on_point)
             return TradeOff(problem, against, several, complete, deadline.spent)
         pairs = Pairs(problem, deadline)
         find = _least_first if against in _LEAST else _most_first
