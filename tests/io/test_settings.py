@@ -251,7 +251,8 @@ STUB = """#!{bash}
 {{
   printf '%s\\036' "${{0##*/}} $CUDA_VISIBLE_DEVICES" "$@"
   for each; do case "$each" in *.yaml | *.csv) tr '\\n' '\\036' < "$each" ;; esac; done
-}} > "$(mktemp -p "$LOG")"
+}} > "$LOG/.$$"
+mv "$LOG/.$$" "$LOG/$$"
 eval "${{LINGER:-}}"  # where several run on a host, none ends before the others began
 """
 
@@ -275,7 +276,7 @@ def run(tmp_path):
         command = [bash, str(tmp_path / "run.sh"), *arguments]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
         calls = []
-        for each in sorted(log.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        for each in sorted(log.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns):
             name, *arguments, _ = each.read_text("utf-8").split("\x1e")
             calls.append((name.strip(), arguments))
         return done, calls
@@ -311,24 +312,33 @@ def test_nothing_in_a_name_is_executed(run, tmp_path, engine, seed):
     assert not (tmp_path / "done").exists()
 
 
-STOP = """trap 'printf "told\\036" > "$LOG/told"; exit' TERM
-[ $PPID = $RUNNER ] || kill $PPID  # the script
-for i in {1..90}; do sleep 0.1; done"""
+# It outlives the script, and holds its output, unless it is told to end.
+END = "[ $PPID != $RUNNER ] || exit 9; ( sleep 0.5; kill -{} $PPID ) & exec sleep 70"
 
 
-@pytest.mark.parametrize("engine", ["TensorRT-LLM", "torchtitan", "transformers"])
-def test_files_go_with_the_script_which_passes_on_its_end(run, tmp_path, engine):
-    problem = with_link_units(_free(5, 2), "tokens")
-    plan = pl.Placement.of([(2, (0,)), (3, (1,))])
-    if engine == "torchtitan":
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_outlives_a_script_however_it_ends(run, tmp_path, engine, seed):
+    """A signal to it, or an engine that fails: then no program, no file, and no status of success is left."""
+    rng = np.random.default_rng([seed, ENGINES.index(engine)])
+    hosts = 1 if known_rules()[engine].one_host else int(rng.integers(1, 4))
+    gpus = int(rng.integers(hosts, 6))
+    nodes = [str(i % hosts) for i in rng.permutation(gpus)]
+    problem = with_link_units(_free(7, gpus, nodes), "tokens")
+    cuts = np.diff([0, *sorted(rng.choice(np.arange(1, 7), gpus - 1, False)), 7]).tolist()
+    plan = pl.Placement.of([(n, (g,)) for g, n in enumerate(cuts)])
+    if engine == "torchtitan":  # with a file on its schedule
         plan = pl.timeline_of(problem, plan, training=True, schedule="ZBH1", microbatches=6)
     found, before = pl.settings(problem, plan, engine), set(tmp_path.glob("tmp.*"))
-    done, _ = run(found, "a prompt", LINGER="exit 3")
-    assert done.returncode == 3  # the engine's
-    if engine != "transformers":  # which takes the script's place, and has no file
-        done, calls = run(found, "a prompt", LINGER=STOP)
-        assert (done.returncode != 0, ("told", []) in calls) == (True, True)
-    assert set(tmp_path.glob("tmp.*")) == before
+    if checker := shutil.which("shellcheck"):
+        done = subprocess.run([checker, "-"], input=found.script, capture_output=True, text=True)
+        assert not done.stdout
+    own = [str(rng.integers(1, hosts + 1))] if hosts > 1 else ["a prompt"]
+    for end in (END.format("TERM"), END.format("INT"), "exit 3"):
+        done, _ = run(found, *own, HOSTS=" ".join("abc"[:hosts]), LINGER=end)
+        assert done.returncode == 3 if end == "exit 3" else done.returncode != 0, done.stderr
+        assert set(tmp_path.glob("tmp.*")) == before
 
 
 @pytest.mark.parametrize("prompts", [0, 9, 3, 4])
@@ -737,9 +747,10 @@ def test_the_best_training_step_is_launched_as_it_was_planned():
 @pytest.mark.slow
 def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     found = pl.settings(*three, "llama.cpp")
-    served = {}
-    for number, host in ((1, "x"), (2, "y"), (3, "z")):
-        done, calls = run(found, str(number), "--mine", "x y", HOSTS="x y z")
+    served, together = {}, 'until [ "$(ls "$LOG" | wc -l)" = {} ]; do sleep 0.1; done'
+    for number, host, several in ((1, "x", 1), (2, "y", 2), (3, "z", 1)):
+        linger = together.format(several)
+        done, calls = run(found, str(number), "--mine", "x y", HOSTS="x y z", LINGER=linger)
         assert done.returncode == 0, done.stderr
         for name, arguments in calls:
             program, gpus = name.split()
@@ -760,7 +771,7 @@ def test_llama_cpp_has_its_devices_in_the_order_of_the_stages(run, three):
     # A plan that comes back to the last host serves the first of its GPUs there, too.
     problem = _free(3, 3, ["a", "a", "b"])
     again = pl.settings(problem, pl.Placement.of([(1, (0,)), (1, (2,)), (1, (1,))]), "llama.cpp")
-    _, calls = run(again, "1", HOSTS="x y")
+    _, calls = run(again, "1", HOSTS="x y", LINGER=together.format(2))
     assert _after(calls[-1][1], "--rpc") == "x:50052,y:50052"
     assert sorted(name for name, _ in calls) == ["ggml-rpc-server 0", "llama-server 1"]
 
