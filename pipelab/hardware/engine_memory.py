@@ -46,7 +46,6 @@ class EngineMemory:
     token_mib: NotNegative = 0.0
     chunks: str = ""
     logit_bytes: NotNegative = 0.0
-    token_logit_bytes: NotNegative = 0.0
 
     def parts_gb(
         self,
@@ -65,8 +64,9 @@ class EngineMemory:
         sequences = whole_sequences(b * demand.load.in_memory)
         widest = self._widest(memory, demand, span, sequences, t, chunk)
         over_nvlink = [t > 1 and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S for kind in kinds]
-        context = [self.blackwell_gib if _blackwell(kind) else self.context_gib for kind in kinds]
-        fixed = np.array(context)[:, None] + np.array(over_nvlink)[:, None] * self.nvlink_gib
+        geforce = [kind.type.replace("-", "").startswith("RTX50") for kind in kinds]  # of Blackwell
+        context = np.where(geforce, self.blackwell_gib, self.context_gib)
+        fixed = context[:, None] + np.array(over_nvlink)[:, None] * self.nvlink_gib
         fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
         fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
         weights, own = 1e9 * span.weight_gb / t, widest + fixed
@@ -91,8 +91,8 @@ class EngineMemory:
             buffers = routed * wide * ACTIVATION_BYTES
         wide = self.stream_tensors * model.d_model + self.block_tensors * block / t
         layer = tokens * (wide * ACTIVATION_BYTES + MIB * self.token_mib)
-        logits = self.logit_bytes * sequences + self.token_logit_bytes * tokens
-        return buffers + np.maximum(layer, span.last * model.vocab * logits)
+        logits = self.logit_bytes * sequences * span.last * model.vocab
+        return buffers + np.maximum(layer, logits)
 
     def _chunk(self, memory: Any, demand: Demand, chunk: int | None) -> Any:
         """Tokens of a chunk; where prompts pass whole, those of the batch."""
@@ -103,11 +103,6 @@ class EngineMemory:
         for below, tokens in reversed(steps):
             found[memory < float(below) * GIB] = float(tokens)
         return found
-
-
-def _blackwell(kind: Any) -> bool:
-    """Whether a GPU is a GeForce or RTX PRO of compute capability 12."""
-    return kind.type.replace("-", "").startswith(("RTX50", "RTXPRO"))
 
 
 @cache
