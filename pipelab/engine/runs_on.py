@@ -22,6 +22,7 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
+from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
 from pipelab.hardware.measured_times import Measured
 from pipelab.hardware.roofline import Roofline
@@ -37,12 +38,14 @@ from pipelab.stage_arrays import (
 
 def counting_memory_of(problem: Problem, engine: str) -> Problem:
     """Return a problem in which what the engine itself keeps in memory counts, if the cost model can count it."""
-    costs = problem.costs
+    costs, most = problem.costs, memory_of(engine).most_share(problem.cluster.kinds)
+
+    def counting(costs: Roofline) -> Roofline:
+        return replace(costs, runs_on=engine, memory_share=min(costs.memory_share, most))
+
     if isinstance(costs, Measured) and isinstance(costs.needs, Roofline):
-        return replace(problem, costs=replace(costs, needs=replace(costs.needs, runs_on=engine)))
-    if isinstance(costs, Roofline):
-        return replace(problem, costs=replace(costs, runs_on=engine))
-    return problem
+        return replace(problem, costs=replace(costs, needs=counting(costs.needs)))
+    return replace(problem, costs=counting(costs)) if isinstance(costs, Roofline) else problem
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
@@ -197,7 +200,7 @@ def _most_gpus(
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     """Refuse what no plan can fix."""
-    for field, value, expected in not_taken(problem.model, problem.cluster, rules):
+    for field, value, expected in not_taken(problem, rules):
         raise NotApplicable("runs_on", [(field, value, f"{engine}: {expected}")])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"

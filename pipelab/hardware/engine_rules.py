@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
-from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import read_by_name
+from pipelab.problem import Problem
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 
@@ -35,7 +35,7 @@ class EngineRules:
     cut_alone, one_host : bool
         Whether GPUs cut layers only where one stage has all layers, and all stages must be on one host; `why` says
         the reason.
-    gpus : int, optional
+    gpus, sequences : int, optional
         How many there may be at most.
     numbered : bool
         Whether it takes GPUs by their numbers, and not by UUIDs.
@@ -65,6 +65,7 @@ class EngineRules:
     precisions: str = ""
     kv_precisions: str = ""
     gpus: Count | None = None
+    sequences: Count | None = None
     numbered: bool = False
     schedules: str = ""
     in_flight: Literal["stages", "one", "told", ""] = ""
@@ -92,17 +93,19 @@ def rules_of(engine: object) -> EngineRules:
     return known[engine]
 
 
-def not_taken(
-    model: object, cluster: Cluster, rules: EngineRules
-) -> Iterator[tuple[str, str, str]]:
+def not_taken(problem: Problem, rules: EngineRules) -> Iterator[tuple[str, object, str]]:
     """List what an engine does not take, whatever the plan: field, value, and what was expected."""
+    model, batch = problem.model, problem.workload.batch_size
     for field, names in (("precision", rules.precisions), ("kv_precision", rules.kv_precisions)):
         value, known = getattr(model, field, ""), names.split()
         if known and value and value not in known:
             kept = "weights" if field == "precision" else "keys and values"
             expected = f"expected one of {', '.join(known)}: it has {kept} in no other"
             yield f"model.{field}", value, f"{expected}; give load_model such a {field}"
-    named = [name for name in cluster.index if isinstance(name, str)]
+    if rules.sequences is not None and batch > rules.sequences:
+        expected = f"expected at most {rules.sequences}: it has no more sequences at once"
+        yield "workload.batch_size", batch, expected
+    named = [name for name in problem.cluster.index if isinstance(name, str)]
     if rules.numbered and named:
         expected = "expected numbers, such as those of nvidia-smi's column index: it takes no UUIDs"
         yield "cluster.index", named[0], expected

@@ -31,7 +31,7 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
     if rules.one_maker and len(set(makers.values())) > 1:
         yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
-    yield from not_taken(plan.problem.model, plan.problem.cluster, rules)
+    yield from not_taken(plan.problem, rules)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
     if rules.cut_alone and plan.size > 1 and max(len(plan.layers), len(plan.hosts)) > 1:
