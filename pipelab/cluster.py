@@ -4,7 +4,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
@@ -18,6 +17,7 @@ from pipelab.fields import (
     Matrix,
     Positive,
     checked,
+    derived,
     is_list,
     is_real,
     whole_number,
@@ -405,28 +405,28 @@ class Cluster:
         index = tuple(self.index[i] for i in ids) if once else ()
         return Cluster(tuple(self.gpus[i] for i in ids), bandwidth, group, latency, index)
 
-    @cached_property
+    @derived
     def kinds(self) -> tuple[GPU, ...]:
         """The K different GPUs (type, memory, price, node, machine), in order of first appearance."""
         return tuple(dict.fromkeys(self.gpus))
 
-    @cached_property
+    @derived
     def kind_of(self) -> np.ndarray:
         """For each GPU id, the index of its kind; (N,) array of ints."""
         index = {kind: i for i, kind in enumerate(self.kinds)}
         return np.array([index[gpu] for gpu in self.gpus])
 
-    @cached_property
+    @derived
     def kind_count(self) -> np.ndarray:
         """Number of GPUs of each kind; (K,) array of ints."""
         return np.bincount(self.kind_of, minlength=len(self.kinds))
 
-    @cached_property
+    @derived
     def largest_node(self) -> int:
         """GPUs of the node that has most; 1 where GPUs are in no node."""
         return max(Counter(gpu.node for gpu in self.gpus if gpu.node).values(), default=1)
 
-    @cached_property
+    @derived
     def machine_of(self) -> np.ndarray:
         """For each GPU id, the number of its machine, in order of first appearance; (N,) array of ints."""
         number: dict[str | int, int] = {}

@@ -6,15 +6,20 @@ in `pipelab.hardware`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
-from pipelab.fields import NotNegative, Positive, checked, python_value
+from pipelab.fields import NotNegative, Real, checked, described, python_value
 from pipelab.problem import ModelLike, Problem, StageCost, Workload
 
+# beyond, sums and ratios leave the range of floats
+_Milliseconds = Annotated[
+    Annotated[Real, Ge(1e-30), Le(1e30)], described("a number from 1e-30 to 1e30")
+]
 _SAME = 1e-9  # shares and times this close to one another differ by the last bits of the arithmetic
 
 
@@ -83,7 +88,7 @@ class LayerTimes:
     Raises
     ------
     InvalidValue
-        A number is not finite, or too small.
+        A number is not finite, too small or too large.
 
     Notes
     -----
@@ -92,7 +97,7 @@ class LayerTimes:
     all weights of the stage.
     """
 
-    ms_per_layer: Mapping[str, Positive]
+    ms_per_layer: Mapping[str, _Milliseconds]
     reserved_gb: NotNegative = 0.0
 
     nodes_matter_alone = True  # rates and memory depend on types

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, overload
 from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
+from pipelab.fields import Frozen
 from pipelab.placement import Placement, Stage, named_layers, show_layers
-from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit
+from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit, load_with
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -29,7 +30,7 @@ MOST_ABOVE = 1e-9  # what a flow may carry above its limits: sums differ by the 
 
 
 @dataclass(frozen=True)
-class StageReport:
+class StageReport(Frozen):
     """What one stage yields and needs."""
 
     stage: Stage
@@ -55,7 +56,7 @@ class LinkReport:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Frozen):
     """Every stage and link of a valid placement, and the slowest of them.
 
     Attributes
@@ -218,7 +219,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class DeploymentEvaluation:
+class DeploymentEvaluation(Frozen):
     """Every pipeline of a deployment.
 
     Attributes
@@ -246,7 +247,7 @@ class DeploymentEvaluation:
 
 
 @dataclass(frozen=True)
-class WayReport:
+class WayReport(Frozen):
     """One way of a flow: its stages by index, its tokens/s, and the seconds of a microbatch on it."""
 
     stages: tuple[int, ...]
@@ -255,7 +256,7 @@ class WayReport:
 
 
 @dataclass(frozen=True)
-class FlowEvaluation:
+class FlowEvaluation(Frozen):
     """What every stage, link and way of a flow carries.
 
     Attributes
@@ -390,7 +391,7 @@ def _with_memory_for(
     InvalidPlacement
         They do not fit, or a stage has no rate.
     """
-    load = replace(problem.workload, in_flight=in_flight)
+    load = load_with(problem, in_flight)
     costs = [_cost(problem, load, stage) for stage in placement.stages]
     defects = [d for i, c in enumerate(costs) for d in _memory_defects(problem, placement, i, c)]
     if defects:
@@ -491,7 +492,7 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
         raise InvalidPlacement(defects)
     reports = []
     for i, (stage, number) in enumerate(zip(stages, flow.in_flight, strict=True)):
-        cost = _cost(problem, replace(problem.workload, in_flight=number), stage)
+        cost = _cost(problem, load_with(problem, number), stage)
         defects += _memory_defects(problem, Placement(stages), i, cost)
         if not defects:
             reports.append(stage_report(problem, stage, cost))

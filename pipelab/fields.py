@@ -12,13 +12,15 @@ types that are asked for most. Each returns a Python number, so no NumPy integer
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import field
-from functools import cache, partial, wraps
+from functools import cache, cached_property, partial, wraps
 from math import isfinite
 from numbers import Real as AnyReal
 from types import SimpleNamespace, UnionType
 from typing import (
     Annotated,
     Any,
+    ClassVar,
+    NoReturn,
     ParamSpec,
     TypeVar,
     dataclass_transform,
@@ -51,8 +53,9 @@ Positive = Annotated[Real, Gt(0), AllowInfNan(False)]
 Share = Annotated[Real, Gt(0), Le(1), AllowInfNan(False)]
 NotNegative = Annotated[Real, Ge(0), AllowInfNan(False)]
 Integer = Annotated[int, BeforeValidator(lambda value: _no_flag(value))]
-Count = Annotated[Integer, Ge(1), Le(10**9)]
-Natural = Annotated[Integer, Ge(0), Le(10**9)]
+MOST_COUNTED = 10**9
+Count = Annotated[Integer, Ge(1), Le(MOST_COUNTED)]
+Natural = Annotated[Integer, Ge(0), Le(MOST_COUNTED)]
 Layers = Annotated[Integer, Ge(1), Le(100_000)]
 Flag = StrictBool
 Matrix = Annotated[np.ndarray, BeforeValidator(lambda values: _numbers(values).astype(float))]
@@ -74,6 +77,78 @@ def _numbers(values: Any) -> np.ndarray:
     if array.dtype.kind not in "iuf":
         raise ValueError("expected an array of numbers")
     return array
+
+
+class ReadOnlyDict(dict):
+    """A dict that refuses every change, and stays so when it is copied or pickled.
+
+    >>> ReadOnlyDict(a=1)["a"] = 2
+    Traceback (most recent call last):
+    TypeError: this mapping is read-only: change a copy, such as {**mapping}
+    """
+
+    def _refuse(self, *_: Any, **__: Any) -> NoReturn:
+        raise TypeError("this mapping is read-only: change a copy, such as {**mapping}")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __reduce__(self) -> tuple:
+        return type(self), (dict(self),)
+
+
+def read_only(value: Any, fresh: bool = False) -> Any:
+    """Return a value whose mappings, lists, sets and arrays nobody can change: copies, as somebody else may hold them.
+
+    Of a value that is `fresh`, which nobody else holds, arrays are not copied.
+
+    >>> read_only([1, {"a": {2}}])
+    (1, {'a': frozenset({2})})
+    """
+    if value is None or isinstance(value, str | int | float):  # most values, and quick to tell
+        return value
+    if isinstance(value, list | tuple):
+        parts = [read_only(part, fresh) for part in value]
+        return value._make(parts) if hasattr(value, "_make") else tuple(parts)
+    if isinstance(value, np.ndarray):
+        if _changeable(value):
+            value = value if fresh and value.base is None else value.copy()
+            value.setflags(write=False)
+    elif isinstance(value, set):
+        value = frozenset(value)
+    elif isinstance(value, Mapping):
+        value = ReadOnlyDict({key: read_only(part, fresh) for key, part in value.items()})
+    return value
+
+
+def _changeable(array: Any) -> bool:
+    """Whether numbers can be written into an array, or into one of which it is a view."""
+    return isinstance(array, np.ndarray) and (array.flags.writeable or _changeable(array.base))
+
+
+class Frozen:
+    """A base of frozen dataclasses whose containers are frozen too, in copies and pickles as well.
+
+    A copy has the fields alone: what was derived from them, such as a hash of text, may differ in another process.
+    """
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        self.__setstate__(self.__dict__)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update({name: read_only(value) for name, value in state.items()})
+
+
+class derived(cached_property[_Returned]):
+    """A cached property whose containers are read-only."""
+
+    def __init__(self, compute: Callable[[Any], _Returned]) -> None:
+        super().__init__(wraps(compute)(lambda instance: read_only(compute(instance), fresh=True)))
 
 
 _EXPECTED = {
@@ -153,12 +228,14 @@ def checked(cls: type | None = None, *, eq: bool = True) -> Any:
         try:
             plain_init(self, *args, **kwargs)
         except ValidationError as error:
-            fields = tuple(made.__dataclass_fields__)
-            problems = [p for one in error.errors() for p in _problems(one, fields)]
+            names = tuple(made.__dataclass_fields__)
+            problems = [p for one in error.errors() for p in _problems(one, names)]
             raise InvalidValue(cls.__name__, problems) from None
+        Frozen.__post_init__(self)
 
     # By name, since a type checker takes the assignment for a mistake.
-    setattr(made, "__init__", __init__)  # noqa: B010
+    for method in (__init__, Frozen.__getstate__, Frozen.__setstate__):
+        setattr(made, method.__name__, method)
     return made
 
 

@@ -25,14 +25,16 @@ The model is Helix's (Y. Mei et al., ASPLOS 2025), with the memory in flight add
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import pairwise, permutations
 from typing import NamedTuple
 
 import numpy as np
 from scipy.optimize import linprog
 
 from pipelab.candidates import list_allocations
+from pipelab.fields import MOST_COUNTED
 from pipelab.placement import Stage
 from pipelab.problem import Problem
 
@@ -82,14 +84,19 @@ def list_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]
     >>> list(list_ways(stages, 3))
     [(0, 1), (0, 2)]
     """
+    return (way for way in begun_ways(stages, layers) if stages[way[-1]].layers.stop == layers)
+
+
+def begun_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]:
+    """Every way and every beginning of one, which may lead nowhere: the steps in which `list_ways` finds ways."""
     begun: list[tuple[int, ...]] = [
         (v,) for v in reversed(range(len(stages))) if stages[v].layers.start == 0
     ]
     while begun:
         way = begun.pop()
+        yield way
         last = stages[way[-1]]
         if last.layers.stop == layers:
-            yield way
             continue
         for v in reversed(range(len(stages))):
             if goes_on(last, stages[v]) and all(_apart(stages[u], stages[v]) for u in way):
@@ -153,8 +160,11 @@ def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) ->
     return [Way(way, f) for way, f in zip(ways, found.x.tolist(), strict=True) if f > 0]
 
 
-def numbers(problem: Problem, stage: Stage, most: int) -> list[int]:
-    """Numbers in flight worth having memory for: of those with one rate and time, the largest.
+def numbers(problem: Problem, stage: Stage, most: int) -> Iterator[int]:
+    """Numbers in flight to have memory for: of those with one rate and time, the largest.
+
+    With more in flight a stage may run in another execution mode, and does not return to the one before. So the
+    numbers fall into runs with one rate and time, and the end of each is found by bisection.
 
     Parameters
     ----------
@@ -164,19 +174,23 @@ def numbers(problem: Problem, stage: Stage, most: int) -> list[int]:
     most : int
         More are of no use.
 
-    Returns
-    -------
-    list of int
-        Empty where not even one fits.
+    Yields
+    ------
+    int
+        None at all where not even one fits.
     """
-    gpus, given = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload.in_flight
-    last: dict[tuple[float, float | None], int] = {}
-    for number in range(1, most + 1) if given is None else [given]:
+    gpus = [problem.cluster.gpus[g] for g in stage.gpus]
+
+    def rate_and_time(number: int) -> tuple[float, float | None] | None:
         cost = problem.with_in_flight(number).stage_cost(gpus, stage.layers)
-        if not cost.fits(gpus):
-            break
-        last[cost.throughput, cost.pass_seconds] = number
-    return list(last.values())
+        return (cost.throughput, cost.pass_seconds) if cost.fits(gpus) else None
+
+    given = problem.workload.in_flight
+    begin, most = (1, most) if given is None else (given, given)
+    while begin <= most and (here := rate_and_time(begin)) is not None:
+        rest = range(begin, most + 1)
+        begin += bisect_left(rest, True, key=lambda number: rate_and_time(number) != here)
+        yield begin - 1
 
 
 def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
@@ -186,10 +200,11 @@ def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
         rate, seconds = stage_times(problem, Held(stage, problem.workload.in_memory))
         rates.append(rate)
         longest |= {g: max(longest[g], seconds) for g in stage.gpus}
-    pairs = {(a.gpus, b.gpus): (a, b) for a in stages for b in stages if goes_on(a, b)}
-    hops = [link_between(problem, *pair)[1] for pair in pairs.values() if _apart(*pair)]
+    of_gpus = {stage.gpus: stage for stage in stages}
+    pairs = [pair for pair in permutations(of_gpus.values(), 2) if _apart(*pair)]
+    hops = [link_between(problem, *pair)[1] for pair in pairs]
     slowest = sum(longest.values()) + len(longest) * max(hops, default=0.0)
-    return max(1, math.ceil(max(rates) * slowest / problem.workload.tokens))
+    return max(1, math.ceil(min(MOST_COUNTED, max(rates) * slowest / problem.workload.tokens)))
 
 
 def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], list[Way]]:

@@ -7,7 +7,6 @@ once, so nothing further down needs to ask again whether a number is sensible.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import (
     TYPE_CHECKING,
     Annotated,
@@ -25,12 +24,14 @@ from pipelab.cluster import GPU, Cluster
 from pipelab.display import counted, table
 from pipelab.errors import InvalidValue, NotApplicable, nearest
 from pipelab.fields import (
+    MOST_COUNTED,
     Count,
     Flag,
     Later,
     Layers,
     Positive,
     checked,
+    derived,
     is_list,
     is_real,
     python_value,
@@ -133,7 +134,7 @@ class Model:
                 )
                 raise InvalidValue("Model", [problem])
 
-    @cached_property
+    @derived
     def uniform(self) -> bool:
         """Whether all layers are identical."""
         given = (f for f in (self.weight_factors, self.work_factors) if f is not None)
@@ -444,7 +445,7 @@ class Problem:
         Problem
             With `Workload.in_flight` changed alone.
         """
-        return replace(self, workload=replace(self.workload, in_flight=number))
+        return replace(self, workload=load_with(self, number))
 
     def tensor_gb(self) -> float:
         """Size of the activations handed from one stage to the next.
@@ -564,6 +565,15 @@ def require_identical_layers(problem: Problem, method: str) -> None:
     if not problem.model.uniform:
         expected = "expected identical layers; 'aggregated', 'joint' and 'single_gpu' take others"
         raise NotApplicable(method, [("model", problem.model.name, expected)])
+
+
+def load_with(problem: Problem, number: int | None) -> Workload:
+    """The workload with this number in flight, which only a long latency makes larger than can be counted."""
+    if number is not None and number > MOST_COUNTED:
+        expected = f"expected less: a full pipeline would have {number:,} microbatches in flight, of at most 10^9"
+        longest = float(problem.cluster.latency_ms.max())
+        raise InvalidValue("Problem", [("cluster.latency_ms", longest, expected)])
+    return replace(problem.workload, in_flight=number)
 
 
 def answered(

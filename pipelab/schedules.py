@@ -13,14 +13,14 @@ The rules are definitions to read: `pl.schedule` runs `engine/schedules/named_sc
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, NamedTuple, cast
 
 from pipelab.display import coloured_rows
 from pipelab.errors import InvalidValue, shown
-from pipelab.fields import instance, is_list, whole_number
+from pipelab.fields import Frozen, instance, is_list, whole_number
 
 __all__ = [
     "KINDS", "LARGEST_SIZE", "Action", "Schedule",
@@ -118,11 +118,10 @@ class Action(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Schedule:
+class Schedule(Frozen):
     """What every rank does, in order; make one with `pl.schedule` or `Schedule.of`.
 
-    Equal are schedules with the same microbatches, stage_rank and actions (rows of tuples are not
-    equal to rows of lists; `of` makes tuples). The name does not matter.
+    Equal are schedules with the same microbatches, stage_rank and actions. The name does not matter.
 
     Attributes
     ----------
@@ -159,6 +158,10 @@ class Schedule:
         object.__setattr__(self, "microbatches", number)
         object.__setattr__(self, "stage_rank", _ranks_of_stages(self.stage_rank))
         instance("Schedule", "actions", self.actions, Sequence, _ROWS)
+        # Others are rows of columns, whose actions are made when they are looked at.
+        if isinstance(self.actions, tuple | MutableSequence):
+            rows = tuple(_row(rank, row) for rank, row in enumerate(self.actions))
+            object.__setattr__(self, "actions", rows)
 
     @classmethod
     def of(

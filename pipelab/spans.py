@@ -10,19 +10,19 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
 from itertools import accumulate
 
 import numpy as np
 
 from pipelab.errors import InvalidValue, TooLarge
+from pipelab.fields import Frozen, derived, read_only
 from pipelab.problem import Model, ModelLike
 
 _MOST_SPANS = 5_000_000  # some seconds
 
 
 @dataclass(frozen=True, eq=False)
-class Spans:
+class Spans(Frozen):
     """The different kinds of span of a model with M layers.
 
     Attributes
@@ -47,7 +47,7 @@ class Spans:
         """Whether only the number of layers matters; kind n-1 is then n layers."""
         return len(self.layers) == len(self.kind)
 
-    @cached_property
+    @derived
     def examples(self) -> tuple[np.ndarray, np.ndarray]:
         """For each kind, the first layer and the number of layers of one such span; two (U,) arrays."""
         layers = len(self.kind)
@@ -56,7 +56,7 @@ class Spans:
         _, first = np.unique(self.kind[inside], return_index=True)
         return start[inside][first], size[inside][first]
 
-    @cached_property
+    @derived
     def alike_inside(self) -> bool:
         """Whether layers differ at the two ends at most: the first from the others, and the last."""
         if self.uniform:
@@ -89,7 +89,7 @@ def spans_from_factors(
         number = np.arange(1, layers + 1)
         weight, work, *rest = (number * (f[0] if f else 1.0) for f in factors)
         return Spans(
-            np.broadcast_to(number - 1, (layers, layers)),
+            np.broadcast_to(read_only(number - 1, fresh=True), (layers, layers)),
             number,
             weight,
             work,

@@ -105,6 +105,10 @@ RESULTS = {
         "last['variables'] == 9887608011 and abs(in_cvxpy - without_links.claim) < 1e-3",
     ],
     "06_taming_the_explosion.ipynb": [
+        # "Five T4s are the fewest with which pairs gain"
+        "[[round(pl.solve(replace(problem, max_gpus_per_stage=k, cluster=problem.cluster.with_counts("
+        "{A100: 3, L4: 4, T4: n}))).throughput) for k in (1, 2)] for n in (3, 4, 5, 6)]"
+        " == [[6024, 6024], [6321, 6321], [6321, 6341], [6341, 6693]]",
         "(len(rates), len(tried), len(stages)) == (65, 6, 7) and all(most(m, after) <= c for m, c in costs.items())",
         # the rates that the notebook writes are those of the cost model
         "all(np.allclose([2_048_000 / (n * ms_of(mix)) for n in range(1, room_of(mix) + 1)], [r for r in own if r])"
@@ -279,10 +283,10 @@ RESULTS = {
         " < 0.14",
         "[row['pipelines'] for row in gains] == [3, 4, 2, 1] and gains[3]['more'] == '0.0%'",
         "[row['sequences in flight'] for row in sequences] == [480, 512, 176]",
-        # "three engines cost the same"; the other two leave out the L4
-        "costs['vLLM'] == costs['SGLang'] == costs['llama.cpp'] and sizes_of(any_plan) == '1, 1, 1, 1, 4'",
+        # "three engines start plans that are equally fast"; the other two leave out the L4
+        "len({started[name].throughput for name in ('vLLM', 'SGLang', 'llama.cpp')}) == 1",
+        "sizes_of(any_plan) == '1, 1, 1, 1, 4'",
         "all(max(started[e].placement.gpus) < 4 for e in ('TensorRT-LLM', 'transformers'))",
-        "(round(costs['vLLM'], 3), round(costs['TensorRT-LLM'], 3)) == (0.053, 0.143)",
         # two pools are ahead under strict limits, behind under lax ones
         "all(d.status == 'optimal' for row in within.values() for d in row) and max(ahead) < min(behind)",
         "best_within(5, pools=True).status == 'infeasible'",
@@ -424,7 +428,7 @@ RESULTS = {
         " == [({'H100-SXM': 1, 'A100-SXM-40': 0, 'A10': 0}, b) for b in (16, 32, 192, 192)]",
         "keeping(15)['H100-SXM'].min() == 1 and keeping(5).empty and order == ['H100', 'A100', 'A10']",
         # all that is rented is one pipeline of two types; pl.deploy finds none cheaper without a promise
-        "(usd, of_one_type) == (3.74, 3.87) and in_words(chosen) == '1 × (1 H100 + 1 A10)'",
+        "usd == 3.74 and in_words(chosen) == '1 × (1 H100 + 1 A10)'",
         "4500 < (k := keeping(50))[(k[names].sum(axis=1) == 1) & (k['H100-SXM'] == 1)]['rate'].item() < 5000",
         # the answers to "Change it"
         "[in_words(fewest(load, 50)[1]) for load in (1500, 2000, 4000, 5000)] == ['1 × (1 A100)',"
@@ -537,7 +541,9 @@ RESULTS = {
         "[order for order, row in failures.items() if not any(row.values())] == ['scheduler, GPipe', 'boostr, 1F1B']",
         "failures['scheduler, 1F1B']['holds no more'] == (1, 2) and failures['scheduler, 1F1B']['no later'] is None",
         "all(failures[f'{who}, interleaved']['no later'] == (2, 2) for who in ('scheduler', 'boostr'))",
-        "failures['boostr, zero bubble']['no later'] == (2, 2) and by_running == 4",
+        "failures['boostr, zero bubble']['no later'] == (2, 2) and by_comparing == 4",
+        # "every order runs to its end"
+        "not any(row['counts'] or row['runs'] for row in failures.values())",
         "among_small is None and among_powers == (2, [2**63] * 2)",
     ],
     "solutions/14_reading_other_schedulers.ipynb": [
@@ -741,7 +747,7 @@ _TITLES = {
         "A token every 15 ms instead of 50: ",
         "Llama-3-8B: 5,455 tokens/s in 2 stages with 2 in flight",
         "A promise of 15 ms costs up to ",
-        "3.74 dollars per hour: 1 × (1 H100 + 1 A10)",
+        "5,000 tokens/s: 1 × (1 H100 + 1 A10)",
     ],
     "18_training_placement.ipynb": [
         "On the even cut the last A40 is busy 89% of the time, the second A100 30%",

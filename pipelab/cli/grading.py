@@ -57,8 +57,8 @@ def grade_folder(
     -------
     pandas.DataFrame
         One row per copy: `copy`, its path within the folder, its `score`, the points for each
-        exercise, and `output`, how it ended. A copy that cannot be graded has the reason there, and
-        no points.
+        exercise, and `output`, how it ended. A copy that cannot be graded, for whatever reason, has
+        that there, and no points. Ctrl-C ends the grading.
 
     Raises
     ------
@@ -68,6 +68,7 @@ def grade_folder(
     import pandas as pd
     from tqdm import tqdm
 
+    _refuse_limits(limit, each, seed)
     folder, rows = Path(folder), []
     copies = sorted(
         path for path in folder.rglob("*.ipynb") if ".ipynb_checkpoints" not in path.parts
@@ -80,9 +81,13 @@ def grade_folder(
             result = grade(path, limit, each, seed)
         except InvalidData as error:
             row["output"] = str(error)
+        except Exception as error:  # whatever is in one copy, the others are graded
+            row["output"] = f"could not be graded: {type(error).__name__}: {_first_line(error)}"
         else:
             row |= {"score": result["score"], "output": result["output"]}
             row |= {test["number"]: test["score"] for test in result["tests"]}
+        for name in ("copy", "output"):  # a file's name may have what no CSV file holds
+            row[name] = row[name].encode(errors="replace").decode()
         rows.append(row)
     named = sorted({name for row in rows for name in row if name in EXERCISES})
     return pd.DataFrame(rows, columns=["copy", "score", *named, "output"])
@@ -120,11 +125,7 @@ def grade(
     MissingPackage
         The extra `lab` is not installed.
     """
-    for name, seconds in (("limit", limit), ("each", each)):
-        if not seconds > 0:
-            raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
-    if seed < 0:
-        raise InvalidValue("grade", [("seed", seed, "expected a whole number from 0 on")])
+    _refuse_limits(limit, each, seed)
     began = time.monotonic()
     path = Path(path)
     notebook = _read(path)
@@ -145,6 +146,14 @@ def grade(
         "output": stopped or f"The notebook ran to its end{_failed(notebook)}.",
         "tests": tests,
     }
+
+
+def _refuse_limits(limit: float, each: float, seed: int) -> None:
+    for name, seconds in (("limit", limit), ("each", each)):
+        if not seconds > 0:
+            raise InvalidValue("grade", [(name, seconds, "expected seconds, more than 0")])
+    if seed < 0:
+        raise InvalidValue("grade", [("seed", seed, "expected a whole number from 0 on")])
 
 
 def _read(path: Path) -> "NotebookNode":
@@ -172,7 +181,7 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
     plain = re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.M)
     try:
         tree = ast.parse(plain)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep for Python's parser
         return
     found: dict[str, str] = {}
     for node in ast.walk(tree):
@@ -180,7 +189,7 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             name, value = node.args
             if called == "check" and isinstance(name, ast.Constant) and name.value in EXERCISES:
-                found[str(name.value)] = ast.unparse(value)
+                found[str(name.value)] = ast.get_source_segment(plain, value) or ""
     yield from found.items()
 
 
@@ -206,6 +215,7 @@ def _with_questions(
 
     cells = []
     for i, cell in enumerate(notebook.cells):
+        cell.metadata.pop(_MARK, None)
         if cell.cell_type == "code":
             cell.outputs = []
         cells.append(cell)
@@ -238,13 +248,18 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
             interrupt_on_timeout=True,
             error_on_timeout={"ename": "TimeoutError", "evalue": "", "traceback": []},
             allow_errors=True,
+            kernel_name="python3",  # of this environment, whatever the copy's was called
             resources={"metadata": {"path": scratch}},
         )
         try:
             client.execute(stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         except CellTimeoutError:
             return f"The notebook was stopped after {limit:g} s."
-        except (DeadKernelError, RuntimeError) as error:
+        except Exception as error:
+            if client.stopped_by_hand:
+                raise KeyboardInterrupt from None
+            if not isinstance(error, DeadKernelError | RuntimeError):
+                raise
             return f"The notebook's process ended before its last cell ({type(error).__name__})."
     return ""
 

@@ -352,6 +352,7 @@ class Failure(NamedTuple):
     given: Any
     says: str  # what is wrong there, in words
     answer: Any = None  # what it gives there; None where it raises
+    hinted: bool = True  # whether a hint about the input helps
 
     @property
     def yours(self) -> str:
@@ -389,7 +390,7 @@ class Function:
         Makes a figure of a `Failure`.
     half : callable, optional
         Whether a wrong answer to an input still earns half of the points, given both; a function has
-        them if that is so of all inputs on which it is wrong.
+        them if that is so of all inputs on which it is wrong. One wrong answer to all inputs earns none.
     rel : float
         Relative tolerance of numbers.
     call : callable
@@ -417,7 +418,10 @@ class Function:
         failures = list(self.failures(mine))
         if not failures:
             return 1, self.praise()
-        return 0.5 * all(map(self._earns_half, failures)), self.says(failures[0])
+        one_answer = len({repr(failure.answer) for failure in failures}) == 1
+        constant = one_answer and len(failures) == len(self.inputs()) > 1
+        half = not constant and all(map(self._earns_half, failures))
+        return 0.5 * half, self.says(failures[0])
 
     def seen(self, mine: object) -> Seen:
         """Say whether the reader's function is right, with a figure of the smallest input where it is not."""
@@ -454,7 +458,7 @@ class Function:
 
     def says(self, failure: Failure) -> str:
         """Say what is wrong, and what to look at."""
-        hint = f". Hint: {self.hint(failure.given)}" if self.hint else ""
+        hint = f". Hint: {self.hint(failure.given)}" if self.hint and failure.hinted else ""
         return f"on {failure.given} {failure.says}{hint}"
 
     def smallest_failure(self, mine: Callable[..., Any]) -> Failure | None:
@@ -464,15 +468,18 @@ class Function:
     def failures(self, mine: Callable[..., Any]) -> Iterator[Failure]:
         """All inputs on which the reader's function is wrong, one by one."""
         for given in self.inputs():
-            answer = None
+            answer, hinted = None, True
             try:
                 answer = self.call(mine, given)
                 says = (self.off or self._off)(given, answer)
             except (Exception, SystemExit) as error:  # whatever a reader's function raises
                 says, answer = f"yours gives {type(error).__name__}: {error}", None
                 says += "" if self.off else f", expected {self._expected(given)}"
+                hinted = not isinstance(
+                    error, TypeError | NameError | AttributeError
+                )  # the code itself
             if says:
-                yield Failure(given, says, answer)
+                yield Failure(given, says, answer, hinted)
 
     def _off(self, given: Any, answer: Any) -> str:
         if math.isclose(float(answer), cast(Any, self.target)(given), rel_tol=self.rel):

@@ -642,6 +642,12 @@ def _best_rate(case: Case) -> float:
     return max(rate for rate, _ in _allowed(case))
 
 
+def _least_rate(case: Case) -> float:
+    """That of the slowest stage or link: no program that leaves a placement claims less."""
+    allocations, connections = case.lists()
+    return min([*(a.rate for a in allocations), *(c.rate for c in connections)])
+
+
 def _best_if_one_is_paid(case: Case) -> float:
     """The best rate if of the GPUs of a stage only the cheapest costs anything."""
     free = Case(**{**vars(case), "price": []})
@@ -755,7 +761,7 @@ EXERCISES: dict[str, Exercise] = {
         hint=_look_at_links,
         call=_claim,
         picture=_drawn,
-        half=lambda case, claim: claim <= _best_rate(case),
+        half=lambda case, claim: _least_rate(case) <= claim * SAME and claim <= _best_rate(case),
     ),
     "05.4": Function(
         signature="budget(z, allocations, price, most)",

@@ -23,6 +23,7 @@ from pipelab.course.pictures import (
 from pipelab.display import counted, listed
 from pipelab.engine.timeline.placement_timelines import PlacedTimeline
 from pipelab.errors import UnknownName, nearest, shown
+from pipelab.fields import Frozen
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, colour_of_types, plain
 from pipelab.files.bundled_folders import data_dir
 
@@ -37,7 +38,7 @@ _INSIDE_MEGABYTES_PER_S = 1000.0  # or a little more; no node is as fast as that
 
 
 @dataclass(frozen=True, eq=False)
-class HelixCluster:
+class HelixCluster(Frozen):
     """One instance of Helix (ASPLOS 2025).
 
     Attributes

@@ -15,7 +15,7 @@ from pipelab.display import NO_FORMULAS, ended, ending, number, rate
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
-from pipelab.fields import given
+from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem, link_unit
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in"]
 
 
-class Answer(ABC):
+class Answer(Frozen, ABC):
     """An answer with its proof, or with how far from the best it may be.
 
     Attributes

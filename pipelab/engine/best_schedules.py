@@ -24,7 +24,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from html import escape
 from importlib.metadata import version
 from math import ceil, floor, lcm
@@ -45,9 +44,11 @@ from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.errors import InvalidSchedule, InvalidValue, NotApplicable, TooLarge
 from pipelab.fields import (
     Flag,
+    Frozen,
     Number,
     amounts,
     checked_value,
+    derived,
     described,
     given,
     instance,
@@ -74,7 +75,7 @@ _FIRST_S = 30.0  # for the bound by formula, and at most a third of the time lef
 
 
 @dataclass(frozen=True)
-class Question:
+class Question(Frozen):
     """Costs and limits, one number per rank.
 
     Attributes
@@ -98,7 +99,7 @@ class Question:
     memory: tuple[float, ...] | None
     split_backward: bool
 
-    @cached_property
+    @derived
     def table(self) -> dict[str, np.ndarray]:
         """Costs per rank and link, as arrays."""
         return self.costs.arrays(self.ranks, "training")
@@ -108,7 +109,7 @@ class Question:
         """What a rank does with each microbatch, in this order."""
         return ("F", "I", "W") if self.split_backward else ("F", "B")
 
-    @cached_property
+    @derived
     def length(self) -> dict[str, np.ndarray]:
         """How long an action of each kind takes on each rank."""
         forward, back, weight = (
@@ -116,7 +117,7 @@ class Question:
         )
         return {"F": forward, "I": back, "W": weight, "B": back + weight}
 
-    @cached_property
+    @derived
     def takes(self) -> dict[str, np.ndarray]:
         """What an action of each kind adds to the memory held, per rank; negative where it frees."""
         whole = self.table["activation"]
@@ -146,7 +147,7 @@ class Question:
         )
         return replace(self, costs=costs)
 
-    @cached_property
+    @derived
     def held(self) -> np.ndarray:
         """Most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
@@ -648,7 +649,7 @@ class BestSchedule(Answer):
     def _goal(self) -> tuple[float | None, float | None, bool]:
         return self.value, self.bound, True
 
-    @cached_property
+    @derived
     def among(self) -> str:
         """What the proof is about, in words."""
         words = ["one stage per rank"]
@@ -795,8 +796,9 @@ def best_schedule(
     ('optimal', 31.0, 32.0)
     """
     instance(_WHAT, "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
-    check_options({"time_limit": time_limit, "stop": stop, "on_progress": on_progress})
-    if objective not in ("makespan", "span"):
+    options = {"time_limit": time_limit, "stop": stop, "on_progress": on_progress}
+    check_options(options, "best_schedule")
+    if not isinstance(objective, str) or objective not in ("makespan", "span"):
         raise InvalidValue(_WHAT, [("objective", objective, 'expected "makespan" or "span"')])
     if workers is not None:
         workers = whole_number(_WHAT, "workers", workers, most=1000)

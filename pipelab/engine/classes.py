@@ -8,7 +8,6 @@ directions are equal. Swapping them changes neither throughput nor end-to-end la
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,13 +15,14 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.display import show_ids, table
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.fields import Frozen, derived
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
-class Classes:
+class Classes(Frozen):
     """The largest sets of interchangeable GPUs of a cluster, in order of their lowest id.
 
     Attributes
@@ -47,12 +47,12 @@ class Classes:
     def __len__(self) -> int:
         return len(self.members)
 
-    @cached_property
+    @derived
     def count(self) -> np.ndarray:
         """Number of GPUs in each class; shape (A,)."""
         return np.array([len(m) for m in self.members])
 
-    @cached_property
+    @derived
     def of(self) -> np.ndarray:
         """Class of each GPU id; shape (N,)."""
         out = np.empty(int(self.count.sum()), dtype=int)
@@ -60,7 +60,7 @@ class Classes:
             out[members] = a
         return out
 
-    @cached_property
+    @derived
     def names(self) -> tuple[str, ...]:
         """A short name per class: its type, and its lowest id where several classes share the type."""
         types = [self.gpu(a).type for a in range(len(self))]

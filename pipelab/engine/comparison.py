@@ -8,7 +8,7 @@ from pipelab.display import REFUSED, STOPPED, Outcome, ended, outcome_of, table
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import METHODS, method_of, options_of, solve
 from pipelab.errors import InvalidValue, NotApplicable, TooLarge, UnknownName, nearest
-from pipelab.fields import is_list
+from pipelab.fields import Frozen, is_list
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
 
@@ -20,7 +20,7 @@ EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Frozen):
     """Answers of several methods to one problem.
 
     Attributes
@@ -146,20 +146,20 @@ def compare(
     >>> {method: round(share, 3) for method, share in both.shares().items()}
     {'even': 0.612, 'exhaustive': 1.0}
     """
-    if not is_list(methods):
+    given = tuple(methods) if is_list(methods) else ()
+    if not is_list(methods) or not all(isinstance(method, str) for method in given):
         example = [methods] if isinstance(methods, str) else ["joint", "even"]
         raise InvalidValue(
             "compare", [("methods", methods, f"expected a list of methods, such as {example}")]
         )
-    methods = tuple(methods)
     for name in options:
-        if name not in methods:
+        if name not in given:
             raise UnknownName(
-                f"there are options for {name!r}, which is not compared; {nearest(name, methods)}"
+                f"there are options for {name!r}, which is not compared; {nearest(name, given)}"
             )
     results, refused = {}, {}
     with noted_interrupts(passed_on=False) as interrupted:
-        for method in methods:
+        for method in given:
             if interrupted():  # the method before took it for its own
                 refused[method] = _NOT_ASKED
                 continue

@@ -16,6 +16,7 @@ from pipelab.interrupts import noted_interrupts
 
 Made = TypeVar("Made")
 
+clock = time.perf_counter  # of every deadline; a test may put one in its place that counts looks
 _POLL_SECONDS = 0.05  # how soon a stop is noticed
 
 
@@ -47,7 +48,7 @@ class Deadline:
     Attributes
     ----------
     began, end : float
-        By `time.perf_counter`; `end` is infinite where time is not limited.
+        By `clock`; `end` is infinite where time is not limited.
     notes : list of str
         What the result of the call has to say about how it was found; parts of a deadline share it.
 
@@ -63,8 +64,8 @@ class Deadline:
         stop: threading.Event | None = None,
         interrupted: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.began = time.perf_counter()
-        self.end = math.inf if seconds is None else self.began + seconds
+        self.began = clock()
+        self.end = math.inf if seconds is None else self.began + float(seconds)
         self.stop = stop
         self.interrupted = interrupted
         self.notes: list[str] = []
@@ -77,12 +78,12 @@ class Deadline:
     @property
     def spent(self) -> float:
         """Seconds since it was made."""
-        return time.perf_counter() - self.began
+        return clock() - self.began
 
     @property
     def left(self) -> float:
         """Seconds to its end, at least 0; infinite where time is not limited."""
-        return max(0.0, self.end - time.perf_counter())
+        return max(0.0, self.end - clock())
 
     @property
     def called_off(self) -> str | None:
@@ -94,7 +95,7 @@ class Deadline:
     @property
     def reason(self) -> str | None:
         """What ended it: "stop", "interrupt" or "time limit"; None before the end."""
-        return self.called_off or ("time limit" if time.perf_counter() >= self.end else None)
+        return self.called_off or ("time limit" if clock() >= self.end else None)
 
     def check(self) -> None:
         """Raise `Ended` once there is a reason; costs less than a microsecond."""
@@ -128,13 +129,13 @@ class Watched(Deadline):
         super().__init__(None, deadline.stop, deadline.interrupted)
         self.began, self.end, self.notes = deadline.began, deadline.end, deadline.notes
         self.tick, self.every = tick, every
-        self._last = time.perf_counter()
+        self._last = clock()
 
     def check(self) -> None:
         """See `Deadline.check`."""
         super().check()
-        if time.perf_counter() >= self._last + self.every:
-            self._last = time.perf_counter()
+        if clock() >= self._last + self.every:
+            self._last = clock()
             self.tick()
 
 
@@ -204,10 +205,10 @@ def waited_for(
     reason, patience = None, math.inf
     while not done.wait(_POLL_SECONDS):
         if reason is None and (reason := deadline.reason) is not None:
-            patience = time.perf_counter() + grace
+            patience = clock() + grace
         if reason is not None:
             interrupt()
-            if time.perf_counter() >= patience:
+            if clock() >= patience:
                 raise Ended(reason)
     if failure:
         raise failure[0]

@@ -14,8 +14,7 @@ Two things keep the table small:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -27,7 +26,8 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
-from pipelab.problem import Problem, StageCost, link_unit
+from pipelab.fields import Frozen, derived
+from pipelab.problem import Problem, StageCost, link_unit, load_with
 from pipelab.spans import Spans, spans_of
 from pipelab.stage_arrays import (
     StageTables,
@@ -73,7 +73,7 @@ NO_NODES = Inside(_NONE, _NONE, np.zeros((0, 1, 1)), np.zeros((0, 1, 1)), ())
 
 
 @dataclass(frozen=True, eq=False)
-class Instance:
+class Instance(Frozen):
     """The arrays of a problem, with memory for `Workload.in_memory` microbatches in flight.
 
     Attributes
@@ -117,22 +117,22 @@ class Instance:
         """The kinds of span."""
         return spans_of(self.problem.model)
 
-    @cached_property
+    @derived
     def largest(self) -> int:
         """Most GPUs that a stage can have."""
         return _largest(self.problem)
 
-    @cached_property
+    @derived
     def count(self) -> np.ndarray:
         """Number of GPUs of each type; shape (K,)."""
         return np.bincount(self.type_of, self.classes.count, len(self.types)).astype(int)
 
-    @cached_property
+    @derived
     def size(self) -> np.ndarray:
         """Number of GPUs of each composition; shape (C,)."""
         return self.composition.sum(axis=1)
 
-    @cached_property
+    @derived
     def thresholds(self) -> np.ndarray:
         """Every rate that a placement can have, ascending; rates that differ only by rounding appear once.
 
@@ -146,7 +146,7 @@ class Instance:
         links = self.link[np.isfinite(self.link) & (self.link < stages[-1])]
         return _apart(np.unique(np.concatenate([stages, links])))
 
-    @cached_property
+    @derived
     def type_of_kind(self) -> np.ndarray:
         """The type of each of the cluster's kinds; int."""
         bare = not any(gpu.host for gpu in self.types)
@@ -237,7 +237,7 @@ class Instance:
         rate = np.where(used, self.rate.reshape(shape)[size], np.inf).min(axis=1)
         return rate, np.where(used, self.seconds.reshape(shape)[size], -np.inf).max(axis=1)
 
-    @cached_property
+    @derived
     def without_one(self) -> np.ndarray:
         """Row of the composition with one GPU of each type less; C where that leaves none; shape (C, K)."""
         rows, out = self.composition, np.full(self.composition.shape, len(self.composition))
@@ -285,9 +285,14 @@ class _AtBest:
     """
 
     def __init__(self, costs: Any) -> None:
-        self.costs = replace(costs, prefer="rate") if hasattr(costs, "prefer") else costs
+        known = is_dataclass(costs) and "prefer" in {field.name for field in fields(costs)}
+        self.costs = replace(costs, prefer="rate") if known else costs
 
     def __getattr__(self, name: str) -> Any:
+        if name == "costs" or name.startswith(
+            "__"
+        ):  # a copy asks for these before it has any attribute
+            raise AttributeError(name)
         return getattr(self.costs, name)
 
     @property
@@ -307,7 +312,7 @@ class _AtBest:
 def with_memory_for(problem: Problem, number: int, or_more: bool = False) -> Problem:
     """The problem with a number in flight; with `or_more` a relaxation for this number and all larger ones."""
     costs = _AtBest(problem.costs) if or_more else problem.costs
-    return replace(problem, costs=costs, workload=replace(problem.workload, in_flight=number))
+    return replace(problem, costs=costs, workload=load_with(problem, number))
 
 
 def instance_of(

@@ -1,40 +1,41 @@
 """The options that several methods of `solve` share, checked before any of them runs."""
 
-import math
-import threading
 from collections.abc import Mapping
-from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from annotated_types import Ge
+
+from pipelab.engine.solvers import choice
 from pipelab.errors import InvalidValue
-from pipelab.fields import is_real
+from pipelab.fields import Flag, Real, checked_value, described
 
 if TYPE_CHECKING:
     from pipelab.problem import Problem
 
 __all__ = ["check_options", "refuse_training"]
 
+_KINDS: dict[str, Any] = {
+    "time_limit": choice.TimeLimit,
+    "gap": choice.Gap,
+    "limit": Annotated[Real, Ge(0), described("a number of at least 0; math.inf is no limit")],
+    "budget": choice.MostPrice,
+    "stop": choice.Stop,
+    "on_progress": choice.OnProgress,
+    "factor": Flag,
+    "stop_at_bound": Flag,
+}
 
-def check_options(options: Mapping[str, Any]) -> None:
+
+def check_options(options: Mapping[str, Any], what: str = "solve") -> None:
     """Raise `InvalidValue` with all options that do not fit; an infinite gap would prove anything."""
-    bad = []
-    for name in [n for n in ("time_limit", "gap", "limit") if n in options]:
-        value, optional = options[name], name == "time_limit"
-        endless = name != "gap" and isinstance(value, Real) and value == math.inf
-        if not (endless or (optional and value is None) or (is_real(value) and value >= 0)):
-            too_large = isinstance(value, int | float) and value is not True and value > 0
-            finite = "finite " if too_large else ""
-            bad.append((name, value, f"expected a {finite}number, at least 0"))
-    budget = options.get("budget")
-    if not (budget is None or (is_real(budget) and budget > 0)):
-        bad.append(("budget", budget, "expected $ per hour, a number above 0, or None"))
-    stop, on_progress = options.get("stop"), options.get("on_progress")
-    if not (stop is None or isinstance(stop, threading.Event)):
-        bad.append(("stop", stop, "expected a threading.Event, or None"))
-    if not (on_progress is None or callable(on_progress)):
-        bad.append(("on_progress", on_progress, "expected a function of Progress, or None"))
+    bad: list[tuple[str, object, str]] = []
+    for name in [name for name in options if name in _KINDS]:
+        try:
+            checked_value(what, name, options[name], _KINDS[name])
+        except InvalidValue as error:
+            bad += error.problems
     if bad:
-        raise InvalidValue("solve", bad)
+        raise InvalidValue(what, bad)
 
 
 def refuse_training(problem: "Problem", what: str) -> None:

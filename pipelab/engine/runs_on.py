@@ -165,7 +165,7 @@ def starts_of(
     UnknownName
         There is no such engine.
     """
-    rules = rules_of(engine)
+    rules = rules_of(engine, "runs_on")
     _refuse(problem, engine, rules)
     choices = [dict(options)]
     if problem.workload.phase == "training":
@@ -302,7 +302,7 @@ def best_start(
             own["time_limit"] = deadline.left / (2 if i + 1 < len(starts) else 1)
         beat = max([to_beat, *(result.throughput or 0.0 for result in found)])
         found.append(solve(start.problem, own, beat))
-        if found[-1].stopped_by in ("stop", "interrupt"):
+        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
             break
     run = as_engine_runs(problem, engine)
     if not found:

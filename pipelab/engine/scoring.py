@@ -23,7 +23,7 @@ from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, broken_rules, evaluate
-from pipelab.fields import checked_arguments, described, given
+from pipelab.fields import Frozen, checked_arguments, described, given
 from pipelab.placement import Placement, Stage, named_layers
 from pipelab.problem import Problem, fits_in
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Misfit:
+class Misfit(Frozen):
     """A stage that needs more memory than one of its GPUs has; if several lack memory, the one that lacks most."""
 
     stage: int  # counted from 1
@@ -60,7 +60,7 @@ class Misfit:
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class Score(Frozen):
     """How good a placement is; made by `pl.score`.
 
     Attributes

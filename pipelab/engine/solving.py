@@ -175,7 +175,8 @@ def solve(
             ask(problem, options) if batches is None else best_batch(problem, batches, ask, options)
         )
         if runs_on is not None:
-            free = partial(solve, problem, method, objective, batches=batches, **options)
+            kept = {k: v for k, v in options.items() if k not in ("stop", "on_progress")}
+            free = partial(solve, problem, method, objective, batches=batches, **kept)
             found = replace(found, any_engine=free)
         return found
 

@@ -19,7 +19,7 @@ from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import Real, checked_value, described, given, instance
+from pipelab.fields import Frozen, Real, checked_value, described, given, instance
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
@@ -33,7 +33,7 @@ _WITHIN = Annotated[Real, Gt(0), Lt(1), described("a share above 0 and below 1")
 
 
 @dataclass(frozen=True)
-class Scenario:
+class Scenario(Frozen):
     """Stage times that may be the true ones, and the rate of the plan with them."""
 
     gpu_type: str  # the type that is faster or slower, or "all"
@@ -50,7 +50,7 @@ class Scenario:
 
 
 @dataclass(frozen=True, eq=False)
-class Sensitivity:
+class Sensitivity(Frozen):
     """The rates of a plan if GPUs are faster or slower than predicted; made by `pl.sensitivity`.
 
     Attributes

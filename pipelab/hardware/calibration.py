@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue, nearest
-from pipelab.fields import Count, Positive, checked
+from pipelab.fields import Count, Frozen, Positive, checked
 from pipelab.files.csv_rows import Row, read_objects
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.known_models import load_model, models
@@ -184,7 +184,7 @@ def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(Frozen):
     """A cost model fitted to measurements, and how far off it was and is."""
 
     costs: Roofline

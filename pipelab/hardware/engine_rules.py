@@ -79,8 +79,8 @@ def known_rules() -> dict[str, EngineRules]:
     return read_by_name(data_dir() / "engine_rules.csv", "engine", EngineRules)
 
 
-def rules_of(engine: object) -> EngineRules:
-    """Return the rules of an engine.
+def rules_of(engine: object, option: str = "engine") -> EngineRules:
+    """Return the rules of an engine, which is given as the option of this name.
 
     Raises
     ------
@@ -89,7 +89,7 @@ def rules_of(engine: object) -> EngineRules:
     """
     known = known_rules()
     if not isinstance(engine, str) or engine not in known:
-        raise UnknownName(f"there is no engine {shown(engine)}; {nearest(engine, known)}")
+        raise UnknownName(f"{option}: there is no engine {shown(engine)}; {nearest(engine, known)}")
     return known[engine]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -11,7 +10,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.fields import Count, Flag, Positive, checked
+from pipelab.fields import Count, Flag, Positive, checked, derived
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.benchmark_files import Stated, stated_of, table_of
@@ -143,7 +142,7 @@ class Measured:
         if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
             object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
 
-    @cached_property
+    @derived
     def _grids(self) -> dict[str, _Grid]:
         return {
             name: _grid_of(name, table, self.per_layer) for name, table in self.milliseconds.items()

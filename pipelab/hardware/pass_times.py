@@ -27,13 +27,13 @@ token of the answer is named (`Workload.timed_at`); the last looks back at s + o
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import whole_sequences
+from pipelab.fields import derived
 from pipelab.hardware.known_gpus import GPUFacts
 from pipelab.hardware.serving_engines import Engine
 from pipelab.hardware.training_memory import activation_bytes
@@ -131,7 +131,7 @@ class Demand:
             return self._seen(start + written)
         return -(-self._seen(start + max(1, written)) // block) * block
 
-    @cached_property
+    @derived
     def _without_window(self) -> "Demand":
         return replace(self, model=self.model.without_window)
 

@@ -7,7 +7,7 @@ value per type of GPU or one for all.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -26,6 +26,7 @@ from pipelab.fields import (
     checked,
     checked_arguments,
     checked_value,
+    derived,
     described,
     python_value,
 )
@@ -176,7 +177,7 @@ class Roofline:
     def __hash__(self) -> int:
         return self._hash
 
-    @cached_property
+    @derived
     def _hash(self) -> int:
         numbers = [getattr(self, f.name) for f in fields(self) if f.name not in ("gpus", "engines")]
         return hash((tuple(self.gpus.items()), self.constants, *numbers))
@@ -211,7 +212,7 @@ class Roofline:
         """
         return self._trained
 
-    @cached_property
+    @derived
     def _trained(self) -> Self:
         if self.constants.gradient_bytes is not None:
             return self
@@ -683,7 +684,7 @@ class Candidates:
     composition: np.ndarray  # (C, K)
     span: Span
 
-    @cached_property
+    @derived
     def _hardware(self) -> Hardware:
         return self.costs.hardware(self.demand, self.kinds)
 

@@ -6,11 +6,10 @@ the last one's the head, so not all layers are identical.
 
 from bisect import bisect_left
 from dataclasses import replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
-from pipelab.fields import Count, Flag, Layers, Natural, checked
+from pipelab.fields import Count, Flag, Layers, Natural, checked, derived
 from pipelab.spans import Spans, spans_from_factors
 
 if TYPE_CHECKING:
@@ -343,7 +342,7 @@ class Transformer:
         dense = max(start, min(stop, self.dense_layers))
         return before(stop) - before(start), before(dense) - before(start)
 
-    @cached_property
+    @derived
     def without_window(self) -> "Transformer":
         """The same model, all of whose layers look back at everything."""
         return replace(self, window=None, full_layers=())
@@ -389,18 +388,18 @@ class Transformer:
         """
         return self.parameters(layers, active=True) / self.layer_parameters(active=True)
 
-    @cached_property
+    @derived
     def weight_factors(self) -> tuple[float, ...]:
         """How many ordinary layers each layer weighs, with embedding and head; L numbers."""
         ordinary = self.layer_weight_gb
         return tuple(self.weight_gb(range(i, i + 1)) / ordinary for i in range(self.layers))
 
-    @cached_property
+    @derived
     def work_factors(self) -> tuple[float, ...]:
         """The same for `work`; L numbers."""
         return tuple(self.work(range(i, i + 1)) for i in range(self.layers))
 
-    @cached_property
+    @derived
     def spans(self) -> Spans:
         """The different kinds of consecutive layers, U of them: by number, dense and full ones, and both ends.
 

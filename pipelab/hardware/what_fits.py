@@ -10,7 +10,7 @@ import numpy as np
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import broken_rules, evaluate, tally
-from pipelab.fields import Count, checked_arguments, described, instance
+from pipelab.fields import Count, Frozen, checked_arguments, described, given, instance
 from pipelab.hardware.engine_memory import engine_counted
 from pipelab.hardware.pass_times import Demand, Span
 from pipelab.hardware.roofline import Roofline, WithDimensions, can_cut, needed_gb
@@ -27,7 +27,7 @@ MOST = 10**9  # that a Workload counts to; what fits this often has no limit
 
 
 @dataclass(frozen=True)
-class StageCapacity:
+class StageCapacity(Frozen):
     """What one stage holds; None where memory sets no limit, 0 where not even one fits."""
 
     stage: Stage
@@ -37,7 +37,7 @@ class StageCapacity:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class Capacity(Frozen):
     """What a placement holds.
 
     Attributes
@@ -265,8 +265,7 @@ def _row(
     hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
     alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
     each = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
-    split = split_minmax(each, stages)
-    assert split is not None  # there are no limits
+    split = given(split_minmax(each, stages))  # there are no limits
     seconds = [sum(each[i] for i in layers) for layers in split]
     sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
     link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)

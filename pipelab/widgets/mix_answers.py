@@ -8,13 +8,15 @@ from typing import Any, NamedTuple
 
 from pipelab.display import DOES_NOT_FIT, outcome_of, rate
 from pipelab.engine.answers import Result
-from pipelab.engine.deployments.deploying import deploy
+from pipelab.engine.deployments.deploying import deploy, pipeline_of
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.timing import best_service
+from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.solving import solve
 from pipelab.engine.speed_scenarios import sensitivity
+from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import given
@@ -153,7 +155,10 @@ def _served(found: Answer, placement: Placement) -> Service | None:
 def deployments(
     found: Answer, stop: threading.Event, limit_s: float
 ) -> Iterator[Deployment | PipelabError]:
-    """Yield the best deployment of an answer's problem: a first one, then what is proven in time."""
+    """Yield the best deployment of an answer's problem: a first one, then what is proven in time.
+
+    The answer's pipeline is a deployment, too: none that is yielded is worse.
+    """
     mix = found.mix
     key = "deployment", mix
     if (known := kept(key)) is not None:
@@ -168,10 +173,22 @@ def deployments(
             return
         if stop.is_set():
             return
+        best = _no_worse(best, found)
         keep(key, best, best.status)
         yield best
         if best.status in ("optimal", "infeasible"):
             return
+
+
+def _no_worse(best: Deployment, found: Answer) -> Deployment:
+    """A deployment, or the answer's pipeline alone where that yields more."""
+    placement, known = found.result.placement, found.result.throughput or 0.0
+    if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
+        return best
+    alone = (pipeline_of(found.problem, (placement,), found.limits),)
+    best = replace(best, pipelines=alone, throughput=known)
+    status, bound = status_and_bound(best.value, best.bound)
+    return replace(best, status=status, bound=bound)
 
 
 def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:

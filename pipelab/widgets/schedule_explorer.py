@@ -291,7 +291,9 @@ class ScheduleExplorer(Explorer):
             self.chart.put(finish([], empty, height=430, xaxis=_HIDDEN, yaxis=_HIDDEN))
             return
         first, two = self.timelines[0], len(self.timelines) == 2
-        if two and _bars(self.timelines) <= MOST_BARS:
+        both = two and _bars(self.timelines) <= MOST_BARS
+        self.controls["memory"].disabled = both  # drawn of one schedule only
+        if both:
             again = " again" * (values.name == values.other)
             labels = {values.name: first, values.other + again: self.timelines[1]}
             self.chart.put(timelines_parts(labels, critical_path=values.critical_path))

@@ -1,5 +1,6 @@
 """Grading: right, wrong, hanging and hostile notebooks; answers cross to the checker as plain data only."""
 
+import builtins
 import inspect
 import json
 import math
@@ -8,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 
 import nbformat
@@ -18,9 +20,11 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 from typer.testing import CliRunner
 
 import pipelab as pl
+from pipelab.cli import grading
 from pipelab.cli.command_line import app
 from pipelab.cli.command_line import grade as command
 from pipelab.cli.grading import _answers, _checks, _exercises, _test, grade, grade_folder
+from pipelab.cli.grading import _run as _run_notebook
 from pipelab.course import plain_answers
 from pipelab.course.checks import EXERCISES
 from pipelab.course.scored_labs import LIMIT
@@ -253,6 +257,78 @@ def test_a_folder_of_copies_becomes_one_table(tmp_path):
     assert bob == ["bob/07.ipynb", "0.0", "", "", "0.0", "0.0", ran]
     assert cy[:6] == ["cy/00_torn.ipynb", *[""] * 5]
     assert "expected a Jupyter notebook" in cy[-1]
+
+
+# what one copy may have in it, and an honest student too
+ODD_CELLS = {
+    "deep": f"pl.course.check('00.1', {'+'.join('1' * 900)})",
+    "deeper": f"pl.course.check('00.1', {'-' * 90_000}1)",
+    "exit": "raise SystemExit(3)",
+    "interrupt": "raise KeyboardInterrupt",
+    "gone": "import os; os._exit(1)",
+    "wide": "for _ in range(20):\n    print('x' * 1_000_000)",
+    "memory": "raise MemoryError",
+    "null": "x = '\0'",
+}
+
+
+@pytest.mark.slow
+def test_nothing_that_a_copy_has_in_it_keeps_another_from_being_graded(tmp_path):
+    begin = "import pipelab as pl"
+    for name, cell in ODD_CELLS.items():
+        _saved(tmp_path / f"00_{name}.ipynb", begin, cell)
+    marked = new_code_cell("type(1)", metadata={"pipelab-asks": ["x"]})
+    elsewhere = {"kernelspec": {"name": "my-venv", "display_name": "mine", "language": "python"}}
+    right = [new_code_cell(f"{begin}\npl.course.check('00.1', {NUMBER!r})"), marked]
+    nbformat.write(new_notebook(cells=right, metadata=elsewhere), tmp_path / "00_right.ipynb")
+    (tmp_path / "00_bytes.ipynb").write_bytes(b"\xff\xfe\x00")
+    (tmp_path / "00_folder.ipynb").mkdir()
+    (tmp_path / "00_list.ipynb").write_text("[" * 100_000)
+    if sys.platform == "linux":
+        (Path(os.fsdecode(os.fsencode(tmp_path) + b"/00_\xff.ipynb"))).write_text("{")
+    table = grade_folder(tmp_path, limit=60)
+    assert len(table) == len(list(tmp_path.iterdir()))
+    table.to_csv(tmp_path / "points.csv")
+    scores = dict(zip(table["copy"], table["score"], strict=True))
+    assert scores["00_right.ipynb"] == 1
+    assert all(table["output"].str.len() > 0)
+    assert table["score"].isna().sum() == len(table) - len(ODD_CELLS) - 1
+
+
+@pytest.mark.slow
+def test_of_what_a_cell_prints_no_more_is_kept_than_memory_holds():
+    notebook = new_notebook(cells=[new_code_cell(ODD_CELLS["wide"])])
+    _run_notebook(notebook, 60, 60)
+    assert sum(len(output["text"]) for output in notebook.cells[0].outputs) < 10e6
+
+
+def test_an_error_of_one_copy_is_its_row_and_only_ctrl_c_ends_the_grading(tmp_path, monkeypatch):
+    def grade_one(error, path, *limits):
+        if path.stem == "00_b":
+            raise error.__new__(error)
+        return {"score": 1, "output": "", "tests": []}
+
+    for name in "abc":
+        (tmp_path / f"00_{name}.ipynb").touch()
+    every = [kind for kind in vars(builtins).values() if isinstance(kind, type)]
+    for error in (kind for kind in every if issubclass(kind, Exception)):
+        monkeypatch.setattr(grading, "grade", partial(grade_one, error))
+        table = grade_folder(tmp_path)
+        assert table["score"].fillna(0).tolist() == [1, 0, 1]
+        assert table["output"][1]
+    monkeypatch.setattr(grading, "grade", partial(grade_one, KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        grade_folder(tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_while_a_copy_runs_ends_the_grading(tmp_path):
+    for name in "ab":  # as if the teacher had pressed it
+        cell = f"import os, signal, time\nos.kill({os.getpid()}, signal.SIGINT)\ntime.sleep(30)"
+        _saved(tmp_path / f"00_{name}.ipynb", cell)
+    with pytest.raises(KeyboardInterrupt):
+        grade_folder(tmp_path, limit=60)
 
 
 @pytest.mark.slow

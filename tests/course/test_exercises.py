@@ -2,6 +2,7 @@
 
 import ast
 import itertools
+import json
 import math
 import re
 from dataclasses import replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import pipelab as pl
-from pipelab.course import n04, n06, n07, n08, n18
+from pipelab.course import n04, n06, n07, n08, n18, plain_answers
 from pipelab.course.checks import EXERCISES, group_of
 from pipelab.course.exercises import Failure, Function, Given, Number
 from pipelab.course.outline import notebooks_of_the_course
@@ -42,6 +43,14 @@ def test_hints_come_one_at_a_time_and_none_gives_the_answer(name):
     for wrong in (0, len(hints) + 1):
         with pytest.raises(pl.errors.InvalidValue, match=f"expected 1 to {len(hints)}"):
             pl.course.hint(name, wrong)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, one in EXERCISES.items() if getattr(one, "signature", "") and one.hint]
+)
+def test_a_mistake_in_the_code_has_no_hint_about_the_input(name):
+    for mistake in (lambda: 1, lambda *given: given.nothing, lambda *given: nothing):  # noqa: F821
+        assert "Hint" not in EXERCISES[name].seen(mistake).says
 
 
 def test_a_hint_of_a_function_names_the_smallest_input_that_it_is_about():
@@ -1025,3 +1034,13 @@ def test_a_drawn_proof_says_whether_it_is_one():
         assert min(ends, default=0) == (not proof) * sum(u for u in rows[-1] if u < 0)
         marks = [shape.x0 for shape in _lines(figure, width=4)]
         assert marks == [*(most for _, most in claim.stages), claim.layers]
+
+
+@pytest.mark.slow
+def test_no_function_earns_a_point_with_values_that_no_program_gives():
+    """As a kernel may say that was changed in memory; `grade` believes of it the values alone."""
+    never = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
+    for name, exercise in EXERCISES.items():
+        for values in never if isinstance(exercise, Function) else ():
+            answers = [{"answer": v} for _, v in zip(exercise.inputs(), itertools.cycle(values))]
+            assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0, name

@@ -118,6 +118,28 @@ def one_at_a_time(stage):
             stage.send(kind, i)
 
 
+def without_min(stage):
+    ahead = stage.ranks - 1 - stage.rank
+    order = [("F", i) for i in range(ahead)]
+    for i in range(stage.microbatches):
+        order += [("F", i + ahead)] * (i + ahead < stage.microbatches) + [("B", i)]
+    for kind, i in order:
+        stage.recv(kind, i)
+        stage.compute(kind, i)
+        stage.send(kind, i)
+
+
+def one_too_many(stage):
+    ahead = min(stage.microbatches, stage.ranks - stage.rank)
+    order = [("F", i) for i in range(ahead)]
+    for i in range(stage.microbatches):
+        order += [("F", i + ahead)] * (i + ahead < stage.microbatches) + [("B", i)]
+    for kind, i in order:
+        stage.recv(kind, i)
+        stage.compute(kind, i)
+        stage.send(kind, i)
+
+
 def two_ahead(stage):
     ahead = min(stage.microbatches, 2 * (stage.ranks - 1 - stage.rank))
     order = [("F", i) for i in range(ahead)]
@@ -370,10 +392,12 @@ def test_the_graph_has_an_arrow_for_each_that_waits_and_a_red_circle(says, title
     ("program", "says"),
     [
         (my_1f1b, "right, it keeps the rule on all 2 inputs"),
-        (gpipe, "the last rank holds 2 microbatches. Hint: that is GPipe"),
-        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 2, so it waits more"),
+        (gpipe, "the last rank holds 8 microbatches. Hint: that is GPipe"),
+        (one_at_a_time, "rank 0 holds 1 microbatches, and 1F1B 4, so it waits more"),
+        (without_min, "on ranks=4, microbatches=2 yours fails"),
+        (one_too_many, "rank 0 holds 5 microbatches, and 1F1B 4. Hint: how many"),
         (two_ahead, "rank 0 holds 7 microbatches, and 1F1B 4. Hint: how many"),
-        (never_sends, "hangs (no progress for 1.18 s) and cannot be run: rank 0 waits for"),
+        (never_sends, "hangs (no progress for 1.24 s) and cannot be run: rank 0 waits for"),
         (runs_for_ever, "rank 0 has ended; rank 1 has begun, and has not yet called recv"),
         (all_but_the_last, "Hint: every rank runs a forward and a backward of every microbatch"),
         (

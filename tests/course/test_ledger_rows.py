@@ -6,12 +6,22 @@ four texts.
 
 import os
 import re
+import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 import pipelab as pl
-from pipelab.course.ledger import AUTHORS_CODE, DOCUMENTS, Claim, agreement, claims
+from pipelab.course.ledger import (
+    AUTHORS_CODE,
+    DOCUMENTS,
+    Claim,
+    agreement,
+    claims,
+    programs,
+    writeup,
+)
 from pipelab.course.ledger.claims import (
     ABOVE,
     AT_LEAST,
@@ -24,7 +34,6 @@ from pipelab.course.ledger.claims import (
     TIME,
     Found,
     Trial,
-    claim,
     compared,
     fields_in,
     numbers_in,
@@ -102,34 +111,24 @@ def test_a_verdict_follows(value, expected, rule, verdict, compared_by):
     assert compared_by in (None, row["compared"])
 
 
-def test_a_docstring_is_a_row():
-    rows = []
-
-    @claim(rows, "write-up: results", "Heading", "exact")
-    def seven():
-        """“a quotation … of
-        two lines”
-
-        Printed: 7
-        How: How: it is
-        computed
-        Remark: It is {}.
-        """
-        return Found(7, known=("odd",))
-
-    (row,) = rows
+def test_words_are_a_row():
+    words = (
+        "“a quotation … of\ntwo lines”\n\nPrinted: 7\nHow: How: it is\ncomputed\nRemark: It is {}."
+    )
+    found = partial(Found, 7, known=("odd",))
+    row = Claim("write-up: results", "Heading", "exact", found, **fields_in(words))
     assert (row.document, row.how) == ("write-up", "How: it is computed")
     made = row.row()
     assert (made["verdict"], made["remark"]) == ("exact", "It is odd.")
     assert made["it says"] == "“a quotation … of two lines”"
+    fault = fields_in("the name of a fault\n\nSays: “a quotation”")
+    assert fault == {"title": "the name of a fault", "says": "a quotation"}
 
-    def fault():
-        """the name of a fault
 
-        Says: “a quotation”
-        """
-
-    assert fields_in(fault) == {"title": "the name of a fault", "says": "a quotation"}
+@pytest.mark.parametrize("module", [programs, writeup])
+def test_all_words_belong_to_a_function(module):
+    words = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    assert [name for name in words if not hasattr(module, name)] == []
 
 
 def test_a_row_that_cannot_be_computed_is_not_as_recorded():

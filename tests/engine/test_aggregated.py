@@ -232,9 +232,9 @@ def test_near_ties_do_not_hide_the_smaller_placement(step):
     [
         # prices a millionth apart are told apart
         ({"A": (10, 100), "B": (10, 100)}, [3.123457, 3.123456], [(1,)]),
-        # a slower GPU is a point only where it is cheaper by more than 2 parts in 100,000
-        ({"A": (10, 60), "B": (9, 54)}, [3.1235, 3.1234567], [(0,)]),
-        ({"A": (10, 60), "B": (9, 54)}, [3.1235, 3.123], [(0,), (1,)]),
+        # a slower GPU is a point only where it is cheaper by more than one part in 10^9
+        ({"A": (10, 60), "B": (9, 54)}, [3.1235, 3.1235 * (1 - 5e-10)], [(0,)]),
+        ({"A": (10, 60), "B": (9, 54)}, [3.1235, 3.12349999], [(0,), (1,)]),
     ],
 )
 def test_prices_that_nearly_tie(rates, prices, placed):

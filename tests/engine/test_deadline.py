@@ -1,10 +1,14 @@
 """One deadline for a whole solve: whatever is being done, it ends within a second, and what was found is kept."""
 
+import contextlib
 import dataclasses
 import gc
+import math
 import signal
+import sys
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import psutil
@@ -12,11 +16,13 @@ import pytest
 import scipy.sparse as sp
 
 import pipelab as pl
-from pipelab.engine import solving
+from pipelab.engine import deadline, solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.stage_arrays import stage_tables
+
+MOST_AFTER = 150  # looks, after time is over
 
 
 def test_the_first_end_counts_and_a_part_never_lasts_longer_than_the_whole():
@@ -125,11 +131,14 @@ LONG = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", LONG)
-def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(what):
+def test_what_takes_minutes_to_list_is_ended_in_time_and_a_placement_is_there_before(
+    what, monkeypatch
+):
     prepare, options = LONG[what]
-    problem, began = prepare(), time.perf_counter()
-    result = pl.solve(problem, time_limit=0.2, **options)
-    assert time.perf_counter() - began < 2.2  # a second, and one more on a busy machine
+    problem = prepare()
+    with looked_at(monkeypatch, problem.model.layers) as clock:
+        result = pl.solve(problem, time_limit=0.2, **options)
+    assert clock.number <= 20 + MOST_AFTER
     if result.status == "optimal" and not isinstance(problem.costs, Slow):  # on a quick machine
         return
     assert result.stopped_by == ("list limit" if what == "layers" else "time limit")
@@ -157,6 +166,107 @@ def test_the_front_ends_in_time_while_tables_are_made():
     curve = pl.trade_off(many_mixtures(), "seconds_per_pass", time_limit=0.2)
     assert time.perf_counter() - began < 2.2
     assert not curve.complete
+
+
+class Looks:
+    """A clock that only looks move on, 10 ms each; it fails where the calls from one look to the next are too many."""
+
+    def __init__(self, most_calls):
+        self.number, self.calls, self.most_calls = 0, 0, most_calls
+
+    def __call__(self):
+        self.number += 1
+        if threading.current_thread() is threading.main_thread():
+            self.calls = 0
+        return 0.01 * self.number
+
+    def count(self, frame, event, argument):
+        self.calls += event in ("call", "c_call")
+        if self.calls > self.most_calls:
+            self.calls = -math.inf
+            pytest.fail("nobody looks at the clock here")  # no `except Exception` catches it
+
+
+@contextlib.contextmanager
+def looked_at(monkeypatch, layers=0):
+    clock = Looks(200_000 + 100 * layers)  # a rule of thumb places layer by layer
+    with monkeypatch.context() as patch:
+        patch.setattr(deadline, "clock", clock)
+        sys.setprofile(clock.count)
+        try:
+            yield clock
+        finally:
+            sys.setprofile(None)
+
+
+def random_long(seed):
+    """A small problem that may have millions in flight: long latencies, tiny memories, stages of several GPUs."""
+    rng = np.random.default_rng(seed)
+    number, layers = int(rng.integers(3, 7)), int(rng.integers(3, 11))
+    gpus = tuple(
+        pl.GPU(f"T{i % 4}", float(rng.uniform(1.5, 4)), usd_per_hour=1.0 + i % 4)
+        for i in range(number)
+    )
+    latency = float(rng.choice([0.0, 10.0, 1e5]))
+    cluster = pl.Cluster(gpus, rng.uniform(0.01, 2, (number, number)), None, latency)
+    model = pl.Model("small", layers, 1000, 4000, 1.0)
+    load = pl.Workload(1000, 1, output_tokens=10)
+    costs = pl.LayerTimes({f"T{i}": 1.0 + i for i in range(4)})
+    return pl.Problem(cluster, model, load, costs, int(rng.integers(1, 4)))
+
+
+ASKED = {
+    "throughput": pl.solve,
+    "rate": partial(pl.solve, objective="rate"),
+    "latency": partial(pl.solve, objective="latency"),
+    "cost": partial(pl.solve, objective="cost"),
+    "exhaustive": partial(pl.solve, method="exhaustive"),
+    "joint": partial(pl.solve, method="joint"),
+    "batches": partial(pl.solve, batches=range(1, 9)),
+    "deployment": pl.deploy,
+    "load": partial(pl.deploy, at_least=2000),
+    "many batches": partial(pl.deploy, batches=range(1, 9)),
+    "requests": partial(pl.deploy, ttft_ms=1e9),
+    "pools": partial(pl.deploy, pools=True),
+    "flow": pl.flow,
+    "flow of rates": partial(pl.flow, objective="rate"),
+    "curve": partial(pl.trade_off, against="seconds_per_pass"),
+    "deployments": partial(pl.trade_off, against="usd_per_hour", deployments=True),
+}
+
+
+@pytest.mark.quick(2)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("what", ASKED)
+def test_whoever_looks_at_the_clock_does_so_often_and_ends_when_time_is_over(
+    what, seed, monkeypatch
+):
+    """Work is counted, and not timed, so a busy machine changes nothing."""
+    problem, ask = random_long(seed), ASKED[what]
+    ask(problem, time_limit=0.0)  # imports are not counted
+    looks = int(np.random.default_rng(seed).choice([0, 10, 100, 300]))
+    with looked_at(monkeypatch) as clock:
+        ask(problem, time_limit=0.01 * looks)
+    assert clock.number <= looks + MOST_AFTER
+
+
+def attained(ask, problem, looks, monkeypatch):
+    with looked_at(monkeypatch):
+        return ask(problem, time_limit=0.01 * looks).throughput or 0.0
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(12))
+def test_what_ends_early_is_never_worse_than_what_is_known(seed, monkeypatch):
+    """A flow attains what `deploy` finds in the same time, and that the best pipeline of the first part of it."""
+    problem = random_long(seed)
+    for looks in (0, 1, 3, 10, 30, 100):
+        alone, several, flow = (
+            attained(ask, problem, part, monkeypatch)
+            for ask, part in ((pl.solve, 0.4 * looks), (pl.deploy, looks), (pl.flow, looks))
+        )
+        assert flow >= several * (1 - 1e-9)
+        assert several >= alone * (1 - 1e-9)
 
 
 @pytest.mark.slow
@@ -246,15 +356,15 @@ class _BetweenStages:
 def test_an_interrupt_that_scip_refuses_is_given_again():
     now = "SCIP: method cannot be called at this time in solution process!"
     wrong = "SCIP: error in input data!"
-    with deadline_of(0.0, None) as deadline:
+    with deadline_of(0.0, None) as over:
         refused = _BetweenStages(3, now)
-        scip._optimize(refused, deadline)
+        scip._optimize(refused, over)
         assert refused.refusals == -1
         with pytest.raises(Ended, match="time limit"):  # it ended, and there is nothing to read
-            scip._optimize(_BetweenStages(0, "", now), deadline)
+            scip._optimize(_BetweenStages(0, "", now), over)
         for model in (_BetweenStages(1, wrong), _BetweenStages(0, "", wrong)):
             with pytest.raises(Exception, match="error in input data"):
-                scip._optimize(model, deadline)
+                scip._optimize(model, over)
             model.interrupted.set()
 
 

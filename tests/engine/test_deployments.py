@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 import threading
 
 import node_oracle
@@ -283,7 +284,10 @@ def test_an_early_end_keeps_a_valid_deployment_and_a_valid_bound(phase):
         ({"tpot_ms": 11, "single": True}, "after 1 round the search had found no pipeline"),
         ({"tpot_ms": 11, "pools": True}, "pipelines, none of them for decode"),
         ({"tpot_ms": 30, "ttft_ms": 600, "pools": True}, "pipelines, and no deployment of them"),
-        ({"tpot_ms": 11, "on_progress": None}, "the first round of the search was not over"),
+        (
+            {"tpot_ms": 11, "on_progress": None},
+            "the first round of the search was not over|the rates of stages were still being listed",
+        ),
     ],
 )
 def test_a_stop_without_a_deployment_says_how_far_it_came(options, said):
@@ -295,7 +299,7 @@ def test_a_stop_without_a_deployment_says_how_far_it_came(options, said):
         stop.set()
     found = pl.deploy(heterogeneous((1, 3, 0), **answers), stop=stop, **options)
     assert (found.status, found.stopped_by) == ("unknown", "stop")
-    assert found.reason.endswith(said)
+    assert re.search(f"({said})$", found.reason)
 
 
 def binding_links(types=8, each=40):

@@ -147,7 +147,7 @@ MOVED = (36, 44, 64, 88)  # slow links, which blocks do not see: one stage is mo
 @pytest.mark.parametrize("seed", [*MOVED, *range(100, 300)])
 def test_the_search_stays_below_and_the_bound_above(seed, monkeypatch):
     """As for problems that are too large for one program."""
-    monkeypatch.setattr(flowing, "every_option", lambda problem, full: [])
+    monkeypatch.setattr(flowing, "every_option", lambda *_: [])
     problem = random_problem(seed)
     found, best = pl.flow(problem, "rate"), brute_force(problem)
     if best:

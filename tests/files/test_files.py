@@ -194,3 +194,16 @@ def test_a_reader_who_leaves_early_hears_nothing(command, unbuffered):
     assert done.returncode == 141
     assert b"Traceback" not in done.stderr
     assert b"roken pipe" not in done.stderr
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_file_and_nothing_else_does(tmp_path):
+    old, new = tmp_path / f".pipelab-{'0' * 16}", tmp_path / f".pipelab-{'1' * 16}"
+    others = [
+        tmp_path / name for name in (".pipelab-notes", "pipelab-0123", f".pipelab-{'0' * 17}")
+    ]
+    for path in (old, new, *others):
+        path.touch()
+    for path in (old, *others):
+        os.utime(path, (0, 0))
+    write_to("save", tmp_path / "plan.json", "{}")
+    assert {*tmp_path.iterdir()} == {new, *others, tmp_path / "plan.json"}

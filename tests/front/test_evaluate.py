@@ -116,5 +116,8 @@ def test_the_evaluator_shares_no_code_with_any_formulation():
     tree = ast.parse(Path(pl.evaluate.__code__.co_filename).read_text())
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
     library = {"collections", "collections.abc", "dataclasses", "itertools", "pandas", "typing"}
-    ours = {f"pipelab.{name}" for name in ("costs", "display", "errors", "placement", "problem")}
+    ours = {
+        f"pipelab.{name}"
+        for name in ("costs", "display", "errors", "fields", "placement", "problem")
+    }
     assert modules <= library | ours

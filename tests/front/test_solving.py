@@ -2,9 +2,13 @@
 
 import dataclasses
 import gc
+import inspect
+import math
+import re
 import signal
 import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +19,7 @@ from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
+from pipelab.engine.solving import METHODS, OBJECTIVES
 from pipelab.writeup.linear_rates import with_link_units
 
 
@@ -61,8 +66,8 @@ def test_the_objective_is_what_is_solved_for(tiny):
     [
         ({"stop": 3}, "solve: stop = 3: expected a threading.Event, or None"),
         ({"on_progress": 3}, "expected a function of Progress, or None"),
-        ({"gap": float("inf")}, "expected a finite number, at least 0"),
-        ({"time_limit": -1}, "expected a number, at least 0"),
+        ({"gap": float("inf")}, "expected a share, a finite number of at least 0"),
+        ({"time_limit": -1}, "expected seconds, at least 0, or None"),
         ({"method": "joint", "objective": "latency"}, "expected 'auto' or 'aggregated'"),
         ({"objective": "latncy"}, "no objective 'latncy'; did you mean 'latency'"),
         ({"form": "tight"}, "'auto' has no option 'form'; name a method that has it: joint"),
@@ -71,6 +76,45 @@ def test_the_objective_is_what_is_solved_for(tiny):
 def test_options_that_do_not_fit_are_named(tiny, options, expected):
     with pytest.raises((pl.errors.InvalidValue, pl.errors.UnknownName), match=expected):
         pl.solve(tiny, **options)
+
+
+def _functions_with_options():
+    """Every function that finds a best, with what it needs besides the name of each of its options."""
+    tiny = with_link_units(pl.load_case("tiny", max_gpus_per_stage=2), "tokens")
+    training = dataclasses.replace(tiny.workload, phase="training", microbatches=4)
+    step = dataclasses.replace(tiny, workload=training)
+    costs = pl.StageCosts(1, 1, 1, weight_activation=0.5)
+    for function, arguments in (
+        (pl.solve, (tiny,)),
+        (pl.deploy, (tiny,)),
+        (pl.flow, (tiny,)),
+        (pl.trade_off, (tiny,)),
+        (pl.best_schedule, (costs, 3, 2)),
+    ):
+        yield partial(function, *arguments), function
+    for method, function in METHODS.items():
+        yield partial(pl.solve, tiny, method), function
+    for objective, function in OBJECTIVES.items():
+        if function is not None:
+            problem = step if objective == "step_time" else tiny
+            yield partial(pl.solve, problem, objective=objective), function
+
+
+@pytest.mark.parametrize("value", [-1, "three", math.nan, object()])
+def test_every_option_says_its_name_the_value_and_what_is_expected_the_same_everywhere(value):
+    said = {}
+    for call, function in _functions_with_options():
+        parameters = inspect.signature(function).parameters.values()
+        options = {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+        for option in options:
+            with pytest.raises((pl.errors.InvalidValue, pl.errors.UnknownName)) as error:
+                call(**{option: value})
+            text = str(error.value).removeprefix("solve_for_")
+            assert option in text
+            assert pl.errors.shown(value) in text
+            assert "expected" in text or "Known" in text
+            said.setdefault(option, set()).add(text.partition(": ")[2])
+    assert {option: texts for option, texts in said.items() if len(texts) > 1} == {}
 
 
 @pytest.mark.slow
@@ -232,3 +276,28 @@ def test_an_incumbent_is_reported_with_its_value_or_not_at_all(tiny):
     run = scip.run(program, deadline=Deadline(0.1), reading=(program.columns.slices["z"], slowly))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
     assert (run.x is None) == (run.objective is None)
+
+
+ASKED = [
+    *(partial(pl.solve, method=m) for m in METHODS if m != "type_count"),  # nothing attained is told
+    *(partial(pl.solve, objective=what) for what in ("rate", "latency", "cost")),
+    pl.deploy, partial(pl.deploy, ttft_ms=1e12), partial(pl.deploy, pools=True),
+    pl.flow, partial(pl.flow, objective="rate"), partial(pl.trade_off, against="seconds_per_pass"),
+]  # fmt: skip
+
+
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("ask", range(len(ASKED)))
+@pytest.mark.parametrize("ms", [1e-3, 1e-5, 1e-7, 1e-9])
+def test_long_latencies_with_short_stages_have_an_answer_or_one_reason(ms, ask):
+    """Billions of microbatches in flight are refused with the latency that makes them so many."""
+    cluster = pl.Cluster.from_counts({"A": 2}, 2.5, 1e5, latency_ms=1e6, usd_per_hour=1.0)
+    model, load = pl.Model("four layers", 4, 8, 8, 1.0), pl.Workload(100, 1, output_tokens=5)
+    problem = pl.Problem(cluster, model, load, pl.LayerTimes({"A": ms}), 1)
+    try:
+        ASKED[ask](problem)
+    except pl.errors.PipelabError as error:
+        told = str(error)
+    else:
+        told = "rates within a factor of"
+    assert re.search("latency_ms = 1000000|rates within a factor of", told)

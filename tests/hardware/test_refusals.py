@@ -234,7 +234,7 @@ def test_a_saved_placement_keeps_what_it_was_evaluated_by(tmp_path):
 def test_prices_that_cannot_be_told_apart_say_what_would_help(h100):
     pool = pl.Cluster.from_counts({"H100-SXM": 2, "L4": 2}, 24, 10, {"H100-SXM": h100, "L4": 1.29})
     many = _with(cluster=pool, max_gpus_per_stage=32, same_type_stages=False)
-    message = r"expected prices of at least 0\.0001 \$ per hour, none more than 1,000,000 times"
+    message = r"expected prices of which none is more than 1,000,000 times another"
     with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.solve(many, objective="cost")
     assert pl.solve(many, "aggregated").details["fewest"] is False

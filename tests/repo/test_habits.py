@@ -87,6 +87,26 @@ def test_the_workflow_runs_the_tests_and_publishes_the_site_it_built():
     assert set(installed.split(",")) <= set(project["optional-dependencies"])
 
 
+def test_jobs_take_the_browser_that_ubuntus_image_has():
+    """Ubuntu has no package of it; Debian has, and there `.ci/run` installs it if none of these is found."""
+    jobs = _yaml(WORKFLOWS[0])["jobs"].values()
+    runs = [
+        step["run"]
+        for job in jobs
+        if "ubuntu" in job["runs-on"]
+        for step in job["steps"]
+        if "run" in step
+    ]
+    assert not [run for run in runs if "apt-get install" in run and re.search("chrom", run)]
+    looked_for = re.search(
+        r"! command -v (.*) >", (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    )[1]
+    for reader in (ROOT / "tests" / "lab_session.py", ROOT / "docs" / "pages.py"):
+        assert ", ".join(map('"{}"'.format, looked_for.split())) in reader.read_text(
+            encoding="utf-8"
+        )
+
+
 def test_the_hooks_run_what_the_tests_check():
     repos = _yaml(ROOT / ".pre-commit-config.yaml")["repos"]
     run = {hook["entry"].split()[0] for repo in repos for hook in repo["hooks"]}

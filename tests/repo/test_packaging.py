@@ -147,6 +147,30 @@ def _away(installed, folder, *command):
     return done.stdout
 
 
+EVERY_MODULE = """
+import importlib, pkgutil, pipelab
+for module in pkgutil.walk_packages(pipelab.__path__, "pipelab."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [("-c", EVERY_MODULE), ("-m", "pipelab", "reproduce", "boostr")])
+def test_nothing_needs_docstrings_or_assertions_when_it_runs(call):
+    done = subprocess.run([sys.executable, "-OO", *call], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_no_module_asserts():
+    modules = [
+        path for path in _tracked() if path.suffix == ".py" and ROOT / "pipelab" in path.parents
+    ]
+    found = (node for path in modules for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    assert [node.lineno for node in found if isinstance(node, ast.Assert)] == []
+
+
 @pytest.mark.slow
 def test_a_wheel_stands_alone(installed, tmp_path):
     """Installed elsewhere and run from there, it finds its data and solves."""

@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import re
-import shutil
 import tomllib
 import warnings
 from functools import cache
@@ -21,12 +20,12 @@ import pytest
 from nbformat.v4 import new_output
 
 import pipelab as pl
+from lab_session import CHROMIUM
 from pipelab.course.checks import EXERCISES
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.files.bundled_folders import in_clone
 
 ROOT = Path(__file__).parents[2]
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 
 pytestmark = pytest.mark.skipif(
     not in_clone(), reason="about the clone, and this is an installed package"

@@ -161,6 +161,17 @@ def test_the_explorer_asks_what_a_weight_gradient_needs_and_says_what_is_held_th
     assert "per rank" not in explorer.measures.value  # the same as in flight
 
 
+def test_no_control_is_dead():
+    """Memory is drawn of one schedule: two leave no control for it."""
+    explorer = pl.explore_schedules("1F1B", other="ZBH1")
+    for other in ("ZBH1", "none"):
+        explorer.controls["other"].value = other
+        memory, drawn = explorer.controls["memory"], len(explorer.chart.data)
+        memory.value = True
+        assert memory.disabled == (len(explorer.chart.data) == drawn)
+        memory.value = False
+
+
 def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
     explorer = pl.explore_schedules("1F1B", other="Interleaved1F1B")
     chart, controls = explorer.chart, explorer.controls

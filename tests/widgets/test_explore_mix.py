@@ -316,6 +316,23 @@ def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be():
     assert list(deployments(found, GO_ON, 30)) == [proven]  # and is kept
 
 
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("tpot_ms", [None, 60.0])
+@pytest.mark.parametrize("l4", [2, 3, 5])
+def test_no_deployment_is_worse_than_the_pipeline_below_it(l4, tpot_ms, monkeypatch):
+    """Also if there was no time for one."""
+    monkeypatch.setattr(mix_answers, "FIRST_S", 0.0)
+    counts = {"A100-SXM-40": 2, "L4": l4, "T4": 2}
+    mix = beginning("Llama-3-8B", counts, phase="mixed", batch=4, context=512)
+    if tpot_ms:
+        mix = replace(mix, output_tokens=100, tpot_ms=tpot_ms)
+    found = answer(mix)
+    assert found.result.throughput
+    for shown in deployments(found, GO_ON, 0.0):
+        assert shown.throughput >= found.result.throughput * (1 - 1e-9)
+        assert shown.gap is None or shown.gap >= 0
+
+
 def test_a_deployment_of_one_pipeline_is_the_placement_drawn_below():
     """Two optimal placements side by side would look as if one of them were wrong."""
     found = answer(beginning("tiny", {"A100": 1, "V100": 0}))

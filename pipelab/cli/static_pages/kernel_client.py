@@ -1,5 +1,6 @@
-"""The client that runs a notebook: nbclient's, which hears of every reply."""
+"""The client that runs a notebook: nbclient's, which hears of every reply, and of outputs keeps what memory holds."""
 
+from collections import Counter
 from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _LOOK_AGAIN_S = 0.5
+_MOST_KEPT = 6_000_000  # characters of a cell's outputs: what else it shows is left out
 
 
 class _Channel(AsyncZMQSocketChannel):
@@ -39,12 +41,31 @@ class _KernelClient(AsyncKernelClient):
 
 
 class _NotebookClient(NotebookClient):
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._kept: Counter[int] = Counter()  # characters by cell
+
     def create_kernel_manager(self) -> Any:
         manager = super().create_kernel_manager()
         manager.client_factory = _KernelClient
         return manager
 
+    def output(
+        self, outs: list[Any], msg: dict[str, Any], display_id: str | None, cell_index: int
+    ) -> Any:
+        content = msg["content"]
+        shown = [content.get("text", ""), *content.get("data", {}).values()]
+        self._kept[cell_index] += sum(len(str(each)) for each in shown)
+        if self._kept[cell_index] > _MOST_KEPT:
+            return None
+        return super().output(outs, msg, display_id, cell_index)
 
-def notebook_client(notebook: "NotebookNode", **options: Any) -> NotebookClient:
+    @property
+    def stopped_by_hand(self) -> bool:
+        """Whether Ctrl-C was pressed: nbclient then ends the kernel, and raises no KeyboardInterrupt."""
+        return hasattr(self, "_async_cleanup_kernel_future")
+
+
+def notebook_client(notebook: "NotebookNode", **options: Any) -> _NotebookClient:
     """nbclient's `NotebookClient` for a notebook, with its options; `.execute()` runs all cells."""
     return _NotebookClient(notebook, **options)

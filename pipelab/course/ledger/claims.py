@@ -1,15 +1,17 @@
-"""Rows of the ledger: a function whose docstring quotes a claim and whose body computes it, and the verdict.
+"""Rows of the ledger: a function that computes a claim, the words that quote it (a TOML file), and the verdict.
 
 A number agrees *exactly* if it equals the printed one to a part in 10^9, and *rounded* if it does so
 after rounding, or cutting off, to the digits that are printed. `~600K` has one digit, since zeros
 before a suffix or a comma say nothing behind a `~`; `475K+` asks for at least as much.
 """
 
-import inspect
 import math
 import re
+import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 ASSUMED, MACHINE = "only under an unstated assumption", "machine-dependent"
@@ -298,30 +300,33 @@ def claim(
 ) -> Callable[[Callable], Callable]:
     """Enter a function into a list of rows.
 
-    Its docstring quotes the claim and then says, each in a line or several that begin so: *Printed* or
-    *Tested*, *How*, *Remark*. `fields_in` reads it.
+    Its words, in the TOML file beside the module, quote the claim and then say, each in a line or several
+    that begin so: *Printed* or *Tested*, *How*, *Remark*.
     """
 
     def entered(compute: Callable) -> Callable:
-        rows.append(Claim(section, place, recorded, compute, rule, **fields_in(compute)))
+        rows.append(Claim(section, place, recorded, compute, rule, **fields_in(words_of(compute))))
         return compute
 
     return entered
 
 
-def fields_in(function: Callable) -> dict[str, str]:
-    """The fields of a Claim that a docstring gives: `says`, `stated`, `how` and `remark`.
+@cache
+def _all_words(path: Path) -> dict[str, str]:
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
-    If it begins without a quotation, that is a `title`, and *Says* quotes.
 
-    >>> def fits():
-    ...     '''“a quotation”
-    ...
-    ...     Tested: it fits
-    ...     Remark: A remark may
-    ...     go on.
-    ...     '''
-    >>> fields_in(fits)
+def words_of(function: Callable) -> str:
+    """The words of a function's row, from the TOML file beside its module."""
+    return _all_words(Path(function.__code__.co_filename).with_suffix(".toml"))[function.__name__]
+
+
+def fields_in(text: str) -> dict[str, str]:
+    """The fields of a Claim that words give: `says`, `stated`, `how` and `remark`.
+
+    If they begin without a quotation, that is a `title`, and *Says* quotes.
+
+    >>> fields_in("“a quotation”\\n\\nTested: it fits\\nRemark: A remark may\\ngo on.")
     {'says': 'a quotation', 'stated': 'it fits', 'remark': 'A remark may go on.'}
     """
     names = {
@@ -331,7 +336,6 @@ def fields_in(function: Callable) -> dict[str, str]:
         "How": "how",
         "Remark": "remark",
     }
-    text = inspect.getdoc(function) or ""
     first, *rest = re.split(rf"^({'|'.join(names)}): ", text, flags=re.MULTILINE)
     fields = [("says" if first.startswith("“") else "title", first)]
     fields += [(names[label], words) for label, words in zip(rest[::2], rest[1::2], strict=True)]

@@ -26,6 +26,7 @@ from pipelab.course.ledger.claims import (
     claim,
     fields_in,
     tried,
+    words_of,
 )
 from pipelab.course.ledger.writeup import once, tiny
 from pipelab.engine.schedules.named_schedules import schedule
@@ -112,7 +113,7 @@ def statement(
     """Enter a function into the table: a fault if a property catches it, a claim if it stands somewhere."""
 
     def entered(shows: Callable[..., Shown]) -> Callable[..., Shown]:
-        listed, fields = tuple(sorted(inputs, key=size)), fields_in(shows)
+        listed, fields = tuple(sorted(inputs, key=size)), fields_in(words_of(shows))
         title = fields.pop("title", "")
         if caught_by:
             FAULTS.append(Fault(program, title, caught_by, listed, shows))
@@ -206,13 +207,6 @@ def too_few(layers: int, memory: list[int]) -> str:
     [(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k], SLOWER_TRUTH, at=HEAD
 )
 def uneven(layers: int, memory: list[int]) -> Shown:
-    """proportional: the last node pays for the rounding of all others
-
-    Says: “Proportional: layers proportional to available RAM (good default)”
-    Tested: equal nodes differ by one layer at most
-    How: 1 to 5 equal nodes, up to 20 layers, by assign_layers_proportional
-    Remark: The last node takes what rounding leaves over.
-    """
     held = sizes(published.assign_layers_proportional(layers, memory))
     right = sizes(split_even(layers, len(memory)))
     return differ(held, right) if max(held) - min(held) > 1 else None
@@ -225,13 +219,6 @@ def on_two_and_three_nodes() -> tuple[Trial]:
 
 @pmetal(bandwidths(2, 3, 4), SLOWER_TRUTH, at=HEAD, known=on_two_and_three_nodes)
 def not_searched(layers: int, bandwidth: list[int]) -> Shown:
-    """four nodes: no exhaustive search, which the comment calls feasible, and not its optimum
-
-    Says: “Bandwidth-aware: minimize bottleneck link cost”
-    Tested: the largest n / b is the least possible
-    How: 2 to 4 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
-    Remark: On two and three nodes: {}. From four on it weighs memory × bandwidth instead.
-    """
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
     own = published.assign_layers_bandwidth_aware(layers, *megabytes)
@@ -246,11 +233,6 @@ def not_searched(layers: int, bandwidth: list[int]) -> Shown:
 
 @pmetal([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])], at=HEAD)
 def exhaustive(bandwidth: list[int]) -> Shown:
-    """“With 2-4 nodes (typical Apple Silicon home cluster), exhaustive search over contiguous splits is feasible”
-
-    Tested: every split is tried, and the best is right
-    How: 30 layers, split_exhaustive and split_minmax
-    """
     rules = split_exhaustive, split_minmax
     ones, nodes = [1] * 30, len(bandwidth)
     cuts = [given(rule(ones, nodes, speeds=bandwidth)) for rule in rules]
@@ -267,11 +249,6 @@ def exhaustive(bandwidth: list[int]) -> Shown:
     at=PROPORTIONAL,
 )
 def covered(layers: int, memory: list[int]) -> Shown:
-    """“Returns contiguous, non-overlapping layer ranges that cover 0..num_layers”
-
-    Tested: every layer once, in order
-    How: 1 to 5 nodes, up to 12 layers, by assign_layers_proportional
-    """
     split = published.assign_layers_proportional(layers, memory)
     return differ([layer for part in split for layer in part], list(range(layers)))
 
@@ -282,19 +259,12 @@ def covered(layers: int, memory: list[int]) -> Shown:
     known=lambda: (sizes(published.assign_layers_bandwidth_aware(2, [1] * 3, [1] * 3)),),
 )
 def refused(layers: int, memory: list[int]) -> Shown:
-    """“more nodes ({world_size}) than layers ({num_layers})”
-
-    Tested: refused
-    How: 2 to 8 nodes with fewer layers, by assign_layers_proportional
-    Remark: The bandwidth-aware rule does not assert it: 2 layers on 3 nodes are cut into {}.
-    """
     answers = not panics(published.assign_layers_proportional, layers, memory)
     return ("an answer", "a panic") if answers else None
 
 
 @pmetal(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]), SLOWER_TRUTH)
 def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """two or three nodes: available_ram is never used"""
     first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     wrong = (first - second) * (memory[0] - memory[1]) < 0
     right = split_bandwidth_aware(layers, memory, bandwidth)
@@ -303,14 +273,12 @@ def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown
 
 @pmetal(identical((2, 3), range(1, 4)), REFUSES)
 def left_empty(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """two or three nodes: fewer layers than nodes are not refused"""
     held = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     return (str(held), too_few(layers, memory)) if 0 in held else None
 
 
 @pmetal(identical((2,), range(3)), REFUSES)
 def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """two or three nodes: layers that do not exist are handed out"""
     split = published.assign_layers_bandwidth_aware(layers, memory, bandwidth)
     ends, right = [part.stop for part in split], too_few(layers, memory)
     return (f"ranges that end at {ends}", right) if max(ends) > layers else None
@@ -318,20 +286,12 @@ def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
 
 @pmetal(identical((2, 3), range(3)), REFUSES)
 def no_layers(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """three nodes: zero layers panic by arithmetic, not by an assertion"""
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, too_few(layers, memory)) if panic else None
 
 
 @pmetal(product(range(4, 9), lists(4, (1, 2))), SLOWER_TRUTH, at=BANDWIDTH)
 def truncated(layers: int, bandwidth: list[int]) -> Shown:
-    """four nodes or more: memory and bandwidth below a megabyte count as one
-
-    Says: “Divide layers to minimize bottleneck latency, accounting for per-node bandwidth”
-    Tested: identical nodes with different bandwidths get layers in proportion
-    How: 4 nodes of equal memory, bandwidths of 1 and 2 bytes per second, up to 8 layers
-    Remark: From four nodes on, bandwidth is counted in whole megabytes per second, at least 1.
-    """
     own = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
     return differ(own, sizes(published.assign_layers_proportional(layers, bandwidth)))
 
@@ -340,25 +300,12 @@ def truncated(layers: int, bandwidth: list[int]) -> Shown:
     [(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)], COMPLETE, at=BANDWIDTH
 )
 def a_link_too_many(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """the last node, which has no link, needs a bandwidth
-
-    Says: “bandwidths[i] is the link bandwidth (bytes/sec) from node i to node i+1”
-    Tested: n - 1 links for n nodes
-    How: 1 to 4 nodes and as many layers, with n - 1 bandwidths and with n
-    Remark: It wants a bandwidth per node, and divides a node's layers by it.
-    """
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, str([1] * layers)) if panic else None
 
 
 @claim(CLAIMS, "pmetal", BANDWIDTH, FAILS, DIFFERENT)
 def layers_before_a_link() -> object:
-    """“Nodes with higher bandwidth can handle the activation transfer cost of more layers”
-
-    Tested: what crosses a link depends on the layers before it
-    How: transfers/s over one link of tiny, behind one layer and behind three, by evaluate
-    Remark: One activation tensor crosses, however many layers made it.
-    """
     cuts = [Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
     return tuple(once(evaluate, tiny(), cut).links[0].throughput for cut in cuts)
 
@@ -369,26 +316,11 @@ def layers_before_a_link() -> object:
     known=lambda: (*sizes(published.assign_layers_bandwidth_aware(30, [1, 1000], [200, 100])),),
 )
 def two_nodes(layers: int, bandwidth: list[int]) -> Shown:
-    """“For 2 nodes: exhaustive search over all split points”
-
-    Tested: the largest n / b is the least possible
-    How: 2 nodes, up to 8 layers, by assign_layers_bandwidth_aware and split_minmax
-    Remark: Memory does not count: nodes with 1 and 1,000 bytes get {} and {} of 30 layers where the first
-    has twice the bandwidth.
-    """
     return not_searched(layers, bandwidth)
 
 
 @pmetal(product(range(3, 8), lists(3, range(1, 4))), SLOWER_TRUTH, at=BANDWIDTH)
 def not_weighted(layers: int, memory: list[int]) -> Shown:
-    """three nodes: not weighted by bandwidth * ram, as the comment says of 3+ nodes
-
-    Says: “For 3+ nodes: heuristic weighted by bandwidth * ram”
-    Tested: on 3 nodes memory counts
-    How: 3 nodes of equal bandwidth with memory of 1 to 3, up to 7 layers
-    Remark: Three nodes are searched exhaustively, by bandwidth alone. With four nodes it is as the comment
-    says.
-    """
     megabytes = [m * MB for m in memory], [MB] * 3
     own = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
     weighed = sizes(published.assign_layers_proportional(layers, memory))
@@ -397,7 +329,6 @@ def not_weighted(layers: int, memory: list[int]) -> Shown:
 
 @pmetal([(4, [2**k] * 4, [2**k] * 4) for k in range(64)], COMPLETE)
 def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """four nodes or more: memory × bandwidth, or its sum, overflows"""
     return a_link_too_many(layers, memory, bandwidth)
 
 
@@ -405,7 +336,6 @@ def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> S
     product(range(4, 10), [[1, 2, 2, 2]], [[fast, 1, 1, 1] for fast in range(1, 5)]), SLOWER_TRUTH
 )
 def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
-    """four nodes or more: a fast link outweighs a small memory"""
     megabytes = ([each * MB for each in amounts] for amounts in (memory, bandwidth))
     held = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
     right = "no more where there is less memory"
@@ -414,27 +344,18 @@ def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
 
 @pmetal([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k], REFUSES)
 def no_memory(layers: int, memory: list[int]) -> Shown:
-    """proportional: zero memory on every node is not refused"""
     held = sizes(published.assign_layers_proportional(layers, memory))
     return (str(held), "refused: no memory") if max(held) - min(held) > 1 else None
 
 
 @pmetal([(2, [2**k] * 2) for k in range(64)], COMPLETE)
 def sum_overflows(layers: int, memory: list[int]) -> Shown:
-    """proportional: the sum of the memory overflows"""
     panic = panics(published.assign_layers_proportional, layers, memory)
     return (panic, str(sizes(split_proportional(layers, memory)))) if panic else None
 
 
 @claim(CLAIMS, "pmetal", "mod tests", HOLDS)
 def tests_of_pmetal() -> object:
-    """“assign_layers_proportional(32, &[16_000, 16_000]) … assign_layers_proportional(32, &[48_000, 16_000]) …
-    assign_layers_proportional(30, &[10_000, 10_000, 10_000]) … Node 0 has 2x bandwidth → should get ~2x layers
-    … All ranges should be contiguous … each node must get at least one layer”
-
-    Tested: each of its six tests
-    How: their inputs, by the restated program
-    """
     by_memory, aware = (
         published.assign_layers_proportional,
         published.assign_layers_bandwidth_aware,
@@ -477,14 +398,12 @@ def forwards(listed: int, right: int) -> Shown:
 
 @scheduler(product(range(1, 3), range(3)), REFUSES)
 def even_without_stages(layers: int, stages: int) -> Shown:
-    """partition_layers_evenly: zero stages are not refused with ZeroStages"""
     wrong = not published.seed_even(layers, stages)
     return ("an empty list", refusal("ZeroStages")) if wrong else None
 
 
 @scheduler(product(range(1, 4), range(1, 4)), REFUSES)
 def even_left_empty(layers: int, stages: int) -> Shown:
-    """partition_layers_evenly: too few layers are not refused with InsufficientLayers"""
     held = sizes(published.seed_even(layers, stages))
     right = refusal("InsufficientLayers", layers, stages)
     return (str(held), right) if 0 in held else None
@@ -492,7 +411,6 @@ def even_left_empty(layers: int, stages: int) -> Shown:
 
 @scheduler(product(range(1, 4), range(4)), REFUSES)
 def stage_0(stages: int, rank: int) -> Shown:
-    """this_stage: a rank that does not exist gets stage 0"""
     found, _ = published.PipelineScheduler(stages, rank).this_stage()
     return (
         (f"stage {found}", refusal("StageRankOutOfRange", rank, stages)) if found != rank else None
@@ -501,13 +419,6 @@ def stage_0(stages: int, rank: int) -> Shown:
 
 @claim(CLAIMS, "scheduler", ERRORS, FAILS)
 def refusals() -> object:
-    """“num_stages must be at least 1 … stage_rank {stage_rank} is out of range for num_stages {num_stages} …
-    cannot partition {total_layers} layers into {num_stages} stages”
-
-    Tested: such inputs are refused
-    How: the smallest of each, by the restated program
-    Remark: The texts are there; no function returns a PpError.
-    """
     faults = [f for f in FAULTS if f.shows in (even_without_stages, stage_0, even_left_empty)]
     counterexamples = [trial(fault.shows, fault.inputs).counterexample for fault in faults]
     return tried((example, not example) for example in counterexamples)
@@ -520,13 +431,6 @@ def refusals() -> object:
     known=lambda: (run(schedule("Interleaved1F1B", P, M)).makespan,),
 )
 def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
-    """interleaved: the number of virtual stages is dropped
-
-    Says: “Interleaved { num_virtual_stages: usize }”
-    Tested: the number of virtual stages counts
-    How: forwards of a rank; 1 and 2 stages, microbatches and virtual stages
-    Remark: The number is ignored: the order is its 1F1B. Interleaved 1F1B with 2 virtual stages takes {}.
-    """
     order = published.scheduler_interleaved(stages, microbatches, chunks)
     return forwards(kinds(order.actions[0]).count("F"), microbatches * chunks)
 
@@ -538,14 +442,6 @@ def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     known=lambda: tuple(bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
 )
 def indexes(flops: list[int], stages: int) -> Shown:
-    """partition_layers_by_flops: an index out of bounds, though there are layers enough
-
-    Says: “layer_flops: &[u64], num_stages: usize”
-    Tested: every stage gets a layer
-    How: up to 3 layers with costs of 1 and 2 in up to 3 stages
-    Remark: And where it answers, the stages need not be balanced: costs 4, 4, 1 in 2 stages make a stage of
-    {}, where {} is possible.
-    """
     panic = panics(published.seed_by_flops, flops, stages) if len(flops) >= stages else None
     return (panic, str(sizes(split_by_flops(flops, stages)))) if panic else None
 
@@ -557,7 +453,6 @@ def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
 
 @scheduler([(f,) for n in (2, 3) for f in lists(n, range(1, 5))], SLOWER_TRUTH)
 def not_least(flops: list[int]) -> Shown:
-    """partition_layers_by_flops: not the least bottleneck"""
     if panics(published.seed_by_flops, flops, 2):
         return None
     own, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
@@ -566,24 +461,17 @@ def not_least(flops: list[int]) -> Shown:
 
 @scheduler([([2**k] * 2, 2) for k in range(64)], COMPLETE)
 def flops_overflow(flops: list[int], stages: int) -> Shown:
-    """partition_layers_by_flops: the sum of the FLOPs overflows"""
     return indexes(flops, stages)
 
 
 @scheduler(product(range(1, 3), range(2)), REFUSES)
 def without_layers(stages: int, layers: int) -> Shown:
-    """this_stage: without layers it says that there are no stages"""
     panic = panics(published.PipelineScheduler(stages, total_layers=layers).this_stage)
     return (panic, refusal("InsufficientLayers", layers, stages)) if panic else None
 
 
 @scheduler(ENOUGH, at=STATS)
 def gpipe_formula(ranks: int, microbatches: int) -> Shown:
-    """“bubble_fraction_gpipe … (p - 1.0) / (m + p - 1.0)”
-
-    Tested: the clock's
-    How: the formula, and its GPipe against the clock; 2 to 6 ranks, up to 8 microbatches
-    """
     clock = run(published.scheduler_gpipe(ranks, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_gpipe(ranks, microbatches), clock)
 
@@ -595,20 +483,12 @@ def with_one_microbatch() -> tuple[Trial]:
 
 @scheduler(product(range(1, 5), range(1, 5)), FORMULA, at=STATS, known=with_one_microbatch)
 def formula(stages: int, microbatches: int) -> Shown:
-    """bubble_fraction_1f1b: (p - 1) / (2(m - 1) + p) is not 1F1B's bubble
-
-    Says: “bubble_fraction_1f1b … (p - 1.0) / (2.0 * (m - 1.0) + p)”
-    Tested: the clock's
-    How: the formula, and 1F1B against the clock; up to 4 ranks and microbatches
-    Remark: 1F1B saves memory, no time: its bubble is GPipe's. With one microbatch the formula is right ({}).
-    """
     clock = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
 
 
 @scheduler(product(range(1, 4), range(3)), REFUSES)
 def no_fraction(stages: int, microbatches: int) -> Shown:
-    """bubble fractions of zero microbatches are not between 0 and 1"""
     fractions = (
         published.scheduler_bubble_fraction_gpipe,
         published.scheduler_bubble_fraction_1f1b,
@@ -620,13 +500,6 @@ def no_fraction(stages: int, microbatches: int) -> Shown:
 
 @scheduler(product(range(1, 4), range(1, 4)), FORMULA, at=STATS)
 def memory_ratio(stages: int, microbatches: int) -> Shown:
-    """memory_footprint_ratio: (p + m) / (p m) is not 1F1B's memory over GPipe's
-
-    Says: “memory_footprint_ratio … (p + m) / (p * m)”
-    Tested: 1F1B's microbatches in flight over GPipe's
-    How: the formula, and the most microbatches in flight; up to 3 ranks and microbatches
-    Remark: On one rank it exceeds 1.
-    """
     orders = (schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
     one, gpipe = (max(run(order).peak_in_flight) for order in orders)
     return differ(published.scheduler_memory_ratio(stages, microbatches), one / gpipe)
@@ -634,14 +507,6 @@ def memory_ratio(stages: int, microbatches: int) -> Shown:
 
 @scheduler(product(range(1, 5)), FORMULA, at=STATS)
 def no_optimum(stages: int) -> Shown:
-    """optimal_num_micro_batches: 4 p minimises none of its figures
-
-    Says: “optimal_num_micro_batches(&self) -> usize { 4 * self.num_stages”
-    Tested: no other number is better
-    How: its own idle share and memory ratio at its optimum and at one microbatch more; up to 4 ranks
-    Remark: By both its figures more is always better: the number optimises nothing. A comment of the
-    published file, which is not taken apart here, calls it a rule of thumb.
-    """
     best = published.scheduler_microbatches(stages)
     figures = published.scheduler_bubble_fraction_1f1b, published.scheduler_memory_ratio
     lower = all(figure(stages, best + 1) < figure(stages, best) for figure in figures)
@@ -651,13 +516,6 @@ def no_optimum(stages: int) -> Shown:
 
 @scheduler(product(range(1, 4), range(1, 3)), COMPLETE, at="pub enum PipelineStep")
 def unsent(stages: int, microbatches: int) -> Shown:
-    """a gradient is waited for and never sent
-
-    Says: “WaitBackward { from_stage: usize }”
-    Tested: what is waited for is sent
-    How: steps of all ranks; up to 3 ranks and 2 microbatches
-    Remark: Run as listed, two ranks or more wait for ever.
-    """
     orders = (
         published.PipelineScheduler(stages, rank).schedule_steps(microbatches)
         for rank in range(stages)
@@ -671,24 +529,12 @@ def unsent(stages: int, microbatches: int) -> Shown:
 
 @scheduler(ENOUGH, at="fn schedule_gpipe")
 def gpipe_time(ranks: int, microbatches: int) -> Shown:
-    """“for mb in (0..num_micro_batches).rev()”
-
-    Tested: GPipe's makespan
-    How: its order and pipelab's against the clock; 2 to 6 ranks, up to 8 microbatches
-    """
     own, right = published.scheduler_gpipe, partial(schedule, "GPipe")
     return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
 
 
 @scheduler(product(range(1, 4), range(1, 4)), RUN, at="fn schedule_1f1b")
 def ahead(stages: int, microbatches: int) -> Shown:
-    """1F1B: one forward too many runs ahead
-
-    Says: “let warmup_steps = (num_stages - rank).min(num_micro_batches)”
-    Tested: 1F1B's memory
-    How: microbatches in flight by rank, its and 1F1B's; up to 3 ranks and microbatches
-    Remark: One forward too many runs ahead.
-    """
     orders = published.scheduler_1f1b, partial(schedule, "1F1B")
     held = (run(order(stages, microbatches)).peak_in_flight for order in orders)
     return differ(*(f"{' '.join(map(str, ranks))} in flight" for ranks in held))
@@ -696,7 +542,6 @@ def ahead(stages: int, microbatches: int) -> Shown:
 
 @scheduler(product(range(3), range(3)), REFUSES)
 def order_for_nobody(stages: int, rank: int) -> Shown:
-    """GPipe: a rank that does not exist gets an order"""
     steps = published.PipelineScheduler(stages, rank).schedule_steps(1)
     return (
         (f"{len(steps)} steps", refusal("StageRankOutOfRange", rank, stages))
@@ -707,14 +552,12 @@ def order_for_nobody(stages: int, rank: int) -> Shown:
 
 @scheduler(product(range(1, 3), range(4)), REFUSES)
 def panics_by_arithmetic(stages: int, rank: int) -> Shown:
-    """1F1B: a rank that does not exist panics by arithmetic"""
     panic = panics(published.PipelineScheduler(stages, rank, "1F1B").schedule_steps, 1)
     return (panic, refusal("StageRankOutOfRange", rank, stages)) if panic else None
 
 
 @scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
 def configured_ignored(configured: int, microbatches: int) -> Shown:
-    """schedule_steps: the configured number of microbatches is ignored"""
     steps = published.PipelineScheduler(1, num_micro_batches=configured).schedule_steps(
         microbatches
     )
@@ -723,7 +566,6 @@ def configured_ignored(configured: int, microbatches: int) -> Shown:
 
 @scheduler(product(range(3), range(3)), REFUSES)
 def shapeless(rows: int, columns: int) -> Shown:
-    """MicroBatch: data and shape need not agree"""
     made = published.MicroBatch(0, [], (rows, columns), False)
     written = f"shape {made.shape} with {len(made.data)} numbers"
     wrong = len(made.data) != rows * columns
@@ -732,19 +574,6 @@ def shapeless(rows: int, columns: int) -> Shown:
 
 @claim(CLAIMS, "scheduler", "mod tests", HOLDS)
 def tests_of_the_scheduler() -> object:
-    """“partition_layers_evenly(12, 4) … partition_layers_evenly(10, 3) … vec![100u64; 8] …
-    vec![100u64, 100, 100, 100, 400] … vec![100u64, 200, 300, 400] … let expected = 3.0f32 / 11.0 …
-    let expected = 3.0f32 / 18.0 … let expected = 12.0f32 / 32.0 …
-    assert_eq!(stats.optimal_num_micro_batches(), 32) … assert!(sched_first.is_first_stage()) …
-    assert_eq!(fwd_count, 4) … PipelineStep::Forward { .. })).count(), 3 … assert_eq!(stage.stage_id, 2) …
-    assert_eq!(fwd, 8) … MicroBatch::new(3, vec![1.0f32, 2.0, 3.0], (1, 3), true) …
-    assert!(e.to_string().contains("num_stages"))”
-
-    Tested: each of its sixteen tests
-    How: their inputs, by the restated program
-    Remark: Formulas are compared with themselves, and steps are counted and never run: any order would
-    pass, right or wrong.
-    """
     even, by_flops = published.seed_even, published.seed_by_flops
     gpipe = published.scheduler_bubble_fraction_gpipe
     first, last = published.PipelineScheduler(P, 0), published.PipelineScheduler(P, P - 1)
@@ -802,12 +631,6 @@ def row(order: "Schedule", rank: int) -> str:
 
 @boostr(product(range(1, 4), range(1, 4)), COMPLETE, at="pub enum PipelineAction")
 def unmarked(stages: int, microbatches: int) -> Shown:
-    """Idle is never listed
-
-    Says: “No work this tick (pipeline bubble)”
-    Tested: listed where a rank idles
-    How: idle ticks that its 1F1B lists, and its idle time by the clock; up to 3 stages and micro-batches
-    """
     order = published.clock_1f1b(stages, microbatches)
     listed = any("IDLE" in row(order, rank) for rank in range(stages))
     idle = run(schedule("1F1B", stages, microbatches)).bubble_fraction
@@ -816,14 +639,6 @@ def unmarked(stages: int, microbatches: int) -> Shown:
 
 @boostr(product(range(1, 4), range(1, 4)), RUN, at=ONE)
 def drawn(stages: int, microbatches: int) -> Shown:
-    """1F1B: the drawing above it shows another order
-
-    Says: “Stage 0: F0 F1 F2 F3 B3 B2 B1 B0”
-    Tested: what the code below the drawing does
-    How: the drawing and the code, last rank; up to 3 stages and micro-batches
-    Remark: The drawing is GPipe with reversed backwards, which keeps every micro-batch in flight; the code
-    is 1F1B.
-    """
     batches = range(microbatches)
     drawing = " ".join([f"F{m}" for m in batches] + [f"B{m}" for m in reversed(batches)])
     return differ(drawing, row(published.clock_1f1b(stages, microbatches), stages - 1))
@@ -831,33 +646,18 @@ def drawn(stages: int, microbatches: int) -> Shown:
 
 @boostr(ENOUGH, at=ONE)
 def warm_up(stages: int, microbatches: int) -> Shown:
-    """“Warmup: stage k does num_stages - k - 1 extra forwards before steady state”
-
-    Tested: the code does so
-    How: forwards ahead of the first pair; 2 to 6 stages, from as many to 8 micro-batches
-    """
     rows = published.clock_1f1b(stages, microbatches).actions
     return differ([kinds(row).index("B") - 1 for row in rows], [*reversed(range(stages))])
 
 
 @boostr(SIZES, at=ONE)
 def steady_state(stages: int, microbatches: int) -> Shown:
-    """“Steady state: alternate Forward + Backward. - Cooldown: remaining backwards”
-
-    Tested: pipelab's 1F1B
-    How: its order and pl.schedule's; 1 to 6 stages, 1 to 8 micro-batches
-    """
     own, right = published.clock_1f1b, partial(schedule, "1F1B")
     return differ(*(order(stages, microbatches).actions for order in (own, right)))
 
 
 @boostr(ENOUGH, at=INTERLEAVED)
 def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
-    """“Bubble ratio reduces from (S-1)/M”
-
-    Tested: the clock's, of its 1F1B
-    How: 2 to 6 stages, from as many to 8 micro-batches
-    """
     ratio = run(published.clock_1f1b(stages, microbatches)).bubble_ratio
     return differ(ratio, (stages - 1) / microbatches)
 
@@ -873,15 +673,6 @@ def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
     ),
 )
 def serial(stages: int, microbatches: int, chunks: int) -> Shown:
-    """interleaved: almost serial, its bubble above the claimed (S-1)/(M*V)
-
-    Says: “to (S-1)/(M*V)”
-    Tested: the clock's, of its own order
-    How: up to 3 stages, 4 micro-batches in whole rounds and 2 chunks
-    Remark: It sends each micro-batch through all chunks, the same on every rank: almost serial. With {}
-    stages, {} micro-batches and 4 chunks its bubble ratio is {}, with 2 chunks {}; Interleaved1F1B as others
-    do it reaches {}, the formula's.
-    """
     ratio = run(published.clock_interleaved(stages, microbatches, chunks)).bubble_ratio
     claimed = (stages - 1) / (microbatches * chunks)
     written = f"bubble ratio {ratio:.4g}", f"bubble ratio {claimed:.4g}, as claimed"
@@ -890,11 +681,6 @@ def serial(stages: int, microbatches: int, chunks: int) -> Shown:
 
 @boostr(ENOUGH, at=INTERLEAVED)
 def chunk_order(stages: int, microbatches: int) -> Shown:
-    """“forwards go v=0→V-1 (low→high logical stage), backwards go v=V-1→0 (high→low”
-
-    Tested: in its order
-    How: three chunks; 2 to 6 stages, from as many to 8 micro-batches
-    """
     for actions in published.clock_interleaved(stages, microbatches, 3).actions:
         for kind, mb in product("FB", range(microbatches)):
             chunks = [a.stage for a in actions if (a.kind, a.microbatch) == (kind, mb)]
@@ -905,14 +691,12 @@ def chunk_order(stages: int, microbatches: int) -> Shown:
 
 @boostr(product(range(1, 3), range(3), range(3)), REFUSES)
 def clock_panics(stages: int, microbatches: int, stage: int) -> Shown:
-    """1F1B: a stage that does not exist panics by arithmetic"""
     panic = panics(published.PipelineClock(stages, microbatches, stage).schedule_1f1b)
     return (panic, no_stage(stages, stage)) if panic else None
 
 
 @boostr(product(range(1, 3), range(3), range(3)), REFUSES)
 def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
-    """interleaved: a stage that does not exist gets an order"""
     order = published.PipelineClock(stages, microbatches, stage).schedule_interleaved(1)
     wrong = stage >= stages and order
     return (f"{len(order)} actions", no_stage(stages, stage)) if wrong else None
@@ -920,7 +704,6 @@ def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
 
 @boostr(product(range(1, 3), range(1, 3), range(2)), REFUSES)
 def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
-    """interleaved: zero chunks are not refused"""
     order = published.PipelineClock(stages, microbatches, 0).schedule_interleaved(chunks)
     return None if order else ("an empty list", "refused: no chunk")
 
@@ -936,13 +719,6 @@ def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
     ),
 )
 def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
-    """“W passes are scheduled into pipeline bubbles”
-
-    Tested: less time than 1F1B with B and W in one
-    How: its zero-bubble order and its 1F1B against the clock; 2 to 6 stages, from as many to 8 micro-batches
-    Remark: Some are: with {} stages and {} micro-batches it takes {}, its 1F1B {}. But every W follows its B
-    at once, so most bubbles stay: ZB-H1, which holds W back, takes {}.
-    """
     orders = published.clock_zero_bubble, published.clock_1f1b
     zero, one = (run(order(stages, microbatches)).makespan for order in orders)
     return None if zero < one else (f"ends at {zero:g}", f"before {one:g}")
@@ -950,23 +726,12 @@ def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
 
 @boostr(ENOUGH, at=ZERO, recorded=FAILS)
 def near_zero(stages: int, microbatches: int) -> Shown:
-    """“This achieves near-zero bubble ratio when M >= S”
-
-    Tested: below a tenth, by the clock
-    How: 2 to 6 stages, from as many to 8 micro-batches
-    """
     ratio = run(published.clock_zero_bubble(stages, microbatches)).bubble_ratio
     return (f"{ratio:.4g}", "below 0.1") if ratio >= 0.1 else None
 
 
 @boostr(ENOUGH, at="pub fn schedule_zero_bubble", recorded=FAILS)
 def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
-    """“Warmup: forwards, interleaved with W passes to fill bubbles”
-
-    Tested: some W before the first B
-    How: weight gradients before the first input gradient; 2 to 6 stages, from as many to 8 micro-batches
-    Remark: The branch that would run them can never be taken.
-    """
     rows = published.clock_zero_bubble(stages, microbatches).actions
     early = any("W" in kinds(row).partition("I")[0] for row in rows)
     return None if early else ("no W", "some W")
@@ -974,7 +739,6 @@ def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
 
 @boostr(product(range(1, 4), range(1, 4)), RUN)
 def unfilled(stages: int, microbatches: int) -> Shown:
-    """zero bubble: no weight gradient fills a bubble"""
     orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
     own, right = (run(order(stages, microbatches)).makespan for order in orders)
     return (f"ends at {own:g}", f"ends at {right:g}") if own > right else None
@@ -982,16 +746,6 @@ def unfilled(stages: int, microbatches: int) -> Shown:
 
 @claim(CLAIMS, "boostr", "mod tests", HOLDS)
 def tests_of_boostr() -> object:
-    """“Single stage: no warmup, steady = all 4, immediate F+B pairs … Warmup: F0, F1, F2 … Steady: F3, B0 …
-    Cooldown: B1, B2, B3 … Stage 3 (last) warmup = 0, all steady: F+B pairs … Warmup: F0, F1 …
-    Steady (4): F2 B0, F3 B1, F4 B2, F5 B3 … Cooldown: B4, B5 …
-    Every 1F1B schedule produces exactly 2*M actions (M forwards + M backwards) …
-    fn test_zero_bubble_covers_all_mb() { for stages in 1..=4 { for mb in stages..=8 …
-    Each of 2 virtual stages should see 4 forwards and 4 backwards”
-
-    Tested: each of these tests, on all of its sizes
-    How: their inputs, by the restated program
-    """
     in_pairs = "F0 B0 F1 B1 F2 B2 F3 B3"
     cases = {
         (1, 4, 0): in_pairs,

@@ -247,113 +247,53 @@ def scenario(*gpus: int) -> "Evaluation":
 
 @motivation(HOLDS, ABOVE)
 def single_gpu_misses() -> object:
-    """“the original solver only considers single-GPU segments, missing opportunities”
-
-    Tested: more is possible with several
-    How: optimum of tiny with two GPUs per stage, and with one
-    """
     return optimum("tiny", 2), optimum("tiny")
 
 
 @motivation(NONE)
 def scenario_rates() -> object:
-    """“1×H100: layers 1-8 (100 RPS total) - 2×A10: layers 9-12 (50 RPS each = 100 RPS total) - 4×T4: layers
-    13-14(25 RPS each = 100 RPS total)”
-
-    Remark: An illustration: nothing says how many tokens a request has. By the demo's coefficients these
-    stages yield {}, {} and {} tokens/s, far from equal.
-    """
     return tuple(stage.throughput for stage in scenario(1, 2, 4).stages)
 
 
 @original_solver("exact")
 def medium_size() -> object:
-    """“80 layers, 65 GPUs”
-
-    Printed: 80 layers, 65 GPUs
-    How: load_case('medium')
-    """
     return case("medium").model.layers, len(case("medium").cluster)
 
 
 @original_solver(FAILS, ABOVE)
 def medium_has_h100() -> object:
-    """“mixed H100, A10, V100, etc.”
-
-    Tested: some H100
-    How: H100 among the GPUs of medium, the author's configuration of that size, and none
-    """
     return sum(gpu.type == "H100" for gpu in case("medium").cluster.gpus), 0
 
 
 @original_solver(ASSUMED)
 def original_segments() -> object:
-    """“Generated 5,740 segments”
-
-    Printed: 5,740
-    How: single_gpu_size, segments as run
-    Remark: Assuming the segments of its author's code: starts on a grid of 4, smallest sizes, one layer on
-    every GPU, fit or not. Of all that fit there are {} by the text's own constraints.
-    """
     every = original("all")["segments"]
     return Found(original()["segments"], known=(every,), literally=every)
 
 
 @original_solver(ASSUMED)
 def original_binaries() -> object:
-    """“5,740 segments → 317,950 binary variables … ~300K (large problems)”
-
-    Printed: 317,950 and ~300K
-    How: segments and connections of course.single_gpu_size
-    Remark: Assuming segments as run, and that the binaries which tell whether a GPU is used do not count.
-    """
     binaries = original()["segments"] + original()["connections"]
     return Found((binaries,) * 2, literally=(binaries + len(case("medium").cluster),) * 2)
 
 
 @original_solver(ASSUMED)
 def original_connections() -> object:
-    """“Network connections: 312,210 pairs”
-
-    Printed: 312,210
-    How: single_gpu_size, segments as run
-    Remark: Assuming the segments of its author's code: starts on a grid of 4, smallest sizes, one layer on
-    every GPU, fit or not.
-    """
     return Found(original()["connections"], literally=original("all")["connections"])
 
 
 @original_solver(ASSUMED)
 def original_variables() -> object:
-    """“Total problem size: ~600K variables”
-
-    Printed: ~600K
-    How: single_gpu_size, segments as run
-    Remark: Assuming the segments of its author's code: starts on a grid of 4, smallest sizes, one layer on
-    every GPU, fit or not.
-    """
     return Found(original()["variables"], literally=original("all")["variables"])
 
 
 @original_solver("wrong")
 def original_rows() -> object:
-    """“1.7M constraints”
-
-    Printed: 1.7M
-    How: single_gpu_size, segments as run, every family of rows
-    Remark: No set of its constraints was found that has so many rows.
-    """
     return original()["rows"]
 
 
 @limitations(FAILS, AT_LEAST)
 def growth_with_gpus() -> object:
-    """“Problem size grows as O(layers × GPUs × segment_sizes)”
-
-    Tested: twice the GPUs, at most twice the variables
-    How: twice the variables of medium's original program, and those with twice the GPUs
-    Remark: Pairs of segments are most of it, so that twice the GPUs make about four times the problem.
-    """
     medium = case("medium")
     types, numbers = medium.cluster.kinds, medium.cluster.kind_count
     counts = {gpu.type: 2 * int(n) for gpu, n in zip(types, numbers, strict=True)}
@@ -364,13 +304,6 @@ def growth_with_gpus() -> object:
 
 @limitations(HOLDS, DIFFERENT)
 def weak_gpus_limit() -> object:
-    """“Load Imbalance: Weaker GPUs become bottlenecks even when multiple units available”
-
-    Tested: with one GPU per stage another type is the bottleneck than with two
-    How: GPUs of the slowest stage in medium's optimum with one and with two GPUs per stage
-    Remark: A40 in pairs are no bottleneck any more. Weaker types still are not used at all: the optimum
-    leaves them out.
-    """
 
     def slowest(per_stage: int) -> str:
         stages = given(best("medium", per_stage).evaluation).stages
@@ -382,13 +315,6 @@ def weak_gpus_limit() -> object:
 
 @limitations("exact")
 def demo_setup() -> object:
-    """“14 layers, 30 GPUs (10×H100, 10×A10, 10×T4), batch_size=100”
-
-    Printed: 14, 30, 10, 10, 10 and 100
-    How: load_case('demo'), which is set up from this line
-    Remark: Its model, memory and links were never published; pipelab's are recovered from the count of
-    allocations. The batch is the one with which 810 tokens/s come out.
-    """
     demo = case("demo")
     counts = (int(n) for n in demo.cluster.kind_count)
     return demo.model.layers, len(demo.cluster), *counts, demo.workload.batch_size
@@ -396,35 +322,17 @@ def demo_setup() -> object:
 
 @limitations(NONE)
 def must_use_every_type() -> object:
-    """“Must assign each segment to single GPU - H100 processes 100 samples … A10 processes 100 samples … T4
-    processes 100 samples”
-
-    Remark: That a single-GPU pipeline has to use all three types depends on the layers' weight, which the
-    text does not give: with the recovered 2 GB the optimum has {} stage, with 5 GB {}.
-    """
     heavy = (with_model(case("demo"), layer_weight_gb=gb) for gb in (2, 5))
     return tuple(len(given(once(solve, p, "aggregated").placement)) for p in heavy)
 
 
 @limitations(ASSUMED)
 def h100_rate() -> object:
-    """“H100 processes 100 samples → 810 tokens/sec”
-
-    Printed: 810
-    How: rate of a stage of 14 layers
-    Remark: Assuming that the GPU holds all 14 layers, whatever its memory; a stage as drawn holds fewer.
-    """
     return Found(rate("demo", "H100", 14), literally=rate("demo", "H100", 8))
 
 
 @limitations("wrong")
 def a10_rate() -> object:
-    """“A10 processes 100 samples → 400 tokens/sec”
-
-    Printed: 400
-    How: rate with all 14 layers and one token per sequence, the most the formula gives
-    Remark: With a V100's coefficients it would be {}.
-    """
     demo = case("demo")
     batch, layers = demo.workload.batch_size, demo.model.layers
     short = replace(demo.workload, sequence_length=1)
@@ -434,59 +342,27 @@ def a10_rate() -> object:
 
 @limitations(ASSUMED)
 def t4_rate() -> object:
-    """“T4 processes 100 samples → 200 tokens/sec”
-
-    Printed: 200
-    How: rate of a stage of 14 layers
-    Remark: Assuming that the GPU holds all 14 layers, whatever its memory; a stage as drawn holds fewer. A
-    T4 holds two of them.
-    """
     return Found(rate("demo", "T4", 14), literally=rate("demo", "T4", 2))
 
 
 @limitations(FAILS)
 def slowest_of_the_scenario() -> object:
-    """“A10 processes 100 samples → 400 tokens/sec ← BOTTLENECK - T4 processes 100 samples → 200 tokens/sec”
-
-    Tested: A10
-    How: slowest stage when each has one GPU and holds the layers drawn above
-    Remark: The T4 is slower by the text's own numbers as well.
-    """
     alone = scenario(1, 1, 1)
     return alone.stages[int(alone.bottlenecks[0].split()[1]) - 1].gpu_types[0]
 
 
 @limitations("wrong")
 def shared_batches() -> object:
-    """“2×A10 each process 50 samples → 2×400 = 800 tokens/sec total - 4×T4 each process 25 samples → 4×200
-    = 800 tokens/sec total”
-
-    Printed: 800 and 800
-    How: rates of these stages with all 14 layers
-    Remark: A GPU with a part of the batch is slower: the text multiplies the rate of the whole batch.
-    """
     return rate("demo", "A10", 14, 2), rate("demo", "T4", 14, 4)
 
 
 @limitations("wrong")
 def balanced_pipeline() -> object:
-    """“Balanced pipeline → 800+ tokens/sec”
-
-    Printed: 800+
-    How: that placement, by evaluate
-    Remark: One H100 alone, which holds all layers, yields {}.
-    """
     return Found(scenario(1, 2, 4).throughput, known=(optimum("demo"),))
 
 
 @limitations(FAILS, AT_LEAST)
 def scenario_is_optimal() -> object:
-    """“Optimal would be: - 1×H100 … 2×A10 … 4×T4”
-
-    Tested: no placement is faster
-    How: tokens/s of that placement, and of the same cuts on an H100 each, by evaluate
-    Remark: The optimum with up to four GPUs per stage is {}.
-    """
     three_h100 = Placement.of([(8, (0,)), (4, (1,)), (2, (2,))])
     faster = once(evaluate, case("demo", 4, link_units="tokens"), three_h100)
     stages = given(best("demo", 4).evaluation).stages
@@ -496,45 +372,22 @@ def scenario_is_optimal() -> object:
 
 @complexity(FAILS, AT_LEAST)
 def split_of_the_batch() -> object:
-    """“The joint optimization requires solving: … Load Distribution: How is the batch split across assigned
-    GPUs?”
-
-    Tested: no other split is faster
-    How: optimum of tiny with four GPUs per stage, split evenly as formulated, and split by speed
-    Remark: The formulation fixes an equal share per GPU; it decides nothing about the split.
-    """
     return optimum("tiny", 4), optimum("tiny", 4, batch_split="balanced")
 
 
 @complexity(NONE)
 def explosion() -> object:
-    """“Combinatorial Explosion: O(segments × GPU_combinations)”
-
-    Remark: That bounds the allocations. Their pairs, which the program has variables for as well, explode:
-    the demo has {} allocations and {} connections.
-    """
     return size("demo", 3)["allocations"], size("demo", 3)["connections"]
 
 
 @complexity(FAILS, EQUAL)
 def slowest_gpu_of_a_stage() -> object:
-    """“Nonlinear Dependencies: Segment throughput = min(GPU_throughputs) in stage”
-
-    Tested: the least rate
-    How: rate of a stage of two A100, and the lesser of theirs
-    Remark: Its own formula further down multiplies by the number of GPUs and by an efficiency.
-    """
     two = rate("tiny", "A100", 4, 2)
     return two, two / 2 / case("tiny").costs.efficiency
 
 
 @complexity(HOLDS, DIFFERENT)
 def links_differ() -> object:
-    """“Communication costs depend on specific GPU assignments”
-
-    Tested: they differ
-    How: small, links ÷ 8: A100 number 0 and V100 number 4, and the same with number 6
-    """
     problem = slow(case("small"))
     cuts = [Placement.of([(6, (0,)), (6, (v100,))]) for v100 in (4, 6)]
     return tuple(evaluate(problem, placement).throughput for placement in cuts)
@@ -542,11 +395,6 @@ def links_differ() -> object:
 
 @insight(TRIED)
 def memory_of_each_gpu() -> object:
-    """“Memory constraint applies to each gi individually”
-
-    Tested: a stage of two fits exactly if it fits on each
-    How: stages of two of tiny's GPUs, layers of 2 to 20 GB, by evaluate
-    """
     pool = {gpu.type: gpu for gpu in tiny().cluster.kinds}
 
     def fits(types: tuple[str, str], layers: int, weight: int) -> bool:
@@ -566,11 +414,6 @@ def memory_of_each_gpu() -> object:
 
 @insight(HOLDS, ABOVE)
 def both_at_once() -> object:
-    """“segment and allocation decisions must be made simultaneously, not sequentially”
-
-    Tested: less otherwise
-    How: optimum of small, and an even split placed afterwards
-    """
     return optimum("small"), once(solve, case("small"), "even").throughput
 
 
@@ -584,11 +427,6 @@ revealed = partial(_heuristic, "Results Comparison Revealed the Issue")
 
 @implemented(NONE)
 def which_three() -> object:
-    """“"Use 3 H100s" but which 3? gpu_0,1,2 or gpu_3,7,9?”
-
-    Remark: Where equal GPUs have equal links, any three are the same three: of the published cases no H100
-    differ in their links (classes: {}). It matters in small, for its V100 (classes: {}).
-    """
 
     def classes(gpu_type: str) -> int:
         """The most classes into which links divide the GPUs of a type, over cases with three or more of them."""
@@ -605,12 +443,6 @@ def which_three() -> object:
 
 @implemented(FAILS, EQUAL)
 def meaningless_rows() -> object:
-    """“Meaningless Constraints: … if gt == gpu_type_name and num_gpus > gpu_id: # This makes NO SENSE!”
-
-    Tested: the row says nothing
-    How: two A100 that need two stages: its answer with the row, and with rows that count GPUs
-    Remark: For GPU number 0 it lets each type hold one stage only: a meaning, and too strong a row.
-    """
     two = Cluster.from_counts({"A100": 2}, 80, 400)
     problem = replace(with_model(tiny(), layer_weight_gb=25), cluster=two, max_gpus_per_stage=1)
     rates = (predicted(problem, rows=rows) for rows in ("as_written", "counting"))
@@ -619,12 +451,6 @@ def meaningless_rows() -> object:
 
 @implemented(HOLDS, ABOVE)
 def magic_formulas() -> object:
-    """“Heuristic Throughput: Used magic formulas instead of modeling actual bottlenecks”
-
-    Tested: the formula adds to the rate
-    How: its prediction for tiny with its author's factor (2 - 1/k), and without
-    Remark: With it two GPUs yield {} times what each yields alone with half of the batch, times two.
-    """
     alone = rate("tiny", "A100", 4, 2) / case("tiny").costs.efficiency
     return Found(
         (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
@@ -633,35 +459,18 @@ def magic_formulas() -> object:
 
 @implemented(HOLDS, DIFFERENT)
 def uniform_links() -> object:
-    """“Ignored Network Topology: Assumed uniform bandwidth, ignored specific GPU pairs”
-
-    Tested: one rate for all
-    How: the rate it gives every link of tiny, and the slowest there is
-    """
     matrix = tiny().cluster.bandwidth_matrix()
     return average_link(tiny()), float(tiny().link_throughput(matrix[matrix > 0].min()))
 
 
 @why_wrong(ASSUMED)
 def three_h100_named() -> object:
-    """“"gpu_type": "H100", "num_gpus": 3”
-
-    Printed: H100, 3
-    How: the heuristic's answer, demo with three GPUs per stage
-    Remark: Assuming that it is of the demo with up to three GPUs per stage.
-    """
     first, other = (heuristic(p).details["stages"][0] for p in (case("demo", 3), tiny()))
     return Found(f"{first.gpu_type}, {first.number}", literally=f"{other.gpu_type}, {other.number}")
 
 
 @why_wrong(ASSUMED)
 def third_of_the_batch() -> object:
-    """“"workload_per_gpu": 33.33”
-
-    Printed: 33.33
-    How: the batch over the number of GPUs in that answer
-    Remark: Assuming that it is of the demo with up to three GPUs per stage.
-    """
     share, other = (
         problem.workload.batch_size / heuristic(problem).details["stages"][0].number
         for problem in (case("demo", 3), tiny())
@@ -671,24 +480,11 @@ def third_of_the_batch() -> object:
 
 @why_wrong(NONE)
 def coordination() -> object:
-    """“How are they coordinated? (affects synchronization overhead)”
-
-    Remark: GPUs that each process whole sequences with all weights of the stage need not synchronise while
-    they do so. The text's joint ILP charges {} for any number of them.
-    """
     return (case("tiny").costs.efficiency,)
 
 
 @why_wrong(HOLDS, DIFFERENT)
 def fungible_gpus() -> object:
-    """“I solved a fantasy problem where GPUs are fungible resources with magic communication efficiency
-    factors”
-
-    Tested: treating GPUs of a type as one goes wrong, whatever the factor
-    How: three GPUs of different types with different links, one per stage: its prediction, and the optimum
-    Remark: Links are counted in transfers, as the text does; counted in tokens these do not bind, and
-    prediction and optimum are {} and {}. On tiny, without the factor, they are {} and {}.
-    """
     # two are needed; the fastest has slow links
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
     three = Cluster.from_counts({"A100": 1, "V100": 1, "L20": 1}, 60, links)
@@ -703,42 +499,21 @@ def fungible_gpus() -> object:
 
 @revealed("rounded")
 def heuristic_rate() -> object:
-    """“Heuristic Hybrid: 452.68 tokens/sec”
-
-    Printed: 452.68
-    How: solve(tiny, 'type_count')
-    """
     return predicted(tiny())
 
 
 @revealed(FAILS, ABOVE)
 def several_sets() -> object:
-    """“meaningless - no specific GPUs”
-
-    Tested: its answer fits several sets of GPUs
-    How: sets of tiny's GPUs that its answer may mean, and one
-    Remark: Its answer is {}, and tiny has no other.
-    """
     return Found((sets_meant(tiny()), 1), known=(two_a100(),))
 
 
 @revealed("rounded")
 def joint_rate() -> object:
-    """“Correct Joint ILP: 301.78 tokens/sec … "throughput": 301.784”
-
-    Printed: 301.78 and 301.784
-    How: solve(tiny, 'joint')
-    """
     return (joint(tiny()).throughput,) * 2
 
 
 @revealed(HOLDS, ABOVE)
 def too_optimistic() -> object:
-    """“The difference showed that my heuristic was overly optimistic”
-
-    Tested: it predicted too much
-    How: its prediction and the proven optimum
-    """
     return predicted(tiny()), optimum("tiny", 2)
 
 
@@ -753,12 +528,6 @@ problem_size = partial(_joint, "Problem Size Analysis")
 
 @key_insight(FAILS)
 def segment_9_14() -> object:
-    """“(Segment(9,14), frozenset({10,11})), # A10 gpus 10,11 together … start_layer: int segment_size: int”
-
-    Tested: layers 9-14
-    How: Segment(1,8) and Segment(9,14) on its GPUs, by evaluate
-    Remark: The second field is a size: Segment(9,14) ends at layer 22. Segment(9,6) is meant.
-    """
     stages = Placement.of([(8, (0,)), (14, (10, 11))])
     try:
         return f"{evaluate(case('demo', 3), stages).throughput}"
@@ -768,11 +537,6 @@ def segment_9_14() -> object:
 
 @key_insight(HOLDS)
 def types_of_ids() -> object:
-    """“# H100 gpus 0,1,2 together … # A10 gpus 10,11 together”
-
-    Tested: H100, A10
-    How: types of these ids in the demo
-    """
     gpus = case("demo").cluster.gpus
     sets = [dict.fromkeys(gpus[g].type for g in ids) for ids in ((0, 1, 2), (10, 11))]
     return ", ".join(", ".join(types) for types in sets)
@@ -780,11 +544,6 @@ def types_of_ids() -> object:
 
 @key_insight(HOLDS, EQUAL)
 def one_rate_each() -> object:
-    """“This eliminates the nonlinearity because each allocation has a pre-computed throughput value”
-
-    Tested: one rate for each allocation
-    How: rates listed for tiny, and its allocations
-    """
     return len(once(enumerate_candidates, tiny()).throughput), size("tiny", 2)["allocations"]
 
 
@@ -807,44 +566,21 @@ def row_allows(by_layers: bool) -> Trial:
 
 @mathematics(TRIED)
 def layer_rows() -> object:
-    """“1. Layer Coverage: … Σ z[a] = 1, where a.segment covers layer ℓ”
-
-    Tested: two allocations without a common GPU are a placement exactly if the row holds
-    How: pairs of tiny's allocations, by the row and by evaluate
-    """
     return row_allows(by_layers=True)
 
 
 @mathematics(TRIED)
 def gpu_rows() -> object:
-    """“2. GPU Exclusivity: … Σ z[a] ≤ 1, where g ∈ a.gpu_set”
-
-    Tested: two allocations that cover every layer once are a placement exactly if the row holds
-    How: pairs of tiny's allocations, by the row and by evaluate
-    Remark: Without it, on three GPUs of different types: {}.
-    """
     return Found(row_allows(by_layers=False), known=(left_out("gpu_exclusivity").verdict,))
 
 
 @mathematics(HOLDS, DIFFERENT)
 def connectivity_rows() -> object:
-    """“Sequential connectivity: … Σ e[a1, a2] ≥ z[a1], where a2 starts at layer ℓ+1 … Σ e[a1, a2] ≥ z[a2],
-    where a1 ends at layer ℓ”
-
-    Tested: without it links are forgotten
-    How: three GPUs of different types with slow links: the evaluator on the program's answer, and on that
-    of the program without these rows
-    """
     return left_out().verdict, left_out("successor", "predecessor").verdict
 
 
 @mathematics(TRIED)
 def connection_rows() -> object:
-    """“4. Network Connection Logic: … e[a1, a2] ≤ z[a1] e[a1, a2] ≤ z[a2]”
-
-    Tested: they leave the links of a placement, and no other
-    How: placements of tiny with two stages: connections with both ends chosen, and the one link
-    """
     candidates = once(enumerate_candidates, tiny())
     tail, head, found = candidates.tail, candidates.head, []
     for a, b in pairs(candidates):
@@ -857,45 +593,22 @@ def connection_rows() -> object:
 
 @mathematics(HOLDS, ABOVE)
 def linear_throughput() -> object:
-    """“Throughput Definitions (LINEAR!): … τ_alloc[a] = throughput_value[a] × z[a]”
-
-    Tested: its linear relaxation has a value, above the optimum
-    How: LP bound and optimum of tiny
-    Remark: Linear, and redundant: τ and ρ can be put in where they are used, with the same LP bound.
-    """
     bound = once(joint_lp_bound, tiny(), "written", "as_written")
     return bound, given(joint(tiny()).throughput)
 
 
 @mathematics(NONE)
 def big_m() -> object:
-    """“t ≤ τ_alloc[a] + M_alloc × (1 - z[a]) … t ≤ ρ[a1, a2] + M_network × (1 - e[a1, a2])”
-
-    Remark: The text gives its Ms no value. With M_network no smaller than the fastest stage's rate no
-    placement is cut off: tiny with links ÷ 8 gives {}. The author's code takes 1.1 times the fastest link
-    and gets {}; the truth is {}.
-    """
     return with_ms("valid"), with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
 
 
 @throughput(FAILS, EQUAL)
 def exact_rates() -> object:
-    """“Throughput Calculation (Exact) … scaled by communication efficiency”
-
-    Tested: no factor of its own
-    How: optimum of tiny without the factor, and with the default of the author's code
-    Remark: No measurement stands behind the factor, nor behind any coefficient of a rate.
-    """
     return efficiency(1.0), optimum("tiny", 2)
 
 
 @throughput(TRIED)
 def slowest_type() -> object:
-    """“Segment limited by slowest GPU”
-
-    Tested: two GPUs are as fast as two of the slower type
-    How: stages of two GPUs of any of 8 types, by stage
-    """
     problem, found = tiny(), []
 
     def together(layers: int, *types: str) -> float:
@@ -911,21 +624,11 @@ def slowest_type() -> object:
 
 @throughput(FAILS, EQUAL)
 def transfers_per_second() -> object:
-    """“min_bandwidth / tensor_size_gb # transfers per second”
-
-    Tested: comparable with tokens/s
-    How: optimum of medium with three GPUs per stage, links as written and in tokens/s
-    """
     return optimum("medium", 3), optimum("medium", 3, link_units="tokens")
 
 
 @throughput(NONE)
 def tensor_size() -> object:
-    """“tensor_size_gb = (batch_size * seq_len * d_model * bytes_per_element) / (1024^3)”
-
-    Remark: Bandwidths have no unit in the text. tiny's fastest link makes {} transfers/s if GB are 1024^3
-    bytes, {} if they are 10^9, and an eighth of that if they are gigabits.
-    """
     return case("tiny").link_throughput(400.0), 400.0 / case("tiny").tensor_gb()
 
 
@@ -939,12 +642,6 @@ def cases_of_each_size() -> Iterator[tuple[str, dict[str, int], int]]:
 
 @problem_size(TRIED)
 def variables_of_a_and_e() -> object:
-    """“Variables: O(|A| + |E|)”
-
-    Tested: 2(A + E) + 1
-    How: all published cases with one, two and three GPUs per stage, by course.joint_size
-    Remark: In the demo {} of them belong to connections.
-    """
     trial = tried(
         (where, found["variables"] == 2 * (found["allocations"] + found["connections"]) + 1)
         for where, found, _ in cases_of_each_size()
@@ -954,12 +651,6 @@ def variables_of_a_and_e() -> object:
 
 @problem_size(TRIED)
 def allocations_at_most() -> object:
-    """“|A| = O(segments × gpu_combinations)”
-
-    Tested: no more than their product
-    How: all published cases with one, two and three GPUs per stage, by course.joint_size
-    Remark: In the demo {} of {}: memory leaves out the others.
-    """
     trial = tried(
         (where, found["allocations"] <= found["segments"] * sets)
         for where, found, sets in cases_of_each_size()
@@ -970,12 +661,6 @@ def allocations_at_most() -> object:
 
 @problem_size(FAILS, AT_LEAST)
 def rows_of_layers_and_gpus() -> object:
-    """“Constraints: O(layers + GPUs + |E|)”
-
-    Tested: no more than that where there are no connections
-    How: layers + GPUs + connections of the demo with one layer, and its rows
-    Remark: Every allocation has two rows of its own, also where nothing can follow.
-    """
     flat = with_model(case("demo", 3), layers=1)
     counts = count_candidates(flat)
     parts = sum(counts[part] for part in ("layers", "gpus", "connections"))
@@ -984,115 +669,58 @@ def rows_of_layers_and_gpus() -> object:
 
 @problem_size(NONE)
 def critical_factor() -> object:
-    """“Critical Factor: Number of valid allocations |A|”
-
-    Remark: In the demo there are {} allocations, and {} connections, each with two variables and four rows.
-    """
     return explosion()
 
 
 @problem_size("exact")
 def tiny_setup() -> object:
-    """“Tiny (4 layers, 4 GPUs, max_gpus=2): … Tiny Configuration (4 layers, 16 batch_size, 4 GPUs)”
-
-    Printed: 4 layers, 16 batch_size, 4 GPUs
-    How: load_case('tiny'), the author's configuration of that size
-    """
     return tiny().model.layers, tiny().workload.batch_size, len(tiny().cluster)
 
 
 @problem_size("exact")
 def tiny_segments() -> object:
-    """“Segments: 10”
-
-    Printed: 10
-    How: joint_size of tiny
-    """
     return size("tiny", 2)["segments"]
 
 
 @problem_size("exact")
 def tiny_allocations() -> object:
-    """“Allocations: 100”
-
-    Printed: 100
-    How: joint_size of tiny
-    """
     return size("tiny", 2)["allocations"]
 
 
 @problem_size("rounded")
 def tiny_variables() -> object:
-    """“Variables: ~1,041 … ~1K (small)”
-
-    Printed: ~1,041 and ~1K
-    How: joint_size of tiny
-    """
     return (size("tiny", 2)["variables"],) * 2
 
 
 @problem_size(MACHINE, TIME)
 def tiny_seconds() -> object:
-    """“Solve time: 0.34 seconds”
-
-    Printed: 0.34
-    How: solve(tiny, 'joint'), seconds here and now
-    """
     return joint(tiny()).seconds
 
 
 @problem_size("exact")
 def demo_segments() -> object:
-    """“Segments: 105”
-
-    Printed: 105
-    How: joint_size of the demo
-    """
     return size("demo", 3)["segments"]
 
 
 @problem_size(ASSUMED)
 def demo_allocations() -> object:
-    """“Allocations: 345,465 ← EXPLOSION!”
-
-    Printed: 345,465
-    How: joint_size of the demo
-    Remark: Assuming the demo's model and memory as recovered from this very count (2,048 tokens, width
-    4,096, layers of 2 GB): the text gives neither, and without memory limits there are 475,125.
-    """
     demo = size("demo", 3)
     return Found(demo["allocations"], literally=demo["segments"] * limitless(3))
 
 
 @problem_size("wrong")
 def demo_variables() -> object:
-    """“Variables: ~690K … ~700K (large)”
-
-    Printed: ~690K and ~700K
-    How: joint_size of the demo
-    Remark: It is twice the allocations ({}): e and ρ, one of each per connection, are forgotten.
-    """
     demo = size("demo", 3)
     return Found((demo["variables"],) * 2, known=(2 * demo["allocations"],))
 
 
 @problem_size(MACHINE, TIME)
 def demo_seconds() -> object:
-    """“Solve time: Timeout”
-
-    Printed: a time limit ended it
-    How: memory that the demo's program would need
-    Remark: It would not come to solving: such a program cannot be built.
-    """
     return f"{round(gigabytes(size('demo', 3))):,} GB to build and solve it"
 
 
 @problem_size(NONE)
 def limit_per_stage() -> object:
-    """“Scalability Strategy: Limit max_gpus_per_segment and use intelligent pruning”
-
-    Remark: With two GPUs per stage the demo keeps {} variables, with one {}.
-    """
     return tuple(size("demo", most)["variables"] for most in (2, 1))
 
 
@@ -1110,65 +738,34 @@ def only_stage() -> "StageReport":
 
 @experiments("wrong", REPORTED)
 def original_timeout() -> object:
-    """“Original | Single GPU/segment | Timeout”
-
-    Printed: optimal at 217.52, says the author's config/tiny/solution.json
-    How: solve(tiny, 'single_gpu'), the program as its author ran it, proven
-    Remark: The author's own solution file has solve_status 2, optimal, at that rate. Here SCIP ends {}.
-    """
     answer = once(solve, case("tiny"), "single_gpu", segments="as_run")
     return Found(answer.throughput, known=(answer.status,))
 
 
 @experiments("exact")
 def two_a100() -> object:
-    """“Heuristic Hybrid | GPU counts | 452.68 tokens/sec | "2×A100" (vague)”
-
-    Printed: 2×A100
-    How: solve(tiny, 'type_count')
-    """
     return ", ".join(f"{s.number}×{s.gpu_type}" for s in heuristic(tiny()).details["stages"])
 
 
 @experiments("exact")
 def gpu_ids() -> object:
-    """“"gpu_ids": [0, 1]”
-
-    Printed: [0, 1]
-    How: solve(tiny, 'joint')
-    """
     return f"{list(only_stage().stage.gpus)}"
 
 
 @experiments("exact")
 def first_and_last_layer() -> object:
-    """“"start_layer": 1, "end_layer": 4, "segment_size": 4”
-
-    Printed: 1, 4 and 4
-    How: solve(tiny, 'joint')
-    """
     layers = only_stage().stage.layers
     return layers.start + 1, layers.stop, len(layers)
 
 
 @experiments("exact")
 def gpu_types() -> object:
-    """“"gpu_types": {"A100": 2}, "num_gpus": 2”
-
-    Printed: A100, 2
-    How: solve(tiny, 'joint')
-    """
     types = only_stage().gpu_types
     return f"{types[0]}, {len(types)}"
 
 
 @experiments(HOLDS, EQUAL)
 def these_gpus_only() -> object:
-    """“Specific Assignment: GPUs 0 and 1 (not just "2 GPUs")”
-
-    Tested: these and no others
-    How: of all placements of tiny those that reach the optimum, and one
-    """
 
     def stages(layers: int, free: tuple[int, ...]) -> Any:
         """Every way to lay these layers on some of these GPUs, up to two per stage, as (layers, GPUs) pairs."""
@@ -1186,11 +783,6 @@ def these_gpus_only() -> object:
 
 @experiments(NONE)
 def realistic_rate() -> object:
-    """“Conservative Throughput: More realistic than heuristic version”
-
-    Remark: The rates are synthetic, and that one is lower makes it no more real: a roofline of two real
-    A100 is {} times the heuristic's number and {} times the joint ILP's.
-    """
     # by the physical model: tiny's layers, as wide as they are there, on two real A100
     model = replace(load_model("Llama-2-7B"), layers=tiny().model.layers)
     gpus = [GPU("A100-SXM-80", 80)] * 2
@@ -1205,56 +797,28 @@ def realistic_rate() -> object:
 
 @experiments("exact")
 def workload_per_gpu() -> object:
-    """“"workload_per_gpu": 8.0 … Each GPU processes 8 samples (16/2)”
-
-    Printed: 8.0, 8, 16 and 2
-    How: solve(tiny, 'joint')
-    """
     batch = only_stage().batch
     return *batch, tiny().workload.batch_size, len(batch)
 
 
 @experiments(HOLDS, EQUAL)
 def single_stage() -> object:
-    """“Optimal Structure: Single segment covers all layers”
-
-    Tested: 1 stage
-    How: stages of solve(tiny, 'joint'), and one
-    Remark: With these rates more layers make a GPU faster: where all fit, cutting never pays.
-    """
     return len(given(joint(tiny()).placement)), 1
 
 
 @demo_analysis("exact")
 def gpu_sets() -> object:
-    """“C(30,1) + C(30,2) + C(30,3) = 30 + 435 + 4060 per segment”
-
-    Printed: 30 + 435 + 4060
-    How: count_candidates, memory aside
-    """
     return tuple(b - a for a, b in pairwise([0, *(limitless(k) for k in (1, 2, 3))]))
 
 
 @demo_analysis("rounded")
 def all_allocations() -> object:
-    """“~105 segments × 4525 combinations = 475K+ allocations”
-
-    Printed: ~105, 4525 and 475K+
-    How: count_candidates, memory aside
-    Remark: Two lines above it says {}: what memory leaves of these.
-    """
     segments, sets = size("demo", 3)["segments"], limitless(3)
     return Found((segments, sets, segments * sets), known=(size("demo", 3)["allocations"],))
 
 
 @demo_analysis(HOLDS, ABOVE)
 def two_instead_of_three() -> object:
-    """“Reduce max_gpus_per_segment: 3→2 dramatically reduces combinations”
-
-    Tested: fewer than half as many
-    How: GPU sets per segment with up to three GPUs, and twice those with two
-    Remark: The demo's allocations go from {} to {}; the program keeps {} variables.
-    """
     two, three = size("demo", 2), size("demo", 3)
     known = three["allocations"], two["allocations"], two["variables"]
     return Found((limitless(3), 2 * limitless(2)), known=known)
@@ -1262,12 +826,6 @@ def two_instead_of_three() -> object:
 
 @demo_analysis(HOLDS, ABOVE)
 def one_type_only() -> object:
-    """“GPU type constraints: Only allow same-type multi-GPU segments”
-
-    Tested: fewer allocations
-    How: the demo's allocations, and those of one type
-    Remark: The program keeps {} variables. The demo's optimum is {} with mixed stages and {} without.
-    """
     mixed, one_type = size("demo", 3), size("demo", 3, same_type_stages=True)
     rates = optimum("demo", 3), optimum("demo", 3, same_type_stages=True)
     known = one_type["variables"], *rates
@@ -1276,11 +834,6 @@ def one_type_only() -> object:
 
 @demo_analysis(NONE)
 def hierarchical_solving() -> object:
-    """“Hierarchical solving: Segment first, then allocate within segments”
-
-    Remark: No way of segmenting is given. An even split that is placed afterwards yields {} on small, the
-    optimum is {}; it contradicts the text's own "simultaneously, not sequentially".
-    """
     return both_at_once()[::-1]
 
 
@@ -1301,26 +854,12 @@ def classes(name: str) -> int:
 
 @technical(HOLDS, EQUAL)
 def pre_enumeration() -> object:
-    """“Pre-enumeration is Key: Converting the joint problem to pure allocation selection avoids nonlinear
-    constraints”
-
-    Tested: a linear program's value is the true rate
-    How: three GPUs of different types: the linear program in cvxpy, and the best of all placements
-    Remark: It is one way: as a feasibility problem for one rate after the other it needs no list of
-    allocations, and no big-M.
-    """
     by_program = given(left_out().predicted_tokens_per_s)
     return round(by_program, 3), round(best_of_all(three_heterogeneous()), 3)
 
 
 @technical(FAILS, DIFFERENT)
 def named_gpus() -> object:
-    """“Variables must track exact physical GPUs, not just counts”
-
-    Tested: counting goes wrong
-    How: optima of tiny for one to four GPUs per stage, with named GPUs and with counts by class
-    Remark: Counts by type go wrong where links differ; counts by class of interchangeable GPUs are enough.
-    """
     most = (1, 2, 3, 4)
     named = [joint(case("tiny", k), form="tight").throughput for k in most]
     counted = [optimum("tiny", k) for k in most]
@@ -1329,59 +868,31 @@ def named_gpus() -> object:
 
 @technical(NONE)
 def unrealistic_factors() -> object:
-    """“Heuristic communication factors lead to unrealistic results”
-
-    Remark: So does its own: without it the optimum of tiny is {} instead of {}.
-    """
     return exact_rates()
 
 
 @technical(NONE)
 def size_management() -> object:
-    """“Problem Size Management: Combinatorial explosion requires careful constraint design”
-
-    Remark: Or another way to write the problem: with counts per class of GPUs the largest subproblem of
-    medium with three GPUs per stage has {} variables; the joint ILP would have {}.
-    """
     return best("medium", 3).size["variables"], size("medium", 3)["variables"]
 
 
 @methodological(NONE)
 def formulation_first() -> None:
-    """“Formulation First: Spend time getting the mathematical model right before coding”
-
-    Remark: Good advice. The model leaves its two Ms open; the author's code fills them in, one of them
-    wrongly.
-    """
+    """Nothing to compute."""
 
 
 @methodological(NONE)
 def small_problems_first() -> object:
-    """“Validate Incrementally: Test on small problems before scaling up”
-
-    Remark: Good advice: the rule behind the demo's number of variables gives {} for tiny, where the same
-    list prints the right {}.
-    """
     return 2 * size("tiny", 2)["allocations"], size("tiny", 2)["variables"]
 
 
 @methodological(NONE)
 def question_solutions() -> object:
-    """“Question "Solutions": If results seem too good, investigate the modeling assumptions”
-
-    Remark: Good advice: a lower bar would have found the demo's balanced pipeline as well, since one H100
-    alone yields {}.
-    """
     return (optimum("demo"),)
 
 
 @methodological(NONE)
 def linear_is_better() -> object:
-    """“Linear is Better: Avoiding nonlinear constraints (like division) enables guaranteed optimality”
-
-    Remark: A linear program can be solved to a proven optimum. The author's configurations stop at gaps of
-    {} to {}.
-    """
     settings = [once(author_settings, name) for name in cases()]
     gaps = [found["gap"] for found in settings if "gap" in found]
     return min(gaps), max(gaps)
@@ -1389,11 +900,6 @@ def linear_is_better() -> object:
 
 @comparison(HOLDS, ABOVE)
 def problem_scope() -> object:
-    """“Problem Scope | Single GPU/segment | Multi-GPU counts | Specific GPU allocation”
-
-    Tested: the joint ILP puts several GPUs on a stage, the original one
-    How: GPUs of the widest stage of tiny, by the joint ILP and by the original program
-    """
     answers = joint(tiny()), once(solve, case("tiny"), "single_gpu")
     placements = [given(answer.placement) for answer in answers]
     return tuple(max(len(stage.gpus) for stage in p.stages) for p in placements)
@@ -1401,23 +907,11 @@ def problem_scope() -> object:
 
 @comparison(FAILS, DIFFERENT)
 def pseudo_milp() -> object:
-    """“Formulation | MILP | Pseudo-MILP”
-
-    Tested: the heuristic's is none
-    How: what SCIP says of it, and of the joint ILP
-    Remark: It is a MILP, of another problem.
-    """
     return tuple(answer.details["solver_status"] for answer in (heuristic(tiny()), joint(tiny())))
 
 
 @comparison(HOLDS, ABOVE)
 def pure_milp() -> object:
-    """“Formulation | MILP | Pseudo-MILP | Pure MILP”
-
-    Tested: the joint ILP has both kinds of variables
-    How: the rarer kind of variable in tiny's program, and none
-    Remark: {} whole-number variables and {} continuous ones, and linear rows.
-    """
     integer = once(joint_program, tiny())[0].integer
     whole = int(sum(integer))
     both = whole, len(integer) - whole
@@ -1426,33 +920,17 @@ def pure_milp() -> object:
 
 @comparison(ASSUMED)
 def heuristic_variables() -> object:
-    """“Variables | ~300K (large problems) | ~2K”
-
-    Printed: ~2K
-    How: solve(demo, 'type_count')
-    Remark: Assuming that the demo is meant.
-    """
     meant, literally = (heuristic(p).size["variables"] for p in (case("demo", 3), tiny()))
     return Found(meant, literally=literally)
 
 
 @comparison(HOLDS, ABOVE)
 def gpu_assignment() -> object:
-    """“GPU Assignment | Specific GPU IDs | GPU type + count | Specific GPU IDs”
-
-    Tested: a count may mean several sets of GPUs
-    How: sets of GPUs that the heuristic's answer for the demo may mean, and one
-    """
     return sets_meant(case("demo", 3)), 1
 
 
 @comparison(HOLDS, EQUAL)
 def average_bandwidth() -> object:
-    """“Network Modeling | Exact GPU pairs | Average bandwidth | Exact GPU pairs”
-
-    Tested: the average
-    How: the heuristic's link rate, and the mean of tiny's links
-    """
     matrix = tiny().cluster.bandwidth_matrix()
     links = [
         tiny().link_throughput(matrix[i, j])
@@ -1479,33 +957,16 @@ def pairs_of_gpus(per_stage: int) -> Trial:
 
 @comparison(TRIED)
 def exact_pairs() -> object:
-    """“Network Modeling | Exact GPU pairs”
-
-    Tested: a connection is as fast as its pair of GPUs
-    How: connections of small's first two layers, one GPU per stage
-    """
     return pairs_of_gpus(1)
 
 
 @comparison(TRIED)
 def slowest_pairs() -> object:
-    """“Exact GPU pairs | Average bandwidth | Exact GPU pairs”
-
-    Tested: a connection is as fast as its slowest pair
-    How: connections of small's first two layers, two GPUs per stage
-    Remark: Charging the slowest pair with the whole tensor is a choice: two stages of two GPUs could send
-    halves.
-    """
     return pairs_of_gpus(2)
 
 
 @comparison(TRIED)
 def linear_in_the_batch() -> object:
-    """“Throughput | Linear (single GPU)”
-
-    Tested: ten sequences more bring the same at any batch
-    How: 8 GPU types, batches of 10 to 40
-    """
     problem, found = case("tiny"), []
     for gpu, layers in product(TYPES, range(1, problem.model.layers + 1)):
         rates = [
@@ -1519,12 +980,6 @@ def linear_in_the_batch() -> object:
 
 @comparison(TRIED)
 def exact_bottleneck() -> object:
-    """“Throughput | Linear (single GPU) | Heuristic formula | Exact bottleneck”
-
-    Tested: t is the rate of its placement, recomputed
-    How: random problems with several stages, by the joint ILP and by evaluate
-    Remark: Exact by its own rates of stages, which hold a factor (see Throughput Calculation).
-    """
     found = []
     for problem in random_problems():
         answer = joint(problem)
@@ -1537,136 +992,69 @@ def exact_bottleneck() -> object:
 
 @comparison(FAILS, EQUAL)
 def original_optimality() -> object:
-    """“Optimality | Global (within scope)”
-
-    Tested: the optimum with one GPU per stage
-    How: medium by the author's program, and its optimum with one GPU per stage
-    Remark: Segments that start off the grid of 4 are left out.
-    """
     by_program = once(solve, case("medium"), "single_gpu", segments="as_run")
     return by_program.throughput, optimum("medium")
 
 
 @comparison(HOLDS, DIFFERENT)
 def heuristic_optimality() -> object:
-    """“Optimality | Global (within scope) | Not guaranteed”
-
-    Tested: another number than the optimum
-    How: its prediction for tiny, and the optimum
-    """
     return too_optimistic()
 
 
 @comparison(TRIED)
 def joint_optimality() -> object:
-    """“Optimality | Global (within scope) | Not guaranteed | Global”
-
-    Tested: the best of all placements
-    How: random problems with several stages, by the joint ILP and by trying every placement
-    Remark: With an M_network that is large enough; the text gives it no value.
-    """
     return tried((p.name, same(joint(p).throughput, best_of_all(p))) for p in random_problems())
 
 
 @comparison(NONE)
 def scalability() -> object:
-    """“Scalability | Poor (large problems) | Good | Requires management”
-
-    Remark: Words without a number. In variables: {} for medium's original program, {} for the demo's
-    heuristic, {} for medium's joint ILP with two GPUs per stage, by far the most.
-    """
     heuristics = heuristic(case("demo", 3)).size
     return original("all")["variables"], heuristics["variables"], size("medium", 2)["variables"]
 
 
 @future(NONE)
 def decomposition() -> object:
-    """“Hierarchical Decomposition: Two-stage optimization to manage problem size”
-
-    Remark: No published case needs it: medium with three GPUs per stage is solved in one go, {} tokens/s
-    with a bound of {}.
-    """
     return best("medium", 3).throughput, best("medium", 3).bound
 
 
 @future(NONE)
 def pruning() -> object:
-    """“Advanced Pruning: Use problem structure to eliminate dominated allocations”
-
-    Remark: The structure is there: medium with three GPUs per stage has {} allocations, and its GPUs fall
-    into {} classes.
-    """
     return size("medium", 3)["allocations"], classes("medium")
 
 
 @future(NONE)
 def column_generation() -> object:
-    """“Approximate Methods: Column generation or branch-and-price for very large instances”
-
-    Remark: Nothing is said of which instances. Every published case is proven optimal here without; medium
-    with three GPUs per stage took {} s.
-    """
     return (round(best("medium", 3).seconds, 3),)
 
 
 @future(NONE)
 def real_systems() -> None:
-    """“Real System Integration: Account for actual framework overheads and communication patterns”
-
-    Remark: pipelab has a roofline model from the facts of real GPUs beside these rates, and simulates
-    schedules with transfers; the text does not.
-    """
+    """Nothing to compute."""
 
 
 @conclusion(NONE)
 def without_heuristics() -> object:
-    """“Correct Formulation: Developed a mathematically rigorous ILP without heuristics”
-
-    Remark: Its communication efficiency, {} by default in the author's code, is a factor without a source.
-    """
     return coordination()
 
 
 @conclusion(FAILS, EQUAL)
 def provably_optimal() -> object:
-    """“Implementation: Created working solver that finds provably optimal solutions”
-
-    Tested: with the author's Ms, the optimum
-    How: tiny with links ÷ 8: what the program with the author's Ms proves, and the best of all placements
-    Remark: Its M for connections is 1.1 times the fastest link: too small wherever links are slow. On tiny
-    itself it is right.
-    """
     return with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
 
 
 @conclusion(NONE)
 def advance() -> object:
-    """“represents a significant advance over the original approach”
-
-    Remark: More tokens/s on medium: {} with two GPUs per stage, {} with one.
-    """
     return optimum("medium", 2), optimum("medium")
 
 
 @conclusion(HOLDS, ABOVE)
 def hybrid_parallelism() -> object:
-    """“enabling true hybrid parallelism strategies”
-
-    Tested: stages of several GPUs in a pipeline
-    How: stages of two GPUs in the optimum of medium, and one
-    Remark: The one result that it reports has a single stage: data parallel, no pipeline.
-    """
     stages = given(best("medium", 2).placement).stages
     return sum(len(stage.gpus) > 1 for stage in stages), 1
 
 
 @conclusion(NONE)
 def remaining_challenge() -> object:
-    """“problem size remains a challenge for very large clusters”
-
-    Remark: A challenge of the formulation: with half of the demo's GPUs it has {} variables, with all of
-    them {}. Counted by class, the demo's GPUs are {} kinds, however many there are.
-    """
     demo = case("demo", 3)
     types = demo.cluster.kinds
     memory = {gpu.type: gpu.memory_gb for gpu in types}

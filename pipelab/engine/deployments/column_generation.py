@@ -432,7 +432,8 @@ class Generation:
         Ended
             The deadline was first; what was found until then is kept.
         """
-        master, new = relaxed(self.demand, self.columns), 1
+        # equal prices first: those of a few simple columns say little
+        master, new = relaxed(self.demand, self.columns) if self.demand.load else None, 1
         smoothed = False
         for _ in range(_MOST_ROUNDS):
             self.rounds += 1

@@ -1,14 +1,14 @@
 """deploy(problem): several pipelines at once, proven best among all deployments.
 
-First column generation: a bound and a deployment close to it within a few rounds. If a gap remains,
-every pipeline that a better deployment could have is listed (`listing`), and the whole program over these
-proves the best.
+First the best single pipeline, and simple ones in every node: whatever ends the search later, the answer yields no
+less. Then column generation: a bound and a deployment close to it within a few rounds. If a gap remains, every
+pipeline that a better deployment could have is listed (`listing`), and the whole program over these proves the best.
 """
 
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Annotated, Any
 
@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of
+from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
     Column,
     Demand,
@@ -69,8 +69,9 @@ from pipelab.problem import Phase, Problem, link_unit
 from pipelab.requests import Limits, for_phase, request_tokens
 
 _MUCH_MORE = 1.1  # than a deployment: worth a flow
-_FAR = 0.2  # open: what is known is no good deployment yet
-_SECONDS_ALONE = 10.0  # for the best single pipeline
+_SECONDS_ALONE = 5.0  # for the best single pipeline, of all workloads together
+_LEAST_LOAD = 1e-9  # below, rates are too many times a load
+_SHARE_ALONE = 0.4  # of the time, at most
 _BATCHES = tuple(2**i for i in range(9))  # where requests are served
 
 Batches = Annotated[
@@ -85,7 +86,7 @@ Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
 @checked_arguments
 def deploy(
     problem: choice.AskedProblem,
-    at_least: Annotated[NotNegative, described("tokens/s, a finite number of at least 0")] = 0.0,
+    at_least: choice.Floor = 0.0,
     *,
     batches: Batches = None,
     requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
@@ -95,9 +96,9 @@ def deploy(
     pools: Flag = False,
     single: Flag = False,
     time_limit: choice.TimeLimit = None,
-    gap: Annotated[NotNegative, described("a share, a finite number of at least 0")] = 0.0,
+    gap: choice.Gap = 0.0,
     stop: choice.Stop = None,
-    on_progress: Annotated[Callable | None, described("a function of Progress, or None")] = None,
+    on_progress: choice.OnProgress = None,
     runs_on: str | None = None,
 ) -> Deployment:
     """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
@@ -183,6 +184,9 @@ def deploy(
     if single and (at_least or requests_per_s or pools):
         expected = "expected False beside a load or pools, which may take several pipelines"
         raise InvalidValue("deploy", [("single", single, expected)])
+    for name, least in (("at_least", at_least), ("requests_per_s", requests_per_s)):
+        if least and least < _LEAST_LOAD:
+            raise InvalidValue("deploy", [(name, least, f"expected {_LEAST_LOAD:g} or more")])
     if at_least or requests_per_s:
         refuse_unpriced(problem, "deploy")
     if limits is None:
@@ -201,7 +205,7 @@ def deploy(
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
     apart = limits is None and not load and not single
-    if runs_on is not None and apart and rules_of(runs_on).one_host:
+    if runs_on is not None and apart and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)
         if sum(map(len, hosts)) > 1:
             with deadline_of(time_limit, stop) as deadline:
@@ -308,6 +312,7 @@ class _Deploying:
     limits: Limits | None  # where requests are served
     pools: Mapping[str, float]  # see `Demand.pools`
     single: bool
+    alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
 
     def run(self) -> Deployment:
         """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
@@ -315,6 +320,7 @@ class _Deploying:
         Also if it is not proven because links between nodes are slower than inside, and nodes apart have few mixes.
         Within limits on time hops inside nodes and between them differ: with nodes apart where these are not too many.
         """
+        self._find_best_alone()
         try:
             offers = self._offers(apart=self.limits is not None)
         except Ended as end:
@@ -345,12 +351,13 @@ class _Deploying:
 
     def _offers(self, apart: bool) -> list[Offer]:
         """The offers to begin with; with nodes apart only if they are not too many."""
+        made = partial(first_offers, self.problems, limits=self.limits)
         try:
-            return first_offers(self.problems, self.deadline, apart, self.limits)
+            return made_in_time(partial(made, apart=apart), self.deadline)
         except TooLarge:
             if not apart:
                 raise
-        return first_offers(self.problems, self.deadline, limits=self.limits)
+        return made_in_time(made, self.deadline)
 
     def _no_worse(self, one: Deployment, other: Deployment) -> bool:
         if one.value is None or other.value is None:
@@ -386,17 +393,14 @@ class _Deploying:
     def _search(self, generation: Generation) -> str | None:
         """Generate columns and close the gap; what ended it before that."""
         try:
+            self._add_incumbents(generation)
             generation.generate()
-            if generation.open > _FAR:
-                self._add_best_alone(generation)
             generation.close()
             if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
                 if generation.bound != bound:
                     generation.close()
-            if not generation.finished:
-                self._add_best_alone(generation)
         except Ended as end:
             generation.round_off()
             return end.reason
@@ -419,26 +423,26 @@ class _Deploying:
         generation.round_off()
 
     def _take_incumbents(self, generation: Generation) -> None:
-        """Make columns of simple pipelines."""
-        for problem, offer in self._by_problem(generation):
-            for placement in incumbents(problem):
+        """Make columns of simple pipelines, and of the best alone."""
+        for problem, offer in {own.problem: own for own in generation.offers}.items():
+            for placement in [*incumbents(problem), *self._best_alone(problem)]:
                 generation.take(_column(offer, placement))
 
-    def _add_best_alone(self, generation: Generation) -> None:
-        """The best single pipeline of each workload, which prices may never ask for."""
+    def _find_best_alone(self) -> None:
+        """The best single pipeline of each workload, as many as there is time for."""
         if self.limits is not None:  # it need not keep them
             return
-        seconds = min(_SECONDS_ALONE / len(self.problems), self.deadline.left)
-        for problem, offer in self._by_problem(generation):
-            self.deadline.check()
-            placement = solve(problem, time_limit=seconds, stop=self.deadline.stop).placement
+        whole = self.deadline.within(min(_SECONDS_ALONE, _SHARE_ALONE * self.deadline.left))
+        for i, problem in enumerate(self.problems):
+            if i and whole.reason:
+                break
+            seconds = whole.left / (len(self.problems) - i)
+            placement = solve(problem, time_limit=seconds, stop=whole.stop).placement
             if placement is not None:
-                generation.take(_column(offer, placement))
-        generation.improve(_SECONDS_ALONE)
+                self.alone[problem] = placement
 
-    def _by_problem(self, generation: Generation) -> list[tuple[Problem, Offer]]:
-        """An offer of each workload, whatever its numbers in flight."""
-        return list({offer.problem: offer for offer in generation.offers}.items())
+    def _best_alone(self, problem: Problem) -> list[Placement]:
+        return [self.alone[problem]] if problem in self.alone else []
 
     def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
         """A load that no deployment serves, or of which none was found that does."""
@@ -483,11 +487,13 @@ class _Deploying:
 
     def _why_none(self, offers: Sequence[Offer]) -> str:
         """The reason where stages fit but no pipeline does."""
-        if self.limits is not None:
+        if self.limits is not None and not self.deadline.reason:
             unkept = why_unkept(self.problems, self.limits, self.deadline)
             if unkept:
                 return unkept
         held = max((offer.holdable() for offer in offers), default=math.inf)
+        if not held:
+            return why_no_layer_fits(self.problem)
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str, reason: str) -> Deployment:
@@ -517,6 +523,11 @@ class _Deploying:
         generation: Generation | None = None,
     ) -> Deployment:
         """What is known at the end: the one place where it gets its status."""
+        if self.limits is None and not self.at_least:
+            alone = [pipeline_of(own, (placed,), None) for own, placed in self.alone.items()]
+            most = max(alone, key=lambda pipeline: pipeline.throughput, default=None)
+            if most is not None and most.throughput > self._serve(pipelines):
+                pipelines = (most,)
         value = self._serve(pipelines)
         throughput = value
         if self.limits is not None:

@@ -11,12 +11,11 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 
 from pipelab.cluster import Cluster
-from pipelab.engine.deadline import Deadline, made_in_time
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.timing import timed
 from pipelab.engine.in_flight import Range, compiled
@@ -102,13 +101,13 @@ def _offers(
     def table_of(problem: Problem) -> Instance:
         def made(number: int, exact: bool) -> Instance:
             counted = with_memory_for(problem, number, or_more=not exact)
-            return made_in_time(partial(instance_of, counted), deadline)
+            return instance_of(counted, deadline)
 
         # limits are missed by little: there a range is not relaxed where it need not be
         instance = (
             made(numbers.first, numbers.single) if limits is None else compiled(numbers, made)
         )
-        return made_in_time(partial(_table, instance, merged), deadline)
+        return _table(instance, merged, deadline)
 
     for problem in problems:
         merged &= _repeat(problem.cluster)

@@ -13,7 +13,7 @@ from pipelab.engine.deadline import deadline_of
 from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
-from pipelab.fields import given
+from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits, Service
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class Pipeline(Frozen):
     """Pipelines with the same stages on GPUs that are interchangeable.
 
     Attributes

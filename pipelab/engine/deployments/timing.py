@@ -122,9 +122,10 @@ def timed(
             longest, slowest = min(longest, ttft / (passes + 1)), min(slowest, ttft / passes)
     passed = numbers.first * load.tokens  # in the time of a token
     least = passed / slowest if slowest > 0 else math.inf
+    least_last = passed / tpot if tpot > 0 else math.inf
     reached = (table.rate >= least) & (table.rate > 0) & (last_rate > 0)
     if load.phase != "prefill":
-        reached &= last_rate >= passed / tpot
+        reached &= last_rate >= least_last
     masked = replace(
         table,
         rate=np.where(reached, table.rate, 0.0),

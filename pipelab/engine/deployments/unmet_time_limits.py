@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from pipelab.display import counted
 from pipelab.engine.deadline import Deadline
@@ -29,7 +30,7 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
         own = [problem for problem in problems if problem.workload.phase == phase]
         closest: tuple[float, str] | None = None
         for problem in own:
-            reason = _nearest(problem, limits, min(_SECONDS / len(own), deadline.left))
+            reason = _nearest(problem, limits, deadline.within(_SECONDS / len(own)))
             if reason is not None and (closest is None or reason < closest):
                 closest = reason
         if closest is not None and closest[0] > 1:
@@ -43,12 +44,13 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
     return ""
 
 
-def _nearest(problem: Problem, limits: Limits, seconds: float) -> tuple[float, str] | None:
+def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[float, str] | None:
     """How many times the limit the pipeline of the shortest traversal takes, and the reason; None if none fits."""
     alone = problem.with_in_flight(1)
     if problem.workload.phase != "prefill":
         alone = replace(alone, workload=replace(alone.workload, timed_at="last"))
-    placement = solve(alone, objective="latency", time_limit=seconds).placement
+    ends: dict[str, Any] = {"time_limit": deadline.left, "stop": deadline.stop}
+    placement = solve(alone, objective="latency", **ends).placement
     if placement is None:
         return None
     found = times(problem, placement, 1).service(problem, 1)

@@ -9,7 +9,7 @@ and Σ f_p ≤ l over the ways that use the link between two sets of GPUs. This 
 """
 
 from collections import defaultdict
-from itertools import islice, pairwise
+from itertools import pairwise
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,8 +21,8 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.flows import (
     Held,
+    begun_ways,
     link_between,
-    list_ways,
     most_in_flight,
     numbers,
     stage_times,
@@ -34,8 +34,14 @@ _GPUS, _LAYERS = 6, 10  # more are not tried
 _MOST_WAYS = 20_000
 
 
-def every_option(problem: Problem, full: bool) -> list[Held]:
-    """Every stage with every number in flight that is worth having memory for; empty where these are too many."""
+def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[Held]:
+    """Every stage with every number in flight to have memory for; empty where these are too many.
+
+    Raises
+    ------
+    Ended
+        The deadline was first.
+    """
     if len(problem.cluster) > _GPUS or problem.model.layers > _LAYERS:
         return []
     allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
@@ -43,7 +49,12 @@ def every_option(problem: Problem, full: bool) -> list[Held]:
     if full:
         return [Held(stage, problem.workload.in_memory) for stage in stages]
     most = most_in_flight(problem, stages)
-    return [Held(stage, number) for stage in stages for number in numbers(problem, stage, most)]
+    options = []
+    for stage in stages:
+        for number in numbers(problem, stage, most):
+            deadline.check()
+            options.append(Held(stage, number))
+    return options
 
 
 def exact_flow(
@@ -57,13 +68,21 @@ def exact_flow(
         No flow has more tokens/s.
     """
     stages = [own.stage for own in options]
-    ways = list(islice(list_ways(stages, problem.model.layers), _MOST_WAYS + 1))
-    if not 0 < len(ways) <= _MOST_WAYS:
+    ways = []
+    for way in begun_ways(stages, problem.model.layers):
+        deadline.check()
+        if stages[way[-1]].layers.stop == problem.model.layers:
+            ways.append(way)
+        if len(ways) > _MOST_WAYS:
+            return None
+    if not ways:
         return None
     times = [stage_times(problem, own) for own in options]
     hops = sorted({hop for way in ways for hop in pairwise(way)})
-    links = {(v, w): link_between(problem, stages[v], stages[w]) for v, w in hops}
-    deadline.check()
+    links = {}
+    for v, w in hops:
+        deadline.check()
+        links[v, w] = link_between(problem, stages[v], stages[w])
     columns = Columns({"held": len(options), "ways": len(ways)})
     pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
     shape = len(options), len(ways)

@@ -1,21 +1,24 @@
 """flow(problem): the greatest throughput if every microbatch may take its own way.
 
-First the best pipeline, and the best deployment: both are flows. Then a bound on every flow (`bounds`). A small
-problem is solved as one program (`exact`); otherwise `series_parallel` proposes stages for one throughput after
-another, and `routing` finds the ways through them. Whatever is found or proven is kept when time ends.
+First the best deployment, or the pipeline of the greatest rate: both are flows. It may take all of the time, so no
+flow is worse than what `deploy` finds in it. Then a bound on every flow (`bounds`). A small problem is solved as one
+program (`exact`); otherwise `series_parallel` proposes stages for one throughput after another, and `routing` finds
+the ways through them. Whatever is found or proven is kept when time ends.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.deployments.deploying import deploy
+from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
 from pipelab.engine.flows.capacities import Stages, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
@@ -33,8 +36,8 @@ from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, link_unit
 
-_SHARE = 0.2  # of the time, for one pipeline and for a deployment each
-_SECONDS = 20.0  # for these where time is not limited
+_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
+_SECONDS = 20.0  # for this where time is not limited
 _CLOSE = 1e-4  # throughputs that are tried one after another are further apart
 _TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory at first
 _PLANNED = 3e-3  # with memory throughputs are further apart: plans are not as exact
@@ -51,7 +54,7 @@ def flow(
     ] = "throughput",
     *,
     time_limit: choice.TimeLimit = None,
-    gap: choice.Floor = 0.0,
+    gap: choice.Gap = 0.0,
     stop: choice.Stop = None,
 ) -> Flow:
     """The greatest throughput if stages may overlap and every microbatch takes its own way through them.
@@ -105,7 +108,7 @@ def flow(
     refuse_training(problem, "flow")
     refuse_transfers("flow", link_unit(problem.costs))
     with deadline_of(time_limit, stop) as deadline:
-        return _Flowing(problem, objective == "rate", gap, deadline).run()
+        return _Flowing(problem, objective == "rate", gap, deadline).run(time_limit)
 
 
 @dataclass
@@ -125,26 +128,20 @@ class _Flowing:
     _numbers: dict[tuple, list[tuple[int, float]]] = field(default_factory=dict)
     _most: int | None = 1  # in flight that fit somewhere; None: any number
 
-    def run(self) -> Flow:
+    def run(self, time_limit: float | None) -> Flow:
         """Find a flow, and what none can beat."""
-        one = solve(
-            self.problem,
-            objective="rate" if self.full else "throughput",
-            time_limit=self._some_seconds(),
-            stop=self.deadline.stop,
-        )
-        if one.status == "infeasible":  # any way of a flow alone would be a pipeline
-            return self._answer("infeasible", one.reason, None)
-        self.size |= {"one_pipeline_stages": len(one.placement or ())}
-        if one.placement is not None:
-            number = given(one.evaluation).in_flight
-            self._keep_pipelines(
-                [(one.placement, one.memory_for or number or 1, given(one.throughput))]
-            )
         stopped = None
         try:
-            if not self.full:
-                self._deploy()
+            several = None if self.full else self._deploy(time_limit)
+            if several is None:
+                one = self._solve(time_limit)
+            elif several.status == "infeasible":
+                return self._answer("infeasible", several.reason, None)
+            else:
+                self.deadline.check()
+                one = self._solve(min(_SECONDS, _SHARE * self.deadline.left))
+            if one.status == "infeasible":  # any way of a flow alone would be a pipeline
+                return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
@@ -155,6 +152,8 @@ class _Flowing:
                 self._move()
                 if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
                     self._prove(cases, SOLVER / 4)
+            if not self._done:
+                self.deadline.check()
         except Ended as end:
             stopped = end.reason
         except TooLarge as error:
@@ -165,8 +164,18 @@ class _Flowing:
     def _done(self) -> bool:
         return self.bound <= self.value * (1 + max(ATTAINED, self.gap))
 
-    def _some_seconds(self) -> float:
-        return min(_SECONDS, _SHARE * self.deadline.left)
+    def _solve(self, time_limit: float | None) -> Result:
+        """The best pipeline alone, which is kept."""
+        objective = "rate" if self.full else "throughput"
+        ends: dict[str, Any] = {"time_limit": time_limit, "stop": self.deadline.stop}
+        one = solve(self.problem, objective=objective, **ends)
+        self.size |= {"one_pipeline_stages": len(one.placement or ())}
+        if one.placement is not None:
+            number = given(one.evaluation).in_flight
+            self._keep_pipelines(
+                [(one.placement, one.memory_for or number or 1, given(one.throughput))]
+            )
+        return one
 
     def _keep(self, held: Sequence[Held], ways: Sequence[Way]) -> float:
         """Keep a flow if it is the best so far; its tokens/s."""
@@ -192,8 +201,13 @@ class _Flowing:
             held += [Held(stage, number) for stage in placement.stages]
         self._keep(held, ways)
 
-    def _deploy(self) -> None:
-        several = deploy(self.problem, time_limit=self._some_seconds(), stop=self.deadline.stop)
+    def _deploy(self, time_limit: float | None) -> Deployment | None:
+        """The best deployment, which is kept; None where its mixtures are too many to list."""
+        try:
+            several = deploy(self.problem, time_limit=time_limit, stop=self.deadline.stop)
+        except TooLarge as error:
+            self.deadline.notes.append(str(error))
+            return None
         self._keep_pipelines(
             [
                 (replica, given(own.workload.in_flight), own.throughput)
@@ -201,6 +215,7 @@ class _Flowing:
                 for replica in own.replicas
             ]
         )
+        return several
 
     def _prove(self, cases: Cases, within: float) -> None:
         """Lower the bound until it is known to a share, or a third of the time is gone."""
@@ -220,7 +235,7 @@ class _Flowing:
 
     def _small(self) -> bool:
         """Solve a small problem as one program; whether it was."""
-        options = every_option(self.problem, self.full)
+        options = every_option(self.problem, self.full, self.deadline)
         found = options and exact_flow(self.problem, options, self.bound, self.full, self.deadline)
         if not found:
             return False

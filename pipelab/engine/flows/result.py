@@ -3,14 +3,13 @@
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import counted, rate, table
 from pipelab.engine.answers import Answer
 from pipelab.evaluation import FlowEvaluation, evaluate, tally
-from pipelab.fields import given
+from pipelab.fields import derived, given
 from pipelab.flows import Way
 from pipelab.placement import Stage, show_layers
 from pipelab.problem import Problem
@@ -53,8 +52,7 @@ class Flow(Answer):
     stopped_by : str or None
         What ended it early.
     details : mapping
-        `progress`: (seconds, throughput, bound) whenever one of the last two changed. `one_pipeline`: what the
-        best single pipeline yields.
+        `progress`: (seconds, throughput, bound) whenever one of the last two changed.
     """
 
     problem: Problem
@@ -76,12 +74,12 @@ class Flow(Answer):
     def _goal(self) -> tuple[float | None, float | None, bool]:
         return self.throughput, self.bound, False
 
-    @cached_property
+    @derived
     def evaluation(self) -> FlowEvaluation | None:
         """Every stage, link and way, recomputed from the raw data; None without a flow."""
         return evaluate(self.problem, self) if self.ways else None
 
-    @cached_property
+    @derived
     def links(self) -> dict[tuple[int, int], float]:
         """Tokens/s from stage to stage, by their indices; -1 is where requests come from and tokens go to."""
         out: dict[tuple[int, int], float] = defaultdict(float)

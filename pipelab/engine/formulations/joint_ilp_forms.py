@@ -40,6 +40,7 @@ from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
 from pipelab.errors import UnknownName, nearest
+from pipelab.fields import Frozen
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -566,7 +567,7 @@ def _can_be_chosen(candidates: Candidates) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Formulation:
+class Formulation(Frozen):
     """A form for one problem.
 
     Attributes

@@ -6,13 +6,12 @@ answer here, too; otherwise `engine.in_flight` searches placements and numbers i
 """
 
 import math
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import deadline_of
+from pipelab.engine.deadline import Deadline, deadline_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
@@ -53,7 +52,8 @@ def solve_for_attainable(
     -------
     Result
     """
-    began, options = time.perf_counter(), dict(options)
+    options = dict(options)
+    deadline = Deadline(options.get("time_limit"))
     report = options.get("on_progress")
     if report is not None and method in _SEARCHED:
         options["on_progress"] = _attained(problem, report)
@@ -74,18 +74,14 @@ def solve_for_attainable(
         return replace(found, status="feasible")
     if (found.bound or math.inf) <= to_beat:
         return replace(found, status="feasible")
-    left = None
-    if options.get("time_limit") is not None:
-        left = max(0.0, options["time_limit"] - (time.perf_counter() - began))
-    return _searched(found, left, options, report, began, to_beat)
+    return _searched(found, deadline, options, report, to_beat)
 
 
 def _searched(
     found: Result,
-    left: float | None,
+    whole: Deadline,
     options: Mapping[str, Any],
     report: Callable | None,
-    began: float,
     to_beat: float,
 ) -> Result:
     """The pair that attains most, from the placement of the greatest rate."""
@@ -93,12 +89,12 @@ def _searched(
     bound = found.bound
 
     def moment() -> None:
-        spent = time.perf_counter() - began
         attained = given(pairs.evaluation).attainable
-        progress.append(Progress(spent, attained, bound, 0, pairs.best))
+        progress.append(Progress(whole.spent, attained, bound, 0, pairs.best))
         if report is not None:
             report(progress[-1])
 
+    left = whole.left if whole.limited else None
     with deadline_of(left, options.get("stop")) as deadline:
         budget = within(options.get("budget"))
         pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
@@ -116,7 +112,7 @@ def _searched(
         placement=pairs.best,
         throughput=throughput,
         bound=bound,
-        seconds=time.perf_counter() - began,
+        seconds=whole.spent,
         solver=found.solver or choice.solver_version(),
         reason="" if proven else found.reason,
         stopped_by=None if proven else stopped,

@@ -1,11 +1,11 @@
 """What `solve` does unless a method is named: the aggregated search, or the joint ILP where that is refused."""
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 
 from pipelab.engine.answers import Result
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.errors import NotApplicable, TooLarge
@@ -40,7 +40,7 @@ def solve_auto(
         Both are refused; the message has both reasons. Or the first is, and there is a budget, which "joint" does
         not know.
     """
-    began = time.perf_counter()
+    deadline = Deadline(time_limit)
     try:
         return solve_aggregated(
             problem,
@@ -55,7 +55,7 @@ def solve_auto(
             raise
         refusal = error
     why = f"method 'aggregated' refuses: {refusal}"
-    left = None if time_limit is None else max(0.0, time_limit - (time.perf_counter() - began))
+    left = deadline.left if deadline.limited else None
     try:
         result = solve_joint(
             problem, form="tight", time_limit=left, gap=gap, stop=stop, on_progress=on_progress
@@ -67,4 +67,4 @@ def solve_auto(
     except NotApplicable:  # its rates are too far apart
         raise refusal from None
     reason = f"{result.reason}; {why}" if result.reason else why
-    return replace(result, reason=reason, seconds=time.perf_counter() - began)
+    return replace(result, reason=reason, seconds=deadline.spent)

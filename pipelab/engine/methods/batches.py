@@ -41,10 +41,11 @@ def best_batch(
     InvalidValue
         `batches` is not a list of whole numbers above 0.
     """
-    if not is_list(batches) or not len(batches):
+    given = list(batches) if is_list(batches) else []
+    if not given:
         expected = "expected batch sizes, such as [4, 8, 16]"
         raise InvalidValue("solve", [("batches", batches, expected)])
-    sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in batches))
+    sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in given))
     deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
     found: list[Result] = []
     while left:
@@ -56,7 +57,7 @@ def best_batch(
         to_beat = max((result.throughput or 0.0 for result in found), default=0.0)
         load = replace(problem.workload, batch_size=size)
         found.append(solve(replace(problem, workload=load), own, to_beat))
-        if found[-1].stopped_by in ("stop", "interrupt"):
+        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
             break
     answer = best_answer(found, len(found) < len(sizes))
     return replace(answer, seconds=deadline.spent, batches=sizes)
@@ -87,6 +88,9 @@ def _best(found: Sequence[Result]) -> Result:
 def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
     """The answer with the bound of all that have a placement or may have one."""
     others = [result for result in found if result.status != "infeasible"]
+    if left_out and answer.placement is None:
+        reason, ended = answer.reason or "the rest was not tried in time", answer.stopped_by
+        return replace(answer, status="unknown", reason=reason, stopped_by=ended or "time limit")
     if answer.placement is None or not others:
         return answer
     stopped = next((r.stopped_by for r in others if r.stopped_by is not None), None)

@@ -45,7 +45,7 @@ from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incide
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
-from pipelab.fields import given
+from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import Spans, spans_of
@@ -64,7 +64,7 @@ _BY_HELD = ("whole stages", "links")
 
 
 @dataclass(frozen=True, eq=False)
-class Certificate:
+class Certificate(Frozen):
     """Why nothing is faster than a proven answer.
 
     Attributes

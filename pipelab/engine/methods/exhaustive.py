@@ -116,8 +116,8 @@ def solve_exhaustive(
             number = made_in_time(lambda until: sum(_count(problem, until).values()), deadline)
             if number > limit:
                 raise TooLarge(
-                    f"{problem.name} has {number:,} placements, more than limit={limit:,}; method='aggregated' "
-                    "proves its answer without trying them",
+                    f"{problem.name} has {number:,} placements, more than limit={float(limit):,.12g}; "
+                    "method='aggregated' proves its answer without trying them",
                     {"placements": number},
                 )
             sets, rate, fits, links = made_in_time(partial(_listed, problem), deadline)

@@ -169,7 +169,7 @@ class _LeastRatio:
                     break
                 first = max(first, price / self.ratio)
                 halve = self.best is not None and 0 < _NARROW * first < last
-                at = math.sqrt(first * last) if halve else first
+                at = math.sqrt(first) * math.sqrt(last) if halve else first
                 found, attained = self.pairs.least("price", at, self.ratio * last, price), at
                 stopped = found.stopped_by
                 if found.placement is not None:

@@ -255,7 +255,7 @@ def _why_none_fits(
             f"under {rule.name} every rank has {rule.chunks} equal chunks, "
             f"which {stages.layers} layers are not"
         )
-    within = Deadline(_SECONDS, deadline.stop, deadline.interrupted)
+    within = deadline.within(_SECONDS)
     try:
         nearest = _nearest(stages, rule, within)
     except Ended:
@@ -263,9 +263,9 @@ def _why_none_fits(
     if nearest is None:
         load = replace(stages.problem.workload, phase="prefill")
         problem = replace(stages.problem, workload=load)
-        forward = solve_for_attainable(problem, "auto", solve_auto, {"time_limit": _SECONDS})
+        forward = solve_for_attainable(problem, "auto", solve_auto, {"time_limit": within.left})
         return f"not even the forward alone fits: {forward.reason or forward.sentence}"
-    within = Deadline(_SECONDS, deadline.stop, deadline.interrupted)
+    within = deadline.within(_SECONDS)
     remedy = _remedy(stages, rule, bytes_per_parameter, within)
     return f"{_misfit(stages, rule, *nearest)}; {remedy}"
 

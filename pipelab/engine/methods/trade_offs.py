@@ -21,7 +21,7 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.evaluation import Evaluation
-from pipelab.fields import Flag, checked_arguments, described, given
+from pipelab.fields import Flag, Frozen, checked_arguments, described, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem, link_unit
 
@@ -34,7 +34,7 @@ _LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
 @dataclass(frozen=True, eq=False)
-class TradeOff:
+class TradeOff(Frozen):
     """Placements none of which is beaten in both throughput and what it costs.
 
     Attributes

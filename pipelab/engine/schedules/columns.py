@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, SupportsInt
 import numpy as np
 
 from pipelab.errors import InvalidSchedule, TooLarge
-from pipelab.fields import instance
+from pipelab.fields import Frozen, derived, instance
 from pipelab.schedules import KINDS, Action, Schedule
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Steps(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
+class Graph(Frozen):
     """Actions in the order of their ranks, messages behind them, and what each waits for.
 
     Between two ranks, each way, messages have a line of their own, on which they stand in the order in
@@ -84,13 +84,13 @@ class Graph:
         """How many nodes are actions; those behind are messages."""
         return int(self.first[-1])
 
-    @cached_property
+    @derived
     def makers(self) -> list[np.ndarray]:
         """For each array of `waits` but the first, the action whose result each action needs."""
         made_by, n = np.append(self.waits[1], len(self)), self.actions
         return [np.where(w < n, w, made_by[w]) for w in (waits[:n] for waits in self.waits[1:])]
 
-    @cached_property
+    @derived
     def rounds(self) -> np.ndarray:
         """The round in which each action runs, from 1; 0 where it never does.
 
@@ -219,7 +219,7 @@ def _check_size(rounds: int, ranks: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns:
+class Columns(Frozen):
     """All actions of a schedule, rank after rank; of a pair both halves, one after the other.
 
     Attributes
@@ -242,11 +242,6 @@ class Columns:
     microbatch: np.ndarray
     first: np.ndarray
     paired: np.ndarray
-
-    def __post_init__(self) -> None:
-        for name in ("kind", "stage", "microbatch", "first", "paired"):
-            # What is compiled and checked once must not change afterwards.
-            getattr(self, name).setflags(write=False)
 
     def __len__(self) -> int:
         return len(self.kind)
@@ -271,12 +266,12 @@ class Columns:
         """The most stages that any rank holds."""
         return int(self.held.max())
 
-    @cached_property
+    @derived
     def held(self) -> np.ndarray:
         """How many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
         return np.bincount(self.holder, minlength=self.ranks)
 
-    @cached_property
+    @derived
     def chunk(self) -> np.ndarray:
         """Which of its rank's stages every stage is, from 0; (stages,) array of ints."""
         order = np.argsort(self.holder, kind="stable")
@@ -294,17 +289,17 @@ class Columns:
         held = self.held[self.holder]
         return (np.asarray(layers)[..., self.holder] + held - 1 - self.chunk) // held
 
-    @cached_property
+    @derived
     def rank(self) -> np.ndarray:
         """The rank of every action; (n,) array of ints."""
         return np.repeat(np.arange(self.ranks), np.diff(self.first))
 
-    @cached_property
+    @derived
     def holder(self) -> np.ndarray:
         """`stage_rank` as an array of ints, shape (stages,)."""
         return np.array(self.stage_rank)
 
-    @cached_property
+    @derived
     def second(self) -> np.ndarray:
         """True for the backward of a pair; (n,) array of bools."""
         return np.concatenate([[False], self.paired[:-1]])
@@ -330,7 +325,7 @@ class Columns:
             return Action.pair(self.action(low), self.action(low + 1))
         return self.action(i)
 
-    @cached_property
+    @derived
     def texts(self) -> tuple[str, ...]:
         """Every entry as text, each half of a pair by itself; n of them."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
@@ -339,7 +334,7 @@ class Columns:
             k if k == "IDLE" else f"{s}{k}{m}" for k, s, m in zip(kinds, *numbers, strict=True)
         )
 
-    @cached_property
+    @derived
     def actions(self) -> tuple[tuple[Action, ...], ...]:
         """Every rank's actions; a pair is one action with two parts."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
@@ -386,7 +381,7 @@ class Columns:
         table[self.stage[chosen], self.microbatch[chosen]] = chosen
         return table
 
-    @cached_property
+    @derived
     def makers(self) -> np.ndarray:
         """The entry whose result each entry needs, shape (n,); -1 for none."""
         waits = np.full(len(self) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into
@@ -399,7 +394,7 @@ class Columns:
             waits[weight] = np.where(weight >= 0, backward, -1)
         return waits[:-1]
 
-    @cached_property
+    @derived
     def links(self) -> np.ndarray:
         """The link over which what each entry needs arrives, shape (n,); the number of links for none.
 
@@ -414,7 +409,7 @@ class Columns:
         # stage 0's forward has link -1: the last cell, False
         return np.where(crossing[link], link, no_link)
 
-    @cached_property
+    @derived
     def defects(self) -> tuple[str, ...]:
         """Why the schedule cannot be run; empty if it can."""
         return (
@@ -424,17 +419,17 @@ class Columns:
             or tuple(_blocked(self))
         )
 
-    @cached_property
+    @derived
     def node(self) -> np.ndarray:
         """The node of every entry, (n,) array of ints; both halves of a pair share one."""
         return np.cumsum(~self.second) - 1
 
-    @cached_property
+    @derived
     def entry(self) -> np.ndarray:
         """The first entry of every node; (actions,) array of ints."""
         return np.flatnonzero(~self.second)
 
-    @cached_property
+    @derived
     def graph(self) -> Graph:
         """What waits for what, where nothing is wrong but that ranks may wait for each other.
 
@@ -503,7 +498,7 @@ class Columns:
         together = (single[one] + single[other]) * overlap
         return np.concatenate([single, together, comm, np.zeros_like(single[:1])])
 
-    @cached_property
+    @derived
     def peak_in_flight(self) -> tuple[int, ...]:
         """Per rank, most forwards whose full backward or input gradient has not ended.
 
@@ -516,7 +511,7 @@ class Columns:
         rows = pairwise(self.first.tolist())
         return tuple(int(step[low:high].cumsum().max(initial=0)) for low, high in rows)
 
-    @cached_property
+    @derived
     def held_counts(self) -> tuple[np.ndarray, ...]:
         """Per rank, how much its order has it hold at the fullest moments, whatever the times.
 

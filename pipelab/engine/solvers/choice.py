@@ -1,5 +1,6 @@
 """Solve a program with HiGHS or SCIP; what the solver returns is checked before it is read."""
 
+from collections.abc import Callable
 from threading import Event
 from typing import Annotated, Any
 
@@ -21,8 +22,10 @@ _SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
 AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
 TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
+Gap = Annotated[NotNegative, described("a share, a finite number of at least 0")]
 MostPrice = Annotated[Positive | None, described("$ per hour, a number above 0, or None")]
 Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
+OnProgress = Annotated[Callable | None, described("a function of Progress, or None")]
 
 
 def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:

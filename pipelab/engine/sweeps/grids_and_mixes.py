@@ -4,7 +4,7 @@ import itertools
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from numbers import Integral
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from annotated_types import MinLen
 
 from pipelab.engine.prices import total
 from pipelab.errors import InvalidValue, TooLarge
-from pipelab.fields import NotNegative, checked_arguments, described, python_value
+from pipelab.fields import NotNegative, checked_arguments, described, is_list, python_value
 
 _MOST_POINTS = 1_000_000
 _Amount = Annotated[NotNegative, described("a finite number, at least 0")]
@@ -172,7 +172,7 @@ def _numbers(name: str, most: Any) -> list[int]:
 
 def listed(what: str, field: str, values: Any, expected: str) -> list:
     """Return several values as a list; text and mappings are one value each."""
-    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Iterable):
+    if not (is_list(values) or isinstance(values, Set)):
         raise InvalidValue(what, [(field, values, expected)])
     return list(values)
 

@@ -3,7 +3,7 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
@@ -22,7 +22,7 @@ from pipelab.errors import (
     UnknownName,
     nearest,
 )
-from pipelab.fields import Flag, checked_arguments, described
+from pipelab.fields import Flag, Frozen, checked_arguments, described, is_list
 from pipelab.interrupts import noted_interrupts
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Sweep:
+class Sweep(Frozen):
     """What `sweep` returns: one row per point, in the order of the points.
 
     Attributes
@@ -225,12 +225,12 @@ def sweep(
 
 
 def _statuses(again: Any) -> tuple[str, ...]:
-    if not isinstance(again, Iterable):
+    if not (isinstance(again, str | Set) or is_list(again)):
         expected = f"expected statuses among {', '.join(STATUSES)}"
         raise InvalidValue("sweep", [("again", again, expected)])
     again = (again,) if isinstance(again, str) else tuple(again)
     for status in again:
-        if status not in STATUSES:
+        if not isinstance(status, str) or status not in STATUSES:
             raise UnknownName(f"again: there is no status {status!r}; {nearest(status, STATUSES)}")
     return again
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from html import escape
 from itertools import accumulate, zip_longest
 from math import ceil
@@ -19,7 +18,17 @@ from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.timeline import Timeline, simulate, simulate_in_flight
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.evaluation import Evaluation, StageReport, evaluate, stage_report, tally
-from pipelab.fields import Flag, Positive, checked_value, given, instance, is_list, whole_number
+from pipelab.fields import (
+    Flag,
+    Frozen,
+    Positive,
+    checked_value,
+    derived,
+    given,
+    instance,
+    is_list,
+    whole_number,
+)
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
 from pipelab.problem import ModelLike, Problem, answered, fits_in
@@ -44,7 +53,7 @@ class Lane(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class PlacedTimeline:
+class PlacedTimeline(Frozen):
     """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
 
     Attributes
@@ -88,7 +97,7 @@ class PlacedTimeline:
         """Whether the microbatches go round (decode and mixed): each pass of one waits for its pass before."""
         return self.problem.workload.phase in ("decode", "mixed")
 
-    @cached_property
+    @derived
     def lanes(self) -> tuple[Lane, ...]:
         """Stages and links in pipeline order, one for each rank of `timeline`."""
         costs, lanes = self.timeline.costs, []
@@ -112,7 +121,7 @@ class PlacedTimeline:
         """Whether memory holds `in_flight` microbatches on every stage."""
         return self.in_flight <= given(self.evaluation.in_flight)
 
-    @cached_property
+    @derived
     def steady_rate(self) -> float:
         """Tokens/s of the full pipeline; filling and draining do not count.
 
@@ -146,7 +155,7 @@ class PlacedTimeline:
             round_time(self.timeline.costs, self.in_flight, self.leaving) if self.returns else None
         )
 
-    @cached_property
+    @derived
     def in_flight_needed(self) -> int:
         """The fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
@@ -378,7 +387,7 @@ def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageC
 
 
 @dataclass(frozen=True, eq=False)
-class TrainingTimeline:
+class TrainingTimeline(Frozen):
     """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
 
     Attributes
@@ -477,7 +486,7 @@ class TrainingTimeline:
             return None
         return float(costs.mfu(self.problem, self.placement, self.rate))
 
-    @cached_property
+    @derived
     def labels(self) -> tuple[str, ...]:
         """Every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
         return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))

@@ -7,7 +7,6 @@ queued    the same, but messages from one rank to another go one at a time
 """
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from pipelab.engine.schedules.columns import (
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Flag, checked_value, instance, whole_number
+from pipelab.fields import Flag, Frozen, checked_value, derived, instance, whole_number
 from pipelab.schedules import Action, Schedule
 
 if TYPE_CHECKING:
@@ -94,7 +93,7 @@ class Messages(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
+class Timeline(Frozen):
     """When everything happens; made by `pl.simulate`. Times are in the unit of the costs.
 
     Attributes
@@ -133,13 +132,13 @@ class Timeline:
         """The schedule as arrays; see `pipelab.engine.schedules.columns.Columns`."""
         return columns_of(self.schedule)
 
-    @cached_property
+    @derived
     def arrivals(self) -> tuple[np.ndarray, ...]:
         """For each array of the graph's `waits`, when what an action waits for is there; 0 for nothing."""
         known = np.append(self.ends, 0.0)
         return tuple(known[waits[: len(self.node_entry)]] for waits in self.graph.waits)
 
-    @cached_property
+    @derived
     def node_start(self) -> np.ndarray:
         """When every action starts: as the last of what it waits for is there; shape (actions,)."""
         return np.maximum.reduce(self.arrivals)
@@ -149,12 +148,12 @@ class Timeline:
         """When every action ends, shape (actions,)."""
         return self.ends[: len(self.node_entry)]
 
-    @cached_property
+    @derived
     def start(self) -> np.ndarray:
         """When every entry of the schedule starts; (n,) array of floats."""
         return self.node_start[self.columns.node]
 
-    @cached_property
+    @derived
     def end(self) -> np.ndarray:
         """When every entry of the schedule ends; (n,) array of floats."""
         return self.node_end[self.columns.node]
@@ -164,17 +163,17 @@ class Timeline:
         """The first entry of every action; (actions,) array of ints."""
         return self.columns.entry
 
-    @cached_property
+    @derived
     def node_works(self) -> np.ndarray:
         """True for nodes that compute, False for idle ticks; (nodes,) array of bools."""
         return self.columns.kind[self.node_entry] != IDLE
 
-    @cached_property
+    @derived
     def node_rank(self) -> np.ndarray:
         """The rank of every node; (nodes,) array of ints."""
         return self.columns.rank[self.node_entry]
 
-    @cached_property
+    @derived
     def busy(self) -> np.ndarray:
         """How long every rank computes, shape (ranks,); a pair counts once."""
         work = np.where(self.node_works, self.node_end - self.node_start, 0.0)
@@ -185,14 +184,14 @@ class Timeline:
         """From 0 to the end of the last action, the optimizer not counted."""
         return float(self.node_end.max())
 
-    @cached_property
+    @derived
     def rank_ends(self) -> np.ndarray:
         """When every rank has ended, 0 for a rank that does nothing; shape (ranks,)."""
         ends = np.zeros(self.schedule.ranks)
         np.maximum.at(ends, self.node_rank, self.node_end)
         return ends
 
-    @cached_property
+    @derived
     def rank_spans(self) -> np.ndarray:
         """From the start of the first action to the end of the last, for every rank, shape (ranks,)."""
         works, ranks = self.node_works, self.schedule.ranks
@@ -305,7 +304,7 @@ class Timeline:
         time = np.append(self.start[mine][taken], self.end[mine][at_end])
         return _stepped(time[order], np.append(full[taken], -freed[at_end])[order])
 
-    @cached_property
+    @derived
     def idle(self) -> Idle:
         """Idle time of every rank by its cause: every gap before an action, and the one behind the last."""
         rank, ranks, kind = self.node_rank, self.schedule.ranks, self.columns.kind
@@ -331,7 +330,7 @@ class Timeline:
             np.bincount(rank, network, ranks),
         )
 
-    @cached_property
+    @derived
     def waited_for(self) -> np.ndarray:
         """The entry that each entry had to wait for last, -1 where it waited for nothing, shape (n,).
 
@@ -341,7 +340,7 @@ class Timeline:
         """
         return self._last[1][self.columns.node]
 
-    @cached_property
+    @derived
     def _last(self) -> tuple[np.ndarray, np.ndarray]:
         """For every action which array of the graph's `waits` names what ended last, and the entry meant there.
 
@@ -383,7 +382,7 @@ class Timeline:
         maker = columns.makers[taker]
         return Messages(maker, taker, self.end[maker], self.start[taker])
 
-    @cached_property
+    @derived
     def critical_entries(self) -> np.ndarray:
         """Entries on the critical path, first to last; it ends with the action that ends last.
 

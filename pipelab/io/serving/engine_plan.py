@@ -13,7 +13,7 @@ from pipelab.engine.runs_on import as_engine_runs, counting_memory_of
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidPlacement, InvalidValue, NotApplicable
 from pipelab.evaluation import Evaluation, evaluate, tally
-from pipelab.fields import is_list
+from pipelab.fields import Frozen, is_list
 from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
 from pipelab.hardware.roofline import Roofline
@@ -33,7 +33,7 @@ Hosts = str | Sequence[str] | None
 
 
 @dataclass(frozen=True)
-class Host:
+class Host(Frozen):
     """One machine of a plan.
 
     Attributes
@@ -387,8 +387,8 @@ def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int |
     """Return what the host of every GPU calls it: as the cluster says, or else counted on each host from 0."""
     index = problem.cluster.index
     if not index:
-        counted: defaultdict[str, Iterator[int]] = defaultdict(count)
-        return [next(counted[name]) for name in names]
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [next(numbers[name]) for name in names]
     first: dict[tuple[str, int | str], int] = {}
     for gpu, place in enumerate(zip(names, index, strict=True)):
         if first.setdefault(place, gpu) != gpu:

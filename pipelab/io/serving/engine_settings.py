@@ -18,7 +18,7 @@ from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import evaluate
-from pipelab.fields import instance
+from pipelab.fields import Frozen, instance
 from pipelab.hardware.engine_rules import rules_of
 from pipelab.io.serving.demands import check
 from pipelab.io.serving.engine_plan import EnginePlan, Host, Hosts, rpc_servers
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class EngineSettings:
+class EngineSettings(Frozen):
     """A plan as the settings of one inference or training engine; made by `pl.settings`. Prints as a launch script.
 
     Attributes
