@@ -167,6 +167,8 @@ def starts_of(
     """
     rules = rules_of(engine, "runs_on")
     _refuse(problem, engine, rules)
+    if rules.sequences is not None and problem.workload.batch_size > rules.sequences:
+        return []
     choices = [dict(options)]
     if problem.workload.phase == "training":
         choices = list(_steps(problem, engine, rules, options))
@@ -200,7 +202,7 @@ def _most_gpus(
 
 def _refuse(problem: Problem, engine: str, rules: EngineRules) -> None:
     """Refuse what no plan can fix."""
-    for field, value, expected in not_taken(problem, rules):
+    for field, value, expected in not_taken(problem.model, problem.cluster, rules):
         raise NotApplicable("runs_on", [(field, value, f"{engine}: {expected}")])
     if problem.workload.phase == "training" and not rules.trains:
         expected = f"expected another: {engine} serves, and Megatron and torchtitan train"
@@ -324,7 +326,10 @@ def best_start(
 
 
 def why_not_here(problem: Problem, engine: str) -> str:
-    """Say why an engine runs on none of the GPUs."""
+    """Say why there is no way to start an engine."""
+    most, batch = rules_of(engine).sequences, problem.workload.batch_size
+    if most is not None and batch > most:
+        return f"{engine} has at most {most} sequences at once, and a batch has {batch}"
     kinds = listed(list(dict.fromkeys(gpu.type for gpu in problem.cluster.kinds)))
     return f"{engine} runs on {listed(rules_of(engine).platforms.split())}, and not on {kinds}"
 

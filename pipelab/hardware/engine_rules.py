@@ -5,11 +5,11 @@ from collections.abc import Iterator
 from functools import cache
 from typing import Literal
 
+from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import read_by_name
-from pipelab.problem import Problem
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 
@@ -93,19 +93,17 @@ def rules_of(engine: object, option: str = "engine") -> EngineRules:
     return known[engine]
 
 
-def not_taken(problem: Problem, rules: EngineRules) -> Iterator[tuple[str, object, str]]:
+def not_taken(
+    model: object, cluster: Cluster, rules: EngineRules
+) -> Iterator[tuple[str, str, str]]:
     """List what an engine does not take, whatever the plan: field, value, and what was expected."""
-    model, batch = problem.model, problem.workload.batch_size
     for field, names in (("precision", rules.precisions), ("kv_precision", rules.kv_precisions)):
         value, known = getattr(model, field, ""), names.split()
         if known and value and value not in known:
             kept = "weights" if field == "precision" else "keys and values"
             expected = f"expected one of {', '.join(known)}: it has {kept} in no other"
             yield f"model.{field}", value, f"{expected}; give load_model such a {field}"
-    if rules.sequences is not None and batch > rules.sequences:
-        expected = f"expected at most {rules.sequences}: it has no more sequences at once"
-        yield "workload.batch_size", batch, expected
-    named = [name for name in problem.cluster.index if isinstance(name, str)]
+    named = [name for name in cluster.index if isinstance(name, str)]
     if rules.numbered and named:
         expected = "expected numbers, such as those of nvidia-smi's column index: it takes no UUIDs"
         yield "cluster.index", named[0], expected

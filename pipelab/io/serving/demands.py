@@ -31,7 +31,7 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
             yield "GPU type", kind, f"expected GPUs of {' or '.join(rules.platforms.split())}"
     if rules.one_maker and len(set(makers.values())) > 1:
         yield "GPU types", plan.types, "expected GPUs of one maker: its ranks share one library"
-    yield from not_taken(plan.problem, rules)
+    yield from not_taken(plan.problem.model, plan.problem.cluster, rules)
     if plan.schedule is not None:
         yield from _broken_by_step(plan, plan.schedule, rules)
     if rules.cut_alone and plan.size > 1 and max(len(plan.layers), len(plan.hosts)) > 1:
@@ -41,6 +41,9 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
         yield "hosts", len(plan.hosts), f"expected stages on one host: {rules.why}"
     if rules.gpus is not None and len(plan.places) > rules.gpus:
         yield "GPUs", len(plan.places), f"expected at most {rules.gpus}: it takes no more devices"
+    batch = plan.problem.workload.batch_size
+    if rules.sequences is not None and batch > rules.sequences:
+        yield "batch_size", batch, f"expected at most {rules.sequences}: it has no more sequences"
 
 
 def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
