@@ -930,7 +930,7 @@ def test_vllm_starts_with_the_memory_that_it_finds(run, seed):
         for kind, part, node in zip(types, taken, nodes, strict=True)
     )
     cluster = pl.Cluster(gpus, np.full((number, number), 10.0))
-    load = pl.Workload(int(rng.integers(100, 4000)), int(rng.integers(1, 9)), "decode")
+    load = pl.Workload(int(rng.integers(100, 4000)), int(rng.integers(1, 130)), "decode")
     model = pl.load_model("Llama-3-8B", precision="int4")
     costs = pl.Roofline(memory_share=float(rng.choice([0.7, 0.9, 0.97, 1.0])))
     problem = pl.Problem(cluster, model, load, costs, max_gpus_per_stage=int(rng.integers(1, 3)))
