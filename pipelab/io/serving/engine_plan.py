@@ -192,16 +192,16 @@ class EnginePlan:
         What the cost model left to it (`Roofline.memory_share`); else what the plan needs on its fullest GPU, rounded
         up, and at least 0.9; but no more than is free when the engine starts.
         """
-        most = memory_of(self.engine).most_share(self.problem.cluster.kinds)
         share = getattr(self.problem.costs, "memory_share", None)
-        if share is not None:
-            return min(_rounded_down(most), float(share))
-        needs = [
-            need / offer
-            for report in self.evaluation.stages
-            for need, offer in zip(report.memory_gb, report.memory_limit_gb, strict=True)
-        ]
-        return min(_rounded_down(most), max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
+        if share is None:
+            needs = [
+                need / offer
+                for report in self.evaluation.stages
+                for need, offer in zip(report.memory_gb, report.memory_limit_gb, strict=True)
+            ]
+            share = max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100)
+        most = memory_of(self.engine).most_share(self.problem.cluster.kinds)
+        return min(_rounded_down(most), float(share))
 
     @property
     def free_shares(self) -> list[float]:
