@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import duration, rate
+from pipelab.display import counted, duration, rate
 from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
@@ -80,13 +80,9 @@ def _finding(placed: "PlacedTimeline", too_few: bool) -> tuple[str, str]:
     name, needed = plain(placed.problem.name), placed.in_flight_needed
     full = rate(placed.predicted_rate)
     if too_few:
-        title = f"{name}: {_microbatches(placed.in_flight)} in flight: {rate(placed.steady_rate)}"
+        title = f"{name}: {counted(placed.in_flight, 'microbatch')} in flight: {rate(placed.steady_rate)}"
         return title, f"memory does not hold the {needed} that would reach {full}"
     verb, more = ("reach", "more of them") if needed > 1 else ("reaches", "a second one")
-    title = f"{name}: {_microbatches(needed)} in flight {verb} {full}"
+    title = f"{name}: {counted(needed, 'microbatch')} in flight {verb} {full}"
     latency = duration(placed.latency_s)
     return title, f"one takes {latency} from end to end; {more} would only wait"
-
-
-def _microbatches(number: int) -> str:
-    return f"{number} microbatch{'es' * (number > 1)}"
