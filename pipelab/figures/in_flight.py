@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from pipelab.display import counted, duration, rate
-from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -40,23 +40,11 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         here = frame[frame["fits"] == fits]
         n, reached = here["in_flight"].tolist(), here["steady_rate_tokens_per_s"].tolist()
         colours = (TYPE_COLOURS[0], "white") if fits else ("white", TYPE_COLOURS[0])
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": n,
-                "y": reached,
-                "showlegend": bool(n),
-                "marker": {
-                    "color": colours[0],
-                    "size": 10,
-                    "line": {"color": colours[1], "width": 1 if fits else 2},
-                },
-                "hovertemplate": f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s"
-                "<extra></extra>",
-            }
-        )
+        outline = {"color": colours[1], "width": 1 if fits else 2}
+        marker = {"color": colours[0], "size": 10, "line": outline}
+        hover = f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s<extra></extra>"
+        shown = {"showlegend": bool(n), "marker": marker, "hovertemplate": hover}
+        data.append(points(name, n, reached, **shown))
     arrow = {
         "x": needed,
         "y": full,
