@@ -43,8 +43,8 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         outline = {"color": colours[1], "width": 1 if fits else 2}
         marker = {"color": colours[0], "size": 10, "line": outline}
         hover = f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s<extra></extra>"
-        shown = {"showlegend": bool(n), "marker": marker, "hovertemplate": hover}
-        data.append(points(name, n, reached, **shown))
+        shown = {"marker": marker, "hovertemplate": hover}
+        data.append(points(name, n, reached, "markers", showlegend=bool(n), **shown))
     arrow = {
         "x": needed,
         "y": full,
