@@ -550,11 +550,11 @@ def _rate(cuts: Cuts) -> float:
         return 0.0
 
 
-def _by_speed(order: Sequence[int], power: int = -1) -> float:
-    """Layers in proportion to the time per layer, to this power."""
+def _by_speed(order: Sequence[int]) -> float:
+    """Layers in proportion to speed: to layers per unit of time."""
     problem = _problem()
     ms = problem.costs.ms_per_layer
-    weights = [ms[problem.cluster.gpus[gpu].type] ** power for gpu in order]
+    weights = [1 / ms[problem.cluster.gpus[gpu].type] for gpu in order]
     parts = split_proportional(problem.model.layers, weights)
     return _rate(tuple((len(part), gpu) for part, gpu in zip(parts, order, strict=True)))
 

@@ -257,16 +257,15 @@ def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -
 # Exercises
 
 
-def _exact(gpus: Sequence[int], memory: bool = True, ends: bool = True, head: bool = True) -> float:
+def _exact(gpus: Sequence[int], memory: bool = True, head: bool = True) -> float:
     """Tokens/s of the exact split on these GPUs in this order; with False, as one may get it wrong."""
     problem = three_sites()
     model, costs = problem.model, problem.costs
     pool = [problem.cluster.gpus[g] for g in gpus]
     work = given(model.work_factors) if head else [1.0] * model.layers
     speeds = [1 / costs.ms_per_layer[gpu.type] for gpu in pool]
-    weights = [model.weight_gb(range(n, n + 1)) for n in range(model.layers)]
     room = {
-        "memory": weights if ends else [model.layer_weight_gb] * model.layers,
+        "memory": [model.weight_gb(range(n, n + 1)) for n in range(model.layers)],
         "limits": [gpu.memory_gb - costs.reserved_gb for gpu in pool],
     }
     split = given(split_minmax(work, len(pool), speeds=speeds, **(room if memory else {})))

@@ -41,15 +41,10 @@ if TYPE_CHECKING:
 # The bound as a staircase
 
 
-_STEPS = 400
+_STEPS, _RATES = 400, (3000, 9000)  # tokens/s that are always shown, in so many steps
 
 
-def plot_staircase(
-    problem: Problem,
-    most: Callable[[GPU, float], int],
-    rate: float,
-    span: tuple[float, float] = (3000, 9000),
-) -> "Figure":
+def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: float) -> "Figure":
     """The layers that fit at every rate, stacked by GPU type, with one rate marked.
 
     Parameters
@@ -60,8 +55,6 @@ def plot_staircase(
         The most layers that a GPU holds without falling below a rate in tokens/s.
     rate : float
         The rate that is marked.
-    span : tuple of float
-        The rates that are shown.
 
     Returns
     -------
@@ -80,7 +73,7 @@ def plot_staircase(
     counts = Counter(gpu.type for gpu in problem.cluster.gpus)
     one_of = {gpu.type: gpu for gpu in problem.cluster.gpus}
     needed = problem.model.layers
-    low, high = min(span[0], rate), max(span[1], rate)
+    low, high = min(_RATES[0], rate), max(_RATES[1], rate)
     rates = sorted({rate, *(low + (high - low) * i / _STEPS for i in range(_STEPS + 1))})
     held = {kind: [n * most(one_of[kind], t) for t in rates] for kind, n in counts.items()}
     totals = list(map(sum, zip(*held.values(), strict=True)))
@@ -699,11 +692,11 @@ def _look_at_bound(stairs: Given) -> str:
     return "one of the GPUs needs time for the head; which of them loses the least by it?"
 
 
-def _staircase_rate(a100s: int = 4, l4s: int = 4, t4s: int = 4, whole: bool = True) -> float:
+def _staircase_rate(a100s: int = 4, l4s: int = 4, whole: bool = True) -> float:
     """The staircase bound in tokens/s of so many GPUs of the course's problem."""
     problem = three_sites()
     times, layers = problem.costs.ms_per_layer, problem.model.layers
-    gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, t4s), strict=True)]
+    gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, 4), strict=True)]
     if not whole:
         ms = layers / sum(n / each for each, n in gpus)
     else:

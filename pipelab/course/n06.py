@@ -503,7 +503,7 @@ def _draw_pool(failure: Failure) -> "Figure":
     rows = [Row("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
     counts, most = failure.given
     gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
-    title = f"{gpus}, at most {most} in a mix: {len(rows)} mix{'es' * (len(rows) != 1)}"
+    title = f"{gpus}, at most {most} in a mix: {counted(len(rows), 'mix')}"
     note = "a row: a mix; a block: a GPU, with its class"
     return plot_rows(rows, title + failure.yours, "GPUs", note)
 

@@ -181,20 +181,22 @@ def measured_stages() -> "DataFrame":
     return against_measured(path=data_dir() / "stage_times.csv")
 
 
-def plot_measured_stages(stages: "DataFrame", held_out: str = "H200-SXM") -> "Figure":
+_HELD_OUT = "H200-SXM"  # nothing was fitted to it
+
+
+def plot_measured_stages(stages: "DataFrame") -> "Figure":
     """Draw by how much each predicted stage is off: decode over its batch, prefill over its tokens.
 
     Parameters
     ----------
     stages : pandas.DataFrame
         As `measured_stages` returns it.
-    held_out : str
-        The GPU type that nothing was fitted to; the title has its mean errors.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A point per stage, predicted / measured time - 1 in per cent.
+        A point per stage, predicted / measured time - 1 in per cent; the title has the mean errors of
+        the GPU type that nothing was fitted to.
     """
     from plotly.subplots import make_subplots
 
@@ -222,10 +224,10 @@ def plot_measured_stages(stages: "DataFrame", held_out: str = "H200-SXM") -> "Fi
             col=1 + list(phases).index(phase),
         )
     figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
-    off = 100 * stages.loc[stages["gpu_type"] == held_out].groupby("phase")["error"].agg(_mean_off)
+    off = 100 * stages.loc[stages["gpu_type"] == _HELD_OUT].groupby("phase")["error"].agg(_mean_off)
     finish(
         figure,
-        f"{plain(held_out)}, which nothing was fitted to: "
+        f"{_HELD_OUT}, which nothing was fitted to: "
         f"{off['decode']:.1f}% off in decode, {off['prefill']:.1f}% in prefill",
         "mean errors; each point is a stage of 1 to 30 layers",
         height=460,

@@ -266,32 +266,23 @@ def _calibration() -> Job:
     return Job(0, 1, _ACTIONS, row, {"F": _PRODUCTS}, computes=True)
 
 
-def plot_measured(run: Run, finding: str = "") -> "Figure":
+def plot_measured(run: Run) -> "Figure":
     """Draw the measured timeline above the simulated one, on one axis.
 
     Parameters
     ----------
     run : Run
         As `run_stages` returns it.
-    finding : str, optional
-        The title; by default how much longer the measured makespan is.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        In ms from the common start.
-
-    Raises
-    ------
-    InvalidValue
-        The title is not text.
+        In ms from the common start; the title says how much longer the measured makespan is.
     """
     ends = run.measured.makespan, run.simulated.makespan
     above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
     said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
-    return plot_timelines(
-        {"measured": run.measured, "simulated": run.simulated}, finding=finding or said
-    )
+    return plot_timelines({"measured": run.measured, "simulated": run.simulated}, finding=said)
 
 
 _WAITS = re.compile(r"rank \d+ (?:waits for the )?(?P<what>.+) (?:from|to) rank (?P<whom>\d+)")

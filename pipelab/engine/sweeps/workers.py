@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast, get_args
 
 import psutil
 from annotated_types import Predicate
@@ -26,11 +26,9 @@ from pipelab.fields import Natural, NotNegative, Positive, checked, described, g
 
 _LONGEST_REASON, _END = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
-STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
-_WORDS = tuple(outcome.word for outcome in OUTCOMES)
-_Status = Annotated[
-    str, Predicate(STATUSES.__contains__), described(f"one of {', '.join(STATUSES)}")
-]
+Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+_WORDS = [outcome.word for outcome in OUTCOMES]
 _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {', '.join(_WORDS)}")]
 
 
@@ -38,7 +36,7 @@ _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {',
 class Answer:
     """The columns of a row after its point, checked: they may come from a user's own method, or a file."""
 
-    status: _Status
+    status: Status
     outcome: _Outcome
     proven_among: str = ""
     throughput_tokens_per_s: Positive | None = None
@@ -100,15 +98,15 @@ class Task:
             return self.method
         return getattr(self.method, "__name__", repr(self.method))
 
-    def __call__(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the row of a point; any error except an interrupt is its reason."""
+    def __call__(self, key: Hashable, point: Mapping[str, Any]) -> tuple[Hashable, dict[str, Any]]:
+        """Return the key and the row of a point; any error except an interrupt is its reason."""
         began = time.perf_counter()
         try:
             answer = _answer(self._result(point))
         except (Exception, SystemExit) as error:
             answer = failed(_reason(error))
         seconds = round(time.perf_counter() - began, 6)
-        return {**point, **vars(answer), "seconds": seconds}
+        return key, {**point, **vars(answer), "seconds": seconds}
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
@@ -137,7 +135,7 @@ def failed(reason: str) -> Answer:
 
 def _answer(result: Result) -> Answer:
     answer = Answer(
-        result.status,
+        cast(Status, result.status),
         outcome_of(result).word,
         proven_among(result),
         result.throughput,
@@ -226,7 +224,7 @@ def _parallel(
     def calls() -> Iterator:
         for key, point in list(points.items()):
             begun.append(key)
-            yield delayed(_keyed)(task, key, point)
+            yield delayed(task)(key, point)
 
     # Unless the caller, or joblib.parallel_config, says a number: all that the backend has.
     # joblib's own default would be one. The backend itself is never named here, so that the caller
@@ -261,10 +259,6 @@ def _watched(backend: Any) -> dict[str, Any]:
     if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
         return {}
     return {"initializer": end_with, "initargs": (os.getpid(),)}
-
-
-def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
-    return key, task(point)
 
 
 _EVERY_S = 0.25
