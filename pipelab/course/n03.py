@@ -30,6 +30,7 @@ from pipelab.display import counted, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.figures import theme
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, line, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
@@ -68,8 +69,6 @@ def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: fl
     >>> figure.layout.title.text.split("<br>")[0]
     'At 6,000 tokens/s 66 layers fit: 14 too few'
     """
-    import plotly.graph_objects as go
-
     counts = Counter(gpu.type for gpu in problem.cluster.gpus)
     one_of = {gpu.type: gpu for gpu in problem.cluster.gpus}
     needed = problem.model.layers
@@ -78,7 +77,7 @@ def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: fl
     held = {kind: [n * most(one_of[kind], t) for t in rates] for kind, n in counts.items()}
     totals = list(map(sum, zip(*held.values(), strict=True)))
     at_rate = totals[rates.index(rate)]
-    figure = go.Figure()
+    figure = theme.new_figure()
     for kind, colour in colour_of_types(counts).items():
         hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
         area: dict[str, Any] = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9}
@@ -336,8 +335,6 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     >>> plot_answer(three_sites(), 0, [0] * 11, []).layout.title.text.split("<br>")[0]
     'Claimed: 0 ms. But 80 layers are on no GPU'
     """
-    import plotly.graph_objects as go
-
     rings, gpus = _rings(links), problem.cluster.gpus
     at, headings = _positions(layers, links, rings)
     in_ring = {gpu for ring in rings for gpu in ring}
@@ -346,18 +343,17 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     lines = [colours[gpu.type] for gpu in gpus]
     used = [colour if n else "#FFFFFF" for colour, n in zip(lines, layers, strict=True)]
     fills = [WRONG if g in too_heavy else colour for g, colour in enumerate(used)]
-    figure = go.Figure(
-        go.Scatter(
-            x=[x for x, _ in at],
-            y=[y for _, y in at],
-            mode="markers+text",
-            text=[str(n or "") for n in layers],
-            hoverinfo="text",
-            textfont={"size": 16, "color": [ink_on(colour) for colour in fills]},
-            marker={"size": 42, "color": fills, "line": {"color": lines, "width": 2}},
-            showlegend=False,
-            hovertext=[f"GPU {g}: {n} layers" for g, n in enumerate(layers)],
-        )
+    figure = theme.new_figure()
+    figure.add_scatter(
+        x=[x for x, _ in at],
+        y=[y for _, y in at],
+        mode="markers+text",
+        text=[str(n or "") for n in layers],
+        hoverinfo="text",
+        textfont={"size": 16, "color": [ink_on(colour) for colour in fills]},
+        marker={"size": 42, "color": fills, "line": {"color": lines, "width": 2}},
+        showlegend=False,
+        hovertext=[f"GPU {g}: {n} layers" for g, n in enumerate(layers)],
     )
     add_legend(figure, colours)
     for g, (x, y) in enumerate(at):

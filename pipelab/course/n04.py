@@ -25,7 +25,7 @@ from pipelab.engine.methods.counts_and_averages import EFFICIENCY, average_link,
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line, new_figure
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
@@ -207,14 +207,13 @@ def plot_predictions(
     >>> figure.layout.title.text.split("<br>")[0]
     'Too much for 1 of 2 mixes that hold the model, by up to 1.50 times (2 L4)'
     """
-    import plotly.graph_objects as go
-
     points = [
         (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
     ]
     top = 1.06 * max(max(p, q or 0) for _, p, q in points)
     dashed = {"dash": "dash"}
-    figure = go.Figure(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
+    figure = new_figure()
+    figure.add_trace(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
     for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
         mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
         look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}

@@ -20,6 +20,7 @@ from pipelab.figures.theme import (
     WRONG,
     colour_of_types,
     line,
+    new_figure,
     plain,
 )
 from pipelab.files.bundled_folders import data_dir
@@ -124,9 +125,7 @@ def plot_roofline(
     InvalidValue
         A number of the model does not fit.
     """
-    import plotly.graph_objects as go
-
-    figure, colours = go.Figure(), colour_of_types(gpus)
+    figure, colours = new_figure(), colour_of_types(gpus)
     roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
     at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
     work = [_work(model, load)[0] for load in loads.values()]
@@ -267,14 +266,12 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
     >>> figure.layout.title.text.split("<br>")[0]
     'In 2 of 8 cases another plan is better, by up to 2.7%'
     """
-    import plotly.graph_objects as go
-
     scenarios = found.scenarios
     rows = [_name(scenario) for scenario in scenarios]
     plan = [scenario.throughput for scenario in scenarios]
     best = [scenario.best.bound or scenario.best.throughput or 0.0 for scenario in scenarios]
     flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
-    figure = go.Figure()
+    figure = new_figure()
     for i in flips:
         said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
         look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}

@@ -32,7 +32,7 @@ from pipelab.fields import (
     python_value,
 )
 from pipelab.figures.gantts import plot_timelines
-from pipelab.figures.theme import NEUTRAL, WRONG, plain
+from pipelab.figures.theme import NEUTRAL, WRONG, new_figure, plain
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
 if TYPE_CHECKING:
@@ -307,25 +307,22 @@ def plot_waits(says: Sequence[str]) -> "Figure":
     >>> plot_waits(says).layout.title.text.split("<br>")[0]
     'Ranks 0 and 1 wait for each other'
     """
-    import plotly.graph_objects as go
-
     found = [_WAITS.fullmatch(said) for said in says]
     waits = [int(said["whom"]) if said else None for said in found]
     circle = _circle(Given(waits=waits))
     ranks = list(range(len(waits)))
     colours = [WRONG if rank in circle else NEUTRAL for rank in ranks]
-    figure = go.Figure(
-        go.Scatter(
-            x=ranks,
-            y=[0] * len(ranks),
-            mode="markers+text",
-            text=[f"<b>{rank}</b>" for rank in ranks],
-            textfont={"color": "white", "size": 16},
-            marker={"size": 44, "color": colours},
-            hovertext=list(map(plain, says)),
-            hoverinfo="text",
-            showlegend=False,
-        )
+    figure = new_figure()
+    figure.add_scatter(
+        x=ranks,
+        y=[0] * len(ranks),
+        mode="markers+text",
+        text=[f"<b>{rank}</b>" for rank in ranks],
+        textfont={"color": "white", "size": 16},
+        marker={"size": 44, "color": colours},
+        hovertext=list(map(plain, says)),
+        hoverinfo="text",
+        showlegend=False,
     )
     for rank, said in enumerate(found):
         if said is None:

@@ -239,6 +239,13 @@ def _axis(axis: "str | Mapping") -> dict:
     return own | ({"title": {"text": title}} if title else {})
 
 
+def new_figure() -> "Figure":
+    """Return a figure without traces; plotly is imported only now, since that takes a moment."""
+    import plotly.graph_objects as go
+
+    return go.Figure()
+
+
 def figure_of(parts: "dict | Figure") -> "Figure":
     """Return a drawing as a still figure, checked by plotly, in the package's template.
 
