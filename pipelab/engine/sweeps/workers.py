@@ -98,15 +98,15 @@ class Task:
             return self.method
         return getattr(self.method, "__name__", repr(self.method))
 
-    def __call__(self, key: Hashable, point: Mapping[str, Any]) -> tuple[Hashable, dict[str, Any]]:
-        """Return the key and the row of a point; any error except an interrupt is its reason."""
+    def __call__(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the row of a point; any error except an interrupt is its reason."""
         began = time.perf_counter()
         try:
             answer = _answer(self._result(point))
         except (Exception, SystemExit) as error:
             answer = failed(_reason(error))
         seconds = round(time.perf_counter() - began, 6)
-        return key, {**point, **vars(answer), "seconds": seconds}
+        return {**point, **vars(answer), "seconds": seconds}
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
@@ -224,7 +224,7 @@ def _parallel(
     def calls() -> Iterator:
         for key, point in list(points.items()):
             begun.append(key)
-            yield delayed(task)(key, point)
+            yield delayed(_keyed)(task, key, point)
 
     # Unless the caller, or joblib.parallel_config, says a number: all that the backend has.
     # joblib's own default would be one. The backend itself is never named here, so that the caller
@@ -259,6 +259,11 @@ def _watched(backend: Any) -> dict[str, Any]:
     if type(backend).__name__ != "LokyBackend" or "initializer" in backend.backend_kwargs:
         return {}
     return {"initializer": end_with, "initargs": (os.getpid(),)}
+
+
+def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
+    """Return the key and the row of a point; a function, since Dask waits for ever for an object that is called."""
+    return key, task(point)
 
 
 _EVERY_S = 0.25
