@@ -570,7 +570,8 @@ class Program:
                 asked_to_end = asked_to_end or deadline.reason
                 if asked_to_end:
                     solver.stop_search()
-        return self._found(solver, work.result(), asked_to_end)
+        # The callback may have ended the search between two looks.
+        return self._found(solver, work.result(), asked_to_end or deadline.called_off)
 
     def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> Found:
         library = self.library
