@@ -85,6 +85,10 @@ class Deadline:
         """Seconds to its end, at least 0; infinite where time is not limited."""
         return max(0.0, self.end - clock())
 
+    def share(self, parts: int = 1) -> float | None:
+        """An equal share of the seconds left, as a `time_limit`; None where time is not limited."""
+        return self.left / parts if self.limited else None
+
     @property
     def called_off(self) -> str | None:
         """ "stop" or "interrupt" if an end was requested, whatever the time; else None."""

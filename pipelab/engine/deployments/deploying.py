@@ -257,7 +257,7 @@ def _host_by_host(
     """The best deployment of each host, where no pipeline is on two: identical hosts have the same."""
     parts, pipelines, bound = list[Deployment](), list[Pipeline](), 0.0
     for i, alike in enumerate(hosts):
-        left = deadline.left / (len(hosts) - i) if deadline.limited else None
+        left = deadline.share(len(hosts) - i)
         own = again(on_host(problem, alike[0]), time_limit=left, stop=deadline.stop)
         parts.append(own)
         if own.status != "infeasible":

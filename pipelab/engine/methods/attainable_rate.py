@@ -94,8 +94,7 @@ def _searched(
         if report is not None:
             report(progress[-1])
 
-    left = whole.left if whole.limited else None
-    with deadline_of(left, options.get("stop")) as deadline:
+    with deadline_of(whole.share(), options.get("stop")) as deadline:
         budget = within(options.get("budget"))
         pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
         pairs.keep(given(found.placement))

@@ -55,10 +55,14 @@ def solve_auto(
             raise
         refusal = error
     why = f"method 'aggregated' refuses: {refusal}"
-    left = deadline.left if deadline.limited else None
     try:
         result = solve_joint(
-            problem, form="tight", time_limit=left, gap=gap, stop=stop, on_progress=on_progress
+            problem,
+            form="tight",
+            time_limit=deadline.share(),
+            gap=gap,
+            stop=stop,
+            on_progress=on_progress,
         )
     except TooLarge as error:
         raise TooLarge(

@@ -47,20 +47,49 @@ def best_batch(
         raise InvalidValue("solve", [("batches", batches, expected)])
     sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in given))
     deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
-    found: list[Result] = []
-    while left:
+
+    def following(found: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
         best = _best(found).problem.workload if found else problem.workload
         size = left.pop(_nearest(left, best.batch_size))
-        own = dict(options)
-        if deadline.limited:  # those that are likely to be the best come first, and have most
-            own["time_limit"] = deadline.left / (2 if left else 1)
-        to_beat = max((result.throughput or 0.0 for result in found), default=0.0)
-        load = replace(problem.workload, batch_size=size)
-        found.append(solve(replace(problem, workload=load), own, to_beat))
-        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
-            break
+        return replace(problem, workload=replace(problem.workload, batch_size=size)), options
+
+    found = solved_in_turn(len(sizes), following, solve, deadline)
     answer = best_answer(found, len(found) < len(sizes))
     return replace(answer, seconds=deadline.spent, batches=sizes)
+
+
+def solved_in_turn(
+    number: int,
+    following: Callable[[Sequence[Result]], tuple[Problem, Mapping[str, Any]]],
+    solve: Callable[..., Result],
+    deadline: Deadline,
+    to_beat: float = 0.0,
+) -> list[Result]:
+    """Solve problems one after the other, each for what the ones before it do not attain, until time is over.
+
+    Those that are likely to be the best come first, and have most of the time: half of what is left, the last all.
+
+    Parameters
+    ----------
+    number : int
+        Of problems.
+    following : function of the answers so far
+        The next problem and its options.
+    solve : function of a problem, options and the tokens/s to beat
+    to_beat : float
+        Tokens/s that something else attains.
+    """
+    found: list[Result] = []
+    while len(found) < number:
+        problem, options = following(found)
+        if deadline.limited:
+            last = len(found) + 1 == number
+            options = {**options, "time_limit": deadline.share(1 if last else 2)}
+        found.append(solve(problem, dict(options), to_beat))
+        to_beat = max(to_beat, found[-1].throughput or 0.0)
+        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
+            break
+    return found
 
 
 def best_answer(found: Sequence[Result], left_out: bool) -> Result:

@@ -9,9 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from pipelab.engine.answers import Result
+from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
@@ -20,7 +19,7 @@ from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
-from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
+from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
 from pipelab.fields import given
 from pipelab.placement import Placement
@@ -203,8 +202,7 @@ def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
     """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
-    left = deadline.left if deadline.limited else None
-    options = {"time_limit": left, "budget": budget}
+    options = {"time_limit": deadline.share(), "budget": budget}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason
@@ -214,82 +212,46 @@ def why_none_attains(
     return f"{text}; the best found attains {most.throughput:,.7g} tokens/s"
 
 
-def raise_floor(
-    least: Callable[[float], Result],
-    above: Callable[[float], float],
-    deadline: Deadline,
-    on_point: Callable[[Result], None] | None,
-    within: float = PROVEN_WITHIN,
-) -> tuple[tuple[Result, ...], bool]:
-    """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
+def raise_floor(least: Callable[[float], Result], curve: Curve, deadline: Deadline) -> None:
+    """Add every placement that nothing beats in both throughput and what `least` makes least; slowest first.
 
     The least at one floor has some throughput; nothing of a rate between the two is any lower. So
     the next subproblem is about the next higher rate there is, and one of finitely many. A point that
-    the next one equals is dropped: the next is faster. A point is given out when that is settled.
+    the next one equals is dropped: the next is faster. A point is told when that is settled.
 
     A least that is proven to a solver's tolerance only does not end the front. Such a point, one that
-    the next may equal, and what was found when time ran out are kept, with status "feasible".
+    the next may equal, and what was found when time ran out are kept, with status "feasible"; what was left
+    open when the search ended is not told.
 
     Parameters
     ----------
     least : function of a floor
         The answer at that floor of throughput.
-    above : function of a throughput
-        The next floor to ask for; infinite if nothing is faster.
-    within : float
-        Values this close, as a share, are one value.
-    on_point : function of Result, or None
-        Not called with a point that was left open when the search ended.
-
-    Returns
-    -------
-    points : tuple of Result
-    complete : bool
-        False where it was ended early, or a point is not proven.
     """
-    points: list[Result] = []
     pending: Result | None = None
-    floor, proven = 0.0, True
-
-    def settle(answer: Result) -> None:
-        """The pending point, now that the least above it is known, is one of the front or is not."""
-        nonlocal proven
-        if pending is None:
-            return
-        most = _value(pending) * (1 + within)
-        infeasible = answer.status == "infeasible"
-        known = np.inf if infeasible else given(answer.objective).bound or 0.0
-        if known <= most and _found(answer) and _value(answer) <= most:
-            return
-        point = pending if known > most else _open(pending)
-        proven &= point.status == "optimal"
-        points.append(point)
-        if on_point is not None and (known > most or _goes_on(answer)):
-            on_point(point)
-
+    floor = 0.0
     while True:
         answer = least(floor)
-        settle(answer)
-        if answer.status == "infeasible":
-            return tuple(points), proven
-        if not _goes_on(answer) or deadline.reason is not None:
-            return (*points, *([_open(answer)] if _found(answer) else [])), False
+        infeasible = answer.status == "infeasible"
+        claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
+        goes_on = infeasible or answer.status == "optimal" or claimed
+        value = None if answer.objective is None else answer.objective.value
+        if pending is not None:
+            most = given(given(pending.objective).value) * (1 + 2 * ATTAINED)
+            known = math.inf if infeasible else given(answer.objective).bound or 0.0
+            if known > most:
+                curve.add(pending)
+            elif value is None or value > most:
+                curve.add(_open(pending), told=goes_on)
+        if infeasible:
+            return
+        if not goes_on or deadline.reason is not None:
+            curve.complete = False
+            if value is not None:
+                curve.add(_open(answer), told=False)
+            return
         pending = answer
-        floor = above(given(answer.throughput))
-
-
-def _goes_on(answer: Result) -> bool:
-    """Whether it is the least, if only to a solver's tolerance."""
-    claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
-    return answer.status in ("optimal", "infeasible") or claimed
-
-
-def _found(answer: Result) -> bool:
-    return answer.objective is not None and answer.objective.value is not None
-
-
-def _value(answer: Result) -> float:
-    return given(given(answer.objective).value)
+        floor = given(answer.throughput) * (1 + 2 * ATTAINED)
 
 
 def _open(answer: Result) -> Result:
