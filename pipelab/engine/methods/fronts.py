@@ -6,7 +6,7 @@ one floor has some rate; the next floor is just above it.
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipelab.engine.answers import Result
@@ -15,12 +15,14 @@ from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
+from pipelab.engine.methods.first_placements import best_of
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
+from pipelab.evaluation import Evaluation
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -33,21 +35,22 @@ def least_of(
     pairs: Pairs,
     objective: str,
     floor: float,
-    incumbent: Placement | None = None,
+    known: Mapping[Placement, Evaluation],
     bound: float = 0.0,
 ) -> Result:
-    """The least of "latency" or "cost" among placements that attain a floor.
+    """Find the least of "latency" or "cost" among placements that attain a floor.
 
     Parameters
     ----------
     pairs : Pairs
     floor : float
         Tokens/s.
-    incumbent : Placement, optional
-        One that attains it.
+    known : mapping of Placement to Evaluation
+        The best of these that attains the floor is where the search begins.
     bound : float
         Nothing has less.
     """
+    incumbent = best_of(known, floor, lambda p, _: value_of(pairs, objective, p), pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
         found = Least(incumbent, bound)
     elif objective == "latency":
@@ -76,19 +79,18 @@ def least_of(
         stopped = BY_TOLERANCE
     name, unit = UNITS[objective]
     return Result(
-        problem,
-        objective,
-        status,
-        placement,
-        throughput,
-        None,
-        pairs.deadline.spent,
-        {},
-        choice.solver_version(),
-        pairs.deadline.remark(reason),
-        stopped,
-        _named(objective, value, proven),
-        Objective(name, unit, value, proven, floor),
+        problem=problem,
+        method=objective,
+        status=status,
+        placement=placement,
+        throughput=throughput,
+        bound=None,
+        seconds=pairs.deadline.spent,
+        solver=choice.solver_version(),
+        reason=pairs.deadline.remark(reason),
+        stopped_by=stopped,
+        details=_named(objective, value, proven),
+        objective=Objective(name, unit, value, proven, floor),
     )
 
 

@@ -13,16 +13,14 @@ from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
-from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
+from pipelab.engine.methods.first_placements import incumbents
+from pipelab.engine.methods.fronts import least_of, raise_floor
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.evaluation import Evaluation
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
-from pipelab.placement import Placement
 from pipelab.problem import Problem, link_unit
 
 if TYPE_CHECKING:
@@ -228,15 +226,7 @@ def _least_first(pairs: Pairs, against: str, curve: Curve) -> None:
     """The curve against dollars per token or seconds: the floor rises."""
     objective = _LEAST[against]
     first = incumbents(pairs.problem)
-
-    def value(placement: Placement, _: Evaluation) -> float:
-        return value_of(pairs, objective, placement)
-
-    def least(floor: float) -> Result:
-        known = best_of(first, floor, value, pairs.counted)
-        return least_of(pairs, objective, floor, known)
-
-    raise_floor(least, curve, pairs.deadline)
+    raise_floor(lambda floor: least_of(pairs, objective, floor, first), curve, pairs.deadline)
 
 
 def _most_first(pairs: Pairs, against: str, curve: Curve) -> None:
