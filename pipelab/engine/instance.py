@@ -13,6 +13,7 @@ Two things keep the table small:
   identical GPUs make 125,969 compositions; without nodes they make 8, and 8 more inside a node.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
@@ -190,8 +191,7 @@ class Instance(Frozen):
         """
         layers = self.spans.layers
         held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
-        share = np.where(self.composition > 0, (held / self.size)[:, None], 0.0)
-        best = share.max(axis=0, initial=0.0)
+        best = best_shares(held, self.size, self.composition > 0)
         inside = self.inside
         own = np.where((inside.rate >= rate) & (inside.rate > 0), layers, 0).max(axis=2)
         own = own / np.arange(1, own.shape[1] + 1)
@@ -203,14 +203,9 @@ class Instance(Frozen):
 
         What they can hold at a rate they can hold at every lower one.
         """
-        low, high = -1, len(self.thresholds) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.holdable(self.thresholds[middle]) >= self.problem.model.layers - SOLVER:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        enough = self.problem.model.layers - SOLVER
+        above = bisect_left(self.thresholds, True, key=lambda rate: self.holdable(rate) < enough)
+        return above - 1
 
     def same_times(self, other: "Instance") -> bool:
         """Whether the same stages fit, at the same rates and times."""
@@ -275,6 +270,19 @@ class Instance(Frozen):
                 out[rows] = best[rows] < before * (1 - LAST_BITS)
                 best[rows] = np.minimum(best[rows], before)
         return out
+
+
+def best_shares(held: np.ndarray, size: np.ndarray, has: np.ndarray) -> np.ndarray:
+    """Return the most layers that one GPU of each class stands for, in any of some stages; shape (A,).
+
+    Parameters
+    ----------
+    held, size : arrays, shape (C,)
+        Most layers of each stage, and its number of GPUs.
+    has : bool array, shape (C, A)
+        Whether a stage has GPUs of a class.
+    """
+    return np.where(has, (held / size)[:, None], 0.0).max(axis=0, initial=0.0)
 
 
 class _AtBest:

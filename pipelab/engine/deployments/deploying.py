@@ -491,7 +491,7 @@ class _Deploying:
             unkept = why_unkept(self.problems, self.limits, self.deadline)
             if unkept:
                 return unkept
-        held = max((offer.holdable() for offer in offers), default=math.inf)
+        held = max((offer.table.holdable(0.0) for offer in offers), default=math.inf)
         if not held:
             return why_no_layer_fits(self.problem)
         return why_too_few(self.problem, held, "listing every pipeline")

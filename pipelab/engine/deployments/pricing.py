@@ -17,6 +17,7 @@ if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), an
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,25 +163,9 @@ class Offer:
     def stage_rates(self) -> np.ndarray:
         """Rates of stages at which the GPUs can hold all layers, ascending."""
         rates = np.unique(self.table.rate)
-        rates = rates[rates > 0]
-        low, high = 0, len(rates)
-        while low < high:
-            middle = (low + high) // 2
-            if self.holdable(float(rates[middle])) >= self.problem.model.layers * (1 - 1e-9):
-                low = middle + 1
-            else:
-                high = middle
-        return rates[:low]
-
-    def holdable(self, rate: float = 0.0) -> float:
-        """More layers than this cannot be held at a rate: every GPU counts with its best share of a stage."""
-        table = self.table
-        held = np.where((table.rate >= rate) & (table.rate > 0), table.spans.layers, 0).max(
-            axis=1, initial=0
-        )
-        share = held / table.composition.sum(axis=1)
-        best = np.where(table.composition > 0, share[:, None], 0.0).max(axis=0, initial=0.0)
-        return float(best @ table.classes.count)
+        rates, enough = rates[rates > 0], self.problem.model.layers * (1 - 1e-9)
+        above = bisect_left(rates, True, key=lambda rate: self.table.holdable(rate) < enough)
+        return rates[:above]
 
     @cached_property
     def rates(self) -> np.ndarray:

@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.instance import Instance, best_shares, instance_of, with_memory_for
 from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -187,8 +187,8 @@ def by_area(of: Capacities) -> float:
 def _held(of: Capacities, t: float, most: float) -> float:
     """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
-    work = (np.minimum(of.most / t, most) * layers).max(axis=1) / of.usage.sum(axis=1)
-    best = np.where(of.usage > 0, work[:, None], 0.0).max(axis=0)
+    work = (np.minimum(of.most / t, most) * layers).max(axis=1)
+    best = best_shares(work, of.usage.sum(axis=1), of.usage > 0)
     sizes = np.arange(1, of.inside.shape[1] + 1)
     own = (np.minimum(of.inside / t, most) * layers).max(axis=2, initial=0.0) / sizes
     np.maximum.at(best, of.type_of, own.max(axis=1, initial=0.0))
