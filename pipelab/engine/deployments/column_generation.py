@@ -249,12 +249,10 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
         own = 1.0 * (demand.price == price) @ used
         blocks[f"most_of_{i}"] = names.rows({"x": sp.csr_array(own[None])}, upper=number_of)
     most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
-    objective = -(demand.price @ used) / demand.money if demand.load else rate
-    integer = np.ones(number, dtype=bool)
+    objective = {"x": -(demand.price @ used) / demand.money if demand.load else rate}
     if least:
-        most, integer = np.append(most, np.inf), np.append(integer, False)
-        objective = np.append(np.zeros(number), 1.0)
-    return LinearProgram(names, np.zeros(len(most)), most, integer, objective, blocks)
+        objective = {"v": 1.0}
+    return names.program(objective, blocks, upper={"x": most}, integer=["x"])
 
 
 def are_few_mixes(counts: Iterable[int]) -> bool:

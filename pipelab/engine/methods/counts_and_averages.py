@@ -356,10 +356,8 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
         ),
     }
     blocks = {name: own[name] if name in own else FAMILIES[name].rows(i, c) for name in _BLOCKS}
-    whole = np.arange(c.total) < c.slices["e"].stop
-    upper = np.where(whole, 1, np.inf)
-    objective = np.arange(c.total) == c.slices["t"].start
-    return LinearProgram(c, np.zeros(c.total), upper, whole, objective.astype(float), blocks)
+    whole = dict.fromkeys(("n", "z", "e"), 1)
+    return c.program({"t": 1}, blocks, upper=whole, integer=whole)
 
 
 def _gpu_rows(options: Options, c: Columns, rows: str) -> RowBlock:
