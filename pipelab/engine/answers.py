@@ -68,6 +68,12 @@ class Answer(Frozen, ABC):
         return max(0.0, bound / value - 1)
 
     @property
+    def _end(self) -> dict[str, Any]:
+        """How the search ended, as `to_dict` has it."""
+        names = ("gap", "stopped_by", "reason", "seconds", "solver")
+        return {name: getattr(self, name) for name in names}
+
+    @property
     def _why(self) -> str:
         """Why it ended before its proof, in brackets."""
         return f" ({ending(self.stopped_by)})" if self.stopped_by else ""
@@ -332,13 +338,9 @@ class Result(PlanAnswer):
             "in_flight": self.in_flight,
             "seconds_per_token": self.evaluation.seconds_per_token if self.evaluation else None,
             "bound_tokens_per_s": self.bound,
-            "gap": self.gap,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-            "seconds": self.seconds,
-            "link_units": link_unit(self.problem.costs),
-            "solver": self.solver,
+            **self._end,
             "size": dict(self.size),
+            "link_units": link_unit(self.problem.costs),
             "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         } | self._asked_for

@@ -107,6 +107,12 @@ class Deadline:
         if reason is not None:
             raise Ended(reason)
 
+    def slices(self, number: int, step: int) -> Iterator[slice]:
+        """Cut so many rows into parts of `step`; `check` before each."""
+        for first in range(0, number, step):
+            self.check()
+            yield slice(first, first + step)
+
     def within(self, seconds: float) -> "Deadline":
         """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one."""
         part = Deadline(min(seconds, self.left), self.stop, self.interrupted)

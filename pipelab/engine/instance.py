@@ -34,6 +34,7 @@ from pipelab.stage_arrays import (
     StageTables,
     mixes_as_slowest,
     nodes_matter_alone,
+    problem_tables,
     stage_tables,
 )
 
@@ -303,13 +304,6 @@ class _AtBest:
             raise AttributeError(name)
         return getattr(self.costs, name)
 
-    @property
-    def nodes_matter_alone(self) -> bool:
-        return nodes_matter_alone(self.costs)
-
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        return mixes_as_slowest(replace(problem, costs=self.costs))
-
     def stage(self, *args: Any) -> StageCost:
         return self.costs.stage(*args)._replace(pass_seconds=None)
 
@@ -524,17 +518,8 @@ def _tables(
     spans = len(spans_of(problem.model).layers)
     rate, seconds = np.zeros((len(composition), spans)), np.full((len(composition), spans), np.inf)
     step = max(1, _CELLS_AT_ONCE // (len(types) * spans))
-    for i in range(0, len(composition), step):
-        deadline.check()
-        part = slice(i, i + step)
-        tables = stage_tables(
-            problem.costs,
-            problem.model,
-            problem.workload,
-            types,
-            composition[part],
-            problem.batch_split,
-        )
+    for part in deadline.slices(len(composition), step):
+        tables = problem_tables(problem, types, composition[part])
         fits = tables.fits(types)
         rate[part] = np.where(fits, tables.throughput, 0.0)
         passes = tables.pass_seconds

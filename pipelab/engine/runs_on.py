@@ -263,11 +263,6 @@ def identical_hosts(cluster: Cluster) -> list[list[list[int]]]:
     return list(found.values())
 
 
-def on_host(problem: Problem, ids: Sequence[int]) -> Problem:
-    """Return the same problem on some of the GPUs alone, which are numbered anew."""
-    return replace(problem, cluster=problem.cluster.only(ids))
-
-
 def best_start(
     engine: str,
     solve: Callable[..., Result],

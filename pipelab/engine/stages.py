@@ -154,10 +154,8 @@ def _slowest(support: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.nda
     """The slowest hop from each set to every class; shape (Q, A)."""
     rows = np.empty((len(support), hop.shape[1]))
     step = max(1, _CELLS_AT_ONCE // max(1, hop.size))
-    for i in range(0, len(support), step):
-        deadline.check()
-        own = support[i : i + step]
-        rows[i : i + step] = np.where(own[:, :, None], hop, -np.inf).max(axis=1)
+    for part in deadline.slices(len(support), step):
+        rows[part] = np.where(support[part][:, :, None], hop, -np.inf).max(axis=1)
     return rows
 
 

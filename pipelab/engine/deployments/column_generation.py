@@ -506,9 +506,8 @@ class Generation:
                 or not are_few_mixes(self.demand.counts.tolist())
             ):
                 continue
-            own = [offer for offer in self.offers if offer.pool == pool]
-            _, complete = self._listed(
-                own, self.prices, self.slack, False, self.deadline, _FEW_MIXES
+            _, complete = self.listed(
+                self.prices, self.slack, False, self.deadline, _FEW_MIXES, pool
             )
             if complete and not any(column.offer.pool == pool for column in self.pipelines):
                 return True
@@ -845,9 +844,10 @@ class Generation:
         slack: float,
         wide: bool,
         deadline: Deadline,
-        most: int = MOST_LABELS,
+        most: int,
+        pool: str | None = None,
     ) -> tuple[list[Column], bool]:
-        """Every pipeline within a slack of the price of its GPUs as a column, and whether none is missing.
+        """List every pipeline within a slack of the price of its GPUs as a column; and whether none is missing.
 
         Parameters
         ----------
@@ -857,19 +857,10 @@ class Generation:
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most : int
             Labels kept at each boundary.
+        pool : str, optional
+            The only one whose offers are looked at.
         """
-        return self._listed(self.offers, prices, slack, wide, deadline, most)
-
-    def _listed(
-        self,
-        offers: Sequence[Offer],
-        prices: Prices,
-        slack: float,
-        wide: bool,
-        deadline: Deadline,
-        most: int,
-    ) -> tuple[list[Column], bool]:
-        """The same of some of the offers."""
+        offers = [offer for offer in self.offers if pool in (None, offer.pool)]
         complete, waiting = True, self._worth(offers, prices, slack, deadline)
         while waiting:
             if self.steps > _MOST_STEPS:

@@ -42,7 +42,6 @@ from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
     as_engine_runs,
     identical_hosts,
-    on_host,
     starts_of,
     why_not_here,
 )
@@ -258,7 +257,8 @@ def _host_by_host(
     parts, pipelines, bound = list[Deployment](), list[Pipeline](), 0.0
     for i, alike in enumerate(hosts):
         left = deadline.share(len(hosts) - i)
-        own = again(on_host(problem, alike[0]), time_limit=left, stop=deadline.stop)
+        one_host = replace(problem, cluster=problem.cluster.only(alike[0]))
+        own = again(one_host, time_limit=left, stop=deadline.stop)
         parts.append(own)
         if own.status != "infeasible":
             bound += len(alike) * (math.inf if own.bound is None else own.bound)
@@ -425,7 +425,8 @@ class _Deploying:
     def _take_incumbents(self, generation: Generation) -> None:
         """Make columns of simple pipelines, and of the best alone."""
         for problem, offer in {own.problem: own for own in generation.offers}.items():
-            for placement in [*incumbents(problem), *self._best_alone(problem)]:
+            alone = [self.alone[problem]] if problem in self.alone else []
+            for placement in [*incumbents(problem), *alone]:
                 generation.take(_column(offer, placement))
 
     def _find_best_alone(self) -> None:
@@ -440,9 +441,6 @@ class _Deploying:
             placement = solve(problem, time_limit=seconds, stop=whole.stop).placement
             if placement is not None:
                 self.alone[problem] = placement
-
-    def _best_alone(self, problem: Problem) -> list[Placement]:
-        return [self.alone[problem]] if problem in self.alone else []
 
     def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
         """A load that no deployment serves, or of which none was found that does."""

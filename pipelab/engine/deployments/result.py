@@ -362,11 +362,7 @@ class Deployment(PlanAnswer):
             f"at_least_{unit}": self.at_least,
             "bound_usd_per_hour" if self.at_least else f"bound_{unit}": self.bound,
             **requests,
-            "gap": self.gap,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-            "seconds": self.seconds,
-            "solver": self.solver,
+            **self._end,
             "size": dict(self.size),
             "pipelines": [
                 {
@@ -401,7 +397,7 @@ def _marginal_gpus(
         counts = Counter(gpu.type for gpu in deployment.problem.cluster.gpus)
         rows = []
         for i, kind in enumerate(counts):
-            own = None if time_limit is None else deadline.left / (len(counts) - i)
+            own = deadline.share(len(counts) - i)
             rows.append(_marginal_gpu(deployment, dict(counts), kind, own, stop))
         return pd.DataFrame(rows)
 

@@ -333,9 +333,8 @@ class Suffixes:
         before = np.arange(self.layers)
         for d in range(len(merged.composition)):
             rows = np.flatnonzero(onto[:, d] >= 0)
-            for low in range(0, len(rows), _STATES_AT_ONCE):
-                self.deadline.check()
-                some = rows[low : low + _STATES_AT_ONCE]
+            for part in self.deadline.slices(len(rows), _STATES_AT_ONCE):
+                some = rows[part]
                 # Where these stages hold all that is left, and others can hold what comes before.
                 possible = (self.layers - before <= held[some, None] + ONE_ANSWER) & (
                     before <= rest[some, None] + ONE_ANSWER
