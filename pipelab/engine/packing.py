@@ -79,9 +79,8 @@ class Packing:
         mine = per_recipe[self.recipe]
         if self.divides:
             need = np.array([np.where(self.size >= s, self.size, 0) for s in self.sizes])
-            block = columns.rows({"n": sp.csr_array(need.astype(float)) @ mine})
-            block.upper[:] = [s * int((self.capacity // s).sum()) for s in self.sizes]
-            return (block,)
+            room = np.array([s * int((self.capacity // s).sum()) for s in self.sizes])
+            return (columns.rows({"n": sp.csr_array(need.astype(float)) @ mine}, upper=room),)
         first, size = self.arcs
         if not len(first):  # no size fits into any bin
             return (columns.rows({"n": mine}, upper=0),)
@@ -91,8 +90,7 @@ class Packing:
             first + size, end + 1, place, width
         )
         begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
-        leave = columns.rows({"b": flow[:end]})
-        leave.upper[:] = begins[:end]
+        leave = columns.rows({"b": flow[:end]}, upper=begins[:end])
         which = np.searchsorted(self.sizes, size)
         arcs = incidence(which, len(self.sizes), place, width)
         stages = incidence(np.searchsorted(self.sizes, self.size), len(self.sizes)) @ mine

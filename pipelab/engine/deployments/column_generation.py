@@ -54,7 +54,7 @@ from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Least, Offer
 from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
@@ -231,9 +231,7 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
     rate = np.array([c.rate / demand.pools[c.offer.pool] for c in columns]) / unit
     least = len(demand.pools) > 1 and not demand.load  # `v`: of the pool that serves least
     names = Columns({"x": number, "v": int(least)})
-    capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
-    capacity.upper[:] = demand.counts
-    blocks: dict[str, RowBlock] = {"class_capacity": capacity}
+    blocks = {"class_capacity": names.rows({"x": sp.csr_array(used)}, upper=demand.counts)}
     if demand.load or least:
         own = np.array([[c.offer.pool == pool for c in columns] for pool in demand.pools])
         parts = {"x": sp.csr_array(own * rate)}

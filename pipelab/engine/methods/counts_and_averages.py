@@ -371,6 +371,4 @@ def _gpu_rows(options: Options, c: Columns, rows: str) -> RowBlock:
         else:
             coefficients += [mine & (options.number > g) for g in range(count)]
             limits += [1] * count
-    block = c.rows({"n": np.array(coefficients, dtype=float)})
-    block.upper[:] = limits
-    return block
+    return c.rows({"n": np.array(coefficients, dtype=float)}, upper=np.array(limits))
