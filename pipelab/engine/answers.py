@@ -12,7 +12,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, number, rate
-from pipelab.engine.objective_and_bound import Objective
+from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Frozen, given
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in"]
+__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in", "rated_result"]
 
 
 class Answer(Frozen, ABC):
@@ -397,6 +397,38 @@ class Result(PlanAnswer):
         return self._shown(
             self._title, html + (self.evaluation._repr_html_() if self.evaluation else "")
         )
+
+
+def rated_result(
+    problem: Problem,
+    method: str,
+    placement: Placement | None,
+    bound: float | None,
+    *,
+    stopped_by: str | None = None,
+    **more: Any,
+) -> Result:
+    """Return the result of a placement and a bound on all rates, which decide its status.
+
+    Parameters
+    ----------
+    stopped_by : str, optional
+        What ended the search early, if its answer is not proven.
+    **more
+        Other attributes of the result.
+    """
+    throughput = None if placement is None else evaluate(problem, placement).rate
+    status, bound = status_and_bound(throughput, bound)
+    return Result(
+        problem=problem,
+        method=method,
+        status=status,
+        placement=placement,
+        throughput=throughput,
+        bound=bound,
+        stopped_by=None if status == "optimal" else stopped_by,
+        **more,
+    )
 
 
 def placement_in(given: Any, what: str) -> Placement:

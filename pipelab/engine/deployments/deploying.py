@@ -498,7 +498,12 @@ class _Deploying:
         """Ended without a deployment, for a reason: one pipeline at most, which a moment finds."""
         if self.limits is not None:
             return self._deployment((), None, ended, reason)
-        value = self._dollars if self.at_least else _most_attaining
+
+        def value(placement: Placement, evaluation: Evaluation) -> float:
+            if self.at_least:
+                return price_per_hour(self.problem, placement) or math.inf
+            return -evaluation.attainable
+
         placement = best_of(
             incumbents(self.problem), self.at_least, value, lambda found: found.attainable
         )
@@ -574,9 +579,6 @@ class _Deploying:
         much = most > _MUCH_MORE * sum_of(pipelines)
         return {"gpus_alone": most} if much else {}
 
-    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
-        return price_per_hour(self.problem, placement) or math.inf
-
 
 def sum_of(pipelines: Sequence[Pipeline]) -> float:
     return math.fsum(p.throughput * p.count for p in pipelines)
@@ -586,10 +588,6 @@ def _held_by_link(found: Evaluation) -> bool:
     """Whether a link alone is the bottleneck, and enough is in flight to fill it."""
     full = found.attainable >= found.rate * (1 - SOLVER)
     return full and all(name.startswith("link") for name in found.bottlenecks)
-
-
-def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
-    return -evaluation.attainable
 
 
 def _column(offer: Offer, placement: Placement) -> Column:

@@ -6,7 +6,7 @@ Equals `pipelab.counting` on its domain; see tests/equal/test_definitions_placem
 import threading
 from collections.abc import Callable, Mapping
 
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
@@ -18,7 +18,6 @@ from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 
 
@@ -94,19 +93,15 @@ def unlisted(
     budget: float | None = None,
 ) -> Result:
     """The result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
-    best = best_of(incumbents(problem, budget))
-    return Result(
+    return rated_result(
         problem,
         method,
-        "feasible" if best else "unknown",
-        best,
-        evaluate(problem, best).rate if best else None,
-        None,
-        deadline.spent,
-        size,
-        "",
-        f"{what} were still being listed",
-        end.reason,
+        placement=best_of(incumbents(problem, budget)),
+        bound=None,
+        seconds=deadline.spent,
+        size=size,
+        reason=f"{what} were still being listed",
+        stopped_by=end.reason,
     )
 
 

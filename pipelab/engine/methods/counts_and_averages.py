@@ -28,7 +28,7 @@ from typing import Any, cast
 import numpy as np
 
 from pipelab.costs import LayerTimes
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.joint_ilp_forms import FAMILIES, Incidence
@@ -181,19 +181,17 @@ def solve_type_count(
                 "progress": run.progress,
             }
             reason = reason or _reason(run.status, predicted, stages)
-        return Result(
+        return rated_result(
             problem,
             "type_count",
-            "unknown",
-            None,
-            None,
-            None,
-            deadline.spent,
-            size,
-            choice.solver_version("scip") if size else "",
-            reason,
-            run.stopped_by,
-            details,
+            placement=None,
+            bound=None,
+            seconds=deadline.spent,
+            size=size,
+            solver=choice.solver_version("scip") if size else "",
+            reason=reason,
+            stopped_by=run.stopped_by,
+            details=details,
         )
 
 

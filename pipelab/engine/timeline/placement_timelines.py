@@ -352,18 +352,11 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
     134.6
     """
-    instance(
-        "inference_costs", "problem", problem, Problem, "a Problem; load one with pl.load_case(...)"
-    )
-    instance(
-        "inference_costs",
-        "placement",
-        placement,
-        Placement,
-        "a Placement, such as pl.solve(problem).placement",
-    )
-    tokens = checked_value("inference_costs", "tokens", tokens, Positive)
-    return lane_costs(evaluate(problem, placement), tokens, "inference_costs")[0]
+    what, remedy = "inference_costs", "a Placement, such as pl.solve(problem).placement"
+    instance(what, "problem", problem, Problem, "a Problem; load one with pl.load_case(...)")
+    instance(what, "placement", placement, Placement, remedy)
+    tokens = checked_value(what, "tokens", tokens, Positive)
+    return lane_costs(evaluate(problem, placement), tokens, what)[0]
 
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
