@@ -96,16 +96,8 @@ class Patterns:
 
     def __post_init__(self) -> None:
         of, layers = self.capacities, self.capacities.most.shape[1]
-        rows = [
-            (own, *each)
-            for own, *each in zip(of.usage, of.most, of.places, of.seconds, strict=True)
-        ]
-        tables = zip(of.inside, of.places_inside, of.seconds_inside, strict=True)
-        for sort, tables_of in enumerate(tables):
-            unit = (np.arange(len(of.count)) == of.type_of[sort]).astype(int)
-            sizes = enumerate(zip(*tables_of, strict=True), start=1)
-            rows += [(size * unit, *each) for size, each in sizes]
         usage, capacity, places, seconds = [], [], [], []
+        rows = zip(of.usage, of.most, of.places, of.seconds, strict=True)
         for own, passed, place, time in rows:
             useful = passed > 0
             if self.hop is None:

@@ -188,11 +188,8 @@ class Blocks:
         for (part, kind), nodes in self.pools.items():
             largest = min(max(map(len, nodes)), self.instance.largest)
             for size in (2**i for i in range(largest.bit_length())):
-                row = np.flatnonzero((of.usage[:, kind] == size) & (of.usage.sum(axis=1) == size))
-                tables = [of.most[row[0]]]
-                if size <= of.inside.shape[1]:
-                    tables += [of.inside[i, size - 1] for i in np.flatnonzero(of.type_of == kind)]
-                rates = np.max(tables, axis=0)
+                rows = (of.usage[:, kind] == size) & (of.usage.sum(axis=1) == size)
+                rates = of.most[rows].max(axis=0)
                 if rates.any():
                     out.append(Unit(part, kind, size, rates))
         return out
