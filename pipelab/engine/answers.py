@@ -363,16 +363,9 @@ class Result(PlanAnswer):
         """
         import pandas as pd
 
-        row = {
-            "problem": self.problem.name,
-            "method": self.method,
-            "status": self.status,
-            "throughput_tokens_per_s": self.throughput,
-            "in_flight": self.in_flight,
-            "bound_tokens_per_s": self.bound,
-            "gap": self.gap,
-            "seconds": round(self.seconds, 3),
-        }
+        said, rates = self.to_dict(), ("throughput_tokens_per_s", "in_flight", "bound_tokens_per_s")
+        row = {name: said[name] for name in ("problem", "method", "status", *rates, "gap")}
+        row["seconds"] = round(self.seconds, 3)
         goal = self.objective.to_dict() if self.objective else {}
         return pd.DataFrame([row | goal | dict(self.size)])
 

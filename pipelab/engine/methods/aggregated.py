@@ -5,13 +5,13 @@ Equals `pipelab.counting` on its domain; see tests/equal/test_definitions_placem
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.rate_search import SETS, Search, least, used
 from pipelab.engine.reach import Reach
@@ -131,10 +131,9 @@ def result_of(search: Search) -> Result:
         "rates": len(instance.thresholds),
         **search.size,
     }
-    status, bound = status_and_bound(search.throughput, search.bound)
     reason, solver = "", solver_version() if search.log else ""
     if search.high < 0:
-        status, bound, reason = "infeasible", None, _why_none(search, solver)
+        reason = _why_none(search, solver)
     if search.stopped == SETS:
         reason = search.refusal or (
             f"stages that mix many of the {len(instance.classes)} classes were left out "
@@ -147,17 +146,16 @@ def result_of(search: Search) -> Result:
         "fewest": search.fewest,
         "instance": instance,
     }
-    return Result(
+    found = rated_result(
         problem,
         "aggregated",
-        status,
         search.best,
-        search.throughput,
-        bound,
-        search.deadline.spent,
-        size,
-        solver,
-        search.deadline.remark(reason),
-        None if status in ("optimal", "infeasible") else search.stopped,
-        details,
+        search.bound,
+        seconds=search.deadline.spent,
+        size=size,
+        solver=solver,
+        reason=search.deadline.remark(reason),
+        stopped_by=None if search.high < 0 else search.stopped,
+        details=details,
     )
+    return found if search.high >= 0 else replace(found, status="infeasible", bound=None)

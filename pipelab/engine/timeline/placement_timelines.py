@@ -29,6 +29,7 @@ from pipelab.fields import (
     is_list,
     whole_number,
 )
+from pipelab.flows import link_between
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
 from pipelab.problem import ModelLike, Problem, answered, fits_in
@@ -458,18 +459,17 @@ class TrainingTimeline(Frozen):
     @property
     def rate(self) -> float:
         """Tokens/s of training: those of all microbatches over the time of one step."""
-        return (
-            self.timeline.schedule.microbatches
-            * self.problem.workload.tokens
-            / self.timeline.iteration_time
-        )
+        return self._tokens / self.timeline.iteration_time
 
     @property
     def bound(self) -> float:
         """Tokens/s if the busiest rank never idled: no schedule of these stages trains faster."""
-        return (
-            self.timeline.schedule.microbatches * self.problem.workload.tokens / self.timeline.ideal
-        )
+        return self._tokens / self.timeline.ideal
+
+    @property
+    def _tokens(self) -> float:
+        """Of all microbatches of a step."""
+        return self.timeline.schedule.microbatches * self.problem.workload.tokens
 
     @property
     def mfu(self) -> float | None:
@@ -743,17 +743,8 @@ def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go forward, gradients of the same size back: the slowest pair of GPUs in each direction."""
-    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
-    cluster = problem.cluster
-    return max(
-        float(
-            problem.message_seconds(
-                cluster.bandwidth_between(*pair), cluster.latency_between(*pair)
-            )
-        )
-        for pair in pairs
-    )
+    """Activations go forward, gradients of the same size back: the slower direction."""
+    return max(link_between(problem, *ends)[1] for ends in ((one, other), (other, one)))
 
 
 @overload
