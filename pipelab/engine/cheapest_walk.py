@@ -205,7 +205,10 @@ class Walk:
         return there[first] + back[last] + hops
 
     def _outside_anywhere(self, layers: np.ndarray, ends: int) -> np.ndarray:
-        """The same of stages that leave so many layers at either end of the model, at least."""
+        """Return the least seconds before and after an inner stage, over all its positions.
+
+        `ends`: how many layers it leaves at either end of the model, at least.
+        """
         if not np.isfinite(self._most_seconds):
             return np.zeros(len(layers))
         firsts = [np.arange(ends, self._layers - ends - n + 1) for n in layers.tolist()]

@@ -512,7 +512,7 @@ class Generation:
         return False
 
     def generate_exactly(self) -> None:
-        """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
+        """Generate columns for a while by a pricing problem that counts the GPUs there are: the stage-flow program.
 
         Raises
         ------
@@ -713,9 +713,10 @@ class Generation:
         if (np.array(gpus) > self.demand.counts).any():
             return self.take(Column(offer.counted(path), gpus, offer, ()))
         stages = offer.in_order(path)
-        if offer.is_slowed(stages):
+        attained, slowed = offer.evaluated(stages)
+        if slowed:
             self._loose.add(offer)
-        return self.take(Column(offer.attained(stages), gpus, offer, stages))
+        return self.take(Column(attained, gpus, offer, stages))
 
     def take(self, column: Column) -> int:
         """Add a column unless it is known, or no pipeline; how many were added."""

@@ -28,7 +28,6 @@ from pipelab.engine.deployments.column_generation import (
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
-from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
@@ -664,7 +663,10 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
     free = FreeGPUs(problem, columns[0].offer.table.classes)
     replicas: dict[tuple[Column, float], list[Placement]] = defaultdict(list)
-    stages = {column: column.stages or _stages_of(column) for column in dict.fromkeys(columns)}
+    stages = {  # of some a table says only how fast they are
+        column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)
+        for column in dict.fromkeys(columns)
+    }
     ids = free.taken([stages[column] for column in columns])
     for column, own in zip(columns, ids, strict=True):
         layers = [number for number, _ in stages[column]]
@@ -676,11 +678,6 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
         pipeline_of(c.offer.problem, tuple(own), c.offer.limits) for (c, _), own in replicas.items()
     ]
     return tuple(sorted(found, key=lambda p: -p.throughput))
-
-
-def _stages_of(column: Column) -> tuple[StageOf, ...]:
-    """The stages of a column of which a table says only how fast it is."""
-    return MixTables(column.offer, NEVER).stages(column.at, column.gpus)
 
 
 def pipeline_of(

@@ -324,13 +324,10 @@ class Offer:
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
-        return self._evaluated(stages)[0]
+        return self.evaluated(stages)[0]
 
-    def is_slowed(self, stages: tuple[StageOf, ...]) -> bool:
-        """Whether a pipeline attains less than the rate of its slowest stage or link."""
-        return self._evaluated(stages)[1]
-
-    def _evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
+    def evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
+        """See `attained`; and whether that is less than the rate of its slowest stage or link."""
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
             self._rates[stages] = 0.0, True
         if stages not in self._rates:

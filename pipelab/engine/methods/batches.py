@@ -94,28 +94,7 @@ def solved_in_turn(
 
 def best_answer(found: Sequence[Result], left_out: bool) -> Result:
     """The best of several answers to one question, with the bound of all; `left_out`: whether some are missing."""
-    return _bounded(_best(found), found, left_out)
-
-
-def _nearest(sizes: Sequence[int], size: int) -> int:
-    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
-    ratios = [max(other / size, size / other) for other in sizes]
-    return len(sizes) - 1 - ratios[::-1].index(min(ratios))
-
-
-def _best(found: Sequence[Result]) -> Result:
-    """The greatest throughput, or the least value of the objective."""
-    placed = [result for result in found if result.placement is not None]
-    if not placed:
-        open_ = [result for result in found if result.status != "infeasible"]
-        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
-    if placed[0].objective is not None:
-        return min(placed, key=lambda result: given(given(result.objective).value))
-    return max(placed, key=lambda result: given(result.throughput))
-
-
-def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
-    """The answer with the bound of all that have a placement or may have one."""
+    answer = _best(found)
     others = [result for result in found if result.status != "infeasible"]
     if left_out and answer.placement is None:
         reason, ended = answer.reason or "the rest was not tried in time", answer.stopped_by
@@ -135,3 +114,20 @@ def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
     if most is not None and most <= rate * (1 + ATTAINED):
         return replace(answer, status="optimal", bound=rate, stopped_by=None, reason="")
     return replace(answer, status="feasible", bound=most, stopped_by=stopped)
+
+
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
+    ratios = [max(other / size, size / other) for other in sizes]
+    return len(sizes) - 1 - ratios[::-1].index(min(ratios))
+
+
+def _best(found: Sequence[Result]) -> Result:
+    """The greatest throughput, or the least value of the objective."""
+    placed = [result for result in found if result.placement is not None]
+    if not placed:
+        open_ = [result for result in found if result.status != "infeasible"]
+        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
+    if placed[0].objective is not None:
+        return min(placed, key=lambda result: given(given(result.objective).value))
+    return max(placed, key=lambda result: given(result.throughput))

@@ -28,6 +28,15 @@ from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
+# Of an objective: its name, its unit, and the name of its bound among the details.
+_NAMES = {
+    "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
+    "cost": (
+        "usd_per_million_tokens",
+        "$ per million tokens",
+        "bound_usd_per_million_tokens",
+    ),
+}
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved
 
 
@@ -50,7 +59,13 @@ def least_of(
     bound : float
         Nothing has less.
     """
-    incumbent = best_of(known, floor, lambda p, _: value_of(pairs, objective, p), pairs.counted)
+
+    def known_value(placement: Placement, evaluation: Evaluation) -> float:
+        if objective == "latency":
+            return evaluation.seconds_per_pass
+        return value_of(pairs, objective, placement)
+
+    incumbent = best_of(known, floor, known_value, pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
         found = Least(incumbent, bound)
     elif objective == "latency":
@@ -77,7 +92,7 @@ def least_of(
         stopped = None
     elif stopped is None:
         stopped = BY_TOLERANCE
-    name, unit = UNITS[objective]
+    name, unit, bound_name = _NAMES[objective]
     return Result(
         problem=problem,
         method=objective,
@@ -89,21 +104,9 @@ def least_of(
         solver=choice.solver_version(),
         reason=pairs.deadline.remark(reason),
         stopped_by=stopped,
-        details=_named(objective, value, proven),
+        details={name: value, bound_name: proven},
         objective=Objective(name, unit, value, proven, floor),
     )
-
-
-UNITS = {
-    "latency": ("seconds_per_pass", "seconds per pass"),
-    "cost": ("usd_per_million_tokens", "$ per million tokens"),
-}
-
-
-def _named(objective: str, value: float | None, bound: float | None) -> dict[str, float | None]:
-    if objective == "latency":
-        return {"seconds_per_pass": value, "bound_seconds": bound}
-    return {"usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound}
 
 
 def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:

@@ -38,6 +38,7 @@ from pipelab.schedules import Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_REACHED = 1e-6  # of a rate: what is as close has it
 _MOST_POINTS = 40  # of a figure; more would only be slower to look at
 
 
@@ -141,7 +142,7 @@ class PlacedTimeline(Frozen):
     @property
     def reaches_predicted_rate(self) -> bool:
         """Whether the steady rate equals the predicted rate to 1e-6."""
-        return abs(self.steady_rate / self.predicted_rate - 1) <= 1e-6
+        return abs(self.steady_rate / self.predicted_rate - 1) <= _REACHED
 
     @property
     def latency_s(self) -> float:
@@ -285,9 +286,7 @@ def round_time(costs: StageCosts, in_flight: int, leaving: float = 0.0) -> float
     return max(in_flight * float(np.max(costs.forward)), _traversal(costs, leaving))
 
 
-def least_in_flight(
-    costs: StageCosts, rate: float, leaving: float = 0.0, tolerance: float = 1e-6
-) -> int:
+def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int:
     """Return the fewest microbatches in flight with which a full pipeline completes `rate` per unit of time.
 
     Little's law: the rate times the traversal.
@@ -298,11 +297,11 @@ def least_in_flight(
         The rate is beyond the slowest lane's.
     """
     slowest = float(np.max(costs.forward))
-    if rate * slowest * (1 - tolerance) > 1:
+    if rate * slowest * (1 - _REACHED) > 1:
         raise InvalidValue(
             "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
         )
-    return max(1, ceil(rate * (1 - tolerance) * _traversal(costs, leaving)))
+    return max(1, ceil(rate * (1 - _REACHED) * _traversal(costs, leaving)))
 
 
 def _traversal(costs: StageCosts, leaving: float) -> float:
