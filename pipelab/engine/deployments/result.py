@@ -338,7 +338,15 @@ class Deployment(PlanAnswer):
         if self.again is None:
             expected = "expected a deployment that `pl.deploy` returned"
             raise InvalidValue("one_more", [("deployment", self.problem.name, expected)])
-        return _marginal_gpus(self, time_limit, stop)
+        import pandas as pd
+
+        counts = Counter(gpu.type for gpu in self.problem.cluster.gpus)
+        with deadline_of(time_limit, stop) as deadline:
+            rows = [
+                _marginal_gpu(self, counts, kind, deadline.share(len(counts) - i), stop)
+                for i, kind in enumerate(counts)
+            ]
+        return pd.DataFrame(rows)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.
@@ -387,30 +395,16 @@ class Deployment(PlanAnswer):
         return self._shown(self.problem.name, below)
 
 
-def _marginal_gpus(
-    deployment: Deployment, time_limit: float | None, stop: "Event | None"
-) -> "DataFrame":
-    """See `Deployment.one_more`."""
-    import pandas as pd
-
-    with deadline_of(time_limit, stop) as deadline:
-        counts = Counter(gpu.type for gpu in deployment.problem.cluster.gpus)
-        rows = []
-        for i, kind in enumerate(counts):
-            own = deadline.share(len(counts) - i)
-            rows.append(_marginal_gpu(deployment, dict(counts), kind, own, stop))
-        return pd.DataFrame(rows)
-
-
 def _marginal_gpu(
     before: Deployment,
-    counts: dict[str, int],
+    counts: Mapping[str, int],
     kind: str,
     time_limit: float | None,
     stop: "Event | None",
 ) -> dict[str, Any]:
+    """Return a row of `Deployment.one_more`."""
     problem = before.problem
-    cluster = problem.cluster.with_counts(counts | {kind: counts[kind] + 1})
+    cluster = problem.cluster.with_counts({**counts, kind: counts[kind] + 1})
     added = next(gpu for gpu in problem.cluster.gpus if gpu.type == kind)
     more = replace(problem, cluster=cluster)
     after = given(before.again)(more, before.at_least, time_limit=time_limit, stop=stop)
