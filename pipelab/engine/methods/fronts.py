@@ -6,7 +6,7 @@ one floor has some rate; the next floor is just above it.
 
 import heapq
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from pipelab.engine.answers import Result
@@ -15,7 +15,7 @@ from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
-from pipelab.engine.methods.first_placements import best_of
+from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
@@ -217,8 +217,8 @@ def why_none_attains(
     return f"{text}; the best found attains {most.throughput:,.7g} tokens/s"
 
 
-def raise_floor(least: Callable[[float], Result], curve: Curve, deadline: Deadline) -> None:
-    """Add every placement that nothing beats in both throughput and what `least` makes least; slowest first.
+def raise_floor(pairs: Pairs, objective: str, curve: Curve) -> None:
+    """Add every placement that nothing beats in both throughput and "latency" or "cost"; slowest first.
 
     The least at one floor has some throughput; nothing of a rate between the two is any lower. So
     the next subproblem is about the next higher rate there is, and one of finitely many. A point that
@@ -227,16 +227,12 @@ def raise_floor(least: Callable[[float], Result], curve: Curve, deadline: Deadli
     A least that is proven to a solver's tolerance only does not end the front. Such a point, one that
     the next may equal, and what was found when time ran out are kept, with status "feasible"; what was left
     open when the search ended is not told.
-
-    Parameters
-    ----------
-    least : function of a floor
-        The answer at that floor of throughput.
     """
+    first = incumbents(pairs.problem)
     pending: Result | None = None
     floor = 0.0
     while True:
-        answer = least(floor)
+        answer = least_of(pairs, objective, floor, first)
         infeasible = answer.status == "infeasible"
         claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
         goes_on = infeasible or answer.status == "optimal" or claimed
@@ -250,7 +246,7 @@ def raise_floor(least: Callable[[float], Result], curve: Curve, deadline: Deadli
                 curve.add(_open(pending), told=goes_on)
         if infeasible:
             return
-        if not goes_on or deadline.reason is not None:
+        if not goes_on or pairs.deadline.reason is not None:
             curve.complete = False
             if value is not None:
                 curve.add(_open(answer), told=False)

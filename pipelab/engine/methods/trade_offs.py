@@ -13,8 +13,7 @@ from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
-from pipelab.engine.methods.first_placements import incumbents
-from pipelab.engine.methods.fronts import least_of, raise_floor
+from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
@@ -196,13 +195,14 @@ def trade_off(
             deployments_against(problem, against, curve, deadline)
         else:
             pairs = Pairs(problem, deadline)
-            find = _least_first if against in _LEAST else _most_first
+            find = raise_floor if against in _LEAST else _most_first
+            what = (_AGAINST | _LEAST)[against]
             curve = _OfFullPipelines(on_point, pairs=pairs)
             if against != "seconds_per_pass":
-                find(pairs.filled(), against, curve)
+                find(pairs.filled(), what, curve)
             if against == "seconds_per_pass" or not (curve.all_attain or deadline.reason):
                 curve = Curve(on_point)
-                find(pairs, against, curve)
+                find(pairs, what, curve)
         points = curve.points[::-1] if against in _LEAST else curve.points
         return TradeOff(problem, against, tuple(points), curve.complete, deadline.spent)
 
@@ -222,16 +222,9 @@ class _OfFullPipelines(Curve):
             self.all_attain = self.complete = False
 
 
-def _least_first(pairs: Pairs, against: str, curve: Curve) -> None:
-    """The curve against dollars per token or seconds: the floor rises."""
-    objective = _LEAST[against]
-    first = incumbents(pairs.problem)
-    raise_floor(lambda floor: least_of(pairs, objective, floor, first), curve, pairs.deadline)
-
-
-def _most_first(pairs: Pairs, against: str, curve: Curve) -> None:
-    """The curve against GPUs or dollars per hour: the most, its least use, less than that."""
-    what, details = _AGAINST[against], dict[str, Any]()
+def _most_first(pairs: Pairs, what: str, curve: Curve) -> None:
+    """Add the points against "gpus" or "price": the most, its least use, less than that."""
+    details = dict[str, Any]()
     while True:
         most, stopped = pairs.greatest()
         if pairs.best is None:
