@@ -37,10 +37,11 @@ def counted(number: int, noun: str) -> str:
 
     Examples
     --------
-    >>> counted(1, "stage"), counted(3, "GPU"), counted(0, "layer")
-    ('1 stage', '3 GPUs', '0 layers')
+    >>> counted(1, "stage"), counted(3, "GPU"), counted(0, "microbatch")
+    ('1 stage', '3 GPUs', '0 microbatches')
     """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    ending = "es" if noun.endswith(("ch", "x")) else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
 def duration(seconds: float) -> str:

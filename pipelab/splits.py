@@ -10,6 +10,7 @@ The rules are those of `gpipe_pp.rs` in trustformers-core 0.1.1 (even, by FLOPs)
 
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
+from heapq import heapify, heappop, heappush
 from itertools import accumulate, combinations, pairwise
 from math import comb, inf
 
@@ -211,9 +212,13 @@ def split_bandwidth_aware(
     most = _most_layers(layers, memory, layer_memory)
     speeds = [Fraction(speed) for speed in bandwidth]  # quotients of floats may overflow
     sizes = [1] * len(memory)
+    with_room = [(2 / speed, node) for node, speed in enumerate(speeds) if most[node] > 1]
+    heapify(with_room)
     for _ in range(layers - len(memory)):  # the next layer goes where it costs least
-        with_room = [node for node in range(len(memory)) if sizes[node] < most[node]]
-        sizes[min(with_room, key=lambda node: (sizes[node] + 1) / speeds[node])] += 1
+        _, node = heappop(with_room)
+        sizes[node] += 1
+        if sizes[node] < most[node]:
+            heappush(with_room, ((sizes[node] + 1) / speeds[node], node))
     return _ranges(accumulate(sizes, initial=0))
 
 

@@ -3,8 +3,7 @@
 What a cluster of them must be is said here in code that shares nothing with the package.
 """
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -92,10 +91,24 @@ def random_host(rng, name, types=tuple(KINDS), shape=None, most=8, gaps=True):
     return Host(name, sorted(numbers.tolist()), kinds, used.tolist(), words)
 
 
+def among_others(host, rng):
+    """The host with up to four more GPUs, as its topology shows them where its listing leaves them out."""
+    free = [n for n in range(16) if n not in host.numbers]
+    others = rng.choice(free, rng.integers(0, min(5, len(free) + 1)), replace=False).tolist()
+    words = {(n, m): "XGMI" if host.amd else "NV2" for n in others for m in range(16)}
+    words |= {(m, n): word for (n, m), word in words.items()} | {(n, n): "X" for n in others}
+    for n, row in zip(host.numbers, host.words, strict=True):
+        words |= {(n, m): word for m, word in zip(host.numbers, row, strict=True)}
+    numbers = sorted([*host.numbers, *others])
+    return replace(host, numbers=numbers, words=[[words[n, m] for m in numbers] for n in numbers])
+
+
 def write(host, folder, rng):
     """Write a host's two files in one of the forms that its tools have; whether UUIDs name its GPUs, and use counts."""
     (gpus, *said), links = (
-        (_amd(host, rng), _amd_links(host, rng)) if host.amd else _nvidia(host, rng)
+        (_amd(host, rng), _amd_links(among_others(host, rng), rng))
+        if host.amd
+        else _nvidia(host, rng)
     )
     (folder / f"{host.name}.gpus.csv").write_text(gpus)
     (folder / f"{host.name}.topo.txt").write_text(links)
@@ -129,12 +142,14 @@ def _nvidia(host, rng):
         order += ["compute_mode", "temperature.gpu"]
     rows = [", ".join(str(columns[name][i]) for name in order) for i in size]
     text = "\n".join(rows if bare else [", ".join(order), *rows]) + "\n"
-    shown = list(size) if called == "uuid" else host.numbers
-    labels = [f"GPU{n}" for n in shown]
+    shown = replace(host, numbers=list(size)) if called == "uuid" else among_others(host, rng)
+    labels = [f"GPU{n}" for n in shown.numbers]
     table = ["\t".join(["", *labels, "CPU Affinity"])]
     table += [
-        "\t".join([label, *row, "0-31"]) for label, row in zip(labels, host.words, strict=True)
+        "\t".join([label, *row, "0-31"]) for label, row in zip(labels, shown.words, strict=True)
     ]
+    if rng.random() < 0.3:  # what `nvidia-smi topo -p2p r` prints
+        table += ["", " \t" + "\t".join(labels), *(f" {label}\tX\tCNS" for label in labels)]
     return (text, called == "uuid", memory != "total"), "\n".join(table) + "\n"
 
 
@@ -162,25 +177,10 @@ def _amd_links(host, rng):
     kind = [[word.split()[0] for word in row] for row in host.words]
     steps = {"X": "0", "XGMI": "1"}
     hops = [[steps.get(word, word[-1]) for word in row] for row in host.words]
-    form = str(rng.choice(["json", "csv", "rocm-smi", "amd-smi"]))
-    if form == "amd-smi" and host.numbers != list(range(len(host.numbers))):
-        form = "json"  # a table of bus addresses has no numbers
     selves = [["SELF" if word == "X" else word for word in row] for row in kind]
-    if form == "json":
-        return json.dumps([
-            {"gpu": n, "links": [
-                {"gpu": m, "link_type": word, "num_hops": int(far)}
-                for m, word, far in zip(host.numbers, words, row, strict=True)]}
-            for n, words, row in zip(host.numbers, selves, hops, strict=True)
-        ])  # fmt: skip
-    if form == "csv":
-        head = [f"{name}_gpu_{n}" for name in ("hops", "link_type") for n in host.numbers]
-        rows = [
-            f"{n},0000:{n:02x}:00.0,{','.join(row)},{','.join(words)}"
-            for n, row, words in zip(host.numbers, hops, selves, strict=True)
-        ]
-        return "\n".join(["gpu,bdf," + ",".join(head), *rows]) + "\n"
-    if form == "rocm-smi":
+    # a table of bus addresses has no numbers
+    buses = host.numbers == list(range(len(host.numbers))) and rng.random() < 0.5
+    if not buses:
         labels, own = (
             [f"GPU{n}" for n in host.numbers],
             [["0" if w == "X" else w for w in row] for row in kind],

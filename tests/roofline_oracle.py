@@ -220,13 +220,13 @@ def engine_bytes(problem, gpu, span, sequences, t, row):
         block = (m.expert_ff or m.d_ff) * (m.experts_per_token + m.shared_experts)
     layer = 2 * chunk * (value["stream_tensors"] * d + value["block_tensors"] * block / t)
     layer += chunk * value["token_mib"] * 2**20
-    logits = sequences * value["logit_bytes"] + chunk * value["token_logit_bytes"]
+    logits = last * m.vocab * sequences * value["logit_bytes"]
     fixed = value["blackwell_gib"] if gpu.type.startswith("RTX50") else value["context_gib"]
     fixed += value["graph_gib"] + t * value["part_gib"]
     if t > 1 and gpu.node_gb_per_s >= 64:
         fixed += value["nvlink_gib"]
     graphs = value["sequence_mib"] * 2**20 * min(sequences, value["graph_sequences"])
-    return buffers + max(layer, last * m.vocab * logits) + fixed * 2**30 + graphs
+    return buffers + max(layer, logits) + fixed * 2**30 + graphs
 
 
 def balanced(problem, gpus, span):

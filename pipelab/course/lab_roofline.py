@@ -12,7 +12,7 @@ from scipy.optimize import least_squares
 from pipelab.course.exercises import Exercise, Given
 from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.errors import shown
-from pipelab.figures.theme import NEUTRAL_LIGHT
+from pipelab.figures.theme import NEUTRAL_LIGHT, new_figure
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -125,11 +125,9 @@ def _off(given: Timed, seconds: Any) -> str:
 
 def _draw(tried: Try) -> "Figure":
     """Predicted above true times, both on logarithmic axes; a right prediction is on the diagonal."""
-    import plotly.graph_objects as go
-
     from pipelab.course.pictures import finish
 
-    given, figure = cast(Timed, tried.given), go.Figure()
+    given, figure = cast(Timed, tried.given), new_figure()
     true = [given.machine.seconds(work) for work in given.asked]
     ends = [min(true), max(true)]
     figure.add_scatter(x=ends, y=ends, mode="lines", line={"color": NEUTRAL_LIGHT}, name="right")

@@ -29,6 +29,7 @@ from pipelab.figures.theme import (
     WRONG,
     colour_of_types,
     ink_on,
+    new_figure,
     plain,
 )
 from pipelab.hardware.known_gpus import load_gpus
@@ -301,8 +302,6 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
     >>> plot_moving(three_sites(), cut).layout.title.text.split("<br>")[0]
     'Once the pipeline is full, a prompt leaves every 818 ms: GPU 4 takes that long'
     """
-    import plotly.graph_objects as go
-
     if not 2 <= prompts <= _MOST_PROMPTS:
         expected = f"expected 2 to {_MOST_PROMPTS}"
         raise InvalidValue("plot_moving", [("prompts", prompts, expected)])
@@ -311,7 +310,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
     start, end = timeline.start.reshape(shape), timeline.end.reshape(shape)
     moments = np.linspace(0, end[-1, -1], _FRAMES)
     dots = [_dots(start, end, moment) for moment in moments]
-    figure, first = go.Figure(), round(_OPENS_AT * _FRAMES)
+    figure, first = new_figure(), round(_OPENS_AT * _FRAMES)
     _draw_pipeline(figure, problem, placement, placed)
     moves = len(figure.data)
     figure.add_scatter(
@@ -325,7 +324,7 @@ def plot_moving(problem: Problem, placement: Placement, prompts: int = 6) -> "Fi
         hovertemplate="prompt %{text}<extra></extra>",
     )
     figure.frames = [
-        go.Frame(name=str(n), traces=[moves], data=[{"type": "scatter", **at}])
+        {"name": str(n), "traces": [moves], "data": [{"type": "scatter", **at}]}
         for n, at in enumerate(dots)
     ]
     slow = listed([_lane(n, placement) for n, lane in enumerate(placed.lanes) if lane.bottleneck])
@@ -468,9 +467,7 @@ def plot_course() -> "Figure":
     >>> plot_course().layout.xaxis.title.text
     'minutes from the beginning'
     """
-    import plotly.graph_objects as go
-
-    books, figure = notebooks_of_the_course(), go.Figure()
+    books, figure = notebooks_of_the_course(), new_figure()
     ends = list(accumulate(book.minutes for book in books))
     for name, part, colour, hatch in (
         ("read", "whole", NEUTRAL, ""),
@@ -550,11 +547,11 @@ def _rate(cuts: Cuts) -> float:
         return 0.0
 
 
-def _by_speed(order: Sequence[int], power: int = -1) -> float:
-    """Layers in proportion to the time per layer, to this power."""
+def _by_speed(order: Sequence[int]) -> float:
+    """Layers in proportion to speed: to layers per unit of time."""
     problem = _problem()
     ms = problem.costs.ms_per_layer
-    weights = [ms[problem.cluster.gpus[gpu].type] ** power for gpu in order]
+    weights = [1 / ms[problem.cluster.gpus[gpu].type] for gpu in order]
     parts = split_proportional(problem.model.layers, weights)
     return _rate(tuple((len(part), gpu) for part, gpu in zip(parts, order, strict=True)))
 

@@ -24,7 +24,7 @@ from pipelab.course.pictures import (
 )
 from pipelab.display import listed
 from pipelab.fields import given
-from pipelab.figures.theme import WRONG, colour_of_types, plain
+from pipelab.figures.theme import WRONG, colour_of_types, new_figure, plain
 from pipelab.problem import Problem
 from pipelab.splits import bottleneck, split_minmax
 
@@ -172,8 +172,6 @@ def plot_split_table(
     >>> plot_split_table(best, start, ["a", "b"]).layout.title.text.split("<br>")[0]
     '2 layers on 2 GPUs take 4 ms; the path back reads 1 + 1'
     """
-    import plotly.graph_objects as go
-
     stages, layers = best.shape[0] - 1, best.shape[1] - 1
     rows = stages if filled is None else filled
     shown = np.where(np.isfinite(best) & (best > 0), best, np.nan)[1:]
@@ -182,21 +180,20 @@ def plot_split_table(
     ticks = [t for t in (20, 50, 100, 200, 500, 1000, 2000, 5000) if low <= np.log10(t) <= high]
     powers, texts = np.log10(ticks).tolist(), [f"{t:,}" for t in ticks]
     hover = "first %{x} layers on the first %{y} GPUs: %{customdata:,.0f} ms<extra></extra>"
-    figure = go.Figure(
-        go.Heatmap(
-            z=np.log10(shown),
-            x=list(range(layers + 1)),
-            y=list(range(1, stages + 1)),
-            zmin=low,
-            zmax=high,
-            colorscale="Blues",
-            customdata=shown,
-            hoverongaps=False,
-            xgap=1,
-            ygap=1,
-            hovertemplate=hover,
-            colorbar={"title": "ms", "tickvals": powers, "ticktext": texts},
-        )
+    figure = new_figure()
+    figure.add_heatmap(
+        z=np.log10(shown),
+        x=list(range(layers + 1)),
+        y=list(range(1, stages + 1)),
+        zmin=low,
+        zmax=high,
+        colorscale="Blues",
+        customdata=shown,
+        hoverongaps=False,
+        xgap=1,
+        ygap=1,
+        hovertemplate=hover,
+        colorbar={"title": "ms", "tickvals": powers, "ticktext": texts},
     )
     path = _path(start) if rows == stages and np.isfinite(best[-1, -1]) else []
     if path:
@@ -257,16 +254,15 @@ def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -
 # Exercises
 
 
-def _exact(gpus: Sequence[int], memory: bool = True, ends: bool = True, head: bool = True) -> float:
+def _exact(gpus: Sequence[int], memory: bool = True, head: bool = True) -> float:
     """Tokens/s of the exact split on these GPUs in this order; with False, as one may get it wrong."""
     problem = three_sites()
     model, costs = problem.model, problem.costs
     pool = [problem.cluster.gpus[g] for g in gpus]
     work = given(model.work_factors) if head else [1.0] * model.layers
     speeds = [1 / costs.ms_per_layer[gpu.type] for gpu in pool]
-    weights = [model.weight_gb(range(n, n + 1)) for n in range(model.layers)]
     room = {
-        "memory": weights if ends else [model.layer_weight_gb] * model.layers,
+        "memory": [model.weight_gb(range(n, n + 1)) for n in range(model.layers)],
         "limits": [gpu.memory_gb - costs.reserved_gb for gpu in pool],
     }
     split = given(split_minmax(work, len(pool), speeds=speeds, **(room if memory else {})))

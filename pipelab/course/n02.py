@@ -14,7 +14,7 @@ from pipelab.course.n00 import A100, L4, T4, on_sites
 from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
 from pipelab.display import counted, listed, number
 from pipelab.errors import shown
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, plain
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, new_figure, plain
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -76,20 +76,17 @@ def plot_rates(rates: Sequence[float], marks: Mapping[str, float]) -> "Figure":
     >>> figure.layout.title.text.split("<br>")[0]
     'Even beats 25% of the placements that fit; the best is 2.0 times as fast'
     """
-    import plotly.graph_objects as go
-
     fits = np.array([rate for rate in rates if rate > 0])
     best = float(fits.max())
     numbers, edges = np.histogram(fits, bins=_BARS, range=(0, 1.02 * best))
-    figure = go.Figure(
-        go.Bar(
-            x=(edges[:-1] + edges[1:]) / 2,
-            y=numbers,
-            width=0.9 * np.diff(edges),
-            marker={"color": NEUTRAL},
-            hovertemplate="%{y:,} placements near %{x:,.0f} tokens/s<extra></extra>",
-            showlegend=False,
-        )
+    figure = new_figure()
+    figure.add_bar(
+        x=(edges[:-1] + edges[1:]) / 2,
+        y=numbers,
+        width=0.9 * np.diff(edges),
+        marker={"color": NEUTRAL},
+        hovertemplate="%{y:,} placements near %{x:,.0f} tokens/s<extra></extra>",
+        showlegend=False,
     )
     top = float(np.log10(numbers.max()))
     rows = _rows(marks, best)

@@ -30,6 +30,7 @@ from pipelab.display import counted, number
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
+from pipelab.figures import theme
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL, WRONG, colour_of_types, ink_on, line, plain
 from pipelab.placement import Placement
 from pipelab.problem import Model, Problem, Workload
@@ -41,15 +42,10 @@ if TYPE_CHECKING:
 # The bound as a staircase
 
 
-_STEPS = 400
+_STEPS, _RATES = 400, (3000, 9000)  # tokens/s that are always shown, in so many steps
 
 
-def plot_staircase(
-    problem: Problem,
-    most: Callable[[GPU, float], int],
-    rate: float,
-    span: tuple[float, float] = (3000, 9000),
-) -> "Figure":
+def plot_staircase(problem: Problem, most: Callable[[GPU, float], int], rate: float) -> "Figure":
     """The layers that fit at every rate, stacked by GPU type, with one rate marked.
 
     Parameters
@@ -60,8 +56,6 @@ def plot_staircase(
         The most layers that a GPU holds without falling below a rate in tokens/s.
     rate : float
         The rate that is marked.
-    span : tuple of float
-        The rates that are shown.
 
     Returns
     -------
@@ -75,17 +69,15 @@ def plot_staircase(
     >>> figure.layout.title.text.split("<br>")[0]
     'At 6,000 tokens/s 66 layers fit: 14 too few'
     """
-    import plotly.graph_objects as go
-
     counts = Counter(gpu.type for gpu in problem.cluster.gpus)
     one_of = {gpu.type: gpu for gpu in problem.cluster.gpus}
     needed = problem.model.layers
-    low, high = min(span[0], rate), max(span[1], rate)
+    low, high = min(_RATES[0], rate), max(_RATES[1], rate)
     rates = sorted({rate, *(low + (high - low) * i / _STEPS for i in range(_STEPS + 1))})
     held = {kind: [n * most(one_of[kind], t) for t in rates] for kind, n in counts.items()}
     totals = list(map(sum, zip(*held.values(), strict=True)))
     at_rate = totals[rates.index(rate)]
-    figure = go.Figure()
+    figure = theme.new_figure()
     for kind, colour in colour_of_types(counts).items():
         hover = f"{plain(kind)}: %{{y}} layers at %{{x:,.0f}} tokens/s<extra></extra>"
         area: dict[str, Any] = {"stackgroup": "layers", "fillcolor": colour, "opacity": 0.9}
@@ -160,7 +152,7 @@ _COLUMNS = [
 def ask_scip(
     problem: Problem,
     *families: Callable[[Any, Any, Any], None],
-    seconds: float = 30,
+    nodes: int = 20_000,
     relaxed: bool = False,
     log: bool = False,
     symmetry: bool = True,
@@ -175,8 +167,8 @@ def ask_scip(
         Each gets the model of SCIP, to which it adds its rows, the variables and the data. Variables:
         `T`; by GPU `n`, `used`, `first`, `last`, `place` and `done`; `x` by pair of GPUs. Data: `G`,
         the ids; `ms` and `room_gb` of each GPU; `link`, the milliseconds of a message by pair; `layers`.
-    seconds : float
-        SCIP stops then.
+    nodes : int
+        SCIP stops after so many, on every machine at the same point.
     relaxed : bool
         Whether fractions are allowed.
     log : bool
@@ -214,7 +206,7 @@ def ask_scip(
         _shorten_log(scip)
     else:
         scip.hideOutput()
-    scip.setParam("limits/time", seconds)
+    scip.setParam("limits/nodes", nodes)
     if not symmetry:
         scip.setParam("misc/usesymmetry", 0)
     for family in families:
@@ -343,8 +335,6 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     >>> plot_answer(three_sites(), 0, [0] * 11, []).layout.title.text.split("<br>")[0]
     'Claimed: 0 ms. But 80 layers are on no GPU'
     """
-    import plotly.graph_objects as go
-
     rings, gpus = _rings(links), problem.cluster.gpus
     at, headings = _positions(layers, links, rings)
     in_ring = {gpu for ring in rings for gpu in ring}
@@ -353,18 +343,17 @@ def plot_answer(problem: Problem, ms: float, layers: Sequence[int], links: Links
     lines = [colours[gpu.type] for gpu in gpus]
     used = [colour if n else "#FFFFFF" for colour, n in zip(lines, layers, strict=True)]
     fills = [WRONG if g in too_heavy else colour for g, colour in enumerate(used)]
-    figure = go.Figure(
-        go.Scatter(
-            x=[x for x, _ in at],
-            y=[y for _, y in at],
-            mode="markers+text",
-            text=[str(n or "") for n in layers],
-            hoverinfo="text",
-            textfont={"size": 16, "color": [ink_on(colour) for colour in fills]},
-            marker={"size": 42, "color": fills, "line": {"color": lines, "width": 2}},
-            showlegend=False,
-            hovertext=[f"GPU {g}: {n} layers" for g, n in enumerate(layers)],
-        )
+    figure = theme.new_figure()
+    figure.add_scatter(
+        x=[x for x, _ in at],
+        y=[y for _, y in at],
+        mode="markers+text",
+        text=[str(n or "") for n in layers],
+        hoverinfo="text",
+        textfont={"size": 16, "color": [ink_on(colour) for colour in fills]},
+        marker={"size": 42, "color": fills, "line": {"color": lines, "width": 2}},
+        showlegend=False,
+        hovertext=[f"GPU {g}: {n} layers" for g, n in enumerate(layers)],
     )
     add_legend(figure, colours)
     for g, (x, y) in enumerate(at):
@@ -558,7 +547,7 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
 
     scip, gpus = Model(), range(len(pool.ms))
     scip.hideOutput()
-    scip.setParam("limits/time", 10)
+    scip.setParam("limits/nodes", 20_000)
     link = {(a, b): pool.link_ms(a, b) for a, b in permutations(gpus, 2)}
 
     v = _variables(scip, gpus, link)
@@ -699,11 +688,11 @@ def _look_at_bound(stairs: Given) -> str:
     return "one of the GPUs needs time for the head; which of them loses the least by it?"
 
 
-def _staircase_rate(a100s: int = 4, l4s: int = 4, t4s: int = 4, whole: bool = True) -> float:
+def _staircase_rate(a100s: int = 4, l4s: int = 4, whole: bool = True) -> float:
     """The staircase bound in tokens/s of so many GPUs of the course's problem."""
     problem = three_sites()
     times, layers = problem.costs.ms_per_layer, problem.model.layers
-    gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, t4s), strict=True)]
+    gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, 4), strict=True)]
     if not whole:
         ms = layers / sum(n / each for each, n in gpus)
     else:

@@ -2,7 +2,7 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise, permutations, product
@@ -25,7 +25,7 @@ from pipelab.engine.methods.counts_and_averages import EFFICIENCY, average_link,
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
-from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line
+from pipelab.figures.theme import BOTTLENECK, NEUTRAL_LIGHT, TYPE_COLOURS, WRONG, line, new_figure
 from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
@@ -79,13 +79,7 @@ def average_link_ms(problem: Problem) -> float:
     return 1000 * given(problem.workload).tokens / average_link(problem) if many else 0.0
 
 
-def predict_by_counts(
-    problem: Problem,
-    speedup: Callable[[int], float] = published_speedup,
-    link_ms: Callable[[Problem], float] = average_link_ms,
-    *,
-    real_memory: bool = False,
-) -> float | None:
+def predict_by_counts(problem: Problem) -> float | None:
     """Predict a rate as the heuristic does if only counts of GPUs limit it.
 
     The highest rate at which stages of GPUs of one type, as many as there are, hold all layers; or that
@@ -95,13 +89,6 @@ def predict_by_counts(
     ----------
     problem : Problem
         With identical layers and `LayerTimes`.
-    speedup : callable
-        Of k, the number of GPUs of a stage.
-    link_ms : callable
-        Of the problem; what every link takes.
-    real_memory : bool
-        A stage must fit by the problem's own account; otherwise by the heuristic's, which lets one
-        GPU hold too much.
 
     Returns
     -------
@@ -125,12 +112,14 @@ def predict_by_counts(
     model, costs = cast("Model", problem.model), cast(LayerTimes, problem.costs)
     room = max(gpu.memory_gb for gpu in problem.cluster.kinds) - costs.reserved_gb
     longest = min(model.layers, int(room / model.layer_weight_gb))
-    # No stage is longer than memory allows, and those that start later repeat those that start first.
+    # No stage is longer than the heuristic lets one GPU hold, and those that start later repeat those that start first.
     options = list_options(replace(problem, model=replace(model, layers=longest)))
-    chosen = (options.start == 0) & (options.fits | (not real_memory))
     columns = (options.type_of, options.number, options.size)
-    stages = list(zip(*(column[chosen].tolist() for column in columns), strict=True))
-    ms = {(of, k, n): n * costs.ms_per_layer[options.types[of]] / speedup(k) for of, k, n in stages}
+    stages = zip(*(column[options.start == 0].tolist() for column in columns), strict=True)
+    ms = {
+        (of, k, n): n * costs.ms_per_layer[options.types[of]] / published_speedup(k)
+        for of, k, n in stages
+    }
     for limit in sorted(set(ms.values())):
         held = 0
         for kind, count in enumerate(options.counts):
@@ -143,7 +132,7 @@ def predict_by_counts(
                 best.append(max([best[-1], *(best[gpus - k] + most[k] for k in most if k <= gpus)]))
             held += best[-1]
         if held >= model.layers:
-            return 1000 * given(problem.workload).tokens / max(limit, link_ms(problem))
+            return 1000 * given(problem.workload).tokens / max(limit, average_link_ms(problem))
     return None
 
 
@@ -218,14 +207,13 @@ def plot_predictions(
     >>> figure.layout.title.text.split("<br>")[0]
     'Too much for 1 of 2 mixes that hold the model, by up to 1.50 times (2 L4)'
     """
-    import plotly.graph_objects as go
-
     points = [
         (name, p, q) for name, p, q in zip(mixes, predicted, possible, strict=True) if p is not None
     ]
     top = 1.06 * max(max(p, q or 0) for _, p, q in points)
     dashed = {"dash": "dash"}
-    figure = go.Figure(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
+    figure = new_figure()
+    figure.add_trace(line("predicted = possible", [0, top], [0, top], BOTTLENECK, 1, dashed))
     for kind in (RIGHT, TOO_LITTLE, TOO_MUCH, NO_ROOM):
         mine = [point for point in points if outcome_of_prediction(point[1], point[2]) == kind]
         look = {"color": _COLOURS[kind], "symbol": "x" if kind == NO_ROOM else "circle"}

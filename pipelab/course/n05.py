@@ -25,7 +25,7 @@ from pipelab.errors import InvalidPlacement, InvalidValue, UnknownName, nearest
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.figures import theme
-from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, plain
+from pipelab.figures.theme import TYPE_COLOURS, WRONG, colour_of_types, ink_on, new_figure, plain
 from pipelab.hardware.known_models import load_model
 from pipelab.joint_ilp import state_families
 from pipelab.placement import Placement, Stage
@@ -291,11 +291,9 @@ def plot_choice(
         Boxes that overlap share a GPU and a layer. A stage whose GPUs are not neighbours has several
         boxes, with its rate in the first.
     """
-    import plotly.graph_objects as go
-
     chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
     used = _links(allocations, chosen, connections, e)
-    figure, gpus, layers = go.Figure(), problem.cluster.gpus, problem.model.layers
+    figure, gpus, layers = new_figure(), problem.cluster.gpus, problem.model.layers
     colours = colour_of_types(gpu.type for gpu in gpus)
     for end in dict.fromkeys(receiver for receiver in used.values() if receiver not in chosen):
         _draw_box(figure, end, "rgba(255,255,255,0)", dash="dot")
@@ -414,11 +412,9 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     plotly.graph_objects.Figure
         Bounds in tokens/s.
     """
-    import plotly.graph_objects as go
-
     x, depth = _lay_out(nodes)
     parents = {n: node["parent"] for n, node in enumerate(nodes) if node["parent"] is not None}
-    figure = go.Figure()
+    figure = new_figure()
     for wanted, dash in (("yes", "solid"), ("no", "dot")):
         pairs = [(n, p) for n, p in parents.items() if nodes[n]["choice"].endswith(wanted)]
         across = [v for n, p in pairs for v in (x[p], x[n], None)]
@@ -496,9 +492,7 @@ def plot_closing(searches: Mapping[str, Sequence[Node]]) -> "Figure":
     plotly.graph_objects.Figure
         In tokens/s, on a logarithmic axis; solid lines are incumbents, dashed ones bounds.
     """
-    import plotly.graph_objects as go
-
-    figure, said = go.Figure(), []
+    figure, said = new_figure(), []
     for (label, nodes), colour in zip(searches.items(), TYPE_COLOURS, strict=False):
         name, best = plain(label), nodes[-1]["best"]
         # The node of the highest bound is next, so nothing that is left exceeds its parent's bound.

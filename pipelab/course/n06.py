@@ -25,6 +25,7 @@ from pipelab.figures.theme import (
     WRONG,
     colour_of_types,
     ink_on,
+    new_figure,
     plain,
 )
 from pipelab.problem import Problem
@@ -152,24 +153,21 @@ def plot_bisection(rates: Sequence[float], tried: Mapping[float, bool]) -> "Figu
     >>> plot_bisection([10, 20, 30], {20: True, 30: False}).layout.title.text
     '2 of 3 rates tried: 20 tokens/s is the highest reachable one'
     """
-    import plotly.graph_objects as go
-
     place = {rate: number for number, rate in enumerate(sorted(rates), start=1)}
     low, high, spans, best = 1, len(place), [], None
     for rate, reachable in tried.items():
         spans.append((low, high))
         low, high = (place[rate] + 1, high) if reachable else (low, place[rate] - 1)
         best = rate if reachable else best
-    figure = go.Figure(
-        go.Bar(
-            name="still open",
-            x=list(range(1, len(tried) + 1)),
-            base=[a - 0.5 for a, _ in spans],
-            y=[b - a + 1 for a, b in spans],
-            width=0.24,
-            marker={"color": NEUTRAL_LIGHT},
-            hoverinfo="skip",
-        )
+    figure = new_figure()
+    figure.add_bar(
+        name="still open",
+        x=list(range(1, len(tried) + 1)),
+        base=[a - 0.5 for a, _ in spans],
+        y=[b - a + 1 for a, b in spans],
+        width=0.24,
+        marker={"color": NEUTRAL_LIGHT},
+        hoverinfo="skip",
     )
     looks = {True: ("reachable", TYPE_COLOURS[2], "circle"), False: ("not reachable", WRONG, "x")}
     for answer, (word, colour, symbol) in looks.items():
@@ -221,8 +219,6 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best:
     >>> plot_prices(three_sites(), prices, 6321).layout.title.text
     'At 6,341 tokens/s, just above the optimum, all GPUs cost 79 of 80 layers: 1 too few'
     """
-    import plotly.graph_objects as go
-
     kinds, counts = problem.cluster.kinds, problem.cluster.kind_count.tolist()
     layers = problem.model.layers
     names = [f"<b>{number(r)}</b>" if isclose(r, best) else f"{number(r)}" for r in prices]
@@ -230,7 +226,7 @@ def plot_prices(problem: Problem, prices: Mapping[float, Sequence[float]], best:
     parts = [[n * u for n, u in zip(counts, us, strict=True)] for us in prices.values()]
     totals = {rate: sum(part) for rate, part in zip(prices, parts, strict=True)}
     most = max(*totals.values(), layers)
-    figure = go.Figure()
+    figure = new_figure()
     for k, kind in enumerate(kinds):
         figure.add_bar(
             orientation="h",
@@ -325,8 +321,6 @@ def plot_states(follows: Mapping[str, Iterable[str]], walk: Sequence[str]) -> "F
     >>> plot_states(follows, ["A", "B"]).layout.title.text.split("<br>")[0]
     'A walk of 2 stages through 2 states; in each, as many arrows come in as go out'
     """
-    import plotly.graph_objects as go
-
     states = sorted({frozenset(follows), *map(frozenset, follows.values())}, key=_by_size)
     at, steps = states[0], Counter[tuple[frozenset[str], str]]()
     for name in walk:
@@ -339,7 +333,7 @@ def plot_states(follows: Mapping[str, Iterable[str]], walk: Sequence[str]) -> "F
     places = {states[0]: (max(below) / 2, 0.0)}
     places |= {state: (x, -1.0) for state, x in zip(states[1:], below, strict=False)}
     end = (max(below) + 1.2, places[at][1])
-    figure = go.Figure()
+    figure = new_figure()
     for state, here in places.items():
         for name in sorted(state):
             after = frozenset(follows[name])
@@ -503,7 +497,7 @@ def _draw_pool(failure: Failure) -> "Figure":
     rows = [Row("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
     counts, most = failure.given
     gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
-    title = f"{gpus}, at most {most} in a mix: {len(rows)} mix{'es' * (len(rows) != 1)}"
+    title = f"{gpus}, at most {most} in a mix: {counted(len(rows), 'mix')}"
     note = "a row: a mix; a block: a GPU, with its class"
     return plot_rows(rows, title + failure.yours, "GPUs", note)
 

@@ -20,6 +20,7 @@ from pipelab.figures.theme import (
     WRONG,
     colour_of_types,
     line,
+    new_figure,
     plain,
 )
 from pipelab.files.bundled_folders import data_dir
@@ -124,9 +125,7 @@ def plot_roofline(
     InvalidValue
         A number of the model does not fit.
     """
-    import plotly.graph_objects as go
-
-    figure, colours = go.Figure(), colour_of_types(gpus)
+    figure, colours = new_figure(), colour_of_types(gpus)
     roofs = {gpu: roof_of(costs, model, gpu) for gpu in gpus}
     at = {name: arithmetic_intensity(model, load) for name, load in loads.items()}
     work = [_work(model, load)[0] for load in loads.values()]
@@ -181,20 +180,22 @@ def measured_stages() -> "DataFrame":
     return against_measured(path=data_dir() / "stage_times.csv")
 
 
-def plot_measured_stages(stages: "DataFrame", held_out: str = "H200-SXM") -> "Figure":
+_HELD_OUT = "H200-SXM"  # nothing was fitted to it
+
+
+def plot_measured_stages(stages: "DataFrame") -> "Figure":
     """Draw by how much each predicted stage is off: decode over its batch, prefill over its tokens.
 
     Parameters
     ----------
     stages : pandas.DataFrame
         As `measured_stages` returns it.
-    held_out : str
-        The GPU type that nothing was fitted to; the title has its mean errors.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        A point per stage, predicted / measured time - 1 in per cent.
+        A point per stage, predicted / measured time - 1 in per cent; the title has the mean errors of
+        the GPU type that nothing was fitted to.
     """
     from plotly.subplots import make_subplots
 
@@ -222,10 +223,10 @@ def plot_measured_stages(stages: "DataFrame", held_out: str = "H200-SXM") -> "Fi
             col=1 + list(phases).index(phase),
         )
     figure.add_hline(y=0, line={"color": NEUTRAL_LIGHT, "width": 2}, layer="below")
-    off = 100 * stages.loc[stages["gpu_type"] == held_out].groupby("phase")["error"].agg(_mean_off)
+    off = 100 * stages.loc[stages["gpu_type"] == _HELD_OUT].groupby("phase")["error"].agg(_mean_off)
     finish(
         figure,
-        f"{plain(held_out)}, which nothing was fitted to: "
+        f"{_HELD_OUT}, which nothing was fitted to: "
         f"{off['decode']:.1f}% off in decode, {off['prefill']:.1f}% in prefill",
         "mean errors; each point is a stage of 1 to 30 layers",
         height=460,
@@ -265,14 +266,12 @@ def plot_sensitivity(found: "Sensitivity") -> "Figure":
     >>> figure.layout.title.text.split("<br>")[0]
     'In 2 of 8 cases another plan is better, by up to 2.7%'
     """
-    import plotly.graph_objects as go
-
     scenarios = found.scenarios
     rows = [_name(scenario) for scenario in scenarios]
     plan = [scenario.throughput for scenario in scenarios]
     best = [scenario.best.bound or scenario.best.throughput or 0.0 for scenario in scenarios]
     flips = [i for i, scenario in enumerate(scenarios) if scenario.loss]
-    figure = go.Figure()
+    figure = new_figure()
     for i in flips:
         said = {"text": ["", f"    {scenarios[i].loss:.1%}"], "textposition": "middle right"}
         look: dict[str, Any] = {"mode": "lines+text", "showlegend": False, **said}

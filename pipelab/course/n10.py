@@ -58,8 +58,6 @@ class HelixCluster(Frozen):
         First and last layer on every node in the placement that Helix ships; layers count from 1.
     reported, reported_bound : float
         What this placement yields, and what its solver could exclude when it was stopped, in tokens/s.
-    stopped_after_s : float
-        When that was, in seconds.
     """
 
     name: str
@@ -71,7 +69,6 @@ class HelixCluster(Frozen):
     shipped: tuple[tuple[int, int], ...]
     reported: float
     reported_bound: float
-    stopped_after_s: float
 
 
 def helix_cluster(name: str) -> HelixCluster:
@@ -129,7 +126,6 @@ def helix_cluster(name: str) -> HelixCluster:
         tuple(zip(nodes["first_layer"].tolist(), nodes["last_layer"].tolist(), strict=True)),
         float(of["reported_tokens_per_s"]),
         float(of["reported_bound_tokens_per_s"]),
-        float(of["stopped_after_s"]),
     )
 
 

@@ -75,13 +75,10 @@ def training_errors(costs: "Roofline | None" = None) -> "DataFrame":
     return pd.DataFrame(rows)
 
 
-def layer_errors(costs: "Roofline | None" = None) -> "DataFrame":
+def layer_errors() -> "DataFrame":
     """Return the rows of `data/layer_step_times.csv` beside what the roofline says: single layers on H100 and H200.
 
-    Parameters
-    ----------
-    costs : Roofline, optional
-        By default `Roofline()`, which trains as Megatron does.
+    The roofline trains as Megatron does.
 
     Returns
     -------
@@ -103,7 +100,7 @@ def layer_errors(costs: "Roofline | None" = None) -> "DataFrame":
     """
     import pandas as pd
 
-    costs, rows = (costs or Roofline()).for_training(), []
+    costs, rows = Roofline().for_training(), []
     for row in pd.read_csv(data_dir() / "layer_step_times.csv").itertuples():
         model = load_model(row.model)
         demand = Demand(model, Workload(row.sequence, row.microbatch, "training"))

@@ -32,7 +32,7 @@ from pipelab.fields import (
     python_value,
 )
 from pipelab.figures.gantts import plot_timelines
-from pipelab.figures.theme import NEUTRAL, WRONG, plain
+from pipelab.figures.theme import NEUTRAL, WRONG, new_figure, plain
 from pipelab.schedules import LARGEST_SIZE, Schedule
 
 if TYPE_CHECKING:
@@ -266,32 +266,23 @@ def _calibration() -> Job:
     return Job(0, 1, _ACTIONS, row, {"F": _PRODUCTS}, computes=True)
 
 
-def plot_measured(run: Run, finding: str = "") -> "Figure":
+def plot_measured(run: Run) -> "Figure":
     """Draw the measured timeline above the simulated one, on one axis.
 
     Parameters
     ----------
     run : Run
         As `run_stages` returns it.
-    finding : str, optional
-        The title; by default how much longer the measured makespan is.
 
     Returns
     -------
     plotly.graph_objects.Figure
-        In ms from the common start.
-
-    Raises
-    ------
-    InvalidValue
-        The title is not text.
+        In ms from the common start; the title says how much longer the measured makespan is.
     """
     ends = run.measured.makespan, run.simulated.makespan
     above = f"{run.excess:.1%} above the simulated {ends[1]:.0f}"
     said = f"{run.measured.schedule.name}: measured {ends[0]:.0f} ms, {above}"
-    return plot_timelines(
-        {"measured": run.measured, "simulated": run.simulated}, finding=finding or said
-    )
+    return plot_timelines({"measured": run.measured, "simulated": run.simulated}, finding=said)
 
 
 _WAITS = re.compile(r"rank \d+ (?:waits for the )?(?P<what>.+) (?:from|to) rank (?P<whom>\d+)")
@@ -316,25 +307,22 @@ def plot_waits(says: Sequence[str]) -> "Figure":
     >>> plot_waits(says).layout.title.text.split("<br>")[0]
     'Ranks 0 and 1 wait for each other'
     """
-    import plotly.graph_objects as go
-
     found = [_WAITS.fullmatch(said) for said in says]
     waits = [int(said["whom"]) if said else None for said in found]
     circle = _circle(Given(waits=waits))
     ranks = list(range(len(waits)))
     colours = [WRONG if rank in circle else NEUTRAL for rank in ranks]
-    figure = go.Figure(
-        go.Scatter(
-            x=ranks,
-            y=[0] * len(ranks),
-            mode="markers+text",
-            text=[f"<b>{rank}</b>" for rank in ranks],
-            textfont={"color": "white", "size": 16},
-            marker={"size": 44, "color": colours},
-            hovertext=list(map(plain, says)),
-            hoverinfo="text",
-            showlegend=False,
-        )
+    figure = new_figure()
+    figure.add_scatter(
+        x=ranks,
+        y=[0] * len(ranks),
+        mode="markers+text",
+        text=[f"<b>{rank}</b>" for rank in ranks],
+        textfont={"color": "white", "size": 16},
+        marker={"size": 44, "color": colours},
+        hovertext=list(map(plain, says)),
+        hoverinfo="text",
+        showlegend=False,
     )
     for rank, said in enumerate(found):
         if said is None:

@@ -1,6 +1,7 @@
 """Notebook 16, Flows: Helix's clusters, where every request takes its own way."""
 
 import random
+from collections.abc import Callable
 from itertools import accumulate
 from math import isclose
 from typing import TYPE_CHECKING
@@ -12,6 +13,7 @@ from pipelab.course.n10 import helix_cluster
 from pipelab.course.pictures import plot_lines
 from pipelab.engine.flows.flowing import flow
 from pipelab.engine.flows.result import Flow
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.hardware.measured_times import Measured
 from pipelab.problem import Model, Problem, Workload
 
@@ -49,15 +51,15 @@ def helix_problem(name: str) -> Problem:
     return Problem(network, model, Workload(1, 1, "decode"), costs, name=of.name)
 
 
-def helix_flow(name: str, *, time_limit: float | None = None) -> Flow:
+def helix_flow(name: str, *, stop: Callable[[Progress], object] | None = None) -> Flow:
     """The best flow of an instance of the Helix paper, with its own profile.
 
     Parameters
     ----------
     name : str
         As `helix_cluster` has it.
-    time_limit : float, optional
-        Seconds.
+    stop : function of Progress, optional
+        As for `pipelab.flow`.
 
     Returns
     -------
@@ -69,7 +71,7 @@ def helix_flow(name: str, *, time_limit: float | None = None) -> Flow:
     UnknownName
         There is no such instance.
     InvalidValue
-        The time limit is below 0, or not a number.
+        `stop` is no function.
 
     Examples
     --------
@@ -77,7 +79,7 @@ def helix_flow(name: str, *, time_limit: float | None = None) -> Flow:
     >>> best.status, round(best.throughput), round(helix_cluster("single24").reported)
     ('optimal', 2046, 1290)
     """
-    return flow(helix_problem(name), "rate", time_limit=time_limit)
+    return flow(helix_problem(name), "rate", stop=stop)
 
 
 # Exercises

@@ -1,8 +1,9 @@
 """Notebook 18, The best placement for training: a placement and an order proven together."""
 
 import math
+import operator
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from itertools import combinations, pairwise, permutations, product
 from math import floor
@@ -276,11 +277,11 @@ def _placements(chance: random.Random) -> Given:
     return Given(bounds=bounds, steps=steps)
 
 
-def _simulated(given: Given) -> int:
-    """Until no bound is below the best step found."""
+def _simulated(given: Given, ends: Callable[[float, float], bool] = operator.ge) -> int:
+    """How many until no bound is below the best step found, so until a bound `ends` the proof with that step."""
     best, number = math.inf, 0
     for bound, step in sorted(zip(given.bounds, given.steps, strict=True)):
-        if bound >= best:
+        if ends(bound, best):
             break
         best, number = min(best, step), number + 1
     return number
@@ -288,12 +289,7 @@ def _simulated(given: Given) -> int:
 
 def _until_met(given: Given) -> int:
     """As `_simulated`, but it goes on where a bound only equals the best step."""
-    best, number = math.inf, 0
-    for bound, step in sorted(zip(given.bounds, given.steps, strict=True)):
-        if bound > best:
-            break
-        best, number = min(best, step), number + 1
-    return number
+    return _simulated(given, operator.gt)
 
 
 def _draw_placements(failure: Failure) -> "Figure":

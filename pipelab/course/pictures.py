@@ -15,6 +15,7 @@ from pipelab.figures.theme import (
     TYPE_COLOURS,
     WRONG,
     ink_on,
+    new_figure,
     plain,
     template,
 )
@@ -137,13 +138,12 @@ def bars_of(
 
     `hover` is a template; `look` is for the bars, such as `marker`.
     """
-    import plotly.graph_objects as go
-
     shown = {"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "skip"}
     ends = {**INSIDE, "textposition": "outside", "cliponaxis": False}
     look = {"showlegend": False, **ends, **shown, **look}
-    bars = go.Bar(orientation="h", y=list(names), x=list(values), text=list(texts), **look)
-    return go.Figure(bars).update_layout(yaxis=NAMES)
+    figure = new_figure()
+    figure.add_bar(orientation="h", y=list(names), x=list(values), text=list(texts), **look)
+    return figure.update_layout(yaxis=NAMES)
 
 
 def plot_counts(counts: Mapping[str, Mapping[str, int]], colours: Mapping[str, str]) -> "Figure":
@@ -161,9 +161,7 @@ def plot_counts(counts: Mapping[str, Mapping[str, int]], colours: Mapping[str, s
     plotly.graph_objects.Figure
         A trace per name, to be finished.
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = new_figure()
     for name, colour in colours.items():
         numbers = [row.get(name, 0) for row in counts.values()]
         if any(numbers):
@@ -236,28 +234,25 @@ def plot_rows(
     >>> plot_rows([cut], "Three layers in two stages", "layers").data[0].base
     (0.0, 2.0)
     """
-    import plotly.graph_objects as go
-
     first = sorted(range(len(rows)), key=lambda number: not rows[number].wrong)[:_MOST_ROWS]
     shown = [rows[number] for number in sorted(first)]
     blocks = [(place, block) for place, row in enumerate(shown) for block in row.blocks]
-    figure = go.Figure(
-        go.Bar(
-            orientation="h",
-            y=[place for place, _ in blocks],
-            x=[b.width for _, b in blocks],
-            base=[base for row in shown for base in _bases(row.blocks)],
-            width=0.72,
-            marker={
-                "color": [b.colour for _, b in blocks],
-                "line": {"color": "#444444", "width": 1},
-            },
-            text=[b.text for _, b in blocks],
-            textfont={"color": [ink_on(b.colour) for _, b in blocks], "size": 12},
-            hoverinfo="none",
-            showlegend=False,
-            **INSIDE,
-        )
+    figure = new_figure()
+    figure.add_bar(
+        orientation="h",
+        y=[place for place, _ in blocks],
+        x=[b.width for _, b in blocks],
+        base=[base for row in shown for base in _bases(row.blocks)],
+        width=0.72,
+        marker={
+            "color": [b.colour for _, b in blocks],
+            "line": {"color": "#444444", "width": 1},
+        },
+        text=[b.text for _, b in blocks],
+        textfont={"color": [ink_on(b.colour) for _, b in blocks], "size": 12},
+        hoverinfo="none",
+        showlegend=False,
+        **INSIDE,
     )
     reached = [0.0]
     for place, row in enumerate(shown):
@@ -409,9 +404,7 @@ def plot_lines(
     >>> [trace.name for trace in figure.data]
     ['a', None]
     """
-    import plotly.graph_objects as go
-
-    figure = go.Figure()
+    figure = new_figure()
     for i, ((name, y), colour) in enumerate(zip(lines.items(), TYPE_COLOURS, strict=False)):
         wide = 4 + 6 * (len(lines) - 1 - i)  # later bars cover earlier ones, whose ends are wider
         figure.add_scatter(

@@ -12,7 +12,7 @@ pmetal-distributed 0.3.13, `layer_assignment.rs`; trustformers-core 0.1.1, `gpip
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
@@ -414,11 +414,10 @@ def _scheduled(schedule: str, ranks: int, microbatches: int) -> Schedule:
     return Schedule.of(f"the scheduler's {name}", rows, microbatches=microbatches)
 
 
-def clock_1f1b(ranks: int, microbatches: int, stages: Sequence[int] | None = None) -> Schedule:
-    """boostr's 1F1B: right; a stage that does not exist makes it panic."""
-    chosen = range(ranks) if stages is None else stages
-    orders = {k: PipelineClock(ranks, microbatches, k).schedule_1f1b() for k in chosen}
-    return _clocked("1F1B", orders, microbatches)
+def clock_1f1b(ranks: int, microbatches: int) -> Schedule:
+    """boostr's 1F1B, which is right."""
+    clocks = [PipelineClock(ranks, microbatches, k) for k in range(ranks)]
+    return _clocked("1F1B", [clock.schedule_1f1b() for clock in clocks], microbatches)
 
 
 def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
@@ -432,11 +431,10 @@ def clock_interleaved(ranks: int, microbatches: int, chunks: int) -> Schedule:
 
 def clock_zero_bubble(ranks: int, microbatches: int) -> Schedule:
     """boostr's zero-bubble schedule: every weight gradient right after its input gradient, so none fills a bubble."""
-    clocks = {k: PipelineClock(ranks, microbatches, k) for k in range(ranks)}
-    orders = {k: clock.schedule_zero_bubble() for k, clock in clocks.items()}
-    return _clocked("zero bubble", orders, microbatches)
+    clocks = [PipelineClock(ranks, microbatches, k) for k in range(ranks)]
+    return _clocked("zero bubble", [clock.schedule_zero_bubble() for clock in clocks], microbatches)
 
 
-def _clocked(name: str, orders: Mapping[int, list[str]], microbatches: int) -> Schedule:
-    rows = [[f"{stage}{action}" for action in order] for stage, order in orders.items()]
+def _clocked(name: str, orders: Sequence[list[str]], microbatches: int) -> Schedule:
+    rows = [[f"{stage}{action}" for action in order] for stage, order in enumerate(orders)]
     return Schedule.of(f"boostr's {name}", rows, microbatches=microbatches)

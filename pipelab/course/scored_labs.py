@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice, repeat
 from math import nan
 from numbers import Real
 from pathlib import Path
@@ -150,12 +151,8 @@ def problems(seed: int, number: int, draw: Callable[[random.Random], Given | Non
 
     @cache
     def inputs(hidden: int = 0) -> tuple[Given, ...]:
-        chance, found = random.Random(f"{seed}, {hidden}"), list[Given]()
-        while len(found) < number:
-            given = draw(chance)
-            if given is not None:
-                found.append(given)
-        return tuple(found)
+        found = map(draw, repeat(random.Random(f"{seed}, {hidden}")))
+        return tuple(islice(filter(None, found), number))
 
     return inputs
 

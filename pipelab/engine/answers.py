@@ -4,6 +4,7 @@ Each has a status, a value that was to be greatest or least, and a bound on the 
 from the best, why it ended and how that is said are written here once. `Result` is that of a placement.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -58,14 +59,14 @@ class Answer(Frozen, ABC):
     def gap(self) -> float | None:
         """How much better the best may be, as a share of this answer.
 
-        None without an answer or without a bound.
+        None without an answer or without a bound, and where the answer yields nothing.
         """
         value, bound, least = self._goal
-        if value is None or bound is None:
+        if value is None or bound is None or not math.isfinite(bound):
             return None
         if least:
             return max(0.0, 1 - bound / value) if value else 0.0
-        return max(0.0, bound / value - 1)
+        return max(0.0, bound / value - 1) if value else None
 
     @property
     def _end(self) -> dict[str, Any]:
@@ -275,8 +276,9 @@ class Result(PlanAnswer):
     def _answer(self) -> str:
         goal = self.objective
         if self.status in ("infeasible", "unknown"):
-            bound = f"; none can exceed {rate(self.bound)}" if self.bound is not None else ""
-            if goal is not None and goal.bound:
+            known = self.bound is not None and math.isfinite(self.bound)
+            bound = f"; none can exceed {rate(given(self.bound))}" if known else ""
+            if goal is not None and goal.bound and math.isfinite(goal.bound):
                 bound = f"; none{self._among} has less than {number(goal.bound)} {goal.unit}"
             what = f"plan that {self.runs_on} can start" if self.runs_on else "placement"
             return self._none_found(what, bound)

@@ -19,24 +19,24 @@ for shorter actions and less memory holds for the true ones.
 """
 
 import os
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from html import escape
 from importlib.metadata import version
-from math import ceil, floor, lcm
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
+from math import ceil, floor, inf, lcm
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import numpy as np
 
 from pipelab.display import NO_FORMULAS, number, table
 from pipelab.engine.answers import Answer
-from pipelab.engine.deadline import Deadline, deadline_of
+from pipelab.engine.deadline import Deadline, Stop, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline.costs import StageCosts
 from pipelab.engine.timeline.formulas import bounds, held_at_most
 from pipelab.engine.timeline.timeline import Timeline, simulate
@@ -532,7 +532,9 @@ class Program:
         for action, value in starts.items():
             self.model.add_hint(self.start[action], value)
 
-    def solve(self, deadline: Deadline, workers: int, found: Callable[[int, int], None]) -> Found:
+    def solve(
+        self, deadline: Deadline, workers: int, found: Callable[[int, int, int], None]
+    ) -> Found:
         """Search until there is a proof, or an end is requested.
 
         Parameters
@@ -541,8 +543,8 @@ class Program:
             Looked at every 20 ms.
         workers : int
             Threads of CP-SAT.
-        found : function of two ints
-            Called with the best and the bound, in units, whenever there is a better schedule.
+        found : function of three ints
+            Called with the best and the bound, in units, and the branches, whenever there is a better schedule.
         """
         library = self.library
         solver = library.CpSolver()
@@ -551,10 +553,15 @@ class Program:
         solver.parameters.catch_sigint_signal = False
         if deadline.limited:
             solver.parameters.max_time_in_seconds = max(0.01, deadline.left)
+        if deadline.work < inf:
+            solver.parameters.max_deterministic_time = deadline.work
 
         class Better(library.CpSolverSolutionCallback):  # type: ignore[name-defined]  # imported when first used
             def on_solution_callback(self) -> None:
-                found(round(self.objective_value), round(self.best_objective_bound))
+                known = round(self.objective_value), round(self.best_objective_bound)
+                found(*known, self.num_branches)
+                if deadline.called_off == "stop":
+                    self.stop_search()
 
         asked_to_end = None
         with ThreadPoolExecutor(1, "pipelab-cp-sat") as threads:
@@ -693,7 +700,8 @@ class BestSchedule(Answer):
         if self.schedule is not None and self.value is not None:
             rows[self.schedule.name] = self.value
         frame = pd.DataFrame({"schedule": list(rows), "value": list(rows.values())})
-        frame["above_bound"] = frame["value"] / self.bound - 1 if self.bound else None
+        known = self.bound and self.bound < inf
+        frame["above_bound"] = frame["value"] / self.bound - 1 if known else None
         return frame.sort_values("value", kind="stable", ignore_index=True)
 
     def __repr__(self) -> str:
@@ -707,14 +715,6 @@ class BestSchedule(Answer):
         return f"<p class='{NO_FORMULAS}'>{escape(self.sentence)}</p>" + table(frame)
 
 
-class Progress(NamedTuple):
-    """What is known at one moment: the shortest schedule so far, and what none is shorter than."""
-
-    seconds: float
-    value: float
-    bound: float
-
-
 def best_schedule(
     costs: StageCosts,
     microbatches: int,
@@ -725,7 +725,7 @@ def best_schedule(
     split_backward: bool = True,
     objective: str = "makespan",
     time_limit: float | None = 60,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
 ) -> BestSchedule:
@@ -757,12 +757,14 @@ def best_schedule(
         from a rank's first action to its last.
     time_limit : float or None
         Seconds.
-    stop : threading.Event, optional
-        Set it from anywhere to end with what there is.
+    stop : threading.Event or function of Progress, optional
+        Set it from anywhere to end with what there is, or return True. A function is asked whenever there is a
+        shorter schedule; with one worker and no time limit it ends the search at the same point on every machine.
     on_progress : function of Progress, optional
-        Called from a thread whenever there is a shorter schedule.
+        Called from a thread whenever there is a shorter schedule: `incumbent` and `bound` are in the unit of the
+        costs, `nodes` are CP-SAT's branches.
     workers : int, optional
-        Threads; by default as many as there are cores, at most 8.
+        Threads; by default as many as there are cores, at most 8, or one where `stop` is a function.
 
     Returns
     -------
@@ -809,7 +811,7 @@ def best_schedule(
                 question, objective, "infeasible", None, None, {}, deadline.spent, reason=missing
             )
         search = _Search(question, objective, deadline, on_progress)
-        search.run(workers or min(8, os.cpu_count() or 1))
+        search.run(workers or (1 if deadline.asks else min(8, os.cpu_count() or 1)))
         return search.answer()
 
 
@@ -870,6 +872,7 @@ class _Search:
         self.bound = min(question.least(objective), self.value)
         self.stopped_by: str | None = None
         self.solver = ""
+        self.branches = 0
 
     @property
     def proven(self) -> bool:
@@ -930,7 +933,7 @@ class _Search:
         # step may lie between two units, if these are no parts of the costs.
         exact = all((exactly(time) * unit / parts).denominator == 1 for time in question.times)
         self.bound = max(self.bound, float((low - (span and not exact)) / unit))
-        self._tell(unit, self.value * unit, self.bound * unit)
+        self._tell(unit, self.value * unit, self.bound * unit, 0)
 
     def _take(self, whole: Question, found: Found) -> bool:
         """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
@@ -947,11 +950,13 @@ class _Search:
         self.best, self.value = timeline, value
         return True
 
-    def _tell(self, unit: Fraction, value: float, bound: float) -> None:
+    def _tell(self, unit: Fraction, value: float, bound: float, branches: int) -> None:
+        self.branches = max(self.branches, branches)
+        known = float(value / unit), float(bound / unit)
+        moment = Progress(self.deadline.spent, *known, self.branches)
         if self.on_progress is not None:
-            self.on_progress(
-                Progress(self.deadline.spent, float(value / unit), float(bound / unit))
-            )
+            self.on_progress(moment)
+        self.deadline.ask(moment)
 
 
 def in_order(question: Question, starts: dict[Start, int]) -> Schedule:

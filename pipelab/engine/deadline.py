@@ -1,7 +1,7 @@
 """When a solve has to end: its time limit, its stop and Ctrl-C in one object, made once and handed down.
 
-Code that lists, builds or searches calls `check` at least every 0.1 s. The code that created the
-deadline catches `Ended` and keeps the best result so far.
+Code that lists, builds or searches calls `check` at least every 0.1 s, and `ask` with the progress after every node,
+solve or round. The code that created the deadline catches `Ended` and keeps the best result so far.
 """
 
 import math
@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import TypeVar
 
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
 from pipelab.interrupts import noted_interrupts
 
@@ -33,6 +35,62 @@ class Ended(Exception):
         self.reason = reason
 
 
+class Criterion(threading.Event):
+    """A function of Progress that says when to end, as an event: set once it has said so.
+
+    It is asked at points that depend on work alone. Where a question has parts, their nodes are added up.
+
+    Parameters
+    ----------
+    ends : function of Progress
+    """
+
+    def __init__(self, ends: Callable[[Progress], object]) -> None:
+        super().__init__()
+        self.ends = ends
+        self.known = Progress(0.0, None, None, 0)  # with all nodes so far
+        self._last = 0  # nodes of the search that told last
+        self._tell: Callable[[Progress, int], bool] = lambda known, more: bool(ends(known))
+
+    def ask(self, moment: Progress) -> None:
+        """Ask whether to end now."""
+        again = moment.nodes < self._last  # another search has begun
+        more = moment.nodes - (0 if again else self._last)
+        self._last = moment.nodes
+        self._asked(moment, more)
+
+    def _asked(self, moment: Progress, more: int) -> bool:
+        self.known = replace(moment, nodes=self.known.nodes + more)
+        if not self.is_set() and self._tell(self.known, more):
+            self.set()
+        return self.is_set()
+
+    def part(self, read: Callable[[Progress], Progress]) -> "Criterion":
+        """The criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
+        part = Criterion(self.ends)
+        part._tell = lambda known, more: self._asked(read(known), more)
+        if self.is_set():
+            part.set()
+        return part
+
+
+Stop = threading.Event | Callable[[Progress], object] | None
+
+
+def stop_of(stop: Stop) -> threading.Event | None:
+    """What a user gave as an event."""
+    if stop is None or isinstance(stop, threading.Event):
+        return stop
+    return Criterion(stop)
+
+
+def apart(stop: threading.Event | None) -> threading.Event | None:
+    """The stop of another question that is asked on the way: its incumbents and bounds are not those of the whole."""
+    if not isinstance(stop, Criterion):
+        return stop
+    return stop.part(lambda moment: replace(stop.known, seconds=moment.seconds))
+
+
 class Deadline:
     """When to end: at a time, or earlier on request.
 
@@ -41,7 +99,7 @@ class Deadline:
     seconds : float or None
         From now on; None: without end.
     stop : threading.Event or None
-        Set from anywhere to end.
+        Set from anywhere to end, or a `Criterion`.
     interrupted : function without arguments
         Whether Ctrl-C was pressed; see `noted_interrupts`.
 
@@ -49,6 +107,8 @@ class Deadline:
     ----------
     began, end : float
         By `clock`; `end` is infinite where time is not limited.
+    work : float
+        Seconds that a part may take of work that a solver counts (`within`); infinite where a clock counts.
     notes : list of str
         What the result of the call has to say about how it was found; parts of a deadline share it.
 
@@ -68,7 +128,18 @@ class Deadline:
         self.end = math.inf if seconds is None else self.began + float(seconds)
         self.stop = stop
         self.interrupted = interrupted
+        self.work = math.inf
         self.notes: list[str] = []
+
+    @property
+    def asks(self) -> bool:
+        """Whether a criterion is asked."""
+        return isinstance(self.stop, Criterion)
+
+    @property
+    def by_work(self) -> bool:
+        """Whether work alone decides on the end, so that the answer is the same on every machine."""
+        return self.asks and not self.limited
 
     @property
     def limited(self) -> bool:
@@ -113,10 +184,31 @@ class Deadline:
             self.check()
             yield slice(first, first + step)
 
+    def ask(self, moment: Progress) -> None:
+        """Ask the criterion, if there is one, whether to end now."""
+        if isinstance(self.stop, Criterion):
+            self.stop.ask(moment)
+
+    def counts(self) -> None:
+        """Count another question that was answered on the way, and ask."""
+        self.apart().ask(Progress(self.spent, None, None, 1))
+
     def within(self, seconds: float) -> "Deadline":
-        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one."""
-        part = Deadline(min(seconds, self.left), self.stop, self.interrupted)
+        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.
+
+        Where work decides, solvers count these seconds as work: no clock ends the part.
+        """
+        part = Deadline(
+            math.inf if self.by_work else min(seconds, self.left), self.stop, self.interrupted
+        )
+        part.work = min(seconds, self.work) if self.by_work else math.inf
         part.notes = self.notes
+        return part
+
+    def apart(self) -> "Deadline":
+        """The same end for another question that is asked on the way."""
+        part = self.within(math.inf)
+        part.stop = apart(self.stop)
         return part
 
     def remark(self, reason: str = "") -> str:
@@ -135,7 +227,7 @@ class Watched(Deadline):
         Seconds.
     """
 
-    def __init__(self, deadline: Deadline, tick: Callable[[], None], every: float) -> None:
+    def __init__(self, deadline: Deadline, tick: Callable[[], object], every: float) -> None:
         super().__init__(None, deadline.stop, deadline.interrupted)
         self.began, self.end, self.notes = deadline.began, deadline.end, deadline.notes
         self.tick, self.every = tick, every
@@ -166,7 +258,7 @@ def made_in_time(make: Callable[[Deadline], Made], deadline: Deadline, late: flo
         return make(deadline)
     except Ended as end:
         try:
-            return make(Deadline(late))
+            return make(NEVER if deadline.by_work else Deadline(late))
         except Ended:
             raise end from None
 
@@ -211,11 +303,14 @@ def waited_for(
         finally:
             done.set()
 
+    if deadline.asks:
+        deadline.check()
     threading.Thread(target=work, name=name, daemon=True).start()
     reason, patience = None, math.inf
     while not done.wait(_POLL_SECONDS):
         if reason is None and (reason := deadline.reason) is not None:
-            patience = clock() + grace
+            # a solver that its own work has ended ends in order, however long that takes
+            patience = math.inf if deadline.asks and reason == "stop" else clock() + grace
         if reason is not None:
             interrupt()
             if clock() >= patience:
@@ -226,16 +321,14 @@ def waited_for(
 
 
 @contextmanager
-def deadline_of(
-    time_limit: float | None, stop: threading.Event | None = None
-) -> Iterator[Deadline]:
+def deadline_of(time_limit: float | None, stop: Stop = None) -> Iterator[Deadline]:
     """The deadline of one call by a user, in which Ctrl-C is noted and not raised.
 
     Parameters
     ----------
     time_limit : float or None
         Seconds.
-    stop : threading.Event or None
+    stop : threading.Event, function of Progress, or None
         Given by the user.
 
     Raises
@@ -245,7 +338,7 @@ def deadline_of(
     """
     with noted_interrupts(passed_on=False) as interrupted:
         try:
-            yield Deadline(time_limit, stop, interrupted)
+            yield Deadline(time_limit, stop_of(stop), interrupted)
         except MemoryError as error:
             why = f"this needs more memory than there is ({error}); take fewer layers or GPUs"
             raise TooLarge(why, {}) from None

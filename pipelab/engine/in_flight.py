@@ -36,6 +36,7 @@ from pipelab.engine.instance import (
 )
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
 from pipelab.engine.reach import Reach
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
@@ -222,7 +223,7 @@ class Pairs:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
             numbers = Range(first, max(first, self.numbers.last))
-            search = Search(self.instance(numbers), self.deadline, self._most_used)
+            search = Search(self.instance(numbers), self.deadline.apart(), self._most_used)
             search.find_best_rate()
             bound, needed = search.bound or 0.0, first
             if search.best is not None:
@@ -303,7 +304,9 @@ class Pairs:
             room = 1 + ONE_ANSWER if what == "price" else 1.0
             limits[what] = min(most * room, limits.get(what, math.inf))
         reach = self._reach(numbers, floor, "seconds" in limits or what == "seconds")
-        return least(reach, {what: 1.0}, limits, at_least)
+        found = least(reach, {what: 1.0}, limits, at_least)
+        self.deadline.counts()
+        return found
 
     def keep(self, placement: Placement) -> int | None:
         """Take a placement if it attains more than the best; how many it needs in flight for its rate.
@@ -475,6 +478,9 @@ class Pairs:
                     uses, own = self.attains(found.placement, floor, what, numbers)
                     if uses < value:
                         best, value, number = found.placement, uses, own
+                if what == "seconds":
+                    known = None if best is None else value
+                    self.deadline.ask(Progress(self.deadline.spent, known, bound, 0, best))
                 if found.stopped_by is not None:
                     raise Ended(found.stopped_by)
                 if bound == math.inf or bound >= value * (1 - ATTAINED / 2):

@@ -1,5 +1,6 @@
 """The objective of a result if it is not throughput: its value, and the least that is possible."""
 
+import math
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -36,7 +37,7 @@ class Objective:
         """How much lower the least may be, as a share of `value`."""
         if self.value is None or self.bound is None:
             return None
-        return max(0.0, 1 - self.bound / self.value)
+        return max(0.0, 1 - self.bound / self.value) if self.value else 0.0
 
     @property
     def floor(self) -> str:
@@ -90,8 +91,9 @@ def status_and_bound(throughput: float | None, bound: float | None) -> tuple[str
     >>> status_and_bound(100.0, 120.0), status_and_bound(100.0, 100.0), status_and_bound(None, 120.0)
     (('feasible', 120.0), ('optimal', 100.0), ('unknown', 120.0))
     """
-    if throughput is None or bound is None:
-        return "unknown" if throughput is None else "feasible", bound
+    if throughput is None or bound is None or bound == math.inf:
+        known = None if bound == math.inf else bound
+        return "unknown" if throughput is None else "feasible", known
     if bound < throughput * (1 - SOLVER):
         _contradiction(f"a bound of {bound} was proved, but a placement yields {throughput}")
     optimal = bound <= throughput * (1 + LAST_BITS)

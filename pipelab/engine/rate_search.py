@@ -334,6 +334,7 @@ class Search:
         self.log.append(
             Subproblem(self.rate(index), kind, verdict, found.variables, found.rows, seconds)
         )
+        self._ask(self._moment())
         self.stopped = self.stopped or self.deadline.reason
         return found
 
@@ -385,8 +386,18 @@ class Search:
             return False
         return self.rate(self.high) <= self.throughput * (1 + self.gap)
 
+    def _moment(self) -> Progress:
+        return Progress(self.deadline.spent, self.throughput, self.bound, self.nodes, self.best)
+
+    def _ask(self, moment: Progress) -> None:
+        self.deadline.ask(
+            replace(moment, nodes=len(self.log))
+        )  # programs tell their nodes themselves
+
     def _report(self) -> None:
-        moment = Progress(self.deadline.spent, self.throughput, self.bound, self.nodes, self.best)
+        moment = self._moment()
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
+        self._ask(moment)
+        self.stopped = self.stopped or self.deadline.called_off

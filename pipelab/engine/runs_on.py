@@ -22,6 +22,7 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
+from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
 from pipelab.hardware.measured_times import Measured
 from pipelab.hardware.roofline import Roofline
@@ -37,12 +38,14 @@ from pipelab.stage_arrays import (
 
 def counting_memory_of(problem: Problem, engine: str) -> Problem:
     """Return a problem in which what the engine itself keeps in memory counts, if the cost model can count it."""
-    costs = problem.costs
+    costs, most = problem.costs, memory_of(engine).most_share(problem.cluster.kinds)
+
+    def counting(costs: Roofline) -> Roofline:
+        return replace(costs, runs_on=engine, memory_share=min(costs.memory_share, most))
+
     if isinstance(costs, Measured) and isinstance(costs.needs, Roofline):
-        return replace(problem, costs=replace(costs, needs=replace(costs.needs, runs_on=engine)))
-    if isinstance(costs, Roofline):
-        return replace(problem, costs=replace(costs, runs_on=engine))
-    return problem
+        return replace(problem, costs=replace(costs, needs=counting(costs.needs)))
+    return replace(problem, costs=counting(costs)) if isinstance(costs, Roofline) else problem
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
@@ -164,6 +167,8 @@ def starts_of(
     """
     rules = rules_of(engine, "runs_on")
     _refuse(problem, engine, rules)
+    if rules.sequences is not None and problem.workload.batch_size > rules.sequences:
+        return []
     choices = [dict(options)]
     if problem.workload.phase == "training":
         choices = list(_steps(problem, engine, rules, options))
@@ -308,7 +313,10 @@ def best_start(
 
 
 def why_not_here(problem: Problem, engine: str) -> str:
-    """Say why an engine runs on none of the GPUs."""
+    """Say why there is no way to start an engine."""
+    most, batch = rules_of(engine).sequences, problem.workload.batch_size
+    if most is not None and batch > most:
+        return f"{engine} has at most {most} sequences at once, and a batch has {batch}"
     kinds = listed(list(dict.fromkeys(gpu.type for gpu in problem.cluster.kinds)))
     return f"{engine} runs on {listed(rules_of(engine).platforms.split())}, and not on {kinds}"
 

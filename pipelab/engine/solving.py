@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from pipelab.engine.answers import Result
+from pipelab.engine.deadline import stop_of
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
@@ -133,9 +134,11 @@ def solve(
         (`Result.under_limit`), by "auto", "aggregated", or for latency or cost. Every GPU needs a price.
     gap : float, optional
         Stop once the best is known to be at most this much faster, as a share.
-    stop : threading.Event, optional
-        Set it to end the search; the best placement is kept. Ctrl-C and the kernel's
-        interrupt do the same.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True; the best placement is kept. Ctrl-C and the kernel's
+        interrupt do the same. A function is asked after every node, solve or round, so that it ends the search at
+        the same point on every machine: `lambda progress: progress.nodes >= 200`. `incumbent` and `bound` are
+        None as long as there is none.
     on_progress : function of Progress, optional
         Called from the solver's thread on every new incumbent or bound.
 
@@ -171,9 +174,10 @@ def solve(
                 expected = "expected 'auto' or 'aggregated', which prove what is best on an engine"
                 raise InvalidValue("solve", [("method", method, expected)])
             ask = partial(best_start, runs_on, ask)
-        found = (
-            ask(problem, options) if batches is None else best_batch(problem, batches, ask, options)
-        )
+        own = dict(options)
+        if "stop" in own:
+            own["stop"] = stop_of(own["stop"])
+        found = ask(problem, own) if batches is None else best_batch(problem, batches, ask, own)
         if runs_on is not None:
             kept = {k: v for k, v in options.items() if k not in ("stop", "on_progress")}
             free = partial(solve, problem, method, objective, batches=batches, **kept)

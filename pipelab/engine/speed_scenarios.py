@@ -140,7 +140,7 @@ def sensitivity(
         Largest relative error of the speed of a type of GPU, above 0 and below 1.
         `against_measured` says what to expect.
     **options
-        For `pl.solve`, such as time_limit, which then holds for each scenario.
+        For `pl.solve`, such as time_limit or a function as stop, which then hold for each scenario.
 
     Returns
     -------

@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from pipelab.display import counted, rate
 from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.figures.placements import layer_axis
-from pipelab.figures.theme import colour_of_types, figure_of, finish, ink_on, plain, rows
+from pipelab.figures.theme import (
+    colour_of_types,
+    figure_of,
+    finish,
+    ink_on,
+    plain,
+    points,
+    rows,
+)
 from pipelab.placement import Stage, named_layers
 
 if TYPE_CHECKING:
@@ -85,16 +93,8 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
         "hoverinfo": "text",
         "marker": {"color": fills, "line": {"color": "white", "width": 1}},
     }
-    names_of = {
-        "type": "scatter",
-        "name": "GPUs",
-        "mode": "text",
-        "x": xs,
-        "y": ys,
-        "text": texts,
-        "textfont": {"color": inks or "black"},
-        "hoverinfo": "skip",
-    }
+    ink = {"color": inks or "black"}
+    names_of = points("GPUs", xs, ys, "text", text=texts, textfont=ink, hoverinfo="skip")
     return finish(
         [stages_of, names_of],
         title,

@@ -7,6 +7,7 @@ from pipelab.display import counted, rate
 from pipelab.engine.flows.result import Flow
 from pipelab.figures.theme import (
     NEUTRAL,
+    bar,
     colour_of_types,
     figure_of,
     finish,
@@ -56,20 +57,18 @@ def flow_parts(flow: Flow) -> dict:
     stages, gpus, layers = flow.stages, flow.problem.cluster.gpus, flow.problem.model.layers
     types = [gpus[stage.gpus[0]].type for stage in stages]
     colours = colour_of_types(gpu.type for gpu in gpus)
-    bars = {
-        "type": "bar",
-        "name": "stages",
-        "orientation": "h",
-        "y": list(range(len(stages))),
-        "base": [stage.layers.start + 0.5 for stage in stages],
-        "x": [len(stage.layers) for stage in stages],
-        "hovertext": _hovers(flow),
-        "hoverinfo": "text",
-        "marker": {
+    bars = bar(
+        "stages",
+        list(range(len(stages))),
+        [stage.layers.start + 0.5 for stage in stages],
+        [stage.layers.stop + 0.5 for stage in stages],
+        hovertext=_hovers(flow),
+        hoverinfo="text",
+        marker={
             "color": [colours[own] for own in types],
             "line": {"color": "white", "width": 1},
         },
-    }
+    )
     widths: dict[int, list[tuple[float, float, float, float]]] = defaultdict(list)
     most = max(flow.links.values(), default=1.0)
     for (v, w), carried in flow.links.items():

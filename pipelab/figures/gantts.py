@@ -18,6 +18,8 @@ MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a
 MOST_CHARTS = 6
 _MOST_LABELS = 500
 _MOST_NAMES = 32
+_KINDS: dict[str, Any] = dict.fromkeys(("transfers", "memory", "critical_path"), Flag)
+_KINDS |= {"overview": Flag | None, "finding": str | None}
 
 
 def gantt(
@@ -81,13 +83,8 @@ def gantt(
 
 def checked(timeline: Timeline, **options: Any) -> dict:
     """Return these options of `gantt`; refuse what does not fit, each by its name."""
-    for name in ("transfers", "memory", "critical_path"):
-        if name in options:
-            checked_value("gantt", name, options[name], Flag)
-    if options.get("overview") is not None:
-        checked_value("gantt", "overview", options["overview"], Flag)
-    if options.get("finding") is not None:
-        instance("gantt", "finding", options["finding"], str, "text")
+    for name in [name for name in options if name in _KINDS]:
+        checked_value("gantt", name, options[name], _KINDS[name])
     if options.get("follow") is not None:
         most = timeline.schedule.microbatches - 1
         options["follow"] = whole_number("gantt", "follow", options["follow"], 0, most)
@@ -159,7 +156,7 @@ def gantt_parts(
     data += [traces.microbatch_trace(timeline, follow)] if follow is not None else []
     data += traces.memory_traces(timeline) if memory else []
     spans = f"makespan {number(timeline.makespan)}, longest span of a rank {number(timeline.span)}"
-    size = f"{counted(schedule.ranks, 'rank')}, {_microbatches(schedule.microbatches)}"
+    size = f"{counted(schedule.ranks, 'rank')}, {counted(schedule.microbatches, 'microbatch')}"
     below = {
         "domain": [0, 0.28],
         "rangemode": "tozero",
@@ -195,10 +192,6 @@ def _idle(timeline: Timeline) -> str:
     share = timeline.bubble_fraction
     said = f"{share:.1%} of all ranks' time is idle" if share > 0 else "no rank is idle"
     return f"{plain(timeline.schedule.name)}: {said}"
-
-
-def _microbatches(number: int) -> str:
-    return f"{number} microbatch{'es' * (number > 1)}"
 
 
 def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
@@ -333,8 +326,7 @@ def plot_timelines(
     'ZBH1 ends at 27, 18% before 1F1B'
     """
     timelines = _labelled(timelines)
-    if finding is not None:
-        instance("plot_timelines", "finding", finding, str, "text")
+    checked_value("plot_timelines", "finding", finding, str | None)
     for option in options.keys() - {"transfers", "critical_path", "follow"}:
         expected = "expected transfers, critical_path or follow"
         raise InvalidValue("plot_timelines", [(option, options[option], expected)])

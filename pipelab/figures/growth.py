@@ -15,6 +15,7 @@ from pipelab.figures.theme import (
     finish,
     line,
     plain,
+    points,
     template,
 )
 
@@ -219,16 +220,15 @@ def _run_time_traces(part: "DataFrame", median: Any) -> list[dict]:
     joined = line("", median.index, median, TYPE_COLOURS[0])
     proven = _is_proven(part)
     return [joined] + [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": dots["value"],
-            "y": dots["seconds"],
-            "marker": {"color": outcome.fill, "symbol": outcome.marker, "size": 8},
-            "customdata": dots["variables"],
-            "hovertemplate": f"%{{x:g}}: %{{y:.3g}} s, %{{customdata}} variables, {outcome.word}"
+        points(
+            "",
+            dots["value"],
+            dots["seconds"],
+            marker={"color": outcome.fill, "symbol": outcome.marker, "size": 8},
+            customdata=dots["variables"],
+            hovertemplate=f"%{{x:g}}: %{{y:.3g}} s, %{{customdata}} variables, {outcome.word}"
             "<extra></extra>",
-        }
+        )
         for outcome, dots in ((PROVEN, part[proven]), (STOPPED, part[~proven]))
     ]
 

@@ -18,9 +18,6 @@ from pipelab.figures.theme import as_dict, template
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-# plotly.js knows no whole numbers of 64 bits.
-_NARROWER = {"i8": "i4", "u8": "u4"}
-
 
 @cache
 def plotly_js() -> str:
@@ -62,16 +59,11 @@ def _encode(value: Any) -> Any:
     if value.dtype.kind not in "iuf" or value.ndim > 3:
         return value.tolist()
     kind = value.dtype.str[1:]
-    if kind in _NARROWER:
-        kind = _NARROWER[kind] if _fits(value, _NARROWER[kind]) else "f8"
+    if kind in ("i8", "u8"):  # plotly.js knows no whole numbers of 64 bits
+        kind = "i4" if np.array_equal(value.astype("i4"), value) else "f8"
     text = base64.b64encode(np.ascontiguousarray(value, dtype="<" + kind).tobytes()).decode("ascii")
     shape = {"shape": ",".join(map(str, value.shape))} if value.ndim > 1 else {}
     return {"dtype": kind, "bdata": text} | shape
-
-
-def _fits(value: np.ndarray, kind: str) -> bool:
-    limits = np.iinfo(kind)
-    return not value.size or bool(value.min() >= limits.min and value.max() <= limits.max)
 
 
 def figure_html(figure: Mapping) -> str:

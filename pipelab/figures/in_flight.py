@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from pipelab.display import duration, rate
-from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
+from pipelab.display import counted, duration, rate
+from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -40,23 +40,11 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
         here = frame[frame["fits"] == fits]
         n, reached = here["in_flight"].tolist(), here["steady_rate_tokens_per_s"].tolist()
         colours = (TYPE_COLOURS[0], "white") if fits else ("white", TYPE_COLOURS[0])
-        data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "name": name,
-                "x": n,
-                "y": reached,
-                "showlegend": bool(n),
-                "marker": {
-                    "color": colours[0],
-                    "size": 10,
-                    "line": {"color": colours[1], "width": 1 if fits else 2},
-                },
-                "hovertemplate": f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s"
-                "<extra></extra>",
-            }
-        )
+        outline = {"color": colours[1], "width": 1 if fits else 2}
+        marker = {"color": colours[0], "size": 10, "line": outline}
+        hover = f"%{{x}} in flight: %{{y:,.7g}} of {full:,.7g} tokens/s<extra></extra>"
+        shown = {"marker": marker, "hovertemplate": hover}
+        data.append(points(name, n, reached, "markers", showlegend=bool(n), **shown))
     arrow = {
         "x": needed,
         "y": full,
@@ -80,13 +68,9 @@ def _finding(placed: "PlacedTimeline", too_few: bool) -> tuple[str, str]:
     name, needed = plain(placed.problem.name), placed.in_flight_needed
     full = rate(placed.predicted_rate)
     if too_few:
-        title = f"{name}: {_microbatches(placed.in_flight)} in flight: {rate(placed.steady_rate)}"
+        title = f"{name}: {counted(placed.in_flight, 'microbatch')} in flight: {rate(placed.steady_rate)}"
         return title, f"memory does not hold the {needed} that would reach {full}"
     verb, more = ("reach", "more of them") if needed > 1 else ("reaches", "a second one")
-    title = f"{name}: {_microbatches(needed)} in flight {verb} {full}"
+    title = f"{name}: {counted(needed, 'microbatch')} in flight {verb} {full}"
     latency = duration(placed.latency_s)
     return title, f"one takes {latency} from end to end; {more} would only wait"
-
-
-def _microbatches(number: int) -> str:
-    return f"{number} microbatch{'es' * (number > 1)}"

@@ -1,12 +1,12 @@
 """Makespans of several schedules while something changes."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.display import listed, number
 from pipelab.engine.schedules import RULES
 from pipelab.errors import InvalidValue
-from pipelab.fields import NotNegative, checked_value, instance, is_list
+from pipelab.fields import amounts, checked_arguments, described, instance, is_list
 from pipelab.figures.theme import BOTTLENECK, TYPE_COLOURS, figure_of, finish, line, plain
 
 if TYPE_CHECKING:
@@ -27,8 +27,13 @@ _SYMBOLS = [
 ]
 
 
+@checked_arguments
 def plot_makespans(
-    values: Any, makespans: Mapping[str, Sequence[float]], axis: str, *, finding: str | None = None
+    values: Any,
+    makespans: Mapping[str, Sequence[float]],
+    axis: Annotated[str, described("text")],
+    *,
+    finding: Annotated[str | None, described("text")] = None,
 ) -> "Figure":
     """Draw makespans of several schedules while something changes; the line of a bound is dotted.
 
@@ -63,9 +68,6 @@ def plot_makespans(
     'comm 0: GPipe and 1F1B are fastest; comm 1: GPipe is, and 1F1B takes 1.26 times as long'
     """
     values, lines = _checked(values, makespans)
-    instance("plot_makespans", "axis", axis, str, "text")
-    if finding is not None:
-        instance("plot_makespans", "finding", finding, str, "text")
     runners = {name: ends for name, ends in lines.items() if "bound" not in name}
     if not 1 <= len(runners) <= len(_LINES):
         expected = f"expected 1 to {len(_LINES)} lines that are no bound"
@@ -121,13 +123,12 @@ def _checked(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]
     values, found = list(values), {}
     for name, ends in makespans.items():
         field = f"makespans[{name!r}]"
-        numbers = list(ends) if is_list(ends) else []
+        numbers = amounts("plot_makespans", field, ends)
         if len(numbers) != len(values) or not values:
             many = f"one number for each of {len(values)} values, and at least one"
             expected = f"expected {many}; got {len(numbers)}"
             raise InvalidValue("plot_makespans", [(field, ends, expected)])
-        amounts = [checked_value("plot_makespans", field, one, NotNegative) for one in numbers]
-        found[plain(name)] = amounts
+        found[plain(name)] = numbers
     return values, found
 
 

@@ -24,6 +24,7 @@ from pipelab.figures.theme import (
     ink_on,
     line,
     plain,
+    points,
     rows,
 )
 
@@ -79,23 +80,20 @@ def baseline_parts(
     ([1, 1, 0, 0, 0, 1, 2], 'even is closest without a proof: 40% below the optimum (dotted)')
     """
     none = [(y, row) for y, row in enumerate(rows_of) if row.throughput is None]
-    notes = {
-        "type": "scatter",
-        "name": "no placement",
-        "mode": "text",
-        "x": [0] * len(none),
-        "y": [y for y, _ in none],
-        "text": [_why(row) for _, row in none],
-        "textposition": "middle right",
-        "textfont": {
-            "size": 11,
-            "color": [(r.outcome or REFUSED).ink for _, r in none] or REFUSED.ink,
-        },
-        "showlegend": False,
-        "hovertext": [plain(row.note) for _, row in none],
-        "hoverinfo": "text",
-        "cliponaxis": False,
-    }
+    inks = [(row.outcome or REFUSED).ink for _, row in none] or REFUSED.ink
+    notes = points(
+        "no placement",
+        [0] * len(none),
+        [y for y, _ in none],
+        "text",
+        text=[_why(row) for _, row in none],
+        textposition="middle right",
+        textfont={"size": 11, "color": inks},
+        showlegend=False,
+        hovertext=[plain(row.note) for _, row in none],
+        hoverinfo="text",
+        cliponaxis=False,
+    )
     x, y, dots = [optimum, optimum], [-0.5, len(rows_of) - 0.5], {"dash": "dot"}
     best = line("proven optimum", x, y, BOTTLENECK, look=dots, showlegend=False)
     most = max([optimum or 0.0, *(row.throughput or 0.0 for row in rows_of)])
@@ -198,19 +196,17 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
     for method, why in comparison.refused.items():
         rows_of.append(Row(method, None, comparison.outcomes[method], why))
     parts = baseline_parts(rows_of, comparison.optimum, *_who_loses(comparison))
-    parts["data"].append(
-        {
-            "type": "scatter",
-            "mode": "markers+text",
-            "name": "predicted, no placement",
-            "x": [predicted for _, predicted in crosses],
-            "y": [y for y, _ in crosses],
-            "text": [rate(predicted).split()[0] for _, predicted in crosses],
-            "textposition": "middle right",
-            "showlegend": bool(crosses),
-            "marker": {"symbol": "x", "size": 13, "color": WRONG},
-        }
+    predictions = points(
+        "predicted, no placement",
+        [predicted for _, predicted in crosses],
+        [y for y, _ in crosses],
+        "markers+text",
+        text=[rate(predicted).split()[0] for _, predicted in crosses],
+        textposition="middle right",
+        showlegend=bool(crosses),
+        marker={"symbol": "x", "size": 13, "color": WRONG},
     )
+    parts["data"].append(predictions)
     axis = parts["layout"]["xaxis"]
     axis["range"] = [0, max(axis["range"][1], *(1.15 * most for _, most in crosses), 0)]
     return figure_of(parts)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue
-from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain
+from pipelab.figures.theme import BOTTLENECK, GRID, figure_of, finish, line, plain, points
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -52,20 +52,17 @@ def plot_against_measured(table: "DataFrame", explain_above: float = 0.2) -> "Fi
         rows = table[_engine_of(table) == engine]
         shift = _APART * (number - (len(engines) - 1) / 2)
         facts = rows[["measured", "predicted", "unit"]]
+        facts = facts.assign(note=rows["note"].fillna(""), what=rows["what"].map(plain))
         data.append(
-            {
-                "type": "scatter",
-                "mode": "markers",
-                "x": rows["error"].tolist(),
-                "y": [groups.index(_group(r)) + shift for r in rows.itertuples()],
-                "name": engine or "no engine named",
-                "marker": {"size": 9, "color": _ENGINES[number % len(_ENGINES)], "opacity": 0.85},
-                "customdata": facts.assign(
-                    note=rows["note"].fillna(""), what=rows["what"].map(plain)
-                ).to_numpy(),
-                "hovertemplate": "%{customdata[4]}<br>measured %{customdata[0]:.4g}, predicted "
+            points(
+                engine or "no engine named",
+                rows["error"].tolist(),
+                [groups.index(_group(r)) + shift for r in rows.itertuples()],
+                marker={"size": 9, "color": _ENGINES[number % len(_ENGINES)], "opacity": 0.85},
+                customdata=facts.to_numpy(),
+                hovertemplate="%{customdata[4]}<br>measured %{customdata[0]:.4g}, predicted "
                 "%{customdata[1]:.4g} %{customdata[2]}<br>%{customdata[3]}<extra></extra>",
-            }
+            )
         )
     off = table["error"].abs()
     reach = max(0.3, 1.15 * float(off.max()))

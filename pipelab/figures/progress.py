@@ -1,6 +1,8 @@
 """A solve as it went or goes: incumbent and bound as step lines, the gap between them shaded."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pipelab.display import ended, rate
@@ -58,6 +60,7 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
     >>> [trace["y"] for trace in progress_parts(moments, 2.0, "running")["data"]]
     [[80.0, 80.0], [60.0, 60.0], [90.0, 80.0, 80.0], [60.0, 60.0]]
     """
+    moments = [m if m.bound != math.inf else replace(m, bound=None) for m in moments]
     both = [m for m in moments if m.bound is not None and m.incumbent is not None]
     end = max(seconds, moments[-1].seconds if moments else 0.0)
     shade = [m.seconds for m in both] + [end] * bool(both)

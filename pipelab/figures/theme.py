@@ -9,6 +9,8 @@ from functools import lru_cache
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pipelab.display import DOES_NOT_FIT
 
 if TYPE_CHECKING:
@@ -137,8 +139,13 @@ def rows(labels: Sequence[str], **axis: Any) -> dict:
 
 def bar(name: str, lane: Any, start: Any, end: Any, **more: Any) -> dict:
     """Return a trace of bars from `start` to `end` in their rows."""
-    place = {"y": lane, "base": start, "x": end - start}
+    place = {"y": lane, "base": start, "x": np.subtract(end, start)}
     return {"type": "bar", "name": name, "orientation": "h", **place, **more}
+
+
+def points(name: str, x: Any, y: Any, mode: str = "markers", **more: Any) -> dict:
+    """Return a trace of points, or of texts."""
+    return {"type": "scatter", "mode": mode, "name": name, "x": x, "y": y, **more}
 
 
 def line(
@@ -147,16 +154,7 @@ def line(
     """Return a trace of a line, about which hovering says nothing unless `more` has what."""
     quiet = {} if any(key.startswith("hover") for key in more) else {"hoverinfo": "skip"}
     drawn = {"color": colour, "width": width, **look}
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": name,
-        "x": x,
-        "y": y,
-        "line": drawn,
-        **quiet,
-        **more,
-    }
+    return points(name, x, y, **{"mode": "lines", "line": drawn, **quiet, **more})
 
 
 def finish(
@@ -239,6 +237,13 @@ def _axis(axis: "str | Mapping") -> dict:
     if own.get("type") != "log":
         own = {"exponentformat": "none", **own}  # 20,000 and not 20k
     return own | ({"title": {"text": title}} if title else {})
+
+
+def new_figure() -> "Figure":
+    """Return a figure without traces; plotly is imported only now, since that takes a moment."""
+    import plotly.graph_objects as go
+
+    return go.Figure()
 
 
 def figure_of(parts: "dict | Figure") -> "Figure":

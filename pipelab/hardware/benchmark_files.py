@@ -25,7 +25,8 @@ from pipelab.hardware.known_models import load_model, models
 from pipelab.hardware.roofline import Roofline
 
 _FORMATS = (
-    "llama-bench -o json, vllm bench serve or latency, Vidur's mlp.csv, Helix's …_bs2time.csv"
+    "llama-bench -o json, vllm bench serve --save-result, vllm bench latency --output-json, SGLang's bench_serving "
+    "--output-file, Vidur's mlp.csv, Helix's …_bs2time.csv"
 )
 Phase = Literal["prefill", "decode"]
 # In JSON, where "3" is not a number.
@@ -115,6 +116,8 @@ def _format_of(path: Path) -> str:
     if path.suffix in (".json", ".jsonl") or text[:1] in ("[", "{"):
         return "json"
     first = text.partition("\n")[0]
+    if first.startswith(("|", "=")) or "avg_ns" in first:  # what a benchmark prints
+        raise InvalidData(f"{named(path)}, row 1: {shown(first[:80])}: expected {_FORMATS}")
     if "time_stats." in first:
         return "vidur"
     cells = first.split(",")
@@ -225,8 +228,16 @@ class _Record:
     fields: Mapping[str, Any]
 
     def error(self, field: str, expected: str) -> InvalidData:
-        value = self.fields.get(field)
+        value = self.all_fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
+
+    @property
+    def all_fields(self) -> dict[str, Any]:
+        """Its fields, and those of the objects in it, such as SGLang's server_info."""
+        found: dict[str, Any] = {}
+        for inside in (value for value in self.fields.values() if isinstance(value, dict)):
+            found |= inside
+        return {**found, **self.fields}
 
     def read(self, cls: type) -> Any:
         """Make an object of the fields that a class has; the others are passed over."""
@@ -290,6 +301,7 @@ class _LlamaBench:
     n_gpu_layers: Annotated[int, Strict()] = -1
     gpu_info: str | None = None
     n_cpu_moe: Annotated[Literal[0], described(_ALL)] = 0
+    fit_target: Annotated[Literal[0], described(_ALL)] = 0  # -fitt moves what does not fit
     no_kv_offload: Annotated[Literal[False, 0], described(_ALL)] = False
     tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ALL)] = "none"
     type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
@@ -344,10 +356,14 @@ def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
         "backends": re.search(r"\bRPC|^(CPU|BLAS)$", test.backends or ""),
         "devices": len(devices) > 1 or re.match("none|CPU|RPC", devices[0]),
         "tensor_split": used > 1 and test.split_mode != "none",
-        "gpu_info": "," in (test.gpu_info or "") and not chosen,
+        "gpu_info": ("," in (test.gpu_info or "") and not chosen)
+        or (test.gpu_info == "" and test.backends),  # it found no GPU
     }
     for field in (field for field, is_wrong in wrong.items() if is_wrong):
-        raise record.error(field, "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none")
+        expected = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none"
+        if "RPC" in str(record.fields[field]):
+            expected += "; older builds name RPC without using it: run a newer one"
+        raise record.error(field, expected)
 
 
 def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
@@ -387,6 +403,7 @@ class _Serving:
     model_id: str | None = None
     max_concurrency: _Whole | None = None
     request_rate: Any = None
+    ramp_up_strategy: Any = None  # vLLM's, where the rate is inf nevertheless
     median_ttft_ms: _Above | None = None
     median_tpot_ms: _Above | None = None
 
@@ -402,9 +419,10 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
     batch = stated.batch
     if batch is None:
         _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
-        if str(run.request_rate).lower() not in ("none", "inf", "infinity"):
-            expected = "expected inf: requests one by one leave places empty; give batch=…, as many as ran at once"
-            raise record.error("request_rate", expected)
+        at_once = str(run.request_rate).lower() in ("none", "inf", "infinity")
+        if run.ramp_up_strategy or not at_once:
+            expected = "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
+            raise record.error("ramp_up_strategy" if at_once else "request_rate", expected)
         batch = min(run.max_concurrency, int(run.completed))
         if not batch:
             raise record.error("max_concurrency", "expected a whole number of at least 1")
@@ -413,6 +431,8 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
     if batch == 1 and run.median_ttft_ms is not None:
         found.append(timed("prefill", 1, run.median_ttft_ms, max(1, round(asked))))
     if answered >= 2:
+        if stated.phase != "prefill":
+            _refuse_drafts(record)
         if run.median_tpot_ms is None:
             raise record.error("median_tpot_ms", "expected a number above 0")
         context = max(1, round(asked + answered / 2))
@@ -423,6 +443,13 @@ def _serving(record: _Record, stated: Stated) -> list[_Timed]:
         )
         raise record.error("total_output_tokens", expected)
     return found
+
+
+def _refuse_drafts(record: _Record) -> None:
+    """Refuse answers of which a pass makes several tokens, as vLLM's and SGLang's benchmarks say of drafts."""
+    for key, value in record.all_fields.items():
+        if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", key):
+            raise record.error(key, "expected none: without drafts, a pass makes one token")
 
 
 @checked
@@ -468,6 +495,8 @@ def _of_engine(
             _said(None, "engine", record.place, "whose engine answered")
         known_names = ", ".join(_BACKENDS.values())
         raise record.error("backend", f"expected one of {known_names}, or give engine=…")
+    if _QUANTISED.search(model):
+        _said(stated.precision, "precision", record.place, "in which precision its weights were")
     return partial(
         _Timed,
         record.place,
@@ -484,46 +513,45 @@ _BACKENDS = {
     "sglang": "SGLang",
     "tensorrt-llm": "TensorRT-LLM",
     "trt": "TensorRT-LLM",
+    "llama.cpp": "llama.cpp",
 }
-_BACKENDS |= {"llama.cpp": "llama.cpp"}
 _TENSOR, _OTHERWISE = ("tp", "tensor_parallel"), ("pp", "pipeline_parallel", "dp", "data_parallel")
 
 
 def _tensor_parallel(record: _Record) -> int:
     """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
-    inside = [value for value in record.fields.values() if isinstance(value, dict)]  # server_info
     found = 1
-    for key, value in (item for one in (record.fields, *inside) for item in one.items()):
+    for key, value in record.all_fields.items():
         name = key.lower().replace("-", "_").removesuffix("_size")
         if name not in _TENSOR + _OTHERWISE or str(value) in ("1", "None", ""):
             continue
         if name in _OTHERWISE or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
-            expected = "expected one copy, all of whose layers are on the same GPUs"
-            raise InvalidData(f"{record.place}, field {key!r}: {shown(value)}: {expected}")
+            raise record.error(key, "expected one copy, all of whose layers are on the same GPUs")
         found = int(value)
     return found
 
 
-_QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit")
-_SUFFIX = re.compile(r"(?i)(-(instruct|chat|hf|it|base|v\d[\d.]*))+$")
+# DeepSeek's own weights have 8 bits.
+_QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit|deepseek-(v3|r1)")
+_PURPOSE = r"(-(instruct|chat|hf|it|base|v\d[\d.]*|\d{4}))*"
 
 
 def _served(record: _Record, name: str | None, stated: Stated) -> str:
-    """Find the model by its name on the hub, which has a maker in front and a purpose behind."""
+    """Find the model by its name on the hub, which has a maker in front, and a purpose or month behind."""
     if not name and (stated.model is None or stated.precision is None):
         expected = "expected text that is not empty; or give model=… and precision=…"
         raise record.error("model_id", expected)
     if stated.precision is None and _QUANTISED.search(name or ""):
-        expected = "its name speaks of quantised weights; give precision=…"
+        expected = "its name is one of quantised weights; give precision=…"
         raise record.error("model_id", expected)
     if stated.model is not None:
         return stated.model
-    plain = _SUFFIX.sub("", (name or "").rpartition("/")[2].removeprefix("Meta-"))
-    known = {str(name).lower(): str(name) for name in models().index}
-    if plain.lower() not in known:
-        expected = f"no model has this name; {nearest(plain, known.values())}; give model=…"
-        raise record.error("model_id", expected)
-    return known[plain.lower()]
+    plain = (name or "").rpartition("/")[2].removeprefix("Meta-")
+    for known in map(str, models().index):
+        if re.fullmatch(re.escape(known) + _PURPOSE, plain, re.IGNORECASE):
+            return known
+    expected = f"no model has this name; {nearest(plain, models().index)}; give model=…"
+    raise record.error("model_id", expected)
 
 
 # Profiles: CSV

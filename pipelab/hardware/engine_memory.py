@@ -46,7 +46,6 @@ class EngineMemory:
     token_mib: NotNegative = 0.0
     chunks: str = ""
     logit_bytes: NotNegative = 0.0
-    token_logit_bytes: NotNegative = 0.0
 
     def parts_gb(
         self,
@@ -60,13 +59,10 @@ class EngineMemory:
     ) -> dict[str, Any]:
         """GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is that of the cost model."""
         memory = np.array([[kind.memory_gb * 1e9] for kind in kinds])
-        cuda = np.array([[platform_of(kind.type) == "CUDA"] for kind in kinds])
-        total = memory - GIB * self.unseen_gib * cuda
+        total = np.array([[self.seen_gb(kind.type, kind.memory_gb) * 1e9] for kind in kinds])
         sequences = whole_sequences(b * demand.load.in_memory)
         widest = self._widest(memory, demand, span, sequences, t, chunk)
-        over_nvlink = [t > 1 and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S for kind in kinds]
-        context = [self.blackwell_gib if _blackwell(kind) else self.context_gib for kind in kinds]
-        fixed = np.array(context)[:, None] + np.array(over_nvlink)[:, None] * self.nvlink_gib
+        fixed = np.array([[self._context_gib(kind, t > 1)] for kind in kinds])
         fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
         fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
         weights, own = 1e9 * span.weight_gb / t, widest + fixed
@@ -74,6 +70,28 @@ class EngineMemory:
         reserve = memory - total + np.maximum(left - own * (self.share_of == "static"), 0.0)
         named = {"activations": widest, "buffers": fixed, "reserve": reserve}
         return {name: value / 1e9 for name, value in named.items()}
+
+    def seen_gb(self, gpu_type: str, memory_gb: float) -> float:
+        """GB that the engine counts of those that the driver does."""
+        return memory_gb - (platform_of(gpu_type) == "CUDA") * self.unseen_gib * GIB / 1e9
+
+    def most_share(self, kinds: Any) -> float:
+        """Largest share that is free on GPUs of all kinds when the engine starts, which one of "all" asks for."""
+        if self.share_of != "all":
+            return 1.0
+        sizes = [
+            (self.seen_gb(kind.type, kind.memory_gb), self._context_gib(kind, True) * GIB / 1e9)
+            for kind in kinds
+        ]
+        # A smaller GPU than the context holds no layer.
+        return 1 - max([taken / seen for seen, taken in sizes if seen > taken], default=0.0)
+
+    def _context_gib(self, kind: Any, cut: bool) -> float:
+        """GiB that are taken before weights are loaded; `cut`: whether several GPUs cut layers."""
+        geforce = kind.type.replace("-", "").startswith("RTX50")  # of Blackwell
+        over_nvlink = cut and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S
+        context = self.blackwell_gib if geforce else self.context_gib
+        return context + over_nvlink * self.nvlink_gib
 
     def _widest(
         self, memory: Any, demand: Demand, span: Span, sequences: Any, t: int, chunk: int | None
@@ -91,8 +109,8 @@ class EngineMemory:
             buffers = routed * wide * ACTIVATION_BYTES
         wide = self.stream_tensors * model.d_model + self.block_tensors * block / t
         layer = tokens * (wide * ACTIVATION_BYTES + MIB * self.token_mib)
-        logits = self.logit_bytes * sequences + self.token_logit_bytes * tokens
-        return buffers + np.maximum(layer, span.last * model.vocab * logits)
+        logits = self.logit_bytes * sequences * span.last * model.vocab
+        return buffers + np.maximum(layer, logits)
 
     def _chunk(self, memory: Any, demand: Demand, chunk: int | None) -> Any:
         """Tokens of a chunk; where prompts pass whole, those of the batch."""
@@ -103,11 +121,6 @@ class EngineMemory:
         for below, tokens in reversed(steps):
             found[memory < float(below) * GIB] = float(tokens)
         return found
-
-
-def _blackwell(kind: Any) -> bool:
-    """Whether a GPU is a GeForce or RTX PRO of compute capability 12."""
-    return kind.type.replace("-", "").startswith(("RTX50", "RTXPRO"))
 
 
 @cache

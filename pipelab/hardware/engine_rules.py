@@ -35,7 +35,7 @@ class EngineRules:
     cut_alone, one_host : bool
         Whether GPUs cut layers only where one stage has all layers, and all stages must be on one host; `why` says
         the reason.
-    gpus : int, optional
+    gpus, sequences : int, optional
         How many there may be at most.
     numbered : bool
         Whether it takes GPUs by their numbers, and not by UUIDs.
@@ -65,6 +65,7 @@ class EngineRules:
     precisions: str = ""
     kv_precisions: str = ""
     gpus: Count | None = None
+    sequences: Count | None = None
     numbered: bool = False
     schedules: str = ""
     in_flight: Literal["stages", "one", "told", ""] = ""

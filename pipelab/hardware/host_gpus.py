@@ -1,5 +1,6 @@
 """The GPUs of one host, as nvidia-smi, rocm-smi or amd-smi lists them: HOST.gpus.csv."""
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -57,14 +58,16 @@ _TOOLS = (
 )
 _BYTES = {"MiB": 2**20, "bytes": 1}
 COMMANDS = "` or `".join(tool.command for tool in _TOOLS)
-_FREE = "memory.free [MiB]"
+_FREE, _UNNAMED = "memory.free [MiB]", "memory [MiB]"  # without a header, none says which memory
+_ECC = 0.07  # GDDR with error correction keeps a sixteenth for it
 _NUMBER, _UUID = re.compile("0|[1-9][0-9]{0,3}"), re.compile("GPU-[0-9a-fA-F-]+")
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
 _PART = re.compile(r"\bMIG\b|^[DTQC]PX$")
+_UNKNOWN = "give gpus=… with its driver_names, or leave its row out"
 WHOLE = (
     "expected whole GPUs; turn MIG off (nvidia-smi -mig 0) or partitions (amd-smi set --compute-partition SPX), "
-    "or leave this GPU out of both files"
+    "or leave this GPU out"
 )
 
 
@@ -103,8 +106,8 @@ def _table(path: Path) -> tuple[_Tool, list[Row]]:
         if len(cells) != 3 or not re.match(r"\d+$|GPU-|MIG-", cells[0]):
             said = f"{path}, row {skipped + 1}: {shown(', '.join(cells))}: no header of a listing"
             raise InvalidData(f"{said}; expected what `{COMMANDS}` prints")
-        tool = _TOOLS[0]
-        header = tool.number if cells[0].isdecimal() else "uuid", tool.names[0], tool.total
+        tool = _TOOLS[0]._replace(total=_UNNAMED)
+        header = tool.number if cells[0].isdecimal() else "uuid", tool.names[0], _UNNAMED
         return tool, read_rows(path, (), skipped=skipped, header=header)
     for columns in ((tool.number, "uuid"), tool.names, (tool.total,)):
         if not set(columns) & set(cells):
@@ -122,7 +125,9 @@ def _refuse_unusable(row: Row) -> None:
                 column, cell, f"a MIG instance or a partition, or a GPU cut into them: {WHOLE}"
             )
         if column == "compute_mode" and cell == "Prohibited":
-            expected = "expected a GPU that programs may use; run nvidia-smi -c DEFAULT, or leave it out of both files"
+            expected = (
+                "expected a GPU that programs may use; run nvidia-smi -c DEFAULT, or leave it out"
+            )
             raise row.error(column, cell, expected)
 
 
@@ -132,7 +137,7 @@ def _gpu(row: Row, tool: _Tool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, flo
     known = (column for column in columns if type_of(row.cells[column], facts))
     column = next(known, columns[0])
     try:
-        kind = type_of_named(row.cells[column], facts, "give gpus=… with its driver_names")
+        kind = type_of_named(row.cells[column], facts, _UNKNOWN)
     except UnknownName as error:
         raise row.error(column, row.cells[column], str(error)) from None
     gpu = facts[kind]
@@ -140,7 +145,11 @@ def _gpu(row: Row, tool: _Tool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, flo
     generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))
     if generation and width:
         slot = PCIE_LANE[generation] * width
-    return GPU(kind, _available(row, tool) / 1e9, gpu.usd_per_hour), slot
+    memory = _available(row, tool) / 1e9
+    if tool.total == _UNNAMED and not math.isclose(memory, gpu.memory_gb, rel_tol=_ECC):
+        expected = "expected the total; list it with a header if only this is free"
+        raise row.error(_UNNAMED, row.cells[_UNNAMED], expected)
+    return GPU(kind, memory, gpu.usd_per_hour), slot
 
 
 def _available(row: Row, tool: _Tool) -> float:

@@ -43,9 +43,11 @@ _MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
 # their share of a GPU's memory in steps of 1 %: less than that makes no difference to them.
 _SAME = 0.99
 
+_EXPECTED = "expected what `nvidia-smi topo -m`, `rocm-smi --showtopo` or `amd-smi topology` prints"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 _LABEL = re.compile(r"GPU(\d{1,4})")
 _WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
+_WORDS = f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,8 +132,7 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     listed = listed_gpus(folder / f"{name}{GPUS}", facts)
     path = folder / f"{name}{TOPOLOGY}"
     alone = len(listed) == 1 and not os.path.isfile(path)
-    numbers = [gpu.number for gpu in listed]
-    words = np.array([["X"]] if alone else _read_topology(path, numbers, f"{name}{GPUS}"))
+    words = np.array([["X"]] if alone else _read_topology(path, listed, f"{name}{GPUS}"))
     nvlinks = [[int(w[2:]) if w.startswith("NV") else 0 for w in line] for line in words.tolist()]
     kinds = [gpu.gpu.type for gpu in listed]
     nvlink = np.array([_nvlink(kind, facts[kind]) for kind in kinds])
@@ -141,8 +142,11 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     return _Host(name, listed, nvlink, most, words, np.array(nvlinks))
 
 
-def _read_topology(path: Path, wanted: list[int], gpus: str) -> list[list[str]]:
-    """Read what is between every two GPUs, in words; text around the matrix is skipped."""
+def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[str]]:
+    """Read what is between every two listed GPUs, in words; other GPUs and text around the matrix are skipped."""
+    if not os.path.isfile(path):
+        raise InvalidData(f"{path}: there is no such file; {_EXPECTED}")
+    wanted = [gpu.number for gpu in listed]
     header: list[int] = []
     found: dict[int, list[str]] = {}
     for n, raw in enumerate(as_topo_m(path, read_text(path)).splitlines(), start=1):
@@ -158,13 +162,17 @@ def _read_topology(path: Path, wanted: list[int], gpus: str) -> list[list[str]]:
             index, cells = labels[0], words[1 : 1 + len(header)]
             _check_row(place, index, cells, header, found)
             found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
-        elif labels != wanted:
+        elif not set(wanted) <= set(labels):
             expected = f"expected the GPUs of {gpus}: {_labels(wanted)}"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
+        elif len(labels) > len(wanted) and isinstance(listed[0].called, str):
+            expected = f"expected the column index in {gpus}, as UUIDs do not say which these are"
+            raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
         header = header or labels
+        if len(found) == len(header):  # another table may follow, such as that of `topo -p2p`
+            break
     if not header:
-        expected = "expected what `nvidia-smi topo -m` or `rocm-smi --showtopo` prints"
-        raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {expected}")
+        raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {_EXPECTED}")
     if missing := [i for i in header if i not in found]:
         torn = "the listing is torn; expected a row for every GPU"
         raise InvalidData(f"{path}: no row of {_labels(missing)}: {torn}")
@@ -173,7 +181,8 @@ def _read_topology(path: Path, wanted: list[int], gpus: str) -> list[list[str]]:
         if there != back:
             pair = f"GPU{header[i]} to GPU{header[j]} is {there}, and the way back {back}"
             raise InvalidData(f"{path}: {pair}; expected the same word both ways")
-    return [found[i] for i in header]
+    at = [header.index(number) for number in wanted]
+    return [[found[header[i]][j] for j in at] for i in at]
 
 
 def _labels(indices: list[int]) -> str:
@@ -191,12 +200,8 @@ def _check_row(
         expected = f"expected {len(header)}: the listing is torn"
         raise InvalidData(f"{place}: {len(cells)} cells after GPU{index}; {expected}")
     for other, cell in zip(header, cells, strict=True):
-        if not re.fullmatch("X" if other == index else _WORD, cell):
-            words = (
-                "X"
-                if other == index
-                else f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
-            )
+        pattern, words = ("X", "X") if other == index else (_WORD, _WORDS)
+        if not re.fullmatch(pattern, cell):
             raise InvalidData(f"{place}: GPU{index} to GPU{other}: {shown(cell)}: expected {words}")
 
 

@@ -116,7 +116,8 @@ def load_cluster(
         HOST.topo.txt   nvidia-smi topo -m, or rocm-smi --showtopo (not needed of a host with one GPU)
         links.csv       host,other,gbit_per_s and, if known, latency_ms (not needed of one host)
 
-    Where memory.used or memory.free is listed too, only memory that is free counts; GPUs of a type that
+    GPUs that the first leaves out are not used, though the second shows them. Where memory.used or
+    memory.free is listed too, only memory that is free counts; GPUs of a type that
     differ by 1 % or less count as equal, with the least. A row of links.csv holds for both ways, unless
     the way back has a row of its own. A host is a machine. Its GPUs that NVLink or XGMI joins, each to
     each, are a node: with a switch all of them, with bridges the pairs; of a mesh, groups in the order of

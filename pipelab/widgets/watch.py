@@ -136,9 +136,9 @@ class WatchedSolve(Explorer):
     def _gap(self, moments: "Sequence[Progress]" = ()) -> str:
         """The gap with its numbers put in."""
         last = moments[-1] if moments else None
-        if last is None or last.bound is None:
+        if last is None or last.bound is None or not math.isfinite(last.bound):
             return "gap: not known before the first bound"
-        if last.incumbent is None:
+        if not last.incumbent:
             return f"gap: infinite, since there is no placement yet; bound {last.bound:,.6g}"
         gap = (last.bound - last.incumbent) / last.incumbent
         numbers = f"({last.bound:,.6g} − {last.incumbent:,.6g}) / {last.incumbent:,.6g}"

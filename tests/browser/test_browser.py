@@ -5,7 +5,6 @@ How long a key takes is measured by `python tests/benchmarks/keys.py`.
 
 import json
 import os
-import time
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -91,11 +90,8 @@ def test_a_solve_is_watched_and_stopped_while_another_slider_answers(page):
         expect(shown[SCHEDULES]).to_contain_text("5 4 3 2 1")
         expect(titles(watched).first).to_contain_text("small, joint: at work")  # it still is
         stop = page.page.get_by_role("button", name="Stop and keep the best")
-        pressed = time.perf_counter()
         stop.press("Enter")
-        expect(watched).to_contain_text("stopped on request")
-        # one second where nothing else uses the cores; a solver that goes on never stops
-        assert time.perf_counter() - pressed < 5
+        expect(watched).to_contain_text("stopped on request")  # a solver that goes on never is
         expect(titles(watched).first).to_contain_text("small, joint: ◇ stopped early")
         expect(titles(watched).nth(1)).to_contain_text("the best that was found")
         assert bars(watched)

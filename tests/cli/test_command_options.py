@@ -398,6 +398,7 @@ REFUSED = {
     "a plan's name": (("solve", "tiny", "--output", "plan.csv"), "expected a name that ends in .json"),
     "a deployment's name": (("deploy", "tiny", "--output", "d.csv"), "expected a name that ends in .json"),
     "a curve's name": (("trade-off", "tiny", "--output", "d.csv"), "expected a name that ends in .json"),
+    "a plan's other name": (("evaluate", "gone.json", "--output", "d.csv"), "expected a name that ends in .json"),
     "batches": (("deploy", *MODEL, "--gpus", "l4=1", "--batches", "4,x"), "--batches = 'x': expected whole"),
     "no plan": (("evaluate", "gone.json"), "gone.json: there is no such file"),
     "a case beside a model": (

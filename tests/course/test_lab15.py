@@ -205,10 +205,8 @@ def test_a_slow_stage_and_a_slow_link_are_those_of_the_costs():
 
 @pytest.mark.slow
 def test_what_hangs_is_found_within_its_timeout():
-    began = time.perf_counter()
     with pytest.raises(pl.errors.InvalidSchedule) as error:
         course.run_stages(never_sends, MS, timeout=0.5)
-    assert time.perf_counter() - began < 20
     assert str(error.value).startswith("this program hangs (no progress for 0.62 s) and cannot be")
     assert error.value.defects[0] == "rank 0 waits for the gradient of microbatch 0 from rank 1"
     assert error.value.defects[1:] == tuple(

@@ -182,7 +182,7 @@ def test_a_time_limit_and_a_stop_keep_what_is_there():
     assert ended.timeline is not None
     assert ended.value >= ended.bound
     assert ended.stopped_by == "stop" if ended.status == "feasible" else not ended.stopped_by
-    assert all(step.bound <= step.value for step in seen)
+    assert all(step.bound <= step.incumbent for step in seen)
 
 
 @pytest.mark.parametrize("split", [True, False])

@@ -292,6 +292,8 @@ def test_batches_and_the_engine_are_chosen_together():
     assert result.status == "optimal"
     assert result.throughput == pytest.approx(max(r.throughput for r in each))
     assert "among plans that SGLang can start among batches of 4, 16, 64" in result.sentence
+    most = pl.solve(fleet(counts, model="Llama-3-8B"), runs_on="llama.cpp", batches=(64, 257))
+    assert (most.status, most.problem.workload.batch_size) == ("optimal", 64)
 
 
 def test_what_no_engine_starts_is_an_answer_with_its_reason():
@@ -300,6 +302,8 @@ def test_what_no_engine_starts_is_an_answer_with_its_reason():
         found = search(problem, runs_on="TensorRT-LLM")
         assert found.status == "infeasible"
         assert "TensorRT-LLM runs on CUDA, and not on MI300X" in found.sentence
+        found = search(fleet({"L4": 2}, batch=257, model="Llama-3-8B"), runs_on="llama.cpp")
+        assert "llama.cpp has at most 256 sequences at once, and a batch has 257" in found.sentence
     none = pl.solve(fleet({"L4": 2}), runs_on="vLLM").sentence
     assert none.startswith("No plan that vLLM can start exists: ")
     assert "all GPUs together can hold" in none

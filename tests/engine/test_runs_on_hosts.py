@@ -66,6 +66,10 @@ def look_at_scripts(rng, folder):
         if len(wanted) == 1 and engine != "llama.cpp":
             variable = "HIP" if hosts[0].amd else "CUDA_DEVICE_ORDER=PCI_BUS_ID CUDA"
             named = ",".join(map(str, *wanted.values()))
+            if "shares=(" in found.script:  # a start for each, as some have less memory
+                named = "${gpus[$rank]}"
+                each = " ".join(f'"{gpu}"' for gpu in found.hosts[0].gpus)
+                assert f"gpus=({each})" in found.script
             assert f"export {variable}_VISIBLE_DEVICES={named}\n" in found.script
 
 

@@ -107,8 +107,10 @@ ONE_L4 = "index, name, memory.total [MiB]\n0, NVIDIA L4, 23034 MiB\n"
 ROCM = "device,VRAM Total Memory (B),Card Series\ncard0,206141652992,MI300X\ncard1,206141652992,MI300X\n"
 ROCM_TOPOLOGY = "Link Type between two GPUs\n  GPU0 GPU1\nGPU0 0 XGMI\nGPU1 XGMI 0\n"
 AMD_SMI = "gpu,market_name,type,size\n0,AMD Instinct MI300X,HBM,196592\n1,AMD Instinct MI300X,HBM,196592\n"
+_BUSES = "0000:0c:00.0 0000:22:00.0"
 AMD_TOPOLOGY = (
-    "gpu,hops_gpu_0,hops_gpu_1,link_type_gpu_0,link_type_gpu_1\n0,0,2,SELF,PCIE\n1,2,0,PCIE,SELF\n"
+    f"HOPS TABLE:\n {_BUSES}\n0000:0c:00.0 0 2\n0000:22:00.0 2 0\n"
+    f"LINK TYPE TABLE:\n {_BUSES}\n0000:0c:00.0 SELF PCIE\n0000:22:00.0 PCIE SELF\n"
 )
 LINKS = "host,other,gbit_per_s,latency_ms\na,b,9.4,0.2\nb,a,9.1,0.2\na,a,160,\n"
 

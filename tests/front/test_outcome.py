@@ -1,7 +1,9 @@
 """Proven, not proven, stopped early, does not fit, refused: told apart everywhere, and everywhere in the same way."""
 
+import contextlib
 import dataclasses
 import json
+import re
 import threading
 
 import pandas as pd
@@ -21,12 +23,14 @@ from pipelab.display import (
     outcome_of_row,
 )
 from pipelab.engine.methods.joint import joint_size
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.sweeps.workers import _answer
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.growth import plot_growth, plot_run_times, plot_search_growth
 from pipelab.figures.makespans import plot_makespans
 from pipelab.figures.placements import plot_placement
-from pipelab.figures.progress import plot_progress
+from pipelab.figures.progress import plot_progress, progress_parts
+from pipelab.widgets.watch import WatchedSolve
 
 
 def heavy(name, gb, **changes):
@@ -223,3 +227,72 @@ def test_no_name_is_taken_for_html_nor_two_prices_for_a_formula():
     assert "&lt;b&gt;x&lt;/b&gt; &amp;" in watched.progress.layout.title.text
     for page in (result, counted, placed, rate):
         assert "<p class='tex2jax_ignore mathjax_ignore'>" in page._repr_html_()
+
+
+def answers():
+    """One answer of every kind that has a value and a bound."""
+    tiny = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
+    trained = dataclasses.replace(tiny.workload, phase="training", microbatches=8)
+    trained = dataclasses.replace(tiny, workload=trained)
+    model, gpus = pl.Model("four", 4, 1000, 4000, 1.0), {"A": 1, "B": 2}
+    priced = pl.Cluster.from_counts(gpus, 80, 100, usd_per_hour={"A": 1.8, "B": 0.6})
+    several = pl.Problem(priced, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0, "B": 3.0}))
+    return {
+        "rate": pl.solve(tiny),
+        "program": pl.solve(tiny, "joint"),
+        "latency": pl.solve(tiny, objective="latency"),
+        "cost": pl.solve(several, objective="cost"),
+        "step": pl.solve(trained, objective="step_time"),
+        "deployment": pl.deploy(several),
+        "load": pl.deploy(several, at_least=1000),
+        "flow": pl.flow(several),
+        "schedule": pl.best_schedule(pl.StageCosts(1, 1, 1), 4, 3),
+        "trade-off": pl.trade_off(tiny, "seconds_per_pass"),
+    }
+
+
+ANSWERS = answers()
+
+
+def with_(answer, value, bound):
+    """The answer as it would be with this value and bound, known after no time at all."""
+    if hasattr(answer, "points"):
+        return dataclasses.replace(
+            answer, points=tuple(with_(point, value, bound) for point in answer.points), seconds=0.0
+        )
+    status = "unknown" if value is None else "feasible"
+    changed = {"status": status, "bound": bound, "seconds": 0.0, "stopped_by": "time limit"}
+    if getattr(answer, "objective", None) is not None and not isinstance(answer.objective, str):
+        goal = dataclasses.replace(answer.objective, value=value, bound=bound)
+        changed |= {"objective": goal}
+    names = {field.name for field in dataclasses.fields(answer)}
+    changed |= dict.fromkeys({"value", "throughput"} & names, value)
+    if value is None:
+        changed |= dict.fromkeys({"placement", "timeline", "step"} & names)
+        changed |= dict.fromkeys({"pipelines", "held", "ways"} & names, ())
+    return dataclasses.replace(answer, **{k: v for k, v in changed.items() if k in names})
+
+
+@pytest.mark.parametrize("bound", [None, 0.0, 1e-9, 50.0, float("inf")])
+@pytest.mark.parametrize("value", [None, 0.0, 1e-9, 100.0])
+@pytest.mark.parametrize("kind", ANSWERS)
+def test_what_is_not_known_yet_zero_or_infinite_can_be_shown_everywhere(kind, value, bound):
+    answer = with_(ANSWERS[kind], value, bound)
+    if kind in ("trade-off", "schedule") and (value is None or bound == float("inf")):
+        return  # of these there is always one
+    repr(answer), answer.to_frame(), getattr(answer, "to_dict", dict)()
+    said = [answer._repr_html_()]
+    if kind != "trade-off":
+        said += [answer.sentence, str(answer), str(outcome_of(answer))]
+    if value is not None:
+        given = [answer] if kind in ("trade-off", "schedule", "step") else [answer.problem, answer]
+        with contextlib.suppress(pl.errors.PipelabError):  # in one line, which names the remedy
+            said.append(str(pl.plot(*given).layout.title.text))
+    with contextlib.suppress(pl.errors.PipelabError):
+        said.append(str(pl.certificate(answer)))
+    if kind in ("rate", "program"):
+        moments = [Progress(0.0, value, bound, 0, answer.placement)]
+        watched = progress_parts(moments, 0.0, "now", WatchedSolve._gap(None, moments))
+        said += [plot_progress(answer).layout.title.text, str(watched)]
+    for text in said:
+        assert not re.search(r"\binf\b|\bnan\b", text, re.I), text

@@ -25,12 +25,25 @@ MODELS = {
     "Llama-3.1-8B": ((32, 4096, 14336, 32, 8, 128, 128256), {}),
     "Llama-3.3-70B-FP8": ((80, 8192, 28672, 64, 8, 128, 128256), {"precision": "fp8"}),
     "DeepSeek-R1-Distill-Qwen-14B": ((48, 5120, 13824, 40, 8, 128, 152064), {"qkv_bias": True}),
+    "Qwen2.5-1.5B": (
+        (28, 1536, 8960, 12, 2, 128, 151936),
+        {"tied_embeddings": True, "qkv_bias": True},
+    ),
     "Qwen2.5-7B": ((28, 3584, 18944, 28, 4, 128, 152064), {"qkv_bias": True}),
     "Qwen2.5-32B": ((64, 5120, 27648, 40, 8, 128, 152064), {"qkv_bias": True}),
     "Qwen3-0.6B": ((28, 1024, 3072, 16, 8, 128, 151936), {"tied_embeddings": True}),
     "Qwen3-8B": ((36, 4096, 12288, 32, 8, 128, 151936), {}),
+    "Qwen3-8B-FP8": ((36, 4096, 12288, 32, 8, 128, 151936), {"precision": "fp8"}),
     "Qwen3-14B": ((40, 5120, 17408, 40, 8, 128, 151936), {}),
     "Qwen3-32B": ((64, 5120, 25600, 64, 8, 128, 151936), {}),
+    "Qwen3-30B-A3B": (
+        (48, 2048, 6144, 32, 4, 128, 151936),
+        {"experts": 128, "experts_per_token": 8, "expert_ff": 768},
+    ),
+    "Qwen3-235B-A22B-FP8": (
+        (94, 4096, 12288, 64, 4, 128, 151936),
+        {"experts": 128, "experts_per_token": 8, "expert_ff": 1536, "precision": "fp8"},
+    ),
     "Qwen3-30B-A3B-FP8": (
         (48, 2048, 6144, 32, 4, 128, 151936),
         {"experts": 128, "experts_per_token": 8, "expert_ff": 768, "precision": "fp8"},
@@ -80,7 +93,11 @@ def _random_problem(seed):
     """A problem whose GPUs have room for an engine, or just not; some types are those that rules name."""
     problem = roofline_oracle.random_problem(seed, max_gpus_per_stage=4, same_type_stages=False)
     rng = np.random.default_rng([7, seed])
-    names = {"A": "A100-SXM-80", "B": "RTX5090", "C": str(rng.choice(["MI300X", "L4"]))}
+    names = {
+        "A": "A100-SXM-80",
+        "B": "RTX5090",
+        "C": str(rng.choice(["MI300X", "L4", "RTX-PRO-6000"])),
+    }
     more = float(rng.choice([0.7, 1.5, 4.0, 30.0]))
     gpus = tuple(
         dataclasses.replace(gpu, type=names[gpu.type], memory_gb=gpu.memory_gb + more)

@@ -151,7 +151,7 @@ def _changed(path, tmp_path, **fields):
         (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (SERVE, {"max_concurrency": None}, "give batch="),
-        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected inf: .*give batch="),
+        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected all at once .*give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
         (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
         (SERVE, {"median_tpot_ms": None}, "field 'median_tpot_ms': None"),
@@ -311,14 +311,16 @@ ONE_GPU = [
     {"backends": "CUDA,Vulkan"}, {"split_mode": "none", "gpu_info": "NVIDIA L4, NVIDIA L4"},
     {"devices": "CUDA1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
     {"tensor_split": "0/1", "gpu_info": "NVIDIA L4, NVIDIA L4"},
-    {"n_gpu_layers": -1}, {"n_gpu_layers": 33}, {"split_mode": "none", "tensor_split": "1.00/1.00"}, {"devices": None},
+    {"n_gpu_layers": -1}, {"n_gpu_layers": 33}, {"fit_target": 0},
+    {"split_mode": "none", "tensor_split": "1.00/1.00"}, {"devices": None},
 ]  # fmt: skip
 OTHER_GPUS = [
     {"tensor_split": "1.00/1.00"}, {"tensor_split": "3/1/0"}, {"tensor_split": "0.70/0.30", "split_mode": "row"},
     {"devices": "CUDA0/CUDA1"}, {"devices": "RPC0[10.0.0.2:50052]"}, {"devices": "none"}, {"backends": "CUDA,RPC"},
     {"backends": "RPC"}, {"backends": "CPU"}, {"backends": "BLAS"},
     {"gpu_info": "NVIDIA L4, NVIDIA L4"}, {"gpu_info": "NVIDIA L4, NVIDIA L4", "split_mode": "layer"},
-    {"n_gpu_layers": 0}, {"n_gpu_layers": 32}, {"n_cpu_moe": 1}, {"no_kv_offload": True},
+    {"n_gpu_layers": 0}, {"n_gpu_layers": 32}, {"n_cpu_moe": 1}, {"no_kv_offload": True}, {"fit_target": 1024},
+    {"backends": "CUDA", "gpu_info": ""}, {"backends": "Vulkan", "gpu_info": ""},
     {"backends": 3}, {"devices": []},
 ]  # fmt: skip
 # What vLLM's metadata and SGLang's server_info say of the GPUs, and how many cut a layer; None: split otherwise.
@@ -382,8 +384,13 @@ def test_a_rate_without_limit_is_whatever_stands_for_infinity(tmp_path):
         assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
         with pytest.raises(
             pl.errors.InvalidData,
-            match=r"result 1, field 'request_rate': .*: expected inf: .*give batch=",
+            match=r"result 1, field 'request_rate': .*: expected all at once .*give batch=",
         ):
+            _rows(new, gpu_type="B200")
+    for strategy in ("linear", "exponential"):
+        new = _changed(SERVE, tmp_path, max_concurrency=8, ramp_up_strategy=strategy)
+        assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
+        with pytest.raises(pl.errors.InvalidData, match=r"field 'ramp_up_strategy': .*give batch="):
             _rows(new, gpu_type="B200")
     for field in (
         "max_concurrency",
@@ -395,3 +402,63 @@ def test_a_rate_without_limit_is_whatever_stands_for_infinity(tmp_path):
         for value in (float("nan"), float("inf"), float("-inf")):
             with pytest.raises(pl.errors.InvalidData, match=f"field '{field}': -?(nan|inf)"):
                 _rows(_changed(SERVE, tmp_path, **{field: value}), gpu_type="B200")
+
+
+@pytest.mark.parametrize("inside", [None, "server_info"])
+def test_a_pass_that_makes_several_tokens_is_no_decode_of_one(inside, tmp_path):
+    said = {"gpu_type": "B200", "precision": "bf16"}
+    for key, drafts in product(
+        ("spec_decode_acceptance_rate", "spec_decode_num_drafts", "accept_length", "speculative_algorithm"),
+        (2.7, 1, "EAGLE", 0, None, ""),
+    ):  # fmt: skip
+        fields = {inside: {key: drafts}} if inside else {key: drafts}
+        new = _changed(SERVE, tmp_path, **fields)
+        assert [row.phase for row in _rows(new, **said, phase="prefill")] == ["prefill"]
+        if not drafts:
+            assert len(_rows(new, **said)) == 2
+            continue
+        with pytest.raises(
+            pl.errors.InvalidData, match=rf"result 1, field '{key}': .*without drafts"
+        ):
+            _rows(new, **said)
+
+
+@pytest.mark.parametrize("name", pl.hardware.models().index)
+def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_in(name, tmp_path):
+    """Makers in front and purposes behind make no difference; DeepSeek's own weights have 8 bits."""
+    said = {"gpu_type": "B200", "phase": "decode", "tensor_parallel": 8, "node_gb_per_s": 900}
+    few_bits = name.startswith("DeepSeek")
+    for maker, front, behind in product(
+        ("", "a/", "a/b/"),
+        ("", "Meta-"),
+        ("", "-Instruct", "-chat-hf", "-Base", "-0324", "-Instruct-v0.1"),
+    ):
+        new = _changed(
+            SERVE, tmp_path, model_id=maker + front + name.lower() + behind, median_tpot_ms=90.0
+        )
+        (row,) = _rows(new, **said, precision="fp8")
+        assert row.model == name
+        if not few_bits:
+            assert _rows(new, **said)[0].precision == "bf16"
+            continue
+        with pytest.raises(pl.errors.InvalidData, match=r"'model_id'.*give precision="):
+            _rows(new, **said)
+    if few_bits:  # nor in a file that names no model
+        with pytest.raises(pl.errors.InvalidData, match=r"result 1: .*give precision="):
+            _rows(LATENCY, **said, model=name, batch=8, tokens=32, output_tokens=128)
+
+
+@pytest.mark.parametrize("name", ["b.csv", "b.txt", "b.md"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "| model | size | backend | ngl | test | t/s |\n| --- | --- | --- | --- | --- | --- |\n",
+        "build_commit,build_number,model_type,n_prompt,avg_ns\n8cf427,5163,llama 8B Q8_0,512,9\n",
+        "============ Serving Benchmark Result ============\nSuccessful requests:      64\n",
+    ],
+)
+def test_what_a_benchmark_prints_is_refused_with_the_form_that_is_read(text, name, tmp_path):
+    (tmp_path / name).write_text(text)
+    for read in (pl.hardware.calibrate, lambda roof, path: pl.hardware.load_measured(path, roof)):
+        with pytest.raises(pl.errors.InvalidData, match=rf"{name}, row 1: .*llama-bench -o json"):
+            read(ROOF, tmp_path / name)

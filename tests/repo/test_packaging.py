@@ -368,3 +368,5 @@ def test_the_python_of_the_tour_runs_and_says_what_it_says(tmp_path, monkeypatch
     assert str(told).replace("'", '"') in blocks[1]
     assert f"{result.placement.stages[0].gpus}" in blocks[1]
     assert f"({timeline.makespan}, {timeline.bubble_fraction:.3f}…)" in "".join(blocks)
+    cost = space["kept"].cost_of_rules().sentence.partition("plans:")[0]
+    assert f'# "{cost}plans: …"' in "".join(blocks)

@@ -355,15 +355,15 @@ def test_what_takes_longer_says_so_and_only_the_newest_answer_arrives():
     async def reader():
         beside = Beside(signs.append)
         beside.run(lambda stop: "quick", lambda value, error: answers.append(value))
-        await asyncio.sleep(SIGN_AFTER_S / 2)
-        assert (answers, signs) == (["quick"], [False])
+        await at_rest()
+        assert (answers, signs[-1]) == (["quick"], False)
         beside.later(lambda stop: ["unwanted"], answers.append, wait_s=0.2)
         beside.run(lambda stop: stop.wait(60), lambda value, error: answers.append("unwanted"))
-        await asyncio.sleep(SIGN_AFTER_S * 1.5)
-        assert signs == [False, True]  # at work
+        while not signs[-1]:  # at work
+            await asyncio.sleep(SIGN_AFTER_S / 10)
         beside.run(lambda stop: 1 / 0, lambda value, error: answers.append(type(error)))
         await at_rest()
-        assert (answers, signs) == (["quick", ZeroDivisionError], [False, True, False])
+        assert (answers, signs[-1]) == (["quick", ZeroDivisionError], False)
         # what fails while nobody waits is told
         told = []
         loop = asyncio.get_running_loop()

@@ -39,12 +39,23 @@ if TYPE_CHECKING:
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
+
+def _json_path(path: Text) -> Text:
+    """Refuse a plan's name before the search, not after it."""
+    from pipelab.io.plans import json_path
+
+    if path is not None:
+        json_path("save", path)
+    return path
+
+
 _PLAN = ".json"
+_kept = partial(option, callback=_json_path)
 CaseOfPlan = Annotated[Text, option("Of a plan: its case, if the plan does not name it.", "--case")]
 RunsOn = Annotated[
     Text, option("The best plan that this engine can start, and what its rules cost; see settings.")
 ]
-Plan = Annotated[Text, option("Write the whole plan, rates included, to this .json file.")]
+Plan = Annotated[Text, _kept("Write the whole plan, rates included, to this .json file.")]
 Budget = Annotated[Real, option("The most that all GPUs may cost, in $ per hour.")]
 Schedule = Annotated[Text, option("Of training: 1F1B (the default), ZBH1, …, or best.")]
 Recompute = Annotated[Text, option("In training: none (the default), selective, full or auto.")]
@@ -80,10 +91,7 @@ def solve(
     Ctrl-C ends the search and prints the best so far.
     """
     from pipelab.engine.solving import solve as run
-    from pipelab.io.plans import json_path, save
 
-    if output is not None:
-        json_path("save", output)  # refused before the search, not after it
     options: dict[str, Any] = {"form": form, "time_limit": time_limit, "gap": gap}
     options |= {"at_least": at_least, "budget": budget, "runs_on": runs_on}
     options |= {"schedule": schedule, "recompute": recompute}
@@ -95,10 +103,7 @@ def solve(
         print_result(result)
         if runs_on is not None and result.placement is not None:
             print(result.cost_of_rules().sentence)
-    if result.placement is None:
-        raise typer.Exit(1)
-    if output is not None:
-        save(result, output)
+    _keep(result, result.placement, output)
 
 
 def deploy(
@@ -125,7 +130,7 @@ def deploy(
     time_limit: Limit = None,
     gap: Gap = None,
     as_json: Json = False,
-    output: Annotated[Text, option("Write the deployment to this .json file.")] = None,
+    output: Annotated[Text, _kept("Write the deployment to this .json file.")] = None,
 ) -> None:
     """Divide the GPUs among pipelines: the most tokens/s, or the least price of a load; exit status 1 where none fits.
 
@@ -135,10 +140,7 @@ def deploy(
     Such as: pipelab deploy --model Llama-3-8B --gpus a100=8,l4=16 --batches 8,16,32
     """
     from pipelab.engine.deployments.deploying import deploy as run
-    from pipelab.io.plans import json_path, save
 
-    if output is not None:
-        json_path("save", output)
     options: dict[str, Any] = {"at_least": at_least, "time_limit": time_limit, "gap": gap}
     options |= {"requests_per_s": requests, "ttft_ms": ttft_ms, "tpot_ms": tpot_ms}
     options |= {"waiting_ms": waiting_ms, "pools": pools or None, "runs_on": runs_on}
@@ -149,10 +151,7 @@ def deploy(
         print(json.dumps(found.to_dict(), allow_nan=False))
     else:
         print_deployment(found)
-    if not found.pipelines:
-        raise typer.Exit(1)
-    if output is not None:
-        save(found, output)
+    _keep(found, found.pipelines, output)
 
 
 def trade_off(
@@ -166,23 +165,27 @@ def trade_off(
     ] = False,
     time_limit: Limit = None,
     as_json: Json = False,
-    output: Annotated[Text, option("Write every point as a plan to this .json file.")] = None,
+    output: Annotated[Text, _kept("Write every point as a plan to this .json file.")] = None,
 ) -> None:
     """List every best compromise between throughput and what it costs; exit status 1 where nothing fits."""
     from pipelab.engine.methods.trade_offs import trade_off as run
-    from pipelab.io.plans import json_path, save
 
-    if output is not None:
-        json_path("save", output)
     problem = context.obj.problem(case)
     curve = run(problem, against, deployments=deployments, **_given({"time_limit": time_limit}))
     _show(curve.to_frame(), as_json, None, "trade-off")
     if not curve.complete:
         say("points may be missing, or are not proven: give it more time, with --time-limit")
-    if not curve.points:
+    _keep(curve, curve.points, output)
+
+
+def _keep(answer: Any, plans: object, output: str | None) -> None:
+    """Write an answer to a file; exit with status 1 where it has no plan."""
+    from pipelab.io.plans import save
+
+    if not plans:
         raise typer.Exit(1)
     if output is not None:
-        save(curve, output)
+        save(answer, output)
 
 
 def _given(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -164,21 +164,6 @@ def shown(value: object, between: str = ", ") -> str:
 
 # Rows
 
-COLUMNS = (
-    "document",
-    "section",
-    "kind",
-    "place",
-    "it says",
-    "printed or tested",
-    "computed",
-    "how",
-    "compared",
-    "verdict",
-    "recorded",
-    "remark",
-)
-
 
 class Found(NamedTuple):
     """What a row computes beside its value: the values in its remark, and the value without its assumption."""
@@ -254,21 +239,20 @@ class Claim:
                 value = shown(found.value, " and " if rule in _PAIRS else ", ")
         except Exception as failure:
             value, verdict, remark = "–", FAILED, f"{type(failure).__name__}: {failure}"
-        texts = (
-            self.document,
-            self.section,
-            self.kind,
-            self.place,
-            f"“{self.says}”",
-            self.stated,
-            value,
-            self.how,
-            rule,
-            verdict,
-            self.recorded,
-            remark,
-        )
-        return dict(zip(COLUMNS, texts, strict=True))
+        return {
+            "document": self.document,
+            "section": self.section,
+            "kind": self.kind,
+            "place": self.place,
+            "it says": f"“{self.says}”",
+            "printed or tested": self.stated,
+            "computed": value,
+            "how": self.how,
+            "compared": rule,
+            "verdict": verdict,
+            "recorded": self.recorded,
+            "remark": remark,
+        }
 
     def _rule(self, value: Any) -> str:
         if self.rule or isinstance(value, Trial):
@@ -293,6 +277,9 @@ class Claim:
 def kind_of(verdict: str) -> str:
     """The type of row that has this verdict; empty for "not computed"."""
     return next((kind for kind, verdicts in KINDS.items() if verdict in verdicts), "")
+
+
+COLUMNS = tuple(Claim("", "", NONE, compute=tuple).row())
 
 
 def claim(

@@ -775,7 +775,7 @@ class Generation:
             The deadline was first; what was found until then is kept.
         """
         self.settled = self.settled or self._settled_by_full()
-        deadline = Watched(self.deadline, self._report, _SILENT_SECONDS)
+        deadline = Watched(self.deadline, self._note, _SILENT_SECONDS)
         few = are_few_mixes(self.demand.counts.tolist())
         near, labels, last = self._first_slack(few), _FIRST_LABELS, 0
         while self.prices is not None and not self.finished:
@@ -933,11 +933,15 @@ class Generation:
                 loose = loose or column.rate < rate * (1 - ONE_ANSWER)
         return True, loose
 
-    def _report(self) -> None:
+    def _note(self) -> Progress:
         moment = Progress(self.deadline.spent, self.value, self.bound, self.rounds)
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)
+        return moment
+
+    def _report(self) -> None:
+        self.deadline.ask(self._note())
 
 
 def _spread_out(rates: np.ndarray, profit: np.ndarray, profitable: np.ndarray) -> list[int]:

@@ -18,7 +18,7 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
     Column,
     Demand,
@@ -133,8 +133,9 @@ def deploy(
         Seconds. The best deployment found by then is kept, with a proven bound.
     gap : float
         Stop once the best is known to be at most this much better, as a share.
-    stop : threading.Event, optional
-        Set it to end the search; the best deployment is kept. Ctrl-C does the same.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True (`solve`): `nodes` are rounds, and nodes of what was solved on the
+        way. The best deployment is kept. Ctrl-C does the same.
     on_progress : function of Progress, optional
         Called after every round.
     runs_on : str, optional
@@ -257,15 +258,17 @@ def _host_by_host(
     for i, alike in enumerate(hosts):
         left = deadline.share(len(hosts) - i)
         one_host = replace(problem, cluster=problem.cluster.only(alike[0]))
-        own = again(one_host, time_limit=left, stop=deadline.stop)
+        own = again(one_host, time_limit=left, stop=apart(deadline.stop))
         parts.append(own)
         if own.status != "infeasible":
             bound += len(alike) * (math.inf if own.bound is None else own.bound)
         for p in own.pipelines:
             placed = (_renumbered(r, ids) for ids in alike for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
+        moment = Progress(deadline.spent, sum_of(pipelines), None, i + 1)
         if on_progress is not None:
-            on_progress(Progress(deadline.spent, sum_of(pipelines), None, i + 1))
+            on_progress(moment)
+        deadline.ask(moment)
     value = sum_of(pipelines) if pipelines else None
     status, most = status_and_bound(value, bound if math.isfinite(bound) else None)
     if all(part.status == "infeasible" for part in parts):
@@ -370,7 +373,8 @@ class _Deploying:
         demand = Demand(classes.count, 0.0, np.array(price), pools=self.pools)
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
-        most = Generation(offers, demand, self.deadline, report, self.gap, enough)
+        until = self.deadline.apart() if self.at_least else self.deadline
+        most = Generation(offers, demand, until, report, self.gap, enough)
         if self.single:
             return self._answer(most, self._alone(most))
         if not self.at_least:
@@ -437,7 +441,7 @@ class _Deploying:
             if i and whole.reason:
                 break
             seconds = whole.left / (len(self.problems) - i)
-            placement = solve(problem, time_limit=seconds, stop=whole.stop).placement
+            placement = solve(problem, time_limit=seconds, stop=apart(whole.stop)).placement
             if placement is not None:
                 self.alone[problem] = placement
 

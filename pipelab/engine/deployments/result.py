@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.display import NO_FORMULAS, number, rate, table
 from pipelab.engine.answers import PlanAnswer
-from pipelab.engine.deadline import deadline_of
+from pipelab.engine.deadline import Stop, apart, deadline_of
 from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
@@ -19,8 +19,6 @@ from pipelab.problem import Problem, Workload
 from pipelab.requests import Limits, Service
 
 if TYPE_CHECKING:
-    from threading import Event
-
     from pandas import DataFrame
 
 
@@ -296,17 +294,15 @@ class Deployment(PlanAnswer):
             "ttft_ms": served.ttft_ms(limits),
         }
 
-    def one_more(
-        self, *, time_limit: float | None = None, stop: "Event | None" = None
-    ) -> "DataFrame":
+    def one_more(self, *, time_limit: float | None = None, stop: Stop = None) -> "DataFrame":
         """What one more GPU of each type would bring, with the same workloads.
 
         Parameters
         ----------
         time_limit : float, optional
             Seconds for all types together, shared out evenly.
-        stop : threading.Event, optional
-            Set it to end the search.
+        stop : threading.Event or function of Progress, optional
+            Set it to end the search, or return True.
 
         Returns
         -------
@@ -342,10 +338,10 @@ class Deployment(PlanAnswer):
 
         counts = Counter(gpu.type for gpu in self.problem.cluster.gpus)
         with deadline_of(time_limit, stop) as deadline:
-            rows = [
-                _marginal_gpu(self, counts, kind, deadline.share(len(counts) - i), stop)
-                for i, kind in enumerate(counts)
-            ]
+            rows = []
+            for i, kind in enumerate(counts):
+                left = deadline.share(len(counts) - i)
+                rows.append(_marginal_gpu(self, counts, kind, left, apart(deadline.stop)))
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict:
@@ -400,7 +396,7 @@ def _marginal_gpu(
     counts: Mapping[str, int],
     kind: str,
     time_limit: float | None,
-    stop: "Event | None",
+    stop: Stop,
 ) -> dict[str, Any]:
     """Return a row of `Deployment.one_more`."""
     problem = before.problem

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.curve import Curve
-from pipelab.engine.deadline import Deadline, Ended
+from pipelab.engine.deadline import Deadline, Ended, apart
 from pipelab.engine.deployments.column_generation import (
     Column,
     Demand,
@@ -130,13 +130,13 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
         Finds the best deployment for a load; 0: the one that serves most.
     """
     curve.complete = False
-    most = find(0.0, time_limit=deadline.share(_STEPS + 1), stop=deadline.stop)
+    most = find(0.0, time_limit=deadline.share(_STEPS + 1), stop=apart(deadline.stop))
     least = np.inf
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
         load = given(most.value) * _SHARE * step / _STEPS
-        found = find(load, time_limit=deadline.share(step), stop=deadline.stop)
+        found = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
@@ -167,9 +167,11 @@ def requests_against(
     curve.complete = False
     limit = asked.get("tpot_ms") or np.inf
     for step in range(_STEPS, 0, -1):
-        limits = {**asked, "tpot_ms": limit}
-        found = deploy(problem, **limits, time_limit=deadline.share(step), stop=deadline.stop)
+        ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
+        found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
         if not found.pipelines or deadline.called_off:
             break
         curve.add(found)
         limit = given(found.slowest).tpot_ms * _TPOT_STEP
+        if not limit:  # prompts alone: nothing is less
+            break

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelab.display import counted
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.solving import solve
 from pipelab.evaluation import evaluate, tally
 from pipelab.problem import Problem
@@ -49,7 +49,7 @@ def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[floa
     alone = problem.with_in_flight(1)
     if problem.workload.phase != "prefill":
         alone = replace(alone, workload=replace(alone.workload, timed_at="last"))
-    ends: dict[str, Any] = {"time_limit": deadline.left, "stop": deadline.stop}
+    ends: dict[str, Any] = {"time_limit": deadline.left, "stop": apart(deadline.stop)}
     placement = solve(alone, objective="latency", **ends).placement
     if placement is None:
         return None

@@ -284,7 +284,8 @@ def _cheapest(
     most = {"stages": np.maximum(2.0, np.ceil(1 / share)), "shares": 1.0}
     objective = {"stages": -prices, "shares": -times}
     program = group.program(objective, blocks, upper=most, integer=["stages"])
-    run = run_program(program, "scip", settings={"limits/nodes": _NODES}, deadline=deadline)
+    settings = {"limits/nodes": _NODES}
+    run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
     deadline.check()
     if run.x is None or run.bound is None:
         return None, 0.0 if run.bound is None else -run.bound

@@ -113,6 +113,6 @@ def exact_flow(
         limits = np.array([rate for _, rate in tight]) / most
         rows["links"] = columns.rows({"ways": matrix}, upper=limits)
     program = columns.program({"ways": 1.0}, rows, upper={"held": 1.0}, integer=["held"])
-    run = run_program(program, "scip", deadline=deadline)
+    run = run_program(program, "scip", deadline=deadline.apart())
     chosen = np.zeros(0) if run.x is None else run.x[: len(options)]
     return [options[i] for i in np.flatnonzero(chosen > 0.5)], run

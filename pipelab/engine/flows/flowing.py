@@ -16,7 +16,7 @@ import numpy as np
 
 from pipelab.costs import refuse_transfers
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline, Ended, deadline_of
+from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
@@ -27,6 +27,7 @@ from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
 from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
@@ -74,8 +75,9 @@ def flow(
         Seconds. The best flow found by then is kept, with a proven bound.
     gap : float
         Stop once the best is known to be at most this much better, as a share.
-    stop : threading.Event, optional
-        Set it to end the search; the best flow is kept. Ctrl-C does the same.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True (`solve`): `nodes` are throughputs tried, and nodes and rounds of
+        what was solved on the way. The best flow is kept. Ctrl-C does the same.
 
     Returns
     -------
@@ -123,6 +125,7 @@ class _Flowing:
     ways: Sequence[Way] = ()
     value: float = 0.0
     bound: float = math.inf
+    asked: int = 0  # throughputs for which stages were looked for
     size: dict[str, int] = field(default_factory=dict)
     progress: list[tuple[float, float, float]] = field(default_factory=list)
     _numbers: dict[tuple, list[tuple[int, float]]] = field(default_factory=dict)
@@ -139,7 +142,9 @@ class _Flowing:
                 return self._answer("infeasible", several.reason, None)
             else:
                 self.deadline.check()
-                one = self._solve(min(_SECONDS, _SHARE * self.deadline.left))
+                one = self._solve(
+                    self.deadline.within(min(_SECONDS, _SHARE * self.deadline.left)).left
+                )
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
                 return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
@@ -167,7 +172,7 @@ class _Flowing:
     def _solve(self, time_limit: float | None) -> Result:
         """The best pipeline alone, which is kept."""
         objective = "rate" if self.full else "throughput"
-        ends: dict[str, Any] = {"time_limit": time_limit, "stop": self.deadline.stop}
+        ends: dict[str, Any] = {"time_limit": time_limit, "stop": apart(self.deadline.stop)}
         one = solve(self.problem, objective=objective, **ends)
         self.size |= {"one_pipeline_stages": len(one.placement or ())}
         if one.placement is not None:
@@ -191,6 +196,12 @@ class _Flowing:
 
     def _note(self) -> None:
         self.progress.append((self.deadline.spent, self.value, self.bound))
+        self._ask()
+
+    def _ask(self) -> None:
+        """Ask a criterion, which counts what blocks were asked."""
+        known = self.value or None, self.bound if math.isfinite(self.bound) else None
+        self.deadline.ask(Progress(self.deadline.spent, *known, self.asked))
 
     def _keep_pipelines(self, pipelines: Sequence[tuple[Placement, int, float]]) -> None:
         """Each with its number in flight and its tokens/s."""
@@ -204,7 +215,7 @@ class _Flowing:
     def _deploy(self, time_limit: float | None) -> Deployment | None:
         """The best deployment, which is kept; None where its mixtures are too many to list."""
         try:
-            several = deploy(self.problem, time_limit=time_limit, stop=self.deadline.stop)
+            several = deploy(self.problem, time_limit=time_limit, stop=apart(self.deadline.stop))
         except TooLarge as error:
             self.deadline.notes.append(str(error))
             return None
@@ -268,6 +279,8 @@ class _Flowing:
             blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
             self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
             proposed = blocks.at(t)
+            self.asked += 1
+            self._ask()
             if proposed is None:
                 return False
             carried, taken = self._route(proposed, seconds)

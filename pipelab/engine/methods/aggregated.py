@@ -3,12 +3,11 @@
 Equals `pipelab.counting` on its domain; see tests/equal/test_definitions_placement.py.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from pipelab.engine.answers import Result, rated_result
-from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
@@ -27,7 +26,7 @@ def solve_aggregated(
     budget: float | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
     """The joint ILP's optimum by counting stages over classes of interchangeable GPUs.

@@ -8,10 +8,12 @@ answer here, too; otherwise `engine.in_flight` searches placements and numbers i
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
+from threading import Event
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline, deadline_of
+from pipelab.engine.deadline import Criterion, Deadline, deadline_of, stop_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
@@ -54,9 +56,13 @@ def solve_for_attainable(
     """
     options = dict(options)
     deadline = Deadline(options.get("time_limit"))
-    report = options.get("on_progress")
-    if report is not None and method in _SEARCHED:
-        options["on_progress"] = _attained(problem, report)
+    report, stop = options.get("on_progress"), stop_of(options.get("stop"))
+    if method in _SEARCHED:
+        read = partial(_attained, problem)
+        if report is not None:
+            options["on_progress"] = lambda moment: report(read(moment))
+        if isinstance(stop, Criterion):
+            options["stop"] = stop.part(read)
     found = function(problem.with_in_flight(problem.workload.in_memory), **options)
     found = replace(found, problem=problem)
     if found.placement is None:
@@ -74,13 +80,14 @@ def solve_for_attainable(
         return replace(found, status="feasible")
     if (found.bound or math.inf) <= to_beat:
         return replace(found, status="feasible")
-    return _searched(found, deadline, options, report, to_beat)
+    return _searched(found, deadline, options, stop, report, to_beat)
 
 
 def _searched(
     found: Result,
     whole: Deadline,
     options: Mapping[str, Any],
+    stop: Event | None,
     report: Callable | None,
     to_beat: float,
 ) -> Result:
@@ -93,8 +100,9 @@ def _searched(
         progress.append(Progress(whole.spent, attained, bound, 0, pairs.best))
         if report is not None:
             report(progress[-1])
+        deadline.ask(progress[-1])
 
-    with deadline_of(whole.share(), options.get("stop")) as deadline:
+    with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
         pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
         pairs.keep(given(found.placement))
@@ -119,13 +127,8 @@ def _searched(
     )
 
 
-def _attained(problem: Problem, report: Callable) -> Callable[[Progress], None]:
-    """Report what incumbents attain, in place of their rates."""
-
-    def reported(moment: Progress) -> None:
-        if moment.placement is not None:
-            attained = evaluate(problem, moment.placement).attainable
-            moment = replace(moment, incumbent=attained)
-        report(moment)
-
-    return reported
+def _attained(problem: Problem, moment: Progress) -> Progress:
+    """The progress with what the incumbent attains, in place of its rate."""
+    if moment.placement is None:
+        return moment
+    return replace(moment, incumbent=evaluate(problem, moment.placement).attainable)

@@ -1,12 +1,11 @@
 """What `solve` does unless a method is named: the aggregated search, or the joint ILP where that is refused."""
 
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, Stop
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.errors import NotApplicable, TooLarge
@@ -19,7 +18,7 @@ def solve_auto(
     budget: float | None = None,
     time_limit: float | None = None,
     gap: float = 0.0,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
     """Prove the optimum with the method that fits the problem.

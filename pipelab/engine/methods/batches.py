@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline
+from pipelab.engine.deadline import Deadline, apart
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import InvalidValue
@@ -82,6 +82,8 @@ def solved_in_turn(
     found: list[Result] = []
     while len(found) < number:
         problem, options = following(found)
+        if "stop" in options:
+            options = {**options, "stop": apart(options["stop"])}
         if deadline.limited:
             last = len(found) + 1 == number
             options = {**options, "time_limit": deadline.share(1 if last else 2)}

@@ -40,8 +40,8 @@ def solve_for_cost(
         The most that the GPUs may cost together, in $ per hour.
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower bound.
-    stop : threading.Event, optional
-        Set it to end the search, with the same effect.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True, with the same effect.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def solve_for_cost(
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
-        full = pairs.filled()
+        full = replace(pairs.filled(), deadline=deadline.apart())  # another question
         answer = least_of(full, "cost", at_least, first)
         answer = replace(answer, problem=problem)
         if answer.placement is not None and not _attains(pairs, answer, at_least):

@@ -19,7 +19,6 @@ Its segments and their links are chosen by the same families of rows as those of
 Source: the write-up, "Failed Attempt: Heuristic Hybrid Solver", and its author's code.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,7 +28,7 @@ import numpy as np
 
 from pipelab.costs import LayerTimes
 from pipelab.engine.answers import Result, rated_result
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.deadline import NEVER, Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.joint_ilp_forms import FAMILIES, Incidence
 from pipelab.engine.solvers import choice
@@ -114,7 +113,7 @@ def solve_type_count(
     factor: bool = True,
     rows: str = "as_written",
     time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
     """What the heuristic predicts.

@@ -1,6 +1,5 @@
 """Try the placements one by one: exact on small problems, out of reach soon after."""
 
-import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,11 +9,12 @@ import numpy as np
 
 from pipelab.display import rate
 from pipelab.engine.answers import Result, rated_result
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time
+from pipelab.engine.deadline import NEVER, Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -84,7 +84,7 @@ def solve_exhaustive(
     limit: int = 1_000_000,
     stop_at_bound: bool = True,
     time_limit: float | None = None,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
 ) -> Result:
     """Try placements one by one and keep the best.
 
@@ -96,7 +96,8 @@ def solve_exhaustive(
         End as soon as a placement is as fast as the fastest stage there is, since none can be
         faster. False tries every placement that fits.
     time_limit, stop
-        As for `solve`; the best so far is kept, bounded by the fastest stage there is.
+        As for `solve`; the best so far is kept, bounded by the fastest stage there is. A function is asked every
+        64 stages, which are its `nodes`.
 
     Returns
     -------
@@ -222,6 +223,9 @@ class _Search:
 
     def _must_stop(self) -> bool:
         self.steps += 1
-        if self.stopped is None and self.steps % 1024 == 1:
+        if self.stopped is None and self.steps % 64 == 1:
+            known = self.best_rate if self.best else None
+            moment = Progress(self.deadline.spent, known, self.top, self.steps, self.best)
+            self.deadline.ask(moment)
             self.stopped = self.deadline.reason
         return self.stopped is not None

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from pipelab.engine.answers import Result
 from pipelab.engine.curve import Curve
-from pipelab.engine.deadline import Deadline, Ended, made_in_time
+from pipelab.engine.deadline import Deadline, Ended, apart, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
@@ -20,6 +20,7 @@ from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
+from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation
@@ -179,6 +180,7 @@ class _LeastRatio:
                 if found.placement is not None:
                     self._keep(found.placement)
                     attained = self.pairs.yields(found.placement)
+                self._ask(min(here, self.ratio))
                 attained = max(attained, at) * (1 + ATTAINED / 2)
                 if halve:
                     heapq.heappush(ranges, (price / at, first, at, price))
@@ -197,6 +199,11 @@ class _LeastRatio:
             return Least(None, math.inf)
         return Least(self.best, usd_per_million_tokens(least, 1.0), stopped)
 
+    def _ask(self, bound: float) -> None:
+        known = None if self.best is None else usd_per_million_tokens(self.ratio, 1.0)
+        least, spent = usd_per_million_tokens(bound, 1.0), self.pairs.deadline.spent
+        self.pairs.deadline.ask(Progress(spent, known, least, 0, self.best))
+
     def _keep(self, placement: Placement) -> None:
         ratio = self.pairs.uses(placement, "price") / self.pairs.yields(placement)
         if ratio < self.ratio:
@@ -207,7 +214,7 @@ def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
     """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
-    options = {"time_limit": deadline.share(), "budget": budget}
+    options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason

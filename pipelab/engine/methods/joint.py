@@ -5,7 +5,6 @@ of its stages or links, so the true optimum is a listed rate, and none but those
 tolerance can be it: the largest of these is the bound.
 """
 
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.answers import Result, rated_result
-from pipelab.engine.deadline import Deadline, Ended, deadline_of, made_in_time, waited_for
+from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.formulations.program_size import count_candidates
@@ -243,7 +242,7 @@ def solve_joint(
     big_m: str = "valid",
     time_limit: float | None = None,
     gap: float = 0.0,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
     """Solve the joint ILP with SCIP; see `pipelab.engine.solving` for what all methods share.

@@ -43,8 +43,8 @@ def solve_for_latency(
     time_limit : float, optional
         Seconds. Ended early, the answer is the best placement so far, with a proven lower
         bound.
-    stop : threading.Event, optional
-        Set it to end the search, with the same effect.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True, with the same effect.
 
     Returns
     -------

@@ -10,7 +10,6 @@ on it. `SegmentRules` lists both.
 Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
 """
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -18,7 +17,15 @@ from functools import partial
 import numpy as np
 
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, made_in_time, waited_for
+from pipelab.engine.deadline import (
+    NEVER,
+    Deadline,
+    Ended,
+    Stop,
+    deadline_of,
+    made_in_time,
+    waited_for,
+)
 from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
 from pipelab.engine.formulations.joint_ilp_forms import ONE_GPU, build, twins
 from pipelab.engine.formulations.program_size import starts_and_ends
@@ -201,7 +208,7 @@ def solve_single_gpu(
     segments: str = "all",
     time_limit: float | None = None,
     gap: float = 0.0,
-    stop: threading.Event | None = None,
+    stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
     """Solve the original MILP, one GPU per stage, with SCIP.

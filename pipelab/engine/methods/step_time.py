@@ -85,8 +85,8 @@ def solve_for_step_time(
         Seconds. If it runs out, the answer is the best placement so far, with a proven bound.
     gap : float, optional
         Stop once the best is proven to be within this share of the least.
-    stop : threading.Event, optional
-        Set it to end the search, to the same effect.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True, to the same effect.
     on_progress : function of Progress, optional
         Called for every better placement: its `incumbent` and `bound` are seconds per step.
 
@@ -150,14 +150,18 @@ def solve_for_step_time(
             raise too_large[0]
         best = Best()
         searches = [Search(stages, rule, best, deadline, gap) for rule in rules if rule.orders]
+
+        def moment(bound: float | None = None) -> Progress:
+            known = best.seconds if best.plan is not None else None
+            return Progress(deadline.spent, known, bound, sum(each.count for each in searches))
+
         if on_progress is not None:
-            best.on_change = lambda: on_progress(
-                Progress(deadline.spent, best.seconds, None, sum(each.count for each in searches))
-            )
+            best.on_change = lambda: on_progress(moment())
         chunks = {rule.chunks for rule in rules}
         unloaded = {stages.times([r] * n, np.zeros((0, 2 * n))) for n in chunks for r in ROLES}
         floor = problem.workload.microbatches * least_slowest(stages, unloaded)
-        stopped = _search(searches, best, floor) or ("list limit" if too_large else None)
+        stopped = _search(searches, best, floor, lambda least: deadline.ask(moment(least)))
+        stopped = stopped or ("list limit" if too_large else None)
         least: float | None = min(
             [best.seconds, *(each.bound for each in searches), *(floor for _ in too_large)]
         )
@@ -203,8 +207,13 @@ def _objective(schedule: str, value: float | None, least: float | None) -> StepT
     return StepTime("seconds_per_step", "s per step", value, least, 0.0, among)
 
 
-def _search(searches: list[Search], best: Best, floor: float) -> str | None:
-    """Go on with the rule that may still have the least; return what ended one early, if anything."""
+def _search(
+    searches: list[Search], best: Best, floor: float, ask: Callable[[float], None]
+) -> str | None:
+    """Go on with the rule that may still have the least; return what ended one early, if anything.
+
+    `ask` is called with the bound after every round.
+    """
     stopped, going = None, {search: search.rounds() for search in searches}
     for search in searches:
         search.bound = floor
@@ -215,6 +224,7 @@ def _search(searches: list[Search], best: Best, floor: float) -> str | None:
         if next(going[search], _OVER) is _OVER:
             del going[search]
             stopped = search.stopped or stopped
+        ask(min(each.bound for each in searches))
     return stopped
 
 

@@ -136,8 +136,8 @@ def trade_off(
     time_limit : float, optional
         Seconds; what was found by then is kept, with status "feasible" where no proof is, and
         `complete` says so.
-    stop : threading.Event, optional
-        Set it to end the search, with the same effect.
+    stop : threading.Event or function of Progress, optional
+        Set it to end the search, or return True, with the same effect: `nodes` are those of all points.
     on_point : function of Result, optional
         Called with every point as it is proven.
 

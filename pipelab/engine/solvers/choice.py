@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
-from pydantic import InstanceOf
+from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import LinearProgram
@@ -24,8 +24,17 @@ TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at leas
 Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
 Gap = Annotated[NotNegative, described("a share, a finite number of at least 0")]
 MostPrice = Annotated[Positive | None, described("$ per hour, a number above 0, or None")]
-Stop = Annotated[InstanceOf[Event] | None, described("a threading.Event, or None")]
 OnProgress = Annotated[Callable | None, described("a function of Progress, or None")]
+
+
+def _can_stop(value: Any) -> Any:
+    """Return an event or a function; the class Event was meant to be called."""
+    if isinstance(value, Event) or (callable(value) and not isinstance(value, type)):
+        return value
+    raise ValueError("expected a threading.Event, a function of Progress, or None")
+
+
+Stop = Annotated[Any, BeforeValidator(lambda value: None if value is None else _can_stop(value))]
 
 
 def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:

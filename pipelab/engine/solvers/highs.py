@@ -15,10 +15,11 @@ import scipy.sparse as sp
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, waited_for
 from pipelab.engine.solvers.linear_program import LinearProgram
-from pipelab.engine.solvers.solver_run import SolverRun
+from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.errors import PipelabError
 
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after the deadline
+_NODES_PER_SECOND = 200  # stands for a second where work counts, and no clock: roughly
 _OPTIONS = {
     "output_flag": False,
     "mip_abs_gap": 0.0,
@@ -40,6 +41,7 @@ _ENDS = {
     "kUnboundedOrInfeasible": "infeasible",  # no program here is unbounded
     "kTimeLimit": "stopped",
     "kInterrupt": "stopped",
+    "kSolutionLimit": "stopped",  # of nodes
 }
 
 
@@ -74,11 +76,40 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         deadline.check()
         if deadline.limited:
             highs.setOptionValue("time_limit", deadline.left)
-        highs.cbMipInterrupt.subscribe(lambda event: event.interrupt(enough.is_set()))
+        if deadline.work < math.inf:
+            highs.setOptionValue("mip_max_nodes", math.ceil(deadline.work * _NODES_PER_SECOND))
+        asking = _Asking(deadline.apart(), enough)
+        highs.cbMipInterrupt.subscribe(asking.at_a_step)
         waited_for(highs.run, deadline, enough.set, _GRACE_SECONDS, "highs")
+        asking.ask(int(highs.getInfo().mip_node_count))
     except Ended as end:
         return SolverRun("stopped", end.reason, solve_seconds=time.perf_counter() - began)
+    if asking.failure is not None:  # in the caller's own criterion
+        raise asking.failure
     return _read(highs, program, deadline.reason, time.perf_counter() - began)
+
+
+class _Asking:
+    """Whether HiGHS is to go on; a criterion is asked whenever HiGHS has counted more nodes."""
+
+    def __init__(self, deadline: Deadline, enough: threading.Event) -> None:
+        self.deadline, self.enough, self.nodes = deadline, enough, 0
+        self.failure: BaseException | None = None
+
+    def at_a_step(self, event: Any) -> None:
+        self.ask(int(event.data_out.mip_node_count))
+        event.interrupt(self.enough.is_set())
+
+    def ask(self, nodes: int) -> None:
+        if self.deadline.asks and nodes > self.nodes:
+            self.nodes = nodes
+            try:
+                self.deadline.ask(Progress(self.deadline.spent, None, None, nodes))
+                if self.deadline.called_off == "stop":
+                    self.enough.set()
+            except BaseException as error:  # an exception must not pass through HiGHS's own code
+                self.failure = error
+                self.enough.set()
 
 
 def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float) -> SolverRun:

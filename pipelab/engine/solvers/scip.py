@@ -93,7 +93,7 @@ def run(
     if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
         model.setParam("limits/time", deadline.left)
     model.setParams({"limits/gap": gap} | _SOUND | dict(settings or {}))
-    recorder = Recorder(built, variables, on_progress, reading)
+    recorder = Recorder(deadline, variables, on_progress, reading)
     events = [
         SCIP_EVENTTYPE.BESTSOLFOUND,
         SCIP_EVENTTYPE.NODESOLVED,
@@ -223,12 +223,13 @@ class Recorder:
 
     def __init__(
         self,
-        began: float,
+        deadline: Deadline,
         variables: list,
         on_progress: Callable[[Progress], None] | None,
         reading: tuple[slice, Callable[[np.ndarray], Placement]] | None,
     ) -> None:
-        self.began, self.variables, self.on_progress = began, variables, on_progress
+        self.deadline, self.variables, self.on_progress = deadline, variables, on_progress
+        self.began = time.perf_counter()
         self.kept = reading[0] if reading else slice(None)
         self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
@@ -265,6 +266,9 @@ class Recorder:
             self.progress.append(moment)
             if self.on_progress is not None:
                 self.on_progress(moment)
+        self.deadline.ask(moment)
+        if self.deadline.called_off == "stop":
+            model.interruptSolve()
 
     def stopped(self, reason: str) -> SolverRun:
         """The end of a run that SCIP itself does not come to: what it has reported so far."""

@@ -125,36 +125,24 @@ def mixes(
             price[name] = each
     if gpus is None and budget is None:
         _refuse_too_many("mixes", math.prod(map(len, numbers.values())))
-    found = _mixes(
-        numbers,
-        price,
-        math.inf if gpus is None else gpus,
-        math.inf if budget is None else budget,
-        Counter(),
-    )
+
+    def within(names: Sequence[str], left: float, paid: Counter[float]) -> Iterator[dict[str, int]]:
+        """Yield the mixes of these types that the GPUs left and the budget allow."""
+        if not names:
+            yield {}
+            return
+        name, *others = names
+        for n in numbers[name]:
+            bill = paid + Counter({price[name]: n})
+            if n <= left and (budget is None or total(bill) <= budget):
+                for rest in within(others, left - n, bill):
+                    yield {name: n, **rest}
+
+    found = within(list(numbers), math.inf if gpus is None else gpus, Counter())
     with_a_gpu = (point for point in found if any(point.values()))
     points = list(itertools.islice(with_a_gpu, _MOST_POINTS + 1))
     _refuse_too_many("mixes", len(points))
     return points
-
-
-def _mixes(
-    numbers: Mapping[str, Sequence[int]],
-    price: Mapping[str, float],
-    gpus: float,
-    budget: float,
-    paid: Counter[float],
-) -> Iterator[dict]:
-    """Yield the mixes type by type, within the GPUs and the budget, of which the types before have used some."""
-    if not numbers:
-        yield {}
-        return
-    (name, choices), *others = numbers.items()
-    for n in choices:
-        bill = paid + Counter({price[name]: n})
-        if n <= gpus and (budget == math.inf or total(bill) <= budget):
-            for rest in _mixes(dict(others), price, gpus - n, budget, bill):
-                yield {name: n, **rest}
 
 
 def _numbers(name: str, most: Any) -> list[int]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, cast, get_args
 
 import psutil
 from annotated_types import Predicate
@@ -26,11 +26,9 @@ from pipelab.fields import Natural, NotNegative, Positive, checked, described, g
 
 _LONGEST_REASON, _END = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
-STATUSES = ("optimal", "feasible", "infeasible", "unknown", "failed")
-_WORDS = tuple(outcome.word for outcome in OUTCOMES)
-_Status = Annotated[
-    str, Predicate(STATUSES.__contains__), described(f"one of {', '.join(STATUSES)}")
-]
+Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
+STATUSES: tuple[Status, ...] = get_args(Status)
+_WORDS = [outcome.word for outcome in OUTCOMES]
 _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {', '.join(_WORDS)}")]
 
 
@@ -38,7 +36,7 @@ _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {',
 class Answer:
     """The columns of a row after its point, checked: they may come from a user's own method, or a file."""
 
-    status: _Status
+    status: Status
     outcome: _Outcome
     proven_among: str = ""
     throughput_tokens_per_s: Positive | None = None
@@ -137,7 +135,7 @@ def failed(reason: str) -> Answer:
 
 def _answer(result: Result) -> Answer:
     answer = Answer(
-        result.status,
+        cast(Status, result.status),
         outcome_of(result).word,
         proven_among(result),
         result.throughput,
@@ -264,6 +262,7 @@ def _watched(backend: Any) -> dict[str, Any]:
 
 
 def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
+    """Return the key and the row of a point; a function, since Dask waits for ever for an object that is called."""
     return key, task(point)
 
 

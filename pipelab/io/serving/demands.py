@@ -41,6 +41,9 @@ def _broken(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:
         yield "hosts", len(plan.hosts), f"expected stages on one host: {rules.why}"
     if rules.gpus is not None and len(plan.places) > rules.gpus:
         yield "GPUs", len(plan.places), f"expected at most {rules.gpus}: it takes no more devices"
+    batch = plan.problem.workload.batch_size
+    if rules.sequences is not None and batch > rules.sequences:
+        yield "batch_size", batch, f"expected at most {rules.sequences}: it has no more sequences"
 
 
 def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]:

@@ -182,42 +182,48 @@ class EnginePlan:
     def sequences(self) -> int:
         """Sequences whose KV cache the plan holds: of every microbatch in flight."""
         load, chosen = self.problem.workload, self.evaluation.in_flight
-        return load.batch_size * (load.in_memory if chosen is None else chosen)
+        sequences = load.batch_size * (load.in_memory if chosen is None else chosen)
+        return min(sequences, rules_of(self.engine).sequences or sequences)
 
     @property
     def memory_share(self) -> float:
         """Share of a GPU's memory that the engine may take.
 
-        What the cost model left to it (`Roofline.memory_share`); else what the plan needs on its
-        fullest GPU, rounded up, and at least 0.9, the default of vLLM.
+        What the cost model left to it (`Roofline.memory_share`); else what the plan needs on its fullest GPU, rounded
+        up, and at least 0.9; but no more than is free when the engine starts.
         """
         share = getattr(self.problem.costs, "memory_share", None)
-        if share is not None:
-            return float(share)
-        needs = [
-            need / offer
-            for report in self.evaluation.stages
-            for need, offer in zip(report.memory_gb, report.memory_limit_gb, strict=True)
-        ]
-        return min(1.0, max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100))
+        if share is None:
+            needs = [
+                need / offer
+                for report in self.evaluation.stages
+                for need, offer in zip(report.memory_gb, report.memory_limit_gb, strict=True)
+            ]
+            share = max(0.9, math.ceil(round(max(needs) * 100, 6)) / 100)
+        most = memory_of(self.engine).most_share(self.problem.cluster.kinds)
+        return min(_rounded_down(most), float(share))
 
     @property
     def free_shares(self) -> list[float]:
         """For every rank, the memory of its GPU over what the type has: less than 1 where some is taken."""
         known = getattr(getattr(self.problem.costs, "needs", self.problem.costs), "gpus", {})
+        seen = memory_of(self.engine).seen_gb
         return [
-            offer / known[kind].memory_gb if kind in known else 1.0
+            seen(kind, offer) / seen(kind, known[kind].memory_gb) if kind in known else 1.0
             for report in self.evaluation.stages
             for kind, offer in zip(report.gpu_types, report.memory_limit_gb, strict=True)
         ]
 
     @property
-    def share_of_total(self) -> float:
-        """Share of all memory that drivers show, one for all GPUs, which leaves what is taken on the fullest."""
-        free = self.free_shares
+    def shares(self) -> list[float]:
+        """For every start, the share of all memory that drivers show, which leaves what is taken on its fullest GPU."""
+        free, each = self.free_shares, len(self.starts[0].gpus)
+        least = [min(free[i : i + each]) for i in range(0, len(free), each)]
         # Drivers of some GPUs keep some MiB more; less than a step makes no difference (`host_listings`).
-        taken = min(free) < 1 - _ONE_STEP
-        return math.floor(self.memory_share * min(free) * 1e4) / 1e4 if taken else self.memory_share
+        return [
+            _rounded_down(self.memory_share * own) if own < 1 - _ONE_STEP else self.memory_share
+            for own in least
+        ]
 
     @property
     def memory_counts(self) -> bool:
@@ -251,7 +257,10 @@ class EnginePlan:
         """
         numbers = [len(gpus) for _, gpus in self.runs]
         each = math.gcd(*numbers)
-        each = each if each % self.size == 0 else math.gcd(each, self.size)
+        of_all = memory_of(self.engine).share_of == "all"  # a start has one share
+        several = of_all and max(self.free_shares) - min(self.free_shares) > _ONE_STEP
+        if several or each % self.size:
+            each = math.gcd(each, self.size)
         parts = [
             (host, gpus[i : i + each])
             for host, gpus in self.runs
@@ -319,15 +328,10 @@ class EnginePlan:
             found.append(
                 f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
-        if self.engine == "vLLM" and self.share_of_total < self.memory_share:
-            least, most = min(self.free_shares), max(self.free_shares)
+        if self.engine == "vLLM" and min(self.shares) < self.memory_share:
             found.append(
-                f"memory is taken on a GPU, which leaves {least:.0%} of it; vLLM takes one share of all GPUs"
-                + (
-                    ", so others have less for keys and values than in the plan"
-                    if least < most
-                    else ""
-                )
+                f"memory is taken on a GPU, which leaves {min(self.free_shares):.0%} of it; "
+                "--gpu-memory-utilization is a share of all, so it is as much smaller there"
             )
         found += self._notes_on_batches()
         plan = self.evaluation
@@ -360,6 +364,10 @@ class EnginePlan:
         return found
 
 
+def _rounded_down(share: float) -> float:
+    return math.floor(share * 1e4) / 1e4
+
+
 def _hosts(problem: Problem, hosts: Hosts) -> tuple[list[str], bool]:
     """Return the host of every GPU of the cluster, and whether these are addresses."""
     gpus = problem.cluster.gpus
@@ -379,8 +387,8 @@ def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int |
     """Return what the host of every GPU calls it: as the cluster says, or else counted on each host from 0."""
     index = problem.cluster.index
     if not index:
-        counted: defaultdict[str, Iterator[int]] = defaultdict(count)
-        return [next(counted[name]) for name in names]
+        numbers: defaultdict[str, Iterator[int]] = defaultdict(count)
+        return [next(numbers[name]) for name in names]
     first: dict[tuple[str, int | str], int] = {}
     for gpu, place in enumerate(zip(names, index, strict=True)):
         if first.setdefault(place, gpu) != gpu:

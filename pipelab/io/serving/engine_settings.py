@@ -140,9 +140,9 @@ def settings(
     plan's batch; vLLM and llama.cpp make up batches at every step. `notes` say so, and when an engine keeps less in
     flight than the plan has. Keys and values take whole blocks of tokens (256 in llama.cpp), which count in
     memory. vLLM's `--gpu-memory-utilization` is what the cost model left to the engine (`Roofline.memory_share`), or
-    else 0.9, or what the plan needs on its fullest GPU. torchtitan's options are those of its release; with
-    TORCHTITAN=main the script takes those of its main branch. The templates in `pipelab/io/serving/templates` name
-    the engine's code that reads each setting.
+    else 0.9, or what the plan needs on its fullest GPU; at most what is free at its start, and as much less where
+    some of a GPU is taken. torchtitan's options are those of its release; with TORCHTITAN=main the script takes those
+    of its main branch. The templates in `pipelab/io/serving/templates` name the engine's code that reads each setting.
 
     Examples
     --------
