@@ -54,6 +54,12 @@ def stage_tables(
     return tables_one_by_one(costs, model, workload, kinds, composition, batch_split)
 
 
+def problem_tables(problem: Problem, kinds: Sequence[GPU], composition: np.ndarray) -> StageTables:
+    """Return `stage_tables` of a problem."""
+    load, split = problem.workload, problem.batch_split
+    return stage_tables(problem.costs, problem.model, load, kinds, composition, split)
+
+
 def mixes_as_slowest(problem: Problem) -> bool:
     """Whether a mixed stage of s GPUs is exactly as fast as the slowest stage of s GPUs of one of its kinds.
 

@@ -13,7 +13,7 @@ from html import escape
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.display import NO_FORMULAS, ended, ending, number, rate
-from pipelab.engine.objective_and_bound import Objective
+from pipelab.engine.objective_and_bound import Objective, status_and_bound
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Frozen, given
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in"]
+__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in", "rated_result"]
 
 
 class Answer(Frozen, ABC):
@@ -67,6 +67,12 @@ class Answer(Frozen, ABC):
         if least:
             return max(0.0, 1 - bound / value) if value else 0.0
         return max(0.0, bound / value - 1) if value else None
+
+    @property
+    def _end(self) -> dict[str, Any]:
+        """How the search ended, as `to_dict` has it."""
+        names = ("gap", "stopped_by", "reason", "seconds", "solver")
+        return {name: getattr(self, name) for name in names}
 
     @property
     def _why(self) -> str:
@@ -334,13 +340,9 @@ class Result(PlanAnswer):
             "in_flight": self.in_flight,
             "seconds_per_token": self.evaluation.seconds_per_token if self.evaluation else None,
             "bound_tokens_per_s": self.bound,
-            "gap": self.gap,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-            "seconds": self.seconds,
-            "link_units": link_unit(self.problem.costs),
-            "solver": self.solver,
+            **self._end,
             "size": dict(self.size),
+            "link_units": link_unit(self.problem.costs),
             "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         } | self._asked_for
@@ -363,16 +365,9 @@ class Result(PlanAnswer):
         """
         import pandas as pd
 
-        row = {
-            "problem": self.problem.name,
-            "method": self.method,
-            "status": self.status,
-            "throughput_tokens_per_s": self.throughput,
-            "in_flight": self.in_flight,
-            "bound_tokens_per_s": self.bound,
-            "gap": self.gap,
-            "seconds": round(self.seconds, 3),
-        }
+        said, rates = self.to_dict(), ("throughput_tokens_per_s", "in_flight", "bound_tokens_per_s")
+        row = {name: said[name] for name in ("problem", "method", "status", *rates, "gap")}
+        row["seconds"] = round(self.seconds, 3)
         goal = self.objective.to_dict() if self.objective else {}
         return pd.DataFrame([row | goal | dict(self.size)])
 
@@ -397,6 +392,38 @@ class Result(PlanAnswer):
         return self._shown(
             self._title, html + (self.evaluation._repr_html_() if self.evaluation else "")
         )
+
+
+def rated_result(
+    problem: Problem,
+    method: str,
+    placement: Placement | None,
+    bound: float | None,
+    *,
+    stopped_by: str | None = None,
+    **more: Any,
+) -> Result:
+    """Return the result of a placement and a bound on all rates, which decide its status.
+
+    Parameters
+    ----------
+    stopped_by : str, optional
+        What ended the search early, if its answer is not proven.
+    **more
+        Other attributes of the result.
+    """
+    throughput = None if placement is None else evaluate(problem, placement).rate
+    status, bound = status_and_bound(throughput, bound)
+    return Result(
+        problem=problem,
+        method=method,
+        status=status,
+        placement=placement,
+        throughput=throughput,
+        bound=bound,
+        stopped_by=None if status == "optimal" else stopped_by,
+        **more,
+    )
 
 
 def placement_in(given: Any, what: str) -> Placement:

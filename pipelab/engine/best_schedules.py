@@ -218,7 +218,7 @@ def question_of(
             "microbatch's activations, such as StageCosts(…, weight_activation=32 / 34)"
         )
         raise InvalidValue(_WHAT, [("costs.weight_activation", None, expected)])
-    held = held_at_most(_WHAT, "max_in_flight", max_in_flight, ranks, microbatches)
+    held = held_at_most(_WHAT, max_in_flight, ranks, microbatches)
     in_flight = tuple(held.astype(int).tolist())
     limits = None if memory is None else _limits(memory, ranks)
     question = Question(costs, ranks, microbatches, in_flight, limits, split_backward)

@@ -89,18 +89,6 @@ class Found(NamedTuple):
     rows: int = 0
 
 
-class Solved(NamedTuple):
-    """How a walk's programs ended: the last one, its arcs in order, and the rest as in `Found`."""
-
-    walk: "Walk"
-    order: list[int] | None
-    bound: float
-    stopped_by: str | None
-    nodes: int
-    variables: int
-    rows: int
-
-
 class Circuit(NamedTuple):
     """Nodes of a circuit apart: how its stages are entered, and how they are left."""
 
@@ -133,8 +121,6 @@ class Walk:
         What must be entered from outside.
     at_least : float
         No pipeline has less of the objective: it is counted in parts of that.
-    fewest : int or None
-        So many layers are enough, where they are counted; None: all of them.
     deadline : Deadline
         For listing the stages and for the solver.
     """
@@ -144,7 +130,6 @@ class Walk:
     limits: tuple[Limit, ...] = ()
     circuits: tuple[Circuit, ...] = ()
     at_least: float = 0.0
-    fewest: int | None = None
     deadline: Deadline = NEVER
 
     @property
@@ -220,7 +205,10 @@ class Walk:
         return there[first] + back[last] + hops
 
     def _outside_anywhere(self, layers: np.ndarray, ends: int) -> np.ndarray:
-        """The same of stages that leave so many layers at either end of the model, at least."""
+        """Return the least seconds before and after an inner stage, over all its positions.
+
+        `ends`: how many layers it leaves at either end of the model, at least.
+        """
         if not np.isfinite(self._most_seconds):
             return np.zeros(len(layers))
         firsts = [np.arange(ends, self._layers - ends - n + 1) for n in layers.tolist()]
@@ -387,8 +375,8 @@ class Walk:
         recipes = incidence(arcs.recipe, len(self.stages.gpus))
         per_class = sp.csr_array(self.stages.gpus.T.astype(float)) @ recipes
         drawn = incidence(self._drawn, per_class.shape[0])
-        blocks = {"class_capacity": columns.rows({"n": per_class, "u": drawn})}
-        blocks["class_capacity"].upper[:] = self.stages.classes.count
+        count = self.stages.classes.count
+        blocks = {"class_capacity": columns.rows({"n": per_class, "u": drawn}, upper=count)}
         blocks |= self._node_rows(recipes) | self._flow_rows()
         if self.stages.mixed:
             blocks["draws"] = self._draws(recipes)
@@ -397,12 +385,11 @@ class Walk:
         blocks["end"] = columns.rows({"n": _row(last), "y": _row(go == OUTSIDE)}, 1, 1)
         if self._spans.alike_inside:
             most = float(self._layers)
-            fewest = most if self.fewest is None else self.fewest
             if (arcs.low == arcs.high).all():
-                blocks["layers"] = columns.rows({"n": _row(arcs.low)}, fewest, most)
+                blocks["layers"] = columns.rows({"n": _row(arcs.low)}, most, most)
             else:
                 blocks["at_most_all_layers"] = columns.rows({"n": _row(arcs.low)}, upper=most)
-                blocks["at_least_all_layers"] = columns.rows({"n": _row(arcs.high)}, lower=fewest)
+                blocks["at_least_all_layers"] = columns.rows({"n": _row(arcs.high)}, lower=most)
         for i, (weight, most) in enumerate(self.limits):
             scale = most or 1.0
             row = self._sum(weight) / scale
@@ -459,8 +446,8 @@ class Walk:
         stages = inside - most * comes.astype(float)
         return self.columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
 
-    def solved(self) -> "Solved":
-        """Solve, with one circuit after the other forbidden until the stages are one pipeline.
+    def least(self) -> Found:
+        """Find the cheapest pipeline, with one circuit after the other forbidden until its stages are one.
 
         Raises
         ------
@@ -472,33 +459,24 @@ class Walk:
         walk, bound, nodes = self, -np.inf, 0
         while True:
             if not len(walk.arcs.recipe):
-                return Solved(walk, None, np.inf, None, nodes, 0, 0)
+                return Found(None, np.inf, None, nodes)
             program = walk.program
             size = program.size["variables"], program.size["rows"]
             run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
             if run.status == "infeasible":
-                return Solved(walk, None, np.inf, None, nodes, *size)
+                return Found(None, np.inf, None, nodes, *size)
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
-            if run.x is None:
-                return Solved(walk, None, bound, run.stopped_by, nodes, *size)
-            order, apart = walk._order(run.x)
-            if not apart:
-                return Solved(walk, order, bound, run.stopped_by, nodes, *size)
-            if run.stopped_by is not None:
-                return Solved(walk, None, bound, run.stopped_by, nodes, *size)
+            order, apart = (None, ()) if run.x is None else walk._order(run.x)
+            if order is None or not apart or run.stopped_by is not None:
+                placement = None if order is None or apart else walk._placement(order)
+                return Found(placement, bound, run.stopped_by, nodes, *size)
             if any(
                 all(map(np.array_equal, own, known)) for own in apart for known in walk.circuits
             ):
                 raise PipelabError("a solver returned stages that make no pipeline")
             walk = replace(walk, circuits=(*walk.circuits, *apart))
-
-    def least(self) -> Found:
-        """The cheapest pipeline; see `solved`."""
-        end = self.solved()
-        placement = None if end.order is None else end.walk._placement(end.order)
-        return Found(placement, *end[2:])
 
     def _order(self, x: np.ndarray) -> tuple[list[int], tuple[Circuit, ...]]:
         """Arcs in the order of the walk, over every hop as often as it is used (Hierholzer), and the circuits apart."""

@@ -7,7 +7,7 @@ directions are equal. Swapping them changes neither throughput nor end-to-end la
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,6 +72,23 @@ class Classes(Frozen):
     def gpu(self, a: int) -> GPU:
         """The GPU that all of class `a` are equal to."""
         return self.cluster.kinds[self.kind[a]]
+
+    def merged(
+        self,
+        groups: Sequence[Sequence[int] | np.ndarray],
+        bandwidth_gb_per_s: np.ndarray,
+        latency_ms: np.ndarray,
+    ) -> "Classes":
+        """Return one class for each group of these, with the kind of its first, and with these links."""
+        return replace(
+            self,
+            members=tuple(
+                np.sort(np.concatenate([self.members[a] for a in own])) for own in groups
+            ),
+            kind=self.kind[np.array([own[0] for own in groups], dtype=int)],
+            bandwidth_gb_per_s=bandwidth_gb_per_s,
+            latency_ms=latency_ms,
+        )
 
     def to_frame(self) -> "DataFrame":
         """One row per class: type, memory, number of GPUs, their ids, bandwidth among themselves."""

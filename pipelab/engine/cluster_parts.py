@@ -16,7 +16,6 @@ in: its *bins* (`packing`).
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -175,7 +174,6 @@ def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: De
 
 def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part:
     classes = instance.classes
-    members = tuple(np.sort(np.concatenate([classes.members[a] for a in own])) for own in groups)
     first = np.array([own[0] for own in groups], dtype=int)
     place = np.full(len(classes), -1)
     for g, own in enumerate(groups):
@@ -186,11 +184,7 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part
         if len(here):
             gpus = np.sort(np.concatenate([classes.members[a] for a in here]))
             nodes.append(Node(node.sort, np.unique(place[here]), gpus))
-    merged = replace(
-        classes,
-        members=members,
-        kind=classes.kind[first],
-        bandwidth_gb_per_s=np.full_like(hop, np.nan),
-        latency_ms=np.full_like(hop, np.nan),
+    unknown = np.full_like(hop, np.nan)
+    return Part(
+        classes.merged(groups, unknown, unknown), instance.type_of[first], hop, False, nodes
     )
-    return Part(merged, instance.type_of[first], hop, False, nodes)

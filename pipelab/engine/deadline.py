@@ -156,6 +156,10 @@ class Deadline:
         """Seconds to its end, at least 0; infinite where time is not limited."""
         return max(0.0, self.end - clock())
 
+    def share(self, parts: int = 1) -> float | None:
+        """An equal share of the seconds left, as a `time_limit`; None where time is not limited."""
+        return self.left / parts if self.limited else None
+
     @property
     def called_off(self) -> str | None:
         """ "stop" or "interrupt" if an end was requested, whatever the time; else None."""
@@ -173,6 +177,12 @@ class Deadline:
         reason = self.reason
         if reason is not None:
             raise Ended(reason)
+
+    def slices(self, number: int, step: int) -> Iterator[slice]:
+        """Cut so many rows into parts of `step`; `check` before each."""
+        for first in range(0, number, step):
+            self.check()
+            yield slice(first, first + step)
 
     def ask(self, moment: Progress) -> None:
         """Ask the criterion, if there is one, whether to end now."""

@@ -206,13 +206,10 @@ class Pairs:
         ------
         Ended, TooLarge
         """
-        made = self._compiled(numbers)
+        made = compiled(numbers, self._made)
         if made not in self._listed:
             self._listed[made] = made_in_time(lambda until: listed(made, until), self.deadline)
         return self._listed[made]
-
-    def _compiled(self, numbers: Range) -> Instance:
-        return compiled(numbers, self._made)
 
     def _made(self, number: int, exact: bool) -> Instance:
         if (number, exact) not in self._instances:

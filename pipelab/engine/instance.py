@@ -13,6 +13,7 @@ Two things keep the table small:
   identical GPUs make 125,969 compositions; without nodes they make 8, and 8 more inside a node.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from itertools import pairwise
@@ -33,6 +34,7 @@ from pipelab.stage_arrays import (
     StageTables,
     mixes_as_slowest,
     nodes_matter_alone,
+    problem_tables,
     stage_tables,
 )
 
@@ -190,8 +192,7 @@ class Instance(Frozen):
         """
         layers = self.spans.layers
         held = np.where((self.rate >= rate) & (self.rate > 0), layers, 0).max(axis=1, initial=0)
-        share = np.where(self.composition > 0, (held / self.size)[:, None], 0.0)
-        best = share.max(axis=0, initial=0.0)
+        best = best_shares(held, self.size, self.composition > 0)
         inside = self.inside
         own = np.where((inside.rate >= rate) & (inside.rate > 0), layers, 0).max(axis=2)
         own = own / np.arange(1, own.shape[1] + 1)
@@ -203,14 +204,9 @@ class Instance(Frozen):
 
         What they can hold at a rate they can hold at every lower one.
         """
-        low, high = -1, len(self.thresholds) - 1
-        while low < high:
-            middle = (low + high + 1) // 2
-            if self.holdable(self.thresholds[middle]) >= self.problem.model.layers - SOLVER:
-                low = middle
-            else:
-                high = middle - 1
-        return low
+        enough = self.problem.model.layers - SOLVER
+        above = bisect_left(self.thresholds, True, key=lambda rate: self.holdable(rate) < enough)
+        return above - 1
 
     def same_times(self, other: "Instance") -> bool:
         """Whether the same stages fit, at the same rates and times."""
@@ -277,6 +273,19 @@ class Instance(Frozen):
         return out
 
 
+def best_shares(held: np.ndarray, size: np.ndarray, has: np.ndarray) -> np.ndarray:
+    """Return the most layers that one GPU of each class stands for, in any of some stages; shape (A,).
+
+    Parameters
+    ----------
+    held, size : arrays, shape (C,)
+        Most layers of each stage, and its number of GPUs.
+    has : bool array, shape (C, A)
+        Whether a stage has GPUs of a class.
+    """
+    return np.where(has, (held / size)[:, None], 0.0).max(axis=0, initial=0.0)
+
+
 class _AtBest:
     """A cost model in which every stage runs the mode of its greatest rate, in that rate's interval.
 
@@ -294,13 +303,6 @@ class _AtBest:
         ):  # a copy asks for these before it has any attribute
             raise AttributeError(name)
         return getattr(self.costs, name)
-
-    @property
-    def nodes_matter_alone(self) -> bool:
-        return nodes_matter_alone(self.costs)
-
-    def mixes_as_slowest(self, problem: Problem) -> bool:
-        return mixes_as_slowest(replace(problem, costs=self.costs))
 
     def stage(self, *args: Any) -> StageCost:
         return self.costs.stage(*args)._replace(pass_seconds=None)
@@ -516,17 +518,8 @@ def _tables(
     spans = len(spans_of(problem.model).layers)
     rate, seconds = np.zeros((len(composition), spans)), np.full((len(composition), spans), np.inf)
     step = max(1, _CELLS_AT_ONCE // (len(types) * spans))
-    for i in range(0, len(composition), step):
-        deadline.check()
-        part = slice(i, i + step)
-        tables = stage_tables(
-            problem.costs,
-            problem.model,
-            problem.workload,
-            types,
-            composition[part],
-            problem.batch_split,
-        )
+    for part in deadline.slices(len(composition), step):
+        tables = problem_tables(problem, types, composition[part])
         fits = tables.fits(types)
         rate[part] = np.where(fits, tables.throughput, 0.0)
         passes = tables.pass_seconds

@@ -69,6 +69,16 @@ class Packing:
         first, size = np.array(found, dtype=int).reshape(-1, 2).T
         return first, size
 
+    @cached_property
+    def _flow(self) -> tuple[sp.csr_array, np.ndarray, sp.csr_array]:
+        """By position but the last what leaves it, less what reaches it, and the bins that begin; arcs by size."""
+        first, size = self.arcs
+        end = int(self.capacity.max())
+        flow = incidence(first, end + 1) - incidence(first + size, end + 1)
+        begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
+        arcs = incidence(np.searchsorted(self.sizes, size), len(self.sizes))
+        return flow[:end], begins[:end], arcs
+
     @property
     def columns(self) -> int:
         """Arcs that the program needs; 0 where sizes divide one another."""
@@ -79,24 +89,17 @@ class Packing:
         mine = per_recipe[self.recipe]
         if self.divides:
             need = np.array([np.where(self.size >= s, self.size, 0) for s in self.sizes])
-            block = columns.rows({"n": sp.csr_array(need.astype(float)) @ mine})
-            block.upper[:] = [s * int((self.capacity // s).sum()) for s in self.sizes]
-            return (block,)
-        first, size = self.arcs
-        if not len(first):  # no size fits into any bin
+            room = np.array([s * int((self.capacity // s).sum()) for s in self.sizes])
+            return (columns.rows({"n": sp.csr_array(need.astype(float)) @ mine}, upper=room),)
+        number = len(self.arcs[0])
+        if not number:  # no size fits into any bin
             return (columns.rows({"n": mine}, upper=0),)
-        place, width = offset + np.arange(len(first)), columns.sizes["b"]
-        end = int(self.capacity.max())
-        flow = incidence(first, end + 1, place, width) - incidence(
-            first + size, end + 1, place, width
-        )
-        begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
-        leave = columns.rows({"b": flow[:end]})
-        leave.upper[:] = begins[:end]
-        which = np.searchsorted(self.sizes, size)
-        arcs = incidence(which, len(self.sizes), place, width)
+        flow, begins, arcs = self._flow
+        own = np.arange(number)
+        here = incidence(own, number, offset + own, columns.sizes["b"])
+        leave = columns.rows({"b": flow @ here}, upper=begins)
         stages = incidence(np.searchsorted(self.sizes, self.size), len(self.sizes)) @ mine
-        return leave, columns.rows({"b": arcs, "n": -stages}, lower=0, upper=0)
+        return leave, columns.rows({"b": arcs @ here, "n": -stages}, lower=0, upper=0)
 
     def packed(self, sizes: Sequence[int]) -> list[int]:
         """The bin of every stage of these sizes.
@@ -121,18 +124,14 @@ class Packing:
         """The same by the arc flow, for sizes that fit and that the rule above does not find room for."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        first, size = self.arcs
-        end = int(self.capacity.max())
-        flow = incidence(first, end + 1) - incidence(first + size, end + 1)
-        begins = np.bincount(end - self.capacity, minlength=end + 1).astype(float)
+        (first, size), (flow, begins, arcs) = self.arcs, self._flow
         number = np.array([list(sizes).count(s) for s in self.sizes], dtype=float)
-        arcs = incidence(np.searchsorted(self.sizes, size), len(self.sizes))
         answer = milp(
             np.zeros(len(first)),
             integrality=np.ones(len(first)),
             bounds=Bounds(0, np.inf),
             constraints=[
-                LinearConstraint(flow[:end], ub=begins[:end]),
+                LinearConstraint(flow, ub=begins),
                 LinearConstraint(arcs, number, number),
             ],
         )
@@ -142,7 +141,7 @@ class Packing:
         waiting = {s: [i for i in order if sizes[i] == s] for s in self.sizes}
         out = [0] * len(sizes)
         for b, capacity in enumerate(self.capacity.tolist()):
-            at, going = end - capacity, True
+            at, going = len(begins) - capacity, True
             while going:
                 going = False
                 for arc in np.flatnonzero((first == at) & (used > 0))[:1]:

@@ -15,9 +15,9 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.display import listed
 from pipelab.engine.answers import Result
-from pipelab.engine.deadline import Deadline, apart
+from pipelab.engine.deadline import Deadline
 from pipelab.engine.infeasible import infeasible_result
-from pipelab.engine.methods.batches import best_answer
+from pipelab.engine.methods.batches import best_answer, solved_in_turn
 from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
@@ -268,11 +268,6 @@ def identical_hosts(cluster: Cluster) -> list[list[list[int]]]:
     return list(found.values())
 
 
-def on_host(problem: Problem, ids: Sequence[int]) -> Problem:
-    """Return the same problem on some of the GPUs alone, which are numbered anew."""
-    return replace(problem, cluster=problem.cluster.only(ids))
-
-
 def best_start(
     engine: str,
     solve: Callable[..., Result],
@@ -296,18 +291,8 @@ def best_start(
         Of the problem in which GPUs of a stage cut its layers; "optimal" is proven among all plans that the
         engine can start.
     """
-    deadline, found = Deadline(options.get("time_limit")), list[Result]()
-    starts = starts_of(problem, engine, options)
-    for i, start in enumerate(starts):
-        own = dict(start.options)
-        if "stop" in own:
-            own["stop"] = apart(own["stop"])
-        if deadline.limited:
-            own["time_limit"] = deadline.left / (2 if i + 1 < len(starts) else 1)
-        beat = max([to_beat, *(result.throughput or 0.0 for result in found)])
-        found.append(solve(start.problem, own, beat))
-        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
-            break
+    deadline, starts = Deadline(options.get("time_limit")), starts_of(problem, engine, options)
+    found = solved_in_turn(len(starts), lambda found: starts[len(found)], solve, deadline, to_beat)
     run = as_engine_runs(problem, engine)
     if not found:
         reason = why_not_here(problem, engine)

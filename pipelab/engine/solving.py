@@ -193,35 +193,22 @@ def _answer(
     options: Mapping[str, Any],
     known: float = 0.0,
 ) -> Any:
-    """One problem's answer; of placements that attain no more than `known` tokens/s nothing has to be proven."""
-    found, budget = (
-        _found(method, objective, function, problem, options, known),
-        options.get("budget"),
-    )
+    """Answer one problem; of placements that attain no more than `known` tokens/s nothing has to be proven."""
+    if objective != "step_time":
+        refuse_training(problem, "solve")
+    if OBJECTIVES[objective]:
+        found = function(problem, **options)
+    elif objective == "rate":
+        number = problem.workload.in_memory
+        found = function(problem.with_in_flight(number), **options)
+        found = replace(found, problem=problem, memory_for=number)
+    else:
+        found = solve_for_attainable(problem, method, function, options, known)
+    budget = options.get("budget")
     if budget is None:
         return found
     limit = {"under_limit": f"at most {budget:,.7g} $ per hour"}
     return replace(found, details={**found.details, **limit})
-
-
-def _found(
-    method: str,
-    objective: str,
-    function: Callable[..., Any],
-    problem: Problem,
-    options: Mapping[str, Any],
-    known: float,
-) -> Any:
-    """The same, whatever it is among."""
-    if objective != "step_time":
-        refuse_training(problem, "solve")
-    if OBJECTIVES[objective]:
-        return function(problem, **options)
-    if objective == "rate":
-        number = problem.workload.in_memory
-        found = function(problem.with_in_flight(number), **options)
-        return replace(found, problem=problem, memory_for=number)
-    return solve_for_attainable(problem, method, function, options, known)
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:

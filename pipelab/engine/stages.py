@@ -27,6 +27,7 @@ import numpy as np
 
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.instance import best_shares
 from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
 from pipelab.engine.tolerances import SOLVER
@@ -128,9 +129,11 @@ def links_of_sets(
     """
     there = np.flatnonzero(support.any(axis=0))
     inside, between = support[:, there], hop[np.ix_(there, there)]
-    leave, left = _slowest(inside, between, deadline)
-    enter, _ = _slowest(inside, between.T, deadline)
-    pairs, kind_of = np.unique(np.stack([enter, leave], axis=1), axis=0, return_inverse=True)
+    left, leave = np.unique(_slowest(inside, between, deadline), axis=0, return_inverse=True)
+    _, enter = np.unique(_slowest(inside, between.T, deadline), axis=0, return_inverse=True)
+    pairs, kind_of = np.unique(
+        np.stack([enter.reshape(-1), leave.reshape(-1)], axis=1), axis=0, return_inverse=True
+    )
     if len(left) * (int(enter.max()) + 1) > _MOST_PAIRS:
         raise TooLarge(
             f"stages mix GPUs in {len(support):,} ways that links tell apart; a smaller max_gpus_per_stage or "
@@ -142,17 +145,18 @@ def links_of_sets(
     return Links(pairs[:, 0], pairs[:, 1], seconds, support, kind_of.reshape(-1), narrowed)
 
 
-def _slowest(
-    support: np.ndarray, hop: np.ndarray, deadline: Deadline
-) -> tuple[np.ndarray, np.ndarray]:
-    """The slowest hop from each set to every class: the number of each set's row, and the distinct rows."""
-    rows, step = np.empty(support.shape), max(1, _CELLS_AT_ONCE // max(1, hop.size))
-    for i in range(0, len(support), step):
-        deadline.check()
-        own = support[i : i + step]
-        rows[i : i + step] = np.where(own[:, :, None], hop, -np.inf).max(axis=1)
-    distinct, number = np.unique(rows, axis=0, return_inverse=True)
-    return number.reshape(-1), distinct
+def slowest_between(support: np.ndarray, hop: np.ndarray) -> np.ndarray:
+    """Return the slowest hop from each set of classes to each other; shape (Q, Q)."""
+    return _slowest(support, _slowest(support, hop, NEVER).T, NEVER).T
+
+
+def _slowest(support: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
+    """The slowest hop from each set to every class; shape (Q, A)."""
+    rows = np.empty((len(support), hop.shape[1]))
+    step = max(1, _CELLS_AT_ONCE // max(1, hop.size))
+    for part in deadline.slices(len(support), step):
+        rows[part] = np.where(support[part][:, :, None], hop, -np.inf).max(axis=1)
+    return rows
 
 
 def links_of(
@@ -265,9 +269,8 @@ class Stages(NamedTuple):
         for m in self.mixed:
             size[m.recipe] += m.gpus
             has[m.recipe, list(m.classes)] = True
-        share = np.where(np.isfinite(self.seconds), layers, 0).max(axis=1, initial=0) / size
-        best = np.where(has, share[:, None], 0.0).max(axis=0, initial=0.0)
-        return float(best @ self.classes.count) * (1 + SOLVER)
+        held = np.where(np.isfinite(self.seconds), layers, 0).max(axis=1, initial=0)
+        return float(best_shares(held, size, has) @ self.classes.count) * (1 + SOLVER)
 
     def assigned(self, recipes: Sequence[int], prices: np.ndarray | None) -> list[tuple[int, ...]]:
         """GPU ids for stages of these recipes: the lowest of each class that are still free.

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import psutil
@@ -18,6 +19,7 @@ import scipy.sparse as sp
 import pipelab as pl
 from pipelab.engine import deadline, solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
+from pipelab.engine.methods.batches import solved_in_turn
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.stage_arrays import stage_tables
@@ -38,6 +40,29 @@ def test_the_first_end_counts_and_a_part_never_lasts_longer_than_the_whole():
     assert whole.within(1).left <= 1 < whole.left <= 10
     assert whole.within(3600).end <= whole.end + 1e-3
     assert (NEVER.within(5).limited, NEVER.limited) == (True, False)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_problems_in_turn_have_half_of_what_is_left_and_have_to_beat_the_best(seed, monkeypatch):
+    rng, clock = np.random.default_rng(seed), [0.0]
+    monkeypatch.setattr(deadline, "clock", lambda: clock[0])
+    number, whole = int(rng.integers(1, 6)), float(rng.choice([8.0, np.inf]))
+    rates, share = rng.choice([0.0, 1.0, 2.0, 3.0], number).tolist(), rng.uniform(0.1, 3, number)
+    asked = []
+
+    def solve(problem, options, to_beat):
+        assert to_beat == max([0.5, *rates[:problem]])
+        last = 1 if problem + 1 == number else 2
+        left = whole - clock[0]
+        assert options == ({} if whole == np.inf else {"time_limit": pytest.approx(left / last)})
+        asked.append(problem)
+        clock[0] += share[problem] * options.get("time_limit", 1.0)
+        return SimpleNamespace(throughput=rates[problem] or None, stopped_by=None)
+
+    until = Deadline(None if whole == np.inf else whole)
+    found = solved_in_turn(number, lambda found: (len(found), {}), solve, until, 0.5)
+    assert asked == list(range(len(found)))
+    assert len(found) == number or until.reason == "time limit"
 
 
 def pressed_before(function):

@@ -54,7 +54,7 @@ from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Least, Offer
 from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.linear_program import Columns, LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
@@ -231,9 +231,7 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
     rate = np.array([c.rate / demand.pools[c.offer.pool] for c in columns]) / unit
     least = len(demand.pools) > 1 and not demand.load  # `v`: of the pool that serves least
     names = Columns({"x": number, "v": int(least)})
-    capacity = names.rows({"x": sp.csr_array(used)}, upper=0.0)
-    capacity.upper[:] = demand.counts
-    blocks: dict[str, RowBlock] = {"class_capacity": capacity}
+    blocks = {"class_capacity": names.rows({"x": sp.csr_array(used)}, upper=demand.counts)}
     if demand.load or least:
         own = np.array([[c.offer.pool == pool for c in columns] for pool in demand.pools])
         parts = {"x": sp.csr_array(own * rate)}
@@ -249,12 +247,10 @@ def _program(demand: Demand, columns: Sequence[Column]) -> LinearProgram:
         own = 1.0 * (demand.price == price) @ used
         blocks[f"most_of_{i}"] = names.rows({"x": sp.csr_array(own[None])}, upper=number_of)
     most = np.where(used > 0, demand.counts[:, None] // np.maximum(used, 1), np.inf).min(axis=0)
-    objective = -(demand.price @ used) / demand.money if demand.load else rate
-    integer = np.ones(number, dtype=bool)
+    objective = {"x": -(demand.price @ used) / demand.money if demand.load else rate}
     if least:
-        most, integer = np.append(most, np.inf), np.append(integer, False)
-        objective = np.append(np.zeros(number), 1.0)
-    return LinearProgram(names, np.zeros(len(most)), most, integer, objective, blocks)
+        objective = {"v": 1.0}
+    return names.program(objective, blocks, upper={"x": most}, integer=["x"])
 
 
 def are_few_mixes(counts: Iterable[int]) -> bool:
@@ -508,16 +504,15 @@ class Generation:
                 or not are_few_mixes(self.demand.counts.tolist())
             ):
                 continue
-            own = [offer for offer in self.offers if offer.pool == pool]
-            _, complete = self._listed(
-                own, self.prices, self.slack, False, self.deadline, _FEW_MIXES
+            _, complete = self.listed(
+                self.prices, self.slack, False, self.deadline, _FEW_MIXES, pool
             )
             if complete and not any(column.offer.pool == pool for column in self.pipelines):
                 return True
         return False
 
     def generate_exactly(self) -> None:
-        """The same for a while with the stage-flow program as the pricing problem: it counts the GPUs that there are.
+        """Generate columns for a while by a pricing problem that counts the GPUs there are: the stage-flow program.
 
         Raises
         ------
@@ -718,9 +713,10 @@ class Generation:
         if (np.array(gpus) > self.demand.counts).any():
             return self.take(Column(offer.counted(path), gpus, offer, ()))
         stages = offer.in_order(path)
-        if offer.is_slowed(stages):
+        attained, slowed = offer.evaluated(stages)
+        if slowed:
             self._loose.add(offer)
-        return self.take(Column(offer.attained(stages), gpus, offer, stages))
+        return self.take(Column(attained, gpus, offer, stages))
 
     def take(self, column: Column) -> int:
         """Add a column unless it is known, or no pipeline; how many were added."""
@@ -847,9 +843,10 @@ class Generation:
         slack: float,
         wide: bool,
         deadline: Deadline,
-        most: int = MOST_LABELS,
+        most: int,
+        pool: str | None = None,
     ) -> tuple[list[Column], bool]:
-        """Every pipeline within a slack of the price of its GPUs as a column, and whether none is missing.
+        """List every pipeline within a slack of the price of its GPUs as a column; and whether none is missing.
 
         Parameters
         ----------
@@ -859,19 +856,10 @@ class Generation:
             Where time limits pipelines, look at all mixes at once, whatever the slack.
         most : int
             Labels kept at each boundary.
+        pool : str, optional
+            The only one whose offers are looked at.
         """
-        return self._listed(self.offers, prices, slack, wide, deadline, most)
-
-    def _listed(
-        self,
-        offers: Sequence[Offer],
-        prices: Prices,
-        slack: float,
-        wide: bool,
-        deadline: Deadline,
-        most: int,
-    ) -> tuple[list[Column], bool]:
-        """The same of some of the offers."""
+        offers = [offer for offer in self.offers if pool in (None, offer.pool)]
         complete, waiting = True, self._worth(offers, prices, slack, deadline)
         while waiting:
             if self.steps > _MOST_STEPS:

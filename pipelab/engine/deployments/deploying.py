@@ -28,7 +28,6 @@ from pipelab.engine.deployments.column_generation import (
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
-from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.deployments.result import Deployment, Pipeline, requests_served
 from pipelab.engine.deployments.timing import best_service
@@ -42,7 +41,6 @@ from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
     as_engine_runs,
     identical_hosts,
-    on_host,
     starts_of,
     why_not_here,
 )
@@ -258,8 +256,9 @@ def _host_by_host(
     """The best deployment of each host, where no pipeline is on two: identical hosts have the same."""
     parts, pipelines, bound = list[Deployment](), list[Pipeline](), 0.0
     for i, alike in enumerate(hosts):
-        left = deadline.left / (len(hosts) - i) if deadline.limited else None
-        own = again(on_host(problem, alike[0]), time_limit=left, stop=apart(deadline.stop))
+        left = deadline.share(len(hosts) - i)
+        one_host = replace(problem, cluster=problem.cluster.only(alike[0]))
+        own = again(one_host, time_limit=left, stop=apart(deadline.stop))
         parts.append(own)
         if own.status != "infeasible":
             bound += len(alike) * (math.inf if own.bound is None else own.bound)
@@ -429,7 +428,8 @@ class _Deploying:
     def _take_incumbents(self, generation: Generation) -> None:
         """Make columns of simple pipelines, and of the best alone."""
         for problem, offer in {own.problem: own for own in generation.offers}.items():
-            for placement in [*incumbents(problem), *self._best_alone(problem)]:
+            alone = [self.alone[problem]] if problem in self.alone else []
+            for placement in [*incumbents(problem), *alone]:
                 generation.take(_column(offer, placement))
 
     def _find_best_alone(self) -> None:
@@ -444,9 +444,6 @@ class _Deploying:
             placement = solve(problem, time_limit=seconds, stop=apart(whole.stop)).placement
             if placement is not None:
                 self.alone[problem] = placement
-
-    def _best_alone(self, problem: Problem) -> list[Placement]:
-        return [self.alone[problem]] if problem in self.alone else []
 
     def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
         """A load that no deployment serves, or of which none was found that does."""
@@ -495,7 +492,7 @@ class _Deploying:
             unkept = why_unkept(self.problems, self.limits, self.deadline)
             if unkept:
                 return unkept
-        held = max((offer.holdable() for offer in offers), default=math.inf)
+        held = max((offer.table.holdable(0.0) for offer in offers), default=math.inf)
         if not held:
             return why_no_layer_fits(self.problem)
         return why_too_few(self.problem, held, "listing every pipeline")
@@ -504,7 +501,12 @@ class _Deploying:
         """Ended without a deployment, for a reason: one pipeline at most, which a moment finds."""
         if self.limits is not None:
             return self._deployment((), None, ended, reason)
-        value = self._dollars if self.at_least else _most_attaining
+
+        def value(placement: Placement, evaluation: Evaluation) -> float:
+            if self.at_least:
+                return price_per_hour(self.problem, placement) or math.inf
+            return -evaluation.attainable
+
         placement = best_of(
             incumbents(self.problem), self.at_least, value, lambda found: found.attainable
         )
@@ -580,9 +582,6 @@ class _Deploying:
         much = most > _MUCH_MORE * sum_of(pipelines)
         return {"gpus_alone": most} if much else {}
 
-    def _dollars(self, placement: Placement, evaluation: Evaluation) -> float:
-        return price_per_hour(self.problem, placement) or math.inf
-
 
 def sum_of(pipelines: Sequence[Pipeline]) -> float:
     return math.fsum(p.throughput * p.count for p in pipelines)
@@ -592,10 +591,6 @@ def _held_by_link(found: Evaluation) -> bool:
     """Whether a link alone is the bottleneck, and enough is in flight to fill it."""
     full = found.attainable >= found.rate * (1 - SOLVER)
     return full and all(name.startswith("link") for name in found.bottlenecks)
-
-
-def _most_attaining(placement: Placement, evaluation: Evaluation) -> float:
-    return -evaluation.attainable
 
 
 def _column(offer: Offer, placement: Placement) -> Column:
@@ -672,7 +667,10 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
     free = FreeGPUs(problem, columns[0].offer.table.classes)
     replicas: dict[tuple[Column, float], list[Placement]] = defaultdict(list)
-    stages = {column: column.stages or _stages_of(column) for column in dict.fromkeys(columns)}
+    stages = {  # of some a table says only how fast they are
+        column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)
+        for column in dict.fromkeys(columns)
+    }
     ids = free.taken([stages[column] for column in columns])
     for column, own in zip(columns, ids, strict=True):
         layers = [number for number, _ in stages[column]]
@@ -684,11 +682,6 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
         pipeline_of(c.offer.problem, tuple(own), c.offer.limits) for (c, _), own in replicas.items()
     ]
     return tuple(sorted(found, key=lambda p: -p.throughput))
-
-
-def _stages_of(column: Column) -> tuple[StageOf, ...]:
-    """The stages of a column of which a table says only how fast it is."""
-    return MixTables(column.offer, NEVER).stages(column.at, column.gpus)
 
 
 def pipeline_of(

@@ -270,20 +270,14 @@ class Listing:
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & few)
         worth = worth[np.lexsort((labels.gpus[worth].sum(axis=1), -rate[worth]))]
-        gpus, seen = labels.gpus[worth], set()
-        kept = []
-        for i in range(len(worth)):
-            key = gpus[i].tobytes()
-            if key not in seen:
-                seen.add(key)
-                kept.append(i)
-        gpus = gpus[kept]
-        alone = np.ones(len(kept), dtype=bool)
-        for i in range(1, min(len(kept), _COMPARED)):
+        _, kept = np.unique(labels.gpus[worth], axis=0, return_index=True)
+        worth = worth[np.sort(kept)]
+        gpus, alone = labels.gpus[worth], np.ones(len(worth), dtype=bool)
+        for i in range(1, min(len(worth), _COMPARED)):
             alone[i] = not ((gpus[:i] <= gpus[i]).all(axis=1) & alone[:i]).any()
         first, rest = np.concatenate(self._first), np.concatenate(self._rest)
         found = []
-        for i in worth[kept][alone].tolist():
+        for i in worth[alone].tolist():
             stages, begin = [], 0
             row, label = int(labels.row[i]), int(labels.rest[i])
             while True:

@@ -170,19 +170,12 @@ def _merged(instance: Instance) -> Groups:
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.type_of[a]), int(label[members[0]])), []).append(a)
-    together = [np.concatenate([classes.members[a] for a in own]) for own in keys.values()]
     first = [own[0] for own in keys.values()]
     shape = len(keys), len(keys)
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
     fast, soon = bandwidth[there].max(), latency[there].min()
     hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
-    merged = replace(
-        classes,
-        members=tuple(map(np.sort, together)),
-        kind=classes.kind[first],
-        bandwidth_gb_per_s=np.full(shape, fast),
-        latency_ms=np.full(shape, soon),
-    )
+    merged = classes.merged([*keys.values()], np.full(shape, fast), np.full(shape, soon))
     link = np.full(shape, problem.link_throughput(fast))
     return Groups(merged, instance.type_of[first], link, np.full(shape, hop), label)

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
+from pipelab.engine.stages import slowest_between
 from pipelab.engine.tolerances import LAST_BITS
 
 # A stage of a pipeline: its number of layers, and its GPUs of each class.
@@ -68,14 +69,9 @@ def ways_of(
     support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
     if len(support) > _MOST_SETS:
         return None
-
-    def longest(each: np.ndarray) -> np.ndarray:
-        late = np.where(support[:, :, None], each, -np.inf).max(axis=1)
-        return np.stack([np.where(own, late, -np.inf).max(axis=1) for own in support], axis=1)
-
-    slow = np.where(support[:, :, None], link, np.inf).min(axis=1)
-    rate = np.stack([np.where(own, slow, np.inf).min(axis=1) for own in support], axis=1)
-    hops = np.stack([rate, longest(hop), longest(np.zeros_like(hop) if back is None else back)])
+    back = np.zeros_like(hop) if back is None else back
+    rate, seconds, home = (slowest_between(support, each) for each in (-link, hop, back))
+    hops = np.stack([-rate, seconds, home])
     _, a, left = np.unique(hops, axis=1, return_index=True, return_inverse=True)
     _, b, entered = np.unique(hops, axis=2, return_index=True, return_inverse=True)
     pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)

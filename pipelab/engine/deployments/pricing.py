@@ -17,6 +17,7 @@ if there are the GPUs. The stage-flow program counts them (`Offer.cheapest`), an
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -162,25 +163,9 @@ class Offer:
     def stage_rates(self) -> np.ndarray:
         """Rates of stages at which the GPUs can hold all layers, ascending."""
         rates = np.unique(self.table.rate)
-        rates = rates[rates > 0]
-        low, high = 0, len(rates)
-        while low < high:
-            middle = (low + high) // 2
-            if self.holdable(float(rates[middle])) >= self.problem.model.layers * (1 - 1e-9):
-                low = middle + 1
-            else:
-                high = middle
-        return rates[:low]
-
-    def holdable(self, rate: float = 0.0) -> float:
-        """More layers than this cannot be held at a rate: every GPU counts with its best share of a stage."""
-        table = self.table
-        held = np.where((table.rate >= rate) & (table.rate > 0), table.spans.layers, 0).max(
-            axis=1, initial=0
-        )
-        share = held / table.composition.sum(axis=1)
-        best = np.where(table.composition > 0, share[:, None], 0.0).max(axis=0, initial=0.0)
-        return float(best @ table.classes.count)
+        rates, enough = rates[rates > 0], self.problem.model.layers * (1 - 1e-9)
+        above = bisect_left(rates, True, key=lambda rate: self.table.holdable(rate) < enough)
+        return rates[:above]
 
     @cached_property
     def rates(self) -> np.ndarray:
@@ -339,13 +324,10 @@ class Offer:
 
     def attained(self, stages: tuple[StageOf, ...]) -> float:
         """What a pipeline attains, each stage within one node where there is room; 0 if it lacks memory there."""
-        return self._evaluated(stages)[0]
+        return self.evaluated(stages)[0]
 
-    def is_slowed(self, stages: tuple[StageOf, ...]) -> bool:
-        """Whether a pipeline attains less than the rate of its slowest stage or link."""
-        return self._evaluated(stages)[1]
-
-    def _evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
+    def evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
+        """See `attained`; and whether that is less than the rate of its slowest stage or link."""
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
             self._rates[stages] = 0.0, True
         if stages not in self._rates:

@@ -334,7 +334,15 @@ class Deployment(PlanAnswer):
         if self.again is None:
             expected = "expected a deployment that `pl.deploy` returned"
             raise InvalidValue("one_more", [("deployment", self.problem.name, expected)])
-        return _marginal_gpus(self, time_limit, stop)
+        import pandas as pd
+
+        counts = Counter(gpu.type for gpu in self.problem.cluster.gpus)
+        with deadline_of(time_limit, stop) as deadline:
+            rows = []
+            for i, kind in enumerate(counts):
+                left = deadline.share(len(counts) - i)
+                rows.append(_marginal_gpu(self, counts, kind, left, apart(deadline.stop)))
+        return pd.DataFrame(rows)
 
     def to_dict(self) -> dict:
         """Plain data for JSON, numbers unrounded.
@@ -358,11 +366,7 @@ class Deployment(PlanAnswer):
             f"at_least_{unit}": self.at_least,
             "bound_usd_per_hour" if self.at_least else f"bound_{unit}": self.bound,
             **requests,
-            "gap": self.gap,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-            "seconds": self.seconds,
-            "solver": self.solver,
+            **self._end,
             "size": dict(self.size),
             "pipelines": [
                 {
@@ -387,28 +391,16 @@ class Deployment(PlanAnswer):
         return self._shown(self.problem.name, below)
 
 
-def _marginal_gpus(deployment: Deployment, time_limit: float | None, stop: Stop) -> "DataFrame":
-    """See `Deployment.one_more`."""
-    import pandas as pd
-
-    with deadline_of(time_limit, stop) as deadline:
-        counts = Counter(gpu.type for gpu in deployment.problem.cluster.gpus)
-        rows = []
-        for i, kind in enumerate(counts):
-            own = None if time_limit is None else deadline.left / (len(counts) - i)
-            rows.append(_marginal_gpu(deployment, dict(counts), kind, own, apart(deadline.stop)))
-        return pd.DataFrame(rows)
-
-
 def _marginal_gpu(
     before: Deployment,
-    counts: dict[str, int],
+    counts: Mapping[str, int],
     kind: str,
     time_limit: float | None,
     stop: Stop,
 ) -> dict[str, Any]:
+    """Return a row of `Deployment.one_more`."""
     problem = before.problem
-    cluster = problem.cluster.with_counts(counts | {kind: counts[kind] + 1})
+    cluster = problem.cluster.with_counts({**counts, kind: counts[kind] + 1})
     added = next(gpu for gpu in problem.cluster.gpus if gpu.type == kind)
     more = replace(problem, cluster=cluster)
     after = given(before.again)(more, before.at_least, time_limit=time_limit, stop=stop)

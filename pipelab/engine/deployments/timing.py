@@ -7,6 +7,7 @@ a pool for prefill, and passes · max(traversal + hop back, n · interval) + tra
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -225,11 +226,7 @@ def _end(problem: Problem, placement: Placement, here: Times, begin: int, most: 
     step = 1
     while last + step < most and _times(problem, placement, last + step) == here:
         last, step = last + step, 2 * step
-    beyond = min(most, last + step)
-    while beyond - last > 1:
-        middle = (last + beyond) // 2
-        if _times(problem, placement, middle) == here:
-            last = middle
-        else:
-            beyond = middle
-    return last
+    others = range(last + 1, min(most, last + step))
+    return last + bisect_left(
+        others, True, key=lambda number: _times(problem, placement, number) != here
+    )

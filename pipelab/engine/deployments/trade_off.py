@@ -8,11 +8,13 @@ points of the curve, each with its own proof or gap, and there may be others bet
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart
 from pipelab.engine.deployments.column_generation import (
     Column,
@@ -38,31 +40,19 @@ _TPOT_STEP = 0.7
 _SHARE = 1 - 1e-9  # of the greatest throughput, as a load
 
 
-def deployments_against(
-    problem: Problem,
-    against: str,
-    deadline: Deadline,
-    on_point: Callable | None,
-) -> tuple[tuple[Deployment, ...], bool]:
-    """Deployments of which none is beaten in both, the fastest first; and whether none is missing and all are proven.
+def deployments_against(problem: Problem, against: str, curve: Curve, deadline: Deadline) -> None:
+    """Add deployments of which none is beaten in both, the fastest first.
 
     Raises
     ------
     TooLarge
         Against GPUs there are too many mixes.
     """
-    points: list[Deployment] = []
-
-    def tell(point: Deployment) -> None:
-        points.append(point)
-        if on_point is not None:
-            on_point(point)
-
     try:
         offers = first_offers([problem], deadline, apart=True)
         offers = [offer for offer in offers if len(offer.stage_rates)]
         if not offers:
-            return (), True
+            return
         classes = offers[0].table.classes
         mixes = prod((classes.count + 1).tolist())
         if mixes <= _MOST_MIXES:
@@ -72,22 +62,21 @@ def deployments_against(
             free = Prices(np.zeros(len(classes)), {"": 1.0}, np.inf, 1.0)
             columns, complete = most.listed(free, np.inf, True, deadline, _MOST_MIXES)
             if columns or complete:
-                complete &= _whole_curve(most, columns, complete, tell)
-                return tuple(points), complete
+                curve.complete &= complete
+                _whole_curve(most, columns, complete, curve)
+                return
     except Ended:
-        return tuple(points), False
+        curve.complete = False
+        return
     if against == "gpus":
         text = f"{problem.name} has {mixes:,} mixes of GPUs, more than {_MOST_MIXES:,}"
         raise TooLarge(f"{text}; against='usd_per_hour' takes more", {"mixes": mixes})
-    _in_steps(problem, deadline, tell)
-    return tuple(points), False
+    _in_steps(partial(deploy, problem), curve, deadline)
 
 
-def _whole_curve(
-    most: Generation, columns: list[Column], complete: bool, tell: Callable[[Deployment], None]
-) -> bool:
-    """From all columns; whether every point is proven."""
-    demand, proven = most.demand, True
+def _whole_curve(most: Generation, columns: list[Column], complete: bool, curve: Curve) -> None:
+    """Add the points of all columns: the most within a budget, the least that it costs, less than that."""
+    demand = most.demand
     while columns:
         best = _chosen(demand, columns, most.deadline)
         if not best:
@@ -101,7 +90,7 @@ def _whole_curve(
         near = complete and bound <= value * (1 + ONE_ANSWER)
         above = value if near else bound if complete else None
         status, above = status_and_bound(value, above)
-        tell(
+        curve.add(
             Deployment(
                 problem=columns[0].offer.problem,
                 status=status,
@@ -115,10 +104,8 @@ def _whole_curve(
                 again=deploy,
             )
         )
-        proven = proven and status == "optimal"
         # prices this close are one price
         demand = replace(demand, budget=total(demand.paid(cheapest)) * (1 - ONE_ANSWER))
-    return proven
 
 
 def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[Column]:
@@ -134,47 +121,33 @@ def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[C
     return max(found, key=lambda chosen: sum(column.rate for column in chosen))
 
 
-def _in_steps(problem: Problem, deadline: Deadline, tell: Callable[[Deployment], None]) -> None:
-    """The cheapest deployments for loads in even steps; never known to be all."""
+def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline) -> None:
+    """Add the cheapest deployments for loads in even steps; never known to be all.
 
-    def find(load: float, **ends: Any) -> Deployment:
-        return deploy(problem, load, **ends)
-
-    _loads(find, deadline, tell)
-
-
-def _loads(
-    find: Callable[..., Deployment],
-    deadline: Deadline,
-    tell: Callable[[Deployment], None],
-) -> None:
-    """See `_in_steps`; `find` finds the best deployment for a load, 0 for the most."""
-
-    def left(parts: int) -> float | None:
-        return deadline.left / parts if deadline.limited else None
-
-    most = find(0.0, time_limit=left(_STEPS + 1), stop=apart(deadline.stop))
+    Parameters
+    ----------
+    find : function of a load, `time_limit` and `stop`
+        Finds the best deployment for a load; 0: the one that serves most.
+    """
+    curve.complete = False
+    most = find(0.0, time_limit=deadline.share(_STEPS + 1), stop=apart(deadline.stop))
     least = np.inf
     for step in range(_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
         load = given(most.value) * _SHARE * step / _STEPS
-        found = find(load, time_limit=left(step), stop=apart(deadline.stop))
+        found = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
         if not found.pipelines and step == _STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
             least = given(found.value)
-            tell(found)
+            curve.add(found)
 
 
 def requests_against(
-    problem: Problem,
-    against: str,
-    asked: Mapping[str, Any],
-    deadline: Deadline,
-    on_point: Callable | None,
-) -> tuple[Deployment, ...]:
-    """Deployments for requests, those that serve most first, each with its own proof or gap; others may lie between.
+    problem: Problem, against: str, asked: Mapping[str, Any], curve: Curve, deadline: Deadline
+) -> None:
+    """Add deployments for requests, those that serve most first, each proven or with its gap; others may lie between.
 
     Parameters
     ----------
@@ -184,29 +157,21 @@ def requests_against(
     asked : mapping
         Limits, pools and batches of `deploy`.
     """
-    points: list[Deployment] = []
-
-    def tell(point: Deployment) -> None:
-        points.append(point)
-        if on_point is not None:
-            on_point(point)
-
     if against == "usd_per_hour":
 
         def find(load: float, **ends: Any) -> Deployment:
             return deploy(problem, requests_per_s=load or None, **asked, **ends)
 
-        _loads(find, deadline, tell)
-        return tuple(points)
+        _in_steps(find, curve, deadline)
+        return
+    curve.complete = False
     limit = asked.get("tpot_ms") or np.inf
     for step in range(_STEPS, 0, -1):
-        seconds = deadline.left / step if deadline.limited else None
-        ends: dict[str, Any] = {"time_limit": seconds, "stop": apart(deadline.stop)}
+        ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
         found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
         if not found.pipelines or deadline.called_off:
             break
-        tell(found)
+        curve.add(found)
         limit = given(found.slowest).tpot_ms * _TPOT_STEP
         if not limit:  # prompts alone: nothing is less
             break
-    return tuple(points)

@@ -43,7 +43,7 @@ import scipy.sparse as sp
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.flows.capacities import Capacities, Stages, by_area
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.linear_program import Columns
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
@@ -96,16 +96,8 @@ class Patterns:
 
     def __post_init__(self) -> None:
         of, layers = self.capacities, self.capacities.most.shape[1]
-        rows = [
-            (own, *each)
-            for own, *each in zip(of.usage, of.most, of.places, of.seconds, strict=True)
-        ]
-        tables = zip(of.inside, of.places_inside, of.seconds_inside, strict=True)
-        for sort, tables_of in enumerate(tables):
-            unit = (np.arange(len(of.count)) == of.type_of[sort]).astype(int)
-            sizes = enumerate(zip(*tables_of, strict=True), start=1)
-            rows += [(size * unit, *each) for size, each in sizes]
         usage, capacity, places, seconds = [], [], [], []
+        rows = zip(of.usage, of.most, of.places, of.seconds, strict=True)
         for own, passed, place, time in rows:
             useful = passed > 0
             if self.hop is None:
@@ -216,14 +208,8 @@ class Patterns:
             scale = self.tokens
             both = {"patterns": np.array([left]) / scale, "idle": self._places[None] / scale}
             blocks["places"] = group.rows(both, lower=-needed * t * given(self.hop) / scale)
-        size = group.total
-        objective = np.zeros(size)
-        objective[group.slices["patterns"]] = 1.0
-        objective[group.slices["short"]] = objective[group.slices["late"]] = -float(needed)
-        whole = np.zeros(size, dtype=bool)
-        upper = np.full(size, np.inf)
-        program = LinearProgram(group, np.zeros(size), upper, whole, objective, blocks)
-        found = run_program(program)
+        objective = {"patterns": 1.0, "short": -needed, "late": -needed}
+        found = run_program(group.program(objective, blocks))
         if found.x is None:  # these patterns have too few places
             return 0.0, np.zeros(len(count)), 0.0, 0.0, np.zeros(thetas)
         price, shared, fast, kept = np.split(
@@ -295,10 +281,9 @@ def _cheapest(
         "most": group.rows({"shares": eye, "stages": -sp.diags_array(share)}, upper=0.0),
         "several": group.rows({"stages": np.ones((1, size))}, lower=2.0),
     }
-    most = np.append(np.maximum(2.0, np.ceil(1 / share)), np.ones(size))
-    whole = np.arange(2 * size) < size
-    objective = -np.append(prices, times)
-    program = LinearProgram(group, np.zeros(2 * size), most, whole, objective, blocks)
+    most = {"stages": np.maximum(2.0, np.ceil(1 / share)), "shares": 1.0}
+    objective = {"stages": -prices, "shares": -times}
+    program = group.program(objective, blocks, upper=most, integer=["stages"])
     settings = {"limits/nodes": _NODES}
     run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
     deadline.check()

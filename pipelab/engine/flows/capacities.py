@@ -12,7 +12,7 @@ from functools import cached_property
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.instance import Instance, best_shares, instance_of, with_memory_for
 from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -27,27 +27,18 @@ class Capacities:
     Attributes
     ----------
     usage : int array, shape (I, K)
-        GPUs of each of the instance's types in each of I compositions.
+        GPUs of each of the instance's types in each of I stages: its compositions, and 1, 2, … GPUs of one node.
     most : float array, shape (I, L)
         Greatest capacity of each with 1 … L layers, whichever these are; 0 where there is none.
-    inside : float array, shape (sorts, largest, L)
-        The same of 1, 2, … GPUs of one node.
     places, seconds : float arrays, shape (I, L)
         For how many microbatches each has memory at most, and the least time of one on it.
-    places_inside, seconds_inside : float arrays, shape (sorts, largest, L)
-    type_of : int array, shape (sorts,)
-        The type of these GPUs.
     count : int array, shape (K,)
     """
 
     usage: np.ndarray
     most: np.ndarray
-    inside: np.ndarray
     places: np.ndarray
     seconds: np.ndarray
-    places_inside: np.ndarray
-    seconds_inside: np.ndarray
-    type_of: np.ndarray
     count: np.ndarray
 
 
@@ -86,8 +77,8 @@ class Stages:
         """
         instance, layers = self.instance, self.problem.model.layers
         kind = instance.spans.kind
-        tables = [t for own in self.instances for t in (own.seconds, *own.inside.seconds)]
-        least = np.min([t.min(axis=0) for t in tables], axis=0)
+        tables = [_rows(own.seconds, own.inside.seconds) for own in self.instances]
+        least = np.min([seconds.min(axis=0) for seconds in tables], axis=0)
         hop = float(instance.hop.min())
         span = np.full(
             (layers + 1, layers + 1), np.inf
@@ -102,46 +93,40 @@ class Stages:
         return float(reached[layers])
 
     @cached_property
-    def _by_layers(self) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        """Of all compositions, and of GPUs of one node: rates by number in flight and layers, places, least seconds."""
+    def _usage(self) -> np.ndarray:
+        """See `Capacities.usage`."""
+        inside, unit = self.instance.inside, np.eye(len(self.instance.types), dtype=int)
+        sizes = np.arange(1, inside.rate.shape[1] + 1)[:, None]
+        return _rows(self.instance.composition, unit[inside.type_of][:, None] * sizes)
+
+    @cached_property
+    def _by_layers(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Of all stages: rates by number in flight and layers, places, least seconds."""
         layers, total = self.instance.spans.layers, self.problem.model.layers
         places = np.array([math.inf] if self.more else self.numbers)
-        out = []
-        for own in (list(self.instances), [i.inside for i in self.instances]):
-            shape = (len(places), *own[0].rate.shape[:-1], total)
-            rates, seconds = np.zeros(shape), np.full(shape, np.inf)
-            for n in range(1, total + 1 if rates.size else 1):
+        shape = len(places), len(self._usage), total
+        rates, seconds = np.zeros(shape), np.full(shape, np.inf)
+        for i, own in enumerate(self.instances[: len(places)]):
+            rate, took = _rows(own.rate, own.inside.rate), _rows(own.seconds, own.inside.seconds)
+            for n in range(1, total + 1):
                 of = layers == n
-                for i in range(len(places)):
-                    rates[i, ..., n - 1] = own[i].rate[..., of].max(axis=-1, initial=0.0)
-                    seconds[i, ..., n - 1] = own[i].seconds[..., of].min(axis=-1, initial=np.inf)
-            each = places.reshape(-1, *[1] * (rates.ndim - 1))
-            number = np.where(rates > 0, each, 0.0).max(axis=0)
-            out.append((rates, number, seconds.min(axis=0)))
-        return out
+                rates[i, :, n - 1] = rate[:, of].max(axis=1, initial=0.0)
+                seconds[i, :, n - 1] = took[:, of].min(axis=1, initial=np.inf)
+        number = np.where(rates > 0, places[:, None, None], 0.0).max(axis=0)
+        return rates, number, seconds.min(axis=0)
 
     def at(self, seconds: float) -> Capacities:
         """Capacities where every way takes so long, or longer."""
-        tokens, instance = self.problem.workload.tokens, self.instance
+        tokens, (rates, places, least) = self.problem.workload.tokens, self._by_layers
         free = self.full or self.more or not seconds
         limit = np.array([math.inf if free else n * tokens / seconds for n in self.numbers])
+        most = np.minimum(rates, limit[: len(rates), None, None]).max(axis=0)
+        return Capacities(self._usage, most, places, least, self.instance.count)
 
-        def passed(rates: np.ndarray) -> np.ndarray:
-            most = limit[: len(rates)].reshape(-1, *[1] * (rates.ndim - 1))
-            return np.minimum(rates, most).max(axis=0)
 
-        (rates, place, time), (rates_inside, place_inside, time_inside) = self._by_layers
-        return Capacities(
-            instance.composition,
-            passed(rates),
-            passed(rates_inside),
-            place,
-            time,
-            place_inside,
-            time_inside,
-            instance.inside.type_of,
-            instance.count,
-        )
+def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
+    """Put the rows of stages inside one node, shape (sorts, largest, …), below those of all compositions."""
+    return np.concatenate([listed, inside.reshape(-1, listed.shape[1])])
 
 
 def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
@@ -187,9 +172,6 @@ def by_area(of: Capacities) -> float:
 def _held(of: Capacities, t: float, most: float) -> float:
     """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
-    work = (np.minimum(of.most / t, most) * layers).max(axis=1) / of.usage.sum(axis=1)
-    best = np.where(of.usage > 0, work[:, None], 0.0).max(axis=0)
-    sizes = np.arange(1, of.inside.shape[1] + 1)
-    own = (np.minimum(of.inside / t, most) * layers).max(axis=2, initial=0.0) / sizes
-    np.maximum.at(best, of.type_of, own.max(axis=1, initial=0.0))
+    work = (np.minimum(of.most / t, most) * layers).max(axis=1)
+    best = best_shares(work, of.usage.sum(axis=1), of.usage > 0)
     return float(best @ of.count)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from pipelab.candidates import list_allocations
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.linear_program import Columns
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.flows import (
     Held,
@@ -112,9 +112,7 @@ def exact_flow(
         matrix = sp.csr_array((np.ones(len(entries)), entries.T), shape=(len(tight), len(ways)))
         limits = np.array([rate for _, rate in tight]) / most
         rows["links"] = columns.rows({"ways": matrix}, upper=limits)
-    held = np.arange(columns.total) < len(options)
-    upper = np.where(held, 1.0, np.inf)
-    program = LinearProgram(columns, np.zeros(columns.total), upper, held, 1.0 - held, rows)
+    program = columns.program({"ways": 1.0}, rows, upper={"held": 1.0}, integer=["held"])
     run = run_program(program, "scip", deadline=deadline.apart())
     chosen = np.zeros(0) if run.x is None else run.x[: len(options)]
     return [options[i] for i in np.flatnonzero(chosen > 0.5)], run

@@ -235,9 +235,7 @@ class _Flowing:
     @property
     def _part(self) -> Deadline:
         """A third of the time that is left."""
-        return (
-            self.deadline.within(self.deadline.left / 3) if self.deadline.limited else self.deadline
-        )
+        return self.deadline.within(self.deadline.left / 3)
 
     def _lower(self, bound: float, cases: Cases) -> None:
         self.bound = max(min(bound, self.bound), self.value)

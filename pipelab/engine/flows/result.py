@@ -153,12 +153,8 @@ class Flow(Answer):
             "status": self.status,
             "throughput_tokens_per_s": self.throughput,
             "bound_tokens_per_s": self.bound,
-            "gap": self.gap,
             "memory_for": self.memory_for,
-            "stopped_by": self.stopped_by,
-            "reason": self.reason,
-            "seconds": self.seconds,
-            "solver": self.solver,
+            **self._end,
             "size": dict(self.size),
             "stages": [
                 {

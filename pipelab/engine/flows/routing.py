@@ -20,7 +20,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.linear_program import Columns
 from pipelab.fields import given
 from pipelab.flows import Held, Way, goes_on, link_between, stage_times
 from pipelab.problem import Problem
@@ -118,8 +118,7 @@ class Routing:
             "busy": columns.rows({"arcs": into}, upper=np.array(most) / scale),
             "kept": columns.rows({"arcs": into - out}, 0.0, 0.0),
         }
-        whole, zero = np.zeros(len(arcs), dtype=bool), np.zeros(len(arcs))
-        program = LinearProgram(columns, zero, carried / scale, whole, begins, rows)
+        program = columns.program({"arcs": begins}, rows, upper={"arcs": carried / scale})
         left = dict(zip(arcs, given(run_program(program).x).tolist(), strict=True))
         return [Way(way, share * scale) for way, share in _peeled(left, number)]
 
@@ -132,7 +131,7 @@ class Routing:
         rates = np.array([rate for rate, _ in self.times])
         places = np.array([own.in_flight for own in self.held]) * self.problem.workload.tokens
         carried = np.array([rate for rate, _ in self.links.values()])
-        columns, one = Columns({"ways": len(ways)}), np.ones(len(ways))
+        columns = Columns({"ways": len(ways)})
         scale = rates.max()
         busy, places, carried = (own[:, None] / scale for own in (rates, places, carried))
         rows = {
@@ -140,8 +139,7 @@ class Routing:
             "places": columns.rows({"ways": through * seconds / places}, upper=1.0),
             "links": columns.rows({"ways": across / carried}, upper=1.0),
         }
-        program = LinearProgram(columns, 0 * one, np.inf * one, one < 0, one, rows)
-        found = run_program(program)
+        found = run_program(columns.program({"ways": 1.0}, rows))
         flow = [Way(way, x * scale) for way, x in zip(ways, given(found.x).tolist(), strict=True)]
         prices = given(found.row_duals) / np.concatenate([busy, places, carried])[:, 0] / scale
         return flow, prices

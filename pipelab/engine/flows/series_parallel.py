@@ -29,7 +29,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.flows.capacities import Capacities
 from pipelab.engine.instance import Instance
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.linear_program import Columns, RowBlock
 from pipelab.placement import Stage
 
 _STAGES = 5  # of a block, at most
@@ -188,11 +188,8 @@ class Blocks:
         for (part, kind), nodes in self.pools.items():
             largest = min(max(map(len, nodes)), self.instance.largest)
             for size in (2**i for i in range(largest.bit_length())):
-                row = np.flatnonzero((of.usage[:, kind] == size) & (of.usage.sum(axis=1) == size))
-                tables = [of.most[row[0]]]
-                if size <= of.inside.shape[1]:
-                    tables += [of.inside[i, size - 1] for i in np.flatnonzero(of.type_of == kind)]
-                rates = np.max(tables, axis=0)
+                rows = (of.usage[:, kind] == size) & (of.usage.sum(axis=1) == size)
+                rates = of.most[rows].max(axis=0)
                 if rates.any():
                     out.append(Unit(part, kind, size, rates))
         return out
@@ -295,17 +292,15 @@ class _Choice:
     def solved(self, deadline: Deadline) -> list[Block] | None:
         """The blocks that hold most layers, in the order of the parts; None if time was too short."""
         columns, layers = self.columns, np.array([block.layers for block in self.blocks], float)
-        objective, upper = np.zeros(columns.total), np.ones(columns.total)
-        for role in self.roles:
-            objective[columns.slices[role]] = layers
-        upper[columns.slices["middle"]] = np.inf
-        whole = np.ones(columns.total, dtype=bool)
+        objective = dict.fromkeys(self.roles, layers)
+        upper = dict.fromkeys(columns.sizes, 1.0) | {"middle": np.inf}
         if self.of.parts > 1:
-            upper[columns.slices["place"]], whole[columns.slices["place"]] = self.of.parts, False
+            upper["place"] = self.of.parts
         rows = {"GPUs": self._gpus()} | (self._walk() if self.of.parts > 1 else {})
         needed = float(self.of.capacities.most.shape[1])
         rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
-        program = LinearProgram(columns, np.zeros(columns.total), upper, whole, objective, rows)
+        whole = columns.sizes.keys() - {"place"}
+        program = columns.program(objective, rows, upper=upper, integer=whole)
         run = run_program(program, gap=_ANY, deadline=deadline.within(_SECONDS))
         if run.x is None:
             return None

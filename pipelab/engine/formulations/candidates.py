@@ -20,7 +20,7 @@ from pipelab.engine.tolerances import SOLVER
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
-from pipelab.stage_arrays import stage_tables
+from pipelab.stage_arrays import problem_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,16 +196,8 @@ def stage_rates(
     # Sets with the same kinds of GPU behave identically: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
     rate, fits = np.empty((2, len(composition), len(spans_of(problem.model).layers)))
-    for part in _parts(len(composition), 5 * len(kinds) * rate.shape[1]):
-        deadline.check()
-        tables = stage_tables(
-            problem.costs,
-            problem.model,
-            problem.workload,
-            kinds,
-            composition[part],
-            problem.batch_split,
-        )
+    for part in _parts(len(composition), 5 * len(kinds) * rate.shape[1], deadline):
+        tables = problem_tables(problem, kinds, composition[part])
         rate[part], fits[part] = tables.throughput, tables.fits(kinds)
     which = which.reshape(-1)
     return rate[which], fits[which] > 0
@@ -238,25 +230,22 @@ def _connections(
     """Pairs of allocations with a common boundary and no common GPU."""
     member = _membership(sets, len(problem.cluster)).astype(np.float32)
     disjoint = np.empty((len(sets), len(sets)), dtype=bool)
-    for rows in _parts(len(sets), len(sets)):
-        deadline.check()
+    for rows in _parts(len(sets), len(sets), deadline):
         disjoint[rows] = member[rows] @ member.T == 0  # exact: small whole numbers in float32
     tails, heads = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int64)]
     for boundary in range(1, problem.model.layers):
         before = np.flatnonzero(start + size == boundary)
         after = np.flatnonzero(start == boundary)
-        for rows in _parts(len(before), len(after)):
-            deadline.check()
+        for rows in _parts(len(before), len(after), deadline):
             i, j = np.nonzero(disjoint[np.ix_(set_of[before[rows]], set_of[after])])
             tails.append(before[rows][i])
             heads.append(after[j])
     return np.concatenate(tails), np.concatenate(heads)
 
 
-def _parts(rows: int, width: int) -> Iterator[slice]:
+def _parts(rows: int, width: int, deadline: Deadline) -> Iterator[slice]:
     """Rows of a table in parts, none of which takes long."""
-    step = max(1, 5_000_000 // max(1, width))
-    return (slice(i, i + step) for i in range(0, rows, step))
+    return deadline.slices(rows, max(1, 5_000_000 // max(1, width)))
 
 
 def link_rates(
@@ -268,8 +257,7 @@ def link_rates(
     # Short sets are filled up with their own first GPU, which changes no minimum.
     members = np.array([s + (s[0],) * (width - len(s)) for s in sets], dtype=int).reshape(-1, width)
     slowest = np.empty((len(members), len(members)))
-    for rows in _parts(len(members), len(members) * width):
-        deadline.check()
+    for rows in _parts(len(members), len(members) * width, deadline):
         to = bandwidth[members[rows]].min(axis=1)  # from each set to GPU j
         slowest[rows] = to[:, members].min(axis=2)
     return problem.link_throughput(slowest)

@@ -518,21 +518,13 @@ def build(
         candidates = candidates.connected_by(slow)
     columns = form.columns(candidates)
     matrices = incidence_of(candidates, form, big_m)
-    upper, integer, objective = (
-        np.full(columns.total, np.inf),
-        np.zeros(columns.total, dtype=bool),
-        np.zeros(columns.total),
-    )
-    at = columns.slices
-    upper[at["z"]] = _can_be_chosen(candidates) if form is FORMS["tight"] else 1
-    upper[at["e"]], upper[at["t"]], objective[at["t"]] = 1, most, 1
-    for group in form.whole:
-        integer[at[group]] = True
+    chosen = _can_be_chosen(candidates) if form is FORMS["tight"] else 1
+    upper = {"z": chosen, "e": 1, "t": most}
     blocks = {}
     for family in form.families:
         candidates.deadline.check()
         blocks[family.name] = family.rows(matrices, columns)
-    return LinearProgram(columns, np.zeros(columns.total), upper, integer, objective, blocks)
+    return columns.program({"t": 1}, blocks, upper=upper, integer=form.whole)
 
 
 def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> Incidence:

@@ -19,7 +19,7 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
-from pipelab.stage_arrays import in_one_node, stage_tables
+from pipelab.stage_arrays import in_one_node, problem_tables
 from pipelab.writeup.linear_rates import LinearThroughput
 
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
@@ -69,10 +69,8 @@ def count_candidates(problem: Problem) -> dict[str, int]:
             {"mixtures": number},
         )
     composition = compositions(problem, groups, members)
-    tables = stage_tables(
-        problem.costs, problem.model, problem.workload, groups, composition, problem.batch_split
-    )
-    fits = tables.fits(groups)  # (C, U) for every kind of span
+    # (C, U) for every kind of span
+    fits = problem_tables(problem, groups, composition).fits(groups)
     ways = np.array(
         [math.prod(map(comb, members, c)) for c in composition.tolist()], dtype=object
     )  # GPU sets of each composition
@@ -175,9 +173,8 @@ def compositions(
         members
     ):  # one more at a time, so that no row ever exceeds the limit
         others, pieces = types != types[group], []
-        for i in range(0, len(rows), _ROWS_AT_ONCE):
-            deadline.check()
-            part = rows[i : i + _ROWS_AT_ONCE]
+        for some in deadline.slices(len(rows), _ROWS_AT_ONCE):
+            part = rows[some]
             room = np.where(part[:, others].any(axis=1), 0, largest - part.sum(axis=1))
             choices = np.minimum(there, room) + 1
             part = np.repeat(part, choices, axis=0)

@@ -4,20 +4,19 @@ Equals `pipelab.counting` on its domain; see tests/equal/test_definitions_placem
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.rate_search import SETS, Search, least, used
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
 from pipelab.problem import Problem
 
 
@@ -93,19 +92,15 @@ def unlisted(
     budget: float | None = None,
 ) -> Result:
     """The result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
-    best = best_of(incumbents(problem, budget))
-    return Result(
+    return rated_result(
         problem,
         method,
-        "feasible" if best else "unknown",
-        best,
-        evaluate(problem, best).rate if best else None,
-        None,
-        deadline.spent,
-        size,
-        "",
-        f"{what} were still being listed",
-        end.reason,
+        placement=best_of(incumbents(problem, budget)),
+        bound=None,
+        seconds=deadline.spent,
+        size=size,
+        reason=f"{what} were still being listed",
+        stopped_by=end.reason,
     )
 
 
@@ -135,10 +130,9 @@ def result_of(search: Search) -> Result:
         "rates": len(instance.thresholds),
         **search.size,
     }
-    status, bound = status_and_bound(search.throughput, search.bound)
     reason, solver = "", solver_version() if search.log else ""
     if search.high < 0:
-        status, bound, reason = "infeasible", None, _why_none(search, solver)
+        reason = _why_none(search, solver)
     if search.stopped == SETS:
         reason = search.refusal or (
             f"stages that mix many of the {len(instance.classes)} classes were left out "
@@ -151,17 +145,16 @@ def result_of(search: Search) -> Result:
         "fewest": search.fewest,
         "instance": instance,
     }
-    return Result(
+    found = rated_result(
         problem,
         "aggregated",
-        status,
         search.best,
-        search.throughput,
-        bound,
-        search.deadline.spent,
-        size,
-        solver,
-        search.deadline.remark(reason),
-        None if status in ("optimal", "infeasible") else search.stopped,
-        details,
+        search.bound,
+        seconds=search.deadline.spent,
+        size=size,
+        solver=solver,
+        reason=search.deadline.remark(reason),
+        stopped_by=None if search.high < 0 else search.stopped,
+        details=details,
     )
+    return found if search.high >= 0 else replace(found, status="infeasible", bound=None)

@@ -102,8 +102,7 @@ def _searched(
             report(progress[-1])
         deadline.ask(progress[-1])
 
-    left = whole.left if whole.limited else None
-    with deadline_of(left, stop) as deadline:
+    with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
         pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
         pairs.keep(given(found.placement))

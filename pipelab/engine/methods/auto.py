@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline, Stop
@@ -40,25 +41,16 @@ def solve_auto(
         not know.
     """
     deadline = Deadline(time_limit)
+    shared: dict[str, Any] = {"gap": gap, "stop": stop, "on_progress": on_progress}
     try:
-        return solve_aggregated(
-            problem,
-            budget=budget,
-            time_limit=time_limit,
-            gap=gap,
-            stop=stop,
-            on_progress=on_progress,
-        )
+        return solve_aggregated(problem, budget=budget, time_limit=time_limit, **shared)
     except TooLarge as error:
         if budget is not None:
             raise
         refusal = error
     why = f"method 'aggregated' refuses: {refusal}"
-    left = deadline.left if deadline.limited else None
     try:
-        result = solve_joint(
-            problem, form="tight", time_limit=left, gap=gap, stop=stop, on_progress=on_progress
-        )
+        result = solve_joint(problem, form="tight", time_limit=deadline.share(), **shared)
     except TooLarge as error:
         raise TooLarge(
             f"{why}; and method 'joint': {error}", {**refusal.size, **error.size}

@@ -47,48 +47,56 @@ def best_batch(
         raise InvalidValue("solve", [("batches", batches, expected)])
     sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in given))
     deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
-    found: list[Result] = []
-    while left:
+
+    def following(found: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
         best = _best(found).problem.workload if found else problem.workload
         size = left.pop(_nearest(left, best.batch_size))
-        own = dict(options)
-        if "stop" in own:
-            own["stop"] = apart(own["stop"])
-        if deadline.limited:  # those that are likely to be the best come first, and have most
-            own["time_limit"] = deadline.left / (2 if left else 1)
-        to_beat = max((result.throughput or 0.0 for result in found), default=0.0)
-        load = replace(problem.workload, batch_size=size)
-        found.append(solve(replace(problem, workload=load), own, to_beat))
-        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
-            break
+        return replace(problem, workload=replace(problem.workload, batch_size=size)), options
+
+    found = solved_in_turn(len(sizes), following, solve, deadline)
     answer = best_answer(found, len(found) < len(sizes))
     return replace(answer, seconds=deadline.spent, batches=sizes)
 
 
+def solved_in_turn(
+    number: int,
+    following: Callable[[Sequence[Result]], tuple[Problem, Mapping[str, Any]]],
+    solve: Callable[..., Result],
+    deadline: Deadline,
+    to_beat: float = 0.0,
+) -> list[Result]:
+    """Solve problems one after the other, each for what the ones before it do not attain, until time is over.
+
+    Those that are likely to be the best come first, and have most of the time: half of what is left, the last all.
+
+    Parameters
+    ----------
+    number : int
+        Of problems.
+    following : function of the answers so far
+        The next problem and its options.
+    solve : function of a problem, options and the tokens/s to beat
+    to_beat : float
+        Tokens/s that something else attains.
+    """
+    found: list[Result] = []
+    while len(found) < number:
+        problem, options = following(found)
+        if "stop" in options:
+            options = {**options, "stop": apart(options["stop"])}
+        if deadline.limited:
+            last = len(found) + 1 == number
+            options = {**options, "time_limit": deadline.share(1 if last else 2)}
+        found.append(solve(problem, dict(options), to_beat))
+        to_beat = max(to_beat, found[-1].throughput or 0.0)
+        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
+            break
+    return found
+
+
 def best_answer(found: Sequence[Result], left_out: bool) -> Result:
     """The best of several answers to one question, with the bound of all; `left_out`: whether some are missing."""
-    return _bounded(_best(found), found, left_out)
-
-
-def _nearest(sizes: Sequence[int], size: int) -> int:
-    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
-    ratios = [max(other / size, size / other) for other in sizes]
-    return len(sizes) - 1 - ratios[::-1].index(min(ratios))
-
-
-def _best(found: Sequence[Result]) -> Result:
-    """The greatest throughput, or the least value of the objective."""
-    placed = [result for result in found if result.placement is not None]
-    if not placed:
-        open_ = [result for result in found if result.status != "infeasible"]
-        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
-    if placed[0].objective is not None:
-        return min(placed, key=lambda result: given(given(result.objective).value))
-    return max(placed, key=lambda result: given(result.throughput))
-
-
-def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
-    """The answer with the bound of all that have a placement or may have one."""
+    answer = _best(found)
     others = [result for result in found if result.status != "infeasible"]
     if left_out and answer.placement is None:
         reason, ended = answer.reason or "the rest was not tried in time", answer.stopped_by
@@ -108,3 +116,20 @@ def _bounded(answer: Result, found: Sequence[Result], left_out: bool) -> Result:
     if most is not None and most <= rate * (1 + ATTAINED):
         return replace(answer, status="optimal", bound=rate, stopped_by=None, reason="")
     return replace(answer, status="feasible", bound=most, stopped_by=stopped)
+
+
+def _nearest(sizes: Sequence[int], size: int) -> int:
+    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
+    ratios = [max(other / size, size / other) for other in sizes]
+    return len(sizes) - 1 - ratios[::-1].index(min(ratios))
+
+
+def _best(found: Sequence[Result]) -> Result:
+    """The greatest throughput, or the least value of the objective."""
+    placed = [result for result in found if result.placement is not None]
+    if not placed:
+        open_ = [result for result in found if result.status != "infeasible"]
+        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
+    if placed[0].objective is not None:
+        return min(placed, key=lambda result: given(given(result.objective).value))
+    return max(placed, key=lambda result: given(result.throughput))

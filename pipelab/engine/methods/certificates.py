@@ -41,7 +41,7 @@ from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of, without_node
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
+from pipelab.engine.solvers.linear_program import Columns, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
@@ -652,20 +652,10 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
         "enough": columns.rows({"y": stages.holds, "draw": -cost}, upper=0),
         "average": columns.rows({"y": number[None]}, number.sum(), number.sum()),
     }
-    at, lower, objective = columns.slices, *np.zeros((2, columns.total))
-    lower[at["y"]], objective[at["u"]] = -np.inf if signed else 0, -instance.count
-    run = highs.run(
-        LinearProgram(
-            columns,
-            lower,
-            np.full(columns.total, np.inf),
-            np.zeros(columns.total, dtype=bool),
-            objective,
-            blocks,
-        )
-    )
+    lower = {"y": -np.inf if signed else 0}
+    run = highs.run(columns.program({"u": -instance.count}, blocks, lower=lower))
     if run.x is not None:
-        prices, values = run.x[at["u"]], run.x[at["y"]]
+        prices, values = run.x[columns.slices["u"]], run.x[columns.slices["y"]]
     return _rounded(prices, values, stages)
 
 

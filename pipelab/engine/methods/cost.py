@@ -1,19 +1,18 @@
 """Least $ per million tokens among placements that attain a floor."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
-from pipelab.engine.methods.first_placements import best_of, evaluated, incumbents
-from pipelab.engine.methods.fronts import least_of, value_of, why_none_attains
+from pipelab.engine.methods.first_placements import evaluated, incumbents
+from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
-from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import Placement
 
@@ -74,22 +73,15 @@ def solve_for_cost(
     with deadline_of(time_limit, stop) as deadline:
         pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
         full = replace(pairs.filled(), deadline=deadline.apart())  # another question
-        answer = least_of(full, "cost", at_least, _best(full, first, at_least))
+        answer = least_of(full, "cost", at_least, first)
         answer = replace(answer, problem=problem)
         if answer.placement is not None and not _attains(pairs, answer, at_least):
             bound = given(answer.objective).bound
             first |= evaluated(problem, _longer(full, given(answer.throughput)))
-            answer = least_of(pairs, "cost", at_least, _best(pairs, first, at_least), bound or 0.0)
+            answer = least_of(pairs, "cost", at_least, first, bound or 0.0)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
         return replace(answer, seconds=deadline.spent)
-
-
-def _best(pairs: Pairs, first: Mapping[Placement, Evaluation], at_least: float) -> Placement | None:
-    """The one that costs least per token among those that yield so much."""
-    return best_of(
-        first, at_least, lambda placement, _: value_of(pairs, "cost", placement), pairs.counted
-    )
 
 
 def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:

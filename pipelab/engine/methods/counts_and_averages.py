@@ -27,7 +27,7 @@ from typing import Any, cast
 import numpy as np
 
 from pipelab.costs import LayerTimes
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import Candidates
 from pipelab.engine.formulations.joint_ilp_forms import FAMILIES, Incidence
@@ -180,19 +180,17 @@ def solve_type_count(
                 "progress": run.progress,
             }
             reason = reason or _reason(run.status, predicted, stages)
-        return Result(
+        return rated_result(
             problem,
             "type_count",
-            "unknown",
-            None,
-            None,
-            None,
-            deadline.spent,
-            size,
-            choice.solver_version("scip") if size else "",
-            reason,
-            run.stopped_by,
-            details,
+            placement=None,
+            bound=None,
+            seconds=deadline.spent,
+            size=size,
+            solver=choice.solver_version("scip") if size else "",
+            reason=reason,
+            stopped_by=run.stopped_by,
+            details=details,
         )
 
 
@@ -355,10 +353,8 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
         ),
     }
     blocks = {name: own[name] if name in own else FAMILIES[name].rows(i, c) for name in _BLOCKS}
-    whole = np.arange(c.total) < c.slices["e"].stop
-    upper = np.where(whole, 1, np.inf)
-    objective = np.arange(c.total) == c.slices["t"].start
-    return LinearProgram(c, np.zeros(c.total), upper, whole, objective.astype(float), blocks)
+    whole = dict.fromkeys(("n", "z", "e"), 1)
+    return c.program({"t": 1}, blocks, upper=whole, integer=whole)
 
 
 def _gpu_rows(options: Options, c: Columns, rows: str) -> RowBlock:
@@ -372,6 +368,4 @@ def _gpu_rows(options: Options, c: Columns, rows: str) -> RowBlock:
         else:
             coefficients += [mine & (options.number > g) for g in range(count)]
             limits += [1] * count
-    block = c.rows({"n": np.array(coefficients, dtype=float)})
-    block.upper[:] = limits
-    return block
+    return c.rows({"n": np.array(coefficients, dtype=float)}, upper=np.array(limits))

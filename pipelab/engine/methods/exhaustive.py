@@ -1,22 +1,21 @@
 """Try the placements one by one: exact on small problems, out of reach soon after."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from math import comb
 
 import numpy as np
 
 from pipelab.display import rate
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, Stop, deadline_of, made_in_time
 from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_rates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
-from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
-from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.spans import spans_of
@@ -132,23 +131,18 @@ def solve_exhaustive(
         if search.best is None and not search.stopped:
             reason = why_infeasible(instance_of(problem), "trying them all")
             return infeasible_result(problem, "exhaustive", reason, size, deadline)
-        throughput = None if search.best is None else evaluate(problem, search.best).rate
-        top = search.top if search.stopped else throughput  # no placement beats its fastest stage
-        status, bound = status_and_bound(throughput, top)
-        return Result(
+        found = rated_result(
             problem,
             "exhaustive",
-            status,
             search.best,
-            throughput,
-            bound,
-            deadline.spent,
-            size,
-            "",
-            _how_many(search, number, status == "optimal"),
-            search.stopped if status != "optimal" else None,
-            {"tried": search.tried},
+            # no placement beats its fastest stage
+            bound=search.top if search.stopped else search.best_rate,
+            seconds=deadline.spent,
+            size=size,
+            stopped_by=search.stopped,
+            details={"tried": search.tried},
         )
+        return replace(found, reason=_how_many(search, number, found.status == "optimal"))
 
 
 def _listed(problem: Problem, deadline: Deadline) -> tuple:

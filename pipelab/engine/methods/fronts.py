@@ -6,28 +6,38 @@ one floor has some rate; the next floor is just above it.
 
 import heapq
 import math
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import replace
 
-import numpy as np
-
 from pipelab.engine.answers import Result
+from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart, made_in_time
 from pipelab.engine.in_flight import Least, Pairs
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
+from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.tolerances import ATTAINED, PROVEN_WITHIN
+from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
+from pipelab.evaluation import Evaluation
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
 _SPREAD = 1_000.0  # times the bound: what takes longer waits
+# Of an objective: its name, its unit, and the name of its bound among the details.
+_NAMES = {
+    "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
+    "cost": (
+        "usd_per_million_tokens",
+        "$ per million tokens",
+        "bound_usd_per_million_tokens",
+    ),
+}
 _NARROW = 1.3  # ranges of rates up to this ratio are not halved
 
 
@@ -35,21 +45,28 @@ def least_of(
     pairs: Pairs,
     objective: str,
     floor: float,
-    incumbent: Placement | None = None,
+    known: Mapping[Placement, Evaluation],
     bound: float = 0.0,
 ) -> Result:
-    """The least of "latency" or "cost" among placements that attain a floor.
+    """Find the least of "latency" or "cost" among placements that attain a floor.
 
     Parameters
     ----------
     pairs : Pairs
     floor : float
         Tokens/s.
-    incumbent : Placement, optional
-        One that attains it.
+    known : mapping of Placement to Evaluation
+        The best of these that attains the floor is where the search begins.
     bound : float
         Nothing has less.
     """
+
+    def known_value(placement: Placement, evaluation: Evaluation) -> float:
+        if objective == "latency":
+            return evaluation.seconds_per_pass
+        return value_of(pairs, objective, placement)
+
+    incumbent = best_of(known, floor, known_value, pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
         found = Least(incumbent, bound)
     elif objective == "latency":
@@ -76,34 +93,21 @@ def least_of(
         stopped = None
     elif stopped is None:
         stopped = BY_TOLERANCE
-    name, unit = UNITS[objective]
+    name, unit, bound_name = _NAMES[objective]
     return Result(
-        problem,
-        objective,
-        status,
-        placement,
-        throughput,
-        None,
-        pairs.deadline.spent,
-        {},
-        choice.solver_version(),
-        pairs.deadline.remark(reason),
-        stopped,
-        _named(objective, value, proven),
-        Objective(name, unit, value, proven, floor),
+        problem=problem,
+        method=objective,
+        status=status,
+        placement=placement,
+        throughput=throughput,
+        bound=None,
+        seconds=pairs.deadline.spent,
+        solver=choice.solver_version(),
+        reason=pairs.deadline.remark(reason),
+        stopped_by=stopped,
+        details={name: value, bound_name: proven},
+        objective=Objective(name, unit, value, proven, floor),
     )
-
-
-UNITS = {
-    "latency": ("seconds_per_pass", "seconds per pass"),
-    "cost": ("usd_per_million_tokens", "$ per million tokens"),
-}
-
-
-def _named(objective: str, value: float | None, bound: float | None) -> dict[str, float | None]:
-    if objective == "latency":
-        return {"seconds_per_pass": value, "bound_seconds": bound}
-    return {"usd_per_million_tokens": value, "bound_usd_per_million_tokens": bound}
 
 
 def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
@@ -210,8 +214,7 @@ def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
     """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
-    left = deadline.left if deadline.limited else None
-    options = {"time_limit": left, "budget": budget, "stop": apart(deadline.stop)}
+    options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
         return most.reason
@@ -221,82 +224,42 @@ def why_none_attains(
     return f"{text}; the best found attains {most.throughput:,.7g} tokens/s"
 
 
-def raise_floor(
-    least: Callable[[float], Result],
-    above: Callable[[float], float],
-    deadline: Deadline,
-    on_point: Callable[[Result], None] | None,
-    within: float = PROVEN_WITHIN,
-) -> tuple[tuple[Result, ...], bool]:
-    """Every placement that nothing beats in both throughput and what `least` makes least; slowest first.
+def raise_floor(pairs: Pairs, objective: str, curve: Curve) -> None:
+    """Add every placement that nothing beats in both throughput and "latency" or "cost"; slowest first.
 
     The least at one floor has some throughput; nothing of a rate between the two is any lower. So
     the next subproblem is about the next higher rate there is, and one of finitely many. A point that
-    the next one equals is dropped: the next is faster. A point is given out when that is settled.
+    the next one equals is dropped: the next is faster. A point is told when that is settled.
 
     A least that is proven to a solver's tolerance only does not end the front. Such a point, one that
-    the next may equal, and what was found when time ran out are kept, with status "feasible".
-
-    Parameters
-    ----------
-    least : function of a floor
-        The answer at that floor of throughput.
-    above : function of a throughput
-        The next floor to ask for; infinite if nothing is faster.
-    within : float
-        Values this close, as a share, are one value.
-    on_point : function of Result, or None
-        Not called with a point that was left open when the search ended.
-
-    Returns
-    -------
-    points : tuple of Result
-    complete : bool
-        False where it was ended early, or a point is not proven.
+    the next may equal, and what was found when time ran out are kept, with status "feasible"; what was left
+    open when the search ended is not told.
     """
-    points: list[Result] = []
+    first = incumbents(pairs.problem)
     pending: Result | None = None
-    floor, proven = 0.0, True
-
-    def settle(answer: Result) -> None:
-        """The pending point, now that the least above it is known, is one of the front or is not."""
-        nonlocal proven
-        if pending is None:
-            return
-        most = _value(pending) * (1 + within)
-        infeasible = answer.status == "infeasible"
-        known = np.inf if infeasible else given(answer.objective).bound or 0.0
-        if known <= most and _found(answer) and _value(answer) <= most:
-            return
-        point = pending if known > most else _open(pending)
-        proven &= point.status == "optimal"
-        points.append(point)
-        if on_point is not None and (known > most or _goes_on(answer)):
-            on_point(point)
-
+    floor = 0.0
     while True:
-        answer = least(floor)
-        settle(answer)
-        if answer.status == "infeasible":
-            return tuple(points), proven
-        if not _goes_on(answer) or deadline.reason is not None:
-            return (*points, *([_open(answer)] if _found(answer) else [])), False
+        answer = least_of(pairs, objective, floor, first)
+        infeasible = answer.status == "infeasible"
+        claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
+        goes_on = infeasible or answer.status == "optimal" or claimed
+        value = None if answer.objective is None else answer.objective.value
+        if pending is not None:
+            most = given(given(pending.objective).value) * (1 + 2 * ATTAINED)
+            known = math.inf if infeasible else given(answer.objective).bound or 0.0
+            if known > most:
+                curve.add(pending)
+            elif value is None or value > most:
+                curve.add(_open(pending), told=goes_on)
+        if infeasible:
+            return
+        if not goes_on or pairs.deadline.reason is not None:
+            curve.complete = False
+            if value is not None:
+                curve.add(_open(answer), told=False)
+            return
         pending = answer
-        floor = above(given(answer.throughput))
-
-
-def _goes_on(answer: Result) -> bool:
-    """Whether it is the least, if only to a solver's tolerance."""
-    claimed = answer.status == "feasible" and answer.stopped_by == BY_TOLERANCE
-    return answer.status in ("optimal", "infeasible") or claimed
-
-
-def _found(answer: Result) -> bool:
-    return answer.objective is not None and answer.objective.value is not None
-
-
-def _value(answer: Result) -> float:
-    return given(given(answer.objective).value)
+        floor = given(answer.throughput) * (1 + 2 * ATTAINED)
 
 
 def _open(answer: Result) -> Result:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time, waited_for
 from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
 from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
@@ -21,7 +21,6 @@ from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
 from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.objective_and_bound import status_and_bound
 from pipelab.engine.solvers import choice, highs
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import Progress, SolverRun
@@ -298,9 +297,7 @@ def solve_joint(
         proven = not_refuted(run.bound if valid else None, throughput, candidates)
         if not valid and not reason:
             reason = _not_trusted(run)
-        return result_of(
-            problem, "joint", run, placement, throughput, proven, size, deadline, reason
-        )
+        return result_of(problem, "joint", run, placement, proven, size, deadline, reason)
 
 
 def run_scip(
@@ -366,36 +363,33 @@ def result_of(
     method: str,
     run: SolverRun,
     placement: Placement | None,
-    throughput: float | None,
     proven: float,
     size: Mapping[str, int],
     deadline: Deadline,
     reason: str,
 ) -> Result:
     """The result of a run of SCIP; no placement is faster than `proven`."""
-    status, bound = status_and_bound(throughput, proven)
-    last = Progress(run.solve_seconds, throughput, bound, run.nodes, placement)
-    return Result(
+    found = rated_result(
         problem,
         method,
-        status,
         placement,
-        throughput,
-        bound,
-        deadline.spent,
-        size,
-        choice.solver_version("scip"),
-        reason,
-        None if status == "optimal" else run.stopped_by,
-        {
-            "build_seconds": deadline.spent - run.solve_seconds,
-            "solve_seconds": run.solve_seconds,
-            "nodes": run.nodes,
-            "progress": (*run.progress, last),
-            "solver_status": run.status,
-            "solver_objective": run.objective,
-        },
+        proven,
+        seconds=deadline.spent,
+        size=size,
+        solver=choice.solver_version("scip"),
+        reason=reason,
+        stopped_by=run.stopped_by,
     )
+    last = Progress(run.solve_seconds, found.throughput, found.bound, run.nodes, placement)
+    details = {
+        "build_seconds": found.seconds - run.solve_seconds,
+        "solve_seconds": run.solve_seconds,
+        "nodes": run.nodes,
+        "progress": (*run.progress, last),
+        "solver_status": run.status,
+        "solver_objective": run.objective,
+    }
+    return replace(found, details=details)
 
 
 def _not_trusted(run: SolverRun) -> str:

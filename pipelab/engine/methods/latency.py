@@ -6,13 +6,11 @@ from pipelab.costs import refuse_transfers
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
-from pipelab.engine.methods.first_placements import best_of, incumbents
+from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.engine.solvers import choice
-from pipelab.evaluation import Evaluation
 from pipelab.fields import checked_arguments
-from pipelab.placement import Placement
 from pipelab.problem import link_unit
 
 
@@ -78,12 +76,7 @@ def solve_for_latency(
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
         pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
-        known = best_of(first, at_least, _seconds, lambda found: found.attainable)
-        answer = least_of(pairs, "latency", at_least, known)
+        answer = least_of(pairs, "latency", at_least, first)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
         return replace(answer, seconds=deadline.spent)
-
-
-def _seconds(placement: Placement, evaluation: Evaluation) -> float:
-    return evaluation.seconds_per_pass

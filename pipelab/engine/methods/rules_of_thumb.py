@@ -6,12 +6,13 @@ placement, and the reason says which GPU is short of how much.
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from numbers import Integral
 from typing import Any
 
-from pipelab.engine.answers import Result
+from pipelab.engine.answers import Result, rated_result
 from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.evaluation import evaluate
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
 from pipelab.splits import (
@@ -85,30 +86,21 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     """One stage per GPU, cut by a rule and evaluated; if it does not fit, the result has a reason and no placement."""
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
-    placement = throughput = None
-    reason, details = "", {}
+    known: dict[str, Any] = {
+        "size": {"stages": len(order)},
+        "solver": "rule of thumb",
+        "seconds": 0.0,
+    }
+    result = partial(rated_result, problem, method, bound=None, **known)
     if len(order) > problem.model.layers:
-        details = {"not_applicable": True}
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
+        found = result(placement=None, reason=reason, details={"not_applicable": True})
     else:
-        placement = Placement(
-            tuple(Stage(part, (g,)) for part, g in zip(rule(order), order, strict=True))
-        )
+        stages = zip(rule(order), order, strict=True)
+        placement = Placement(tuple(Stage(part, (g,)) for part, g in stages))
         try:
-            throughput = evaluate(problem, placement).rate
+            found = result(placement=placement)
         except InvalidPlacement as error:
-            placement, reason, details = None, "; ".join(error.defects), {"misfit": True}
-    status = "unknown" if placement is None else "feasible"
-    return Result(
-        problem,
-        method,
-        status,
-        placement,
-        throughput,
-        None,
-        time.perf_counter() - began,
-        {"stages": len(order)},
-        "rule of thumb",
-        reason,
-        details=details,
-    )
+            reason = "; ".join(error.defects)
+            found = result(placement=None, reason=reason, details={"misfit": True})
+    return replace(found, seconds=time.perf_counter() - began)

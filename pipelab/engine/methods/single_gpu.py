@@ -294,17 +294,7 @@ def _solved(
         proven = min(most, not_refuted(run.bound, throughput, candidates))
     elif run.status == "optimal" and throughput is not None and throughput < most * (1 - LAST_BITS):
         reason = _BEST_AS_RUN
-    return result_of(
-        problem,
-        "single_gpu",
-        run,
-        placement,
-        throughput,
-        proven,
-        sizes,
-        deadline,
-        reason,
-    )
+    return result_of(problem, "single_gpu", run, placement, proven, sizes, deadline, reason)
 
 
 def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:

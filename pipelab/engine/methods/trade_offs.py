@@ -1,28 +1,25 @@
 """The whole trade-off in one call: throughput against GPUs, dollars per hour or per token, or time per pass."""
 
-import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import table
 from pipelab.engine.answers import Result
+from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
-from pipelab.engine.methods.first_placements import best_of, incumbents
-from pipelab.engine.methods.fronts import least_of, raise_floor, value_of
+from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
-from pipelab.evaluation import Evaluation
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
-from pipelab.placement import Placement
 from pipelab.problem import Problem, link_unit
 
 if TYPE_CHECKING:
@@ -101,14 +98,6 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
         "proven": point.status == "optimal",
         "placement": " → ".join(f"{p.count} × ({p.placement})" for p in point.pipelines),
     }
-
-
-def _under_budget(result: Result, budget: Budget) -> Result:
-    """Say under which limit a point is the best: its bound holds there and no further."""
-    under = f"at most {budget.most:.0f} GPUs"
-    if budget.what == "price":
-        under = "a lower price than the point before"
-    return replace(result, details={**result.details, "under_limit": under})
 
 
 @checked_arguments
@@ -199,118 +188,75 @@ def trade_off(
     if against.startswith("usd"):
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:
+        curve = Curve(on_point)
         if requests:
-            options = {**asked, "batches": batches}
-            served = requests_against(problem, against, options, deadline, on_point)
-            return TradeOff(problem, against, served, False, deadline.spent)
-        if deployments:
-            several, complete = deployments_against(problem, against, deadline, on_point)
-            return TradeOff(problem, against, several, complete, deadline.spent)
-        pairs = Pairs(problem, deadline)
-        find = _least_first if against in _LEAST else _most_first
-        if against != "seconds_per_pass":
-            kept, complete = _of_full_pipelines(pairs, find, against, on_point)
-            if kept is not None:
-                return TradeOff(problem, against, kept, complete, deadline.spent)
-        found, complete = find(pairs, against, on_point)
-        return TradeOff(problem, against, found, complete, deadline.spent)
+            requests_against(problem, against, {**asked, "batches": batches}, curve, deadline)
+        elif deployments:
+            deployments_against(problem, against, curve, deadline)
+        else:
+            pairs = Pairs(problem, deadline)
+            find = raise_floor if against in _LEAST else _most_first
+            what = (_AGAINST | _LEAST)[against]
+            curve = _OfFullPipelines(on_point, pairs=pairs)
+            if against != "seconds_per_pass":
+                find(pairs.filled(), what, curve)
+            if against == "seconds_per_pass" or not (curve.all_attain or deadline.reason):
+                curve = Curve(on_point)
+                find(pairs, what, curve)
+        points = curve.points[::-1] if against in _LEAST else curve.points
+        return TradeOff(problem, against, tuple(points), curve.complete, deadline.spent)
 
 
-def _of_full_pipelines(
-    pairs: Pairs, find: Callable, against: str, on_point: Callable | None
-) -> tuple[tuple[Result, ...] | None, bool]:
-    """The curve of the rates of full pipelines, if all of its points attain these; else None.
+@dataclass
+class _OfFullPipelines(Curve):
+    """The points of full pipelines that attain their rates; told as long as all do."""
 
-    `on_point` gets the points as long as they do. Ended early, those that do are the answer.
-    """
-    attained: list[bool] = []
+    pairs: Pairs = field(kw_only=True)
+    all_attain: bool = True
 
-    def attains(point: Result) -> bool:
-        rate = given(point.throughput)
-        return pairs.yields(given(point.placement)) >= rate * (1 - ONE_ANSWER)
-
-    given_out: dict[Result, Result] = {}
-
-    def of_problem(point: Result) -> Result:
-        """The point of the problem itself; the same one every time."""
-        return given_out.setdefault(point, replace(point, problem=pairs.problem))
-
-    def tell(point: Result) -> None:
-        attained.append(attains(point))
-        if on_point is not None and all(attained):
-            on_point(of_problem(point))
-
-    found, complete = find(pairs.filled(), against, tell)
-    kept = tuple(map(of_problem, filter(attains, found)))
-    if len(kept) < len(found) and pairs.deadline.reason is None:
-        return None, False
-    return kept, complete and len(kept) == len(found)
+    def add(self, point: Any, told: bool = True) -> None:
+        """Take the next point as one of the problem itself, if it attains its rate."""
+        if self.pairs.yields(point.placement) >= point.throughput * (1 - ONE_ANSWER):
+            super().add(replace(point, problem=self.pairs.problem), told and self.all_attain)
+        else:
+            self.all_attain = self.complete = False
 
 
-def _least_first(
-    pairs: Pairs, against: str, on_point: Callable | None
-) -> tuple[tuple[Result, ...], bool]:
-    """The curve against dollars per token or seconds: the floor rises."""
-
-    objective = _LEAST[against]
-    first = incumbents(pairs.problem)
-
-    def value(placement: Placement, _: Evaluation) -> float:
-        return value_of(pairs, objective, placement)
-
-    def least(floor: float) -> Result:
-        if floor == math.inf:
-            return least_of(replace(pairs, best=None, evaluation=None), objective, floor)
-        known = best_of(first, floor, value, pairs.counted)
-        return least_of(pairs, objective, floor, known)
-
-    def above(rate: float) -> float:
-        return rate * (1 + 2 * ATTAINED)
-
-    points, complete = raise_floor(least, above, pairs.deadline, on_point, 2 * ATTAINED)
-    return points[::-1], complete
-
-
-def _most_first(
-    pairs: Pairs, against: str, on_point: Callable | None
-) -> tuple[tuple[Result, ...], bool]:
-    """The curve against GPUs or dollars per hour: the most, its least use, less than that."""
-    what, complete = _AGAINST[against], True
-    found: list[Result] = []
+def _most_first(pairs: Pairs, what: str, curve: Curve) -> None:
+    """Add the points against "gpus" or "price": the most, its least use, less than that."""
+    details = dict[str, Any]()
     while True:
         most, stopped = pairs.greatest()
         if pairs.best is None:
-            return tuple(found), complete and stopped is None
+            curve.complete &= stopped is None
+            return
         proven = most <= pairs.attained * (1 + ATTAINED)
         placement, least, ended, *_ = pairs.least(what, pairs.attained * (1 - ATTAINED / 2))
         placement = placement or pairs.best
         uses = pairs.uses(placement, what)
         proven &= least >= uses * (1 - ATTAINED)
         rate = pairs.yields(placement)
-        result = Result(
-            pairs.problem,
-            "aggregated",
-            "optimal" if proven else "feasible",
-            placement,
-            rate,
-            rate if proven else most,
-            pairs.deadline.spent,
-            {},
-            choice.solver_version(),
-            "",
-            None if proven else stopped or ended,
+        curve.add(
+            Result(
+                problem=pairs.problem,
+                method="aggregated",
+                status="optimal" if proven else "feasible",
+                placement=placement,
+                throughput=rate,
+                bound=rate if proven else most,
+                seconds=pairs.deadline.spent,
+                solver=choice.solver_version(),
+                stopped_by=None if proven else stopped or ended,
+                details=details,
+            )
         )
-        if pairs.budget is not None:
-            result = _under_budget(result, pairs.budget)
-        found.append(result)
-        if on_point is not None:
-            on_point(result)
-        complete &= proven
         if pairs.deadline.reason is not None:
-            return tuple(found), False
-        pairs = pairs.under(Budget(what, _less(what, uses)))
-
-
-def _less(what: str, used: float) -> float:
-    """A limit that is kept by whatever uses less; prices this close are one price."""
-    return used - 1 if what == "gpus" else used * (1 - ONE_ANSWER)
+            curve.complete = False
+            return
+        # a price that is the same but for its last bits is no lower
+        less = uses - 1 if what == "gpus" else uses * (1 - ONE_ANSWER)
+        under = (
+            f"at most {less:.0f} GPUs" if what == "gpus" else "a lower price than the point before"
+        )
+        details = {"under_limit": under}
+        pairs = pairs.under(Budget(what, less))

@@ -4,12 +4,16 @@ Nothing here knows placements, SCIP or HiGHS. Columns come in named groups (`z`,
 rows in named blocks, so that a row can be spoken of as `layer_coverage[3]`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+
+Values = Mapping[str, Any]  # by group: an array, or one number for all of its columns
 
 
 def incidence(
@@ -65,6 +69,40 @@ class Columns:
         return RowBlock(
             matrix, np.full(height, lower, dtype=float), np.full(height, upper, dtype=float)
         )
+
+    def program(
+        self,
+        objective: Values,
+        blocks: Mapping[str, "RowBlock"],
+        *,
+        lower: Values = MappingProxyType({}),
+        upper: Values = MappingProxyType({}),
+        integer: Collection[str] = (),
+    ) -> "LinearProgram":
+        """Return the program of these columns and rows, from values by group.
+
+        Parameters
+        ----------
+        objective, lower, upper : mapping of group name to numbers
+            Of groups that are not named: 0, 0 and infinite.
+        blocks : mapping of str to RowBlock
+        integer : collection of str
+            Groups of whole numbers.
+        """
+        return LinearProgram(
+            self,
+            self._filled(0.0, lower),
+            self._filled(np.inf, upper),
+            self._filled(0.0, dict.fromkeys(integer, 1.0)) > 0,
+            self._filled(0.0, objective),
+            blocks,
+        )
+
+    def _filled(self, others: float, parts: Values) -> np.ndarray:
+        out = np.full(self.total, others)
+        for group, values in parts.items():
+            out[self.slices[group]] = values
+        return out
 
 
 @dataclass(frozen=True, eq=False)

@@ -320,7 +320,7 @@ def lower_bound(
     microbatches = whole_number("lower_bound", "microbatches", microbatches)
     instance("lower_bound", "costs", costs, StageCosts, "StageCosts(forward, backward_input, ...)")
     split_backward = checked_value("lower_bound", "split_backward", split_backward, Flag)
-    held = held_at_most("lower_bound", "max_in_flight", max_in_flight, ranks, microbatches)
+    held = held_at_most("lower_bound", max_in_flight, ranks, microbatches)
     whole = bounds(costs, microbatches, held, split_backward)
     return float(max((whole.arrives + whole.busy).max(), whole.drained[0]))
 
@@ -363,15 +363,16 @@ def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backwar
 
 
 def held_at_most(
-    what: str, field: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
+    what: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
 ) -> np.ndarray:
     """How many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
 
     Raises
     ------
     InvalidValue
-        In the name of `what`: `most` is neither a whole number of at least 1 nor one per rank.
+        In the name of `what`: its `max_in_flight` is neither a whole number of at least 1 nor one per rank.
     """
+    field = "max_in_flight"
     if not is_list(most):
         each = microbatches if most is None else whole_number(what, field, most)
         return np.full(ranks, float(min(each, microbatches)))

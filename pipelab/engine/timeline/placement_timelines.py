@@ -29,6 +29,7 @@ from pipelab.fields import (
     is_list,
     whole_number,
 )
+from pipelab.flows import link_between
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement, Stage
 from pipelab.problem import ModelLike, Problem, answered, fits_in
@@ -37,6 +38,7 @@ from pipelab.schedules import Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+_REACHED = 1e-6  # of a rate: what is as close has it
 _MOST_POINTS = 40  # of a figure; more would only be slower to look at
 
 
@@ -140,7 +142,7 @@ class PlacedTimeline(Frozen):
     @property
     def reaches_predicted_rate(self) -> bool:
         """Whether the steady rate equals the predicted rate to 1e-6."""
-        return abs(self.steady_rate / self.predicted_rate - 1) <= 1e-6
+        return abs(self.steady_rate / self.predicted_rate - 1) <= _REACHED
 
     @property
     def latency_s(self) -> float:
@@ -284,9 +286,7 @@ def round_time(costs: StageCosts, in_flight: int, leaving: float = 0.0) -> float
     return max(in_flight * float(np.max(costs.forward)), _traversal(costs, leaving))
 
 
-def least_in_flight(
-    costs: StageCosts, rate: float, leaving: float = 0.0, tolerance: float = 1e-6
-) -> int:
+def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int:
     """Return the fewest microbatches in flight with which a full pipeline completes `rate` per unit of time.
 
     Little's law: the rate times the traversal.
@@ -297,11 +297,11 @@ def least_in_flight(
         The rate is beyond the slowest lane's.
     """
     slowest = float(np.max(costs.forward))
-    if rate * slowest * (1 - tolerance) > 1:
+    if rate * slowest * (1 - _REACHED) > 1:
         raise InvalidValue(
             "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
         )
-    return max(1, ceil(rate * (1 - tolerance) * _traversal(costs, leaving)))
+    return max(1, ceil(rate * (1 - _REACHED) * _traversal(costs, leaving)))
 
 
 def _traversal(costs: StageCosts, leaving: float) -> float:
@@ -352,18 +352,11 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
     >>> round(10_000 * 1000 / many.makespan, 1)  # tokens/s
     134.6
     """
-    instance(
-        "inference_costs", "problem", problem, Problem, "a Problem; load one with pl.load_case(...)"
-    )
-    instance(
-        "inference_costs",
-        "placement",
-        placement,
-        Placement,
-        "a Placement, such as pl.solve(problem).placement",
-    )
-    tokens = checked_value("inference_costs", "tokens", tokens, Positive)
-    return lane_costs(evaluate(problem, placement), tokens, "inference_costs")[0]
+    what, remedy = "inference_costs", "a Placement, such as pl.solve(problem).placement"
+    instance(what, "problem", problem, Problem, "a Problem; load one with pl.load_case(...)")
+    instance(what, "placement", placement, Placement, remedy)
+    tokens = checked_value(what, "tokens", tokens, Positive)
+    return lane_costs(evaluate(problem, placement), tokens, what)[0]
 
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
@@ -465,18 +458,17 @@ class TrainingTimeline(Frozen):
     @property
     def rate(self) -> float:
         """Tokens/s of training: those of all microbatches over the time of one step."""
-        return (
-            self.timeline.schedule.microbatches
-            * self.problem.workload.tokens
-            / self.timeline.iteration_time
-        )
+        return self._tokens / self.timeline.iteration_time
 
     @property
     def bound(self) -> float:
         """Tokens/s if the busiest rank never idled: no schedule of these stages trains faster."""
-        return (
-            self.timeline.schedule.microbatches * self.problem.workload.tokens / self.timeline.ideal
-        )
+        return self._tokens / self.timeline.ideal
+
+    @property
+    def _tokens(self) -> float:
+        """Of all microbatches of a step."""
+        return self.timeline.schedule.microbatches * self.problem.workload.tokens
 
     @property
     def mfu(self) -> float | None:
@@ -750,17 +742,8 @@ def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go forward, gradients of the same size back: the slowest pair of GPUs in each direction."""
-    pairs = [pair for i in one.gpus for j in other.gpus for pair in ((i, j), (j, i))]
-    cluster = problem.cluster
-    return max(
-        float(
-            problem.message_seconds(
-                cluster.bandwidth_between(*pair), cluster.latency_between(*pair)
-            )
-        )
-        for pair in pairs
-    )
+    """Activations go forward, gradients of the same size back: the slower direction."""
+    return max(link_between(problem, *ends)[1] for ends in ((one, other), (other, one)))
 
 
 @overload

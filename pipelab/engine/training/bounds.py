@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
+from pipelab.engine.instance import best_shares
 from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import Columns, columns_of
@@ -277,10 +278,9 @@ class Suffixes:
         self._parts: dict[Any, Parts] = {}
         self.exact = True
         # Layers that a GPU of each class can hold at most, of a stage's the share of one GPU.
-        share = np.zeros(len(merged.composition))
-        most = np.where(short, spans.layers, 0).max(axis=1) / stages.composition.sum(axis=1)
-        np.maximum.at(share, merged.of, most)
-        self.capacity = np.where(merged.composition > 0, share[:, None], 0.0).max(axis=0)
+        most = np.where(short, spans.layers, 0).max(axis=1)
+        has = merged.composition[merged.of] > 0
+        self.capacity = best_shares(most, stages.instance.size, has)
         self.state = [np.zeros((1, len(merged.count)), dtype=int)]
         self.value = [self._nothing(1, len(rule.hops))]
         self.back = [self._nothing(1)]
@@ -333,9 +333,8 @@ class Suffixes:
         before = np.arange(self.layers)
         for d in range(len(merged.composition)):
             rows = np.flatnonzero(onto[:, d] >= 0)
-            for low in range(0, len(rows), _STATES_AT_ONCE):
-                self.deadline.check()
-                some = rows[low : low + _STATES_AT_ONCE]
+            for part in self.deadline.slices(len(rows), _STATES_AT_ONCE):
+                some = rows[part]
                 # Where these stages hold all that is left, and others can hold what comes before.
                 possible = (self.layers - before <= held[some, None] + ONE_ANSWER) & (
                     before <= rest[some, None] + ONE_ANSWER

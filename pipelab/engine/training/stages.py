@@ -18,8 +18,9 @@ import numpy as np
 from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, apart, by_class, instance_of
+from pipelab.engine.instance import Instance, apart, best_shares, by_class, instance_of
 from pipelab.engine.schedules.columns import Columns
+from pipelab.engine.stages import slowest_between
 from pipelab.engine.timeline.placement_timelines import (
     in_training,
     needed_gb,
@@ -326,10 +327,7 @@ def _hops(instance: Instance) -> np.ndarray:
     """Return the seconds between the slowest pair of GPUs of two compositions; infinite without a link."""
     between = np.maximum(instance.hop, instance.hop.T)
     between = np.where(between <= _LONGEST, between, np.inf)
-    present = instance.composition > 0
-    to_class = np.where(present[:, :, None], between, 0.0).max(axis=1, initial=0.0)
-    slowest = [np.where(present, row, 0.0).max(axis=1) for row in to_class]
-    return np.array(slowest).reshape(len(present), len(present))
+    return slowest_between(instance.composition > 0, between)
 
 
 def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
@@ -344,12 +342,11 @@ def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
         Of all ranks that a stage may be on.
     """
     least = Times.least(every).whole
-    size, count = stages.composition.sum(axis=1), stages.classes.count
 
     def holds(seconds: float) -> bool:
-        share = np.where(least <= seconds, stages.spans.layers, 0).max(axis=1) / size
-        most = np.where(stages.composition > 0, share[:, None], 0).max(axis=0, initial=0)
-        return float(most @ count) >= stages.layers * (1 - 1e-9)
+        held = np.where(least <= seconds, stages.spans.layers, 0).max(axis=1)
+        most = best_shares(held, stages.instance.size, stages.composition > 0)
+        return float(most @ stages.classes.count) >= stages.layers * (1 - 1e-9)
 
     values = np.append(np.unique(least[np.isfinite(least)]), np.inf)
     return float(values[bisect_left(values[:-1], True, key=holds)])
