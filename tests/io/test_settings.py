@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -278,7 +279,11 @@ def run(tmp_path):
         given |= {"LOG": str(log), "TMPDIR": str(tmp_path), "RUNNER": str(os.getpid())}
         environment = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"} | given | variables
         command = [bash, str(tmp_path / "run.sh"), *arguments]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, timeout=60,
+            # a suite in the background of a script has SIGINT ignored, which bash then cannot trap
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        )  # fmt: skip
         calls = []
         for each in sorted(log.glob("[!.]*"), key=lambda path: path.stat().st_mtime_ns):
             name, *arguments, _ = each.read_text("utf-8").split("\x1e")
