@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.ledger.type_count import EFFICIENCY, average_link, list_options
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
     SAME,
@@ -21,7 +22,6 @@ from pipelab.course.pictures import (
     plot_rows,
 )
 from pipelab.display import number
-from pipelab.engine.methods.counts_and_averages import EFFICIENCY, average_link, list_options
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list

@@ -40,6 +40,7 @@ from pipelab.files.csv_rows import (
 )
 from pipelab.files.reading_and_writing import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
+from pipelab.reproductions import reproduction
 from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
@@ -144,8 +145,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     folder = _find(case)
     parameters = read_config(folder)
     if "min_batch_size" in parameters or "max_batch_size" in parameters:
-        from pipelab.hardware.newest_cases import newest_case
-
+        newest_case = reproduction("a case of the newest form")
         return _with_options(newest_case(folder, parameters, cloud_provider), options)
     if cloud_provider is not None:
         expected = "expected none: the write-up's cases have no list of prices"

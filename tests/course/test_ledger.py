@@ -14,8 +14,17 @@ from typer.testing import CliRunner
 
 import pipelab as pl
 from pipelab.cli.command_line import app
-from pipelab.course import n13, published_programs
-from pipelab.course.ledger import DOCUMENTS, KINDS, VERDICTS, Claim, claims, programs, writeup
+from pipelab.course import n13
+from pipelab.course.ledger import (
+    DOCUMENTS,
+    KINDS,
+    VERDICTS,
+    Claim,
+    claims,
+    programs,
+    published_programs,
+    writeup,
+)
 from pipelab.course.ledger.claims import FAILED, Trial, shown
 from pipelab.course.n13 import plot_verdicts
 from pipelab.engine.methods.joint import joint_size

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course import published_programs
+from pipelab.course.ledger import published_programs
 from pipelab.course.ledger.programs import FAULTS, PROPERTIES, Example, size
-from pipelab.course.n14 import plot_faults
-from pipelab.course.published_programs import (
+from pipelab.course.ledger.published_programs import (
     Panic,
     PipelineClock,
     PipelineScheduler,
@@ -27,6 +26,7 @@ from pipelab.course.published_programs import (
     seed_by_flops,
     seed_even,
 )
+from pipelab.course.n14 import plot_faults
 
 
 def scheduler(stages, rank, plan="GPipe", layers=8):

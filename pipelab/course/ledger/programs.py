@@ -14,7 +14,7 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelab.course import published_programs as published
+from pipelab.course.ledger import published_programs as published
 from pipelab.course.ledger.claims import (
     DIFFERENT,
     FAILS,

@@ -33,11 +33,11 @@ from pipelab.course.ledger.claims import (
     claim,
     tried,
 )
+from pipelab.course.ledger.type_count import average_link
 from pipelab.course.n05 import leave_out
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
-from pipelab.engine.methods.counts_and_averages import average_link
 from pipelab.engine.methods.joint import gigabytes, joint_lp_bound, joint_program, joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solving import solve
