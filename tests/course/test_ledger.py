@@ -37,15 +37,15 @@ honest_solve = cache(pl.solve)
 @pytest.fixture(scope="module")
 def computed():
     """The ledger, and what every row came to; what was solved is kept for the perturbations below."""
-    kept, real = [], Claim.found
+    kept, real = [], Claim.computed
 
-    def found(claim):
+    def noted(claim):
         kept.append((claim, real(claim)))
         return kept[-1][1]
 
     with pytest.MonkeyPatch.context() as patched:
         _replace(patched, "solve", honest_solve)
-        patched.setattr(Claim, "found", found)
+        patched.setattr(Claim, "computed", noted)
         return pl.course.reproduce(), kept
 
 
@@ -56,7 +56,7 @@ def ledger(computed):
 
 @pytest.fixture(scope="module")
 def found(computed):
-    """What every row computes, as `Found`, by document and words."""
+    """Pairs of a row and what it computes."""
     return computed[1]
 
 
@@ -330,7 +330,7 @@ def _parts(found):
 def _changed(claim, honest):
     """The computations of a row that come out differently; none if the row is an error."""
     try:
-        now = _parts(claim.found())
+        now = _parts(claim.computed())
     except Exception:
         return set()
     return {part for part in honest if now[part] != honest[part]}
@@ -355,38 +355,19 @@ def _rows_that_never_react(found, monkeypatch):
     return [honest[n][0].says for n, _ in sorted(left)]
 
 
-def _row(compute, expected, remark=""):
-    return Claim("none", "", expected, compute, says=compute.__doc__, stated="7", remark=remark)
-
-
-def _typed_in():
-    """a number typed in"""
-    return 7
-
-
-def _ignores():
-    """asks, and ignores the answer"""
-    return writeup.size("tiny", 2) and 7
-
-
-def _corrects():
-    """asks, and corrects the answer"""
-    return writeup.case("tiny").model.layers * 0 + 4
-
-
-def _answers():
-    """an answer with a number typed in"""
-    return (7,)
-
-
 PRETENDERS = [
-    *(_row(compute, "exact") for compute in (_typed_in, _ignores, _corrects)),
-    _row(_answers, "no verdict", "it is {}"),
+    Claim(section="none", place="", recorded=recorded, compute=compute, says=says, remark="{}")
+    for says, recorded, compute in (
+        ("a number typed in", "exact", lambda: 7),
+        ("asks, and ignores the answer", "exact", lambda: writeup.size("tiny", 2) and 7),
+        ("asks, and corrects it", "exact", lambda: writeup.case("tiny").model.layers * 0 + 4),
+        ("an answer with a number typed in", "no verdict", lambda: (7,)),
+    )
 ]
 
 
 def test_every_value_follows_from_what_is_computed(found, monkeypatch):
-    pretenders = [(claim, claim.found()) for claim in PRETENDERS]
+    pretenders = [(claim, claim.computed()) for claim in PRETENDERS]
     still = _rows_that_never_react([*found, *pretenders], monkeypatch)
     assert still == [claim.says for claim in PRETENDERS]  # they are found out, and nothing else
 
@@ -394,7 +375,7 @@ def test_every_value_follows_from_what_is_computed(found, monkeypatch):
 def test_readings_and_assumptions_give_their_reasons(ledger, found):
     for (claim, each), row in zip(found, ledger.data.to_dict("records"), strict=True):
         if row["verdict"] in ("no verdict", "only under an unstated assumption"):
-            assert len(row["remark"].split()) >= 6, claim.says
+            assert row["remark"], claim.says
         assert (each.literally is not None) == claim.remark.startswith("Assuming "), claim.says
         assert claim.remark.count("{}") == len(each.known), claim.says
         assert bool(claim.how and claim.stated) == (claim.kind != "reading"), claim.says
