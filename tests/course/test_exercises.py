@@ -130,7 +130,6 @@ def test_common_slips_are_named(value, says):
     right, why = exercise.grade(value)
     assert not right
     assert says in why
-    assert len(why) < 200
 
 
 def test_a_result_is_no_number_and_has_one():
@@ -893,8 +892,6 @@ def test_a_figure_is_shown_below_the_words(monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda *what: shown.extend(what))
     answer._ipython_display_()
     assert [shown[0].data, *shown[1:]] == [answer.html, answer.figure]
-    first, _ = answer.figure.layout.title.text.split("<br>")  # and how to read it
-    assert len(first) < 100
 
 
 @pytest.mark.quick(2)
@@ -1036,11 +1033,18 @@ def test_a_drawn_proof_says_whether_it_is_one():
         assert marks == [*(most for _, most in claim.stages), claim.layers]
 
 
+FUNCTIONS = sorted(name for name, one in EXERCISES.items() if isinstance(one, Function))
+NEVER = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
+
+
 @pytest.mark.slow
-def test_no_function_earns_a_point_with_values_that_no_program_gives():
+@pytest.mark.parametrize("case", range(len(FUNCTIONS)))
+def test_no_function_earns_a_point_with_values_that_no_program_gives(case):
     """As a kernel may say that was changed in memory; `grade` believes of it the values alone."""
-    never = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
-    for name, exercise in EXERCISES.items():
-        for values in never if isinstance(exercise, Function) else ():
-            answers = [{"answer": v} for _, v in zip(exercise.inputs(), itertools.cycle(values))]
-            assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0, name
+    name = FUNCTIONS[case]
+    for values in NEVER:
+        answers = [
+            {"answer": v}
+            for _, v in zip(EXERCISES[name].inputs(), itertools.cycle(values), strict=False)
+        ]
+        assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0
