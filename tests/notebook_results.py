@@ -1,4 +1,4 @@
-"""What every notebook must come to: statements about its own variables, and the number of its figures."""
+"""What every notebook must come to: statements about its own variables, and the titles of its figures."""
 
 import nbformat
 
@@ -594,15 +594,15 @@ RESULTS = {
 # By day these run in JupyterLab: a solver's progress, formulas, Gantt charts. At night all do.
 IN_JUPYTERLAB = ("05", "07")
 
-# How many figures each shows, those of explorers among them.
+# How many figures a notebook shows, those of explorers among them.
 FIGURES = {
     "00_start_here.ipynb": 9,
     "01_splitting_layers.ipynb": 6,
     "02_exhaustive_search.ipynb": 4,
     "03_one_gpu_per_stage.ipynb": 10,
     "04_a_failed_heuristic.ipynb": 4,
-    "05_joint_ilp.ipynb": 9,
     "06_taming_the_explosion.ipynb": 10,
+    "05_joint_ilp.ipynb": 9,
     "07_pipeline_schedules.ipynb": 13,
     "08_zero_bubble.ipynb": 8,
     "09_real_gpus.ipynb": 6,

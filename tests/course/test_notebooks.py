@@ -1,4 +1,4 @@
-"""Every notebook runs, in silence, its solutions are right, and its results are what they should be."""
+"""Every notebook runs, in silence, its solutions are right, and its results and figures are what they should be."""
 
 import ast
 import linecache
@@ -67,6 +67,8 @@ def test_notebook(path, capsys, caplog, monkeypatch):
     if path.parent == notebooks_dir() and path.name[0].isdigit():
         assert set(verdicts) == {name for name in EXERCISES if group_of(name) == path.name[:2]}
     assert (capsys.readouterr().err, caplog.messages) == ("", [])
+    # Those of explorers only a browser shows.
+    assert _name(path) not in FIGURES or len(figures) <= FIGURES[_name(path)]
     for figure in figures:
         axes = [axis.title.text for axis in (*figure.select_xaxes(), *figure.select_yaxes())]
         kinds = {trace.type for trace in figure.data}
