@@ -240,14 +240,6 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
         assert any(solutions)
         assert not all(solutions)
         assert solutions == sorted(solutions)
-        go("docs/instructors.html")
-        contents = tab.locator("details.on-this-page")
-        assert not contents.get_by_text("Reading list").is_visible()
-        contents.locator("summary").click()
-        assert contents.get_by_text("Reading list").is_visible()
-        tab.set_viewport_size({"width": 1500, "height": 900})
-        assert not contents.is_visible()  # the theme has it at the side
-        assert tab.locator(".toc-tree").get_by_text("Reading list").is_visible()
         browser.close()
     assert errors == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
