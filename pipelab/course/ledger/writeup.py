@@ -363,7 +363,7 @@ def memory_of_each_gpu() -> object:
     return tried(found)
 
 
-def both_at_once() -> object:
+def both_at_once() -> tuple[float, float]:
     return optimum("small"), once(solve, case("small"), "even").throughput
 
 
