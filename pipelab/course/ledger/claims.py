@@ -65,7 +65,7 @@ def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
 SAME = 1e-9
 
 
-class Number(NamedTuple):
+class PrintedNumber(NamedTuple):
     """A printed number: its value, the unit of its last digit, and whether it may be more."""
 
     value: float
@@ -84,11 +84,11 @@ class Number(NamedTuple):
         return "rounded" if nearest or cut_off else "wrong"
 
 
-def numbers_in(text: str) -> tuple[Number, ...]:
+def numbers_in(text: str) -> tuple[PrintedNumber, ...]:
     """The numbers of a text as they are printed.
 
     >>> numbers_in("~600K and 301.78")
-    (Number(value=600000.0, step=100000.0, or_more=False), Number(value=301.78, step=0.01,
+    (PrintedNumber(value=600000.0, step=100000.0, or_more=False), PrintedNumber(value=301.78, step=0.01,
     or_more=False))
     """
     found = []
@@ -98,7 +98,9 @@ def numbers_in(text: str) -> tuple[Number, ...]:
         step = 10.0 ** -len(decimals)
         if about and not decimals:
             step = 10.0 ** (len(digits) - len(digits.rstrip("0"))) if int(digits) else 1.0
-        found.append(Number(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more)))
+        found.append(
+            PrintedNumber(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more))
+        )
     return tuple(found)
 
 

@@ -187,11 +187,11 @@ def on_two_and_three_nodes() -> tuple[Trial]:
 def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
-    own = published.assign_layers_bandwidth_aware(layers, *megabytes)
+    theirs = published.assign_layers_bandwidth_aware(layers, *megabytes)
     best = split_minmax([1] * layers, nodes, speeds=bandwidth)
     found = [
         (held := sizes(split), max(n / b for n, b in zip(held, bandwidth, strict=True)))
-        for split in (own, best)
+        for split in (theirs, best)
     ]
     written = ["{}, layers / bandwidth up to {:g}".format(*each) for each in found]
     return (written[0], written[1]) if found[0][1] != found[1][1] else None
@@ -256,8 +256,8 @@ def no_layers(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
 
 @statement(product(range(4, 9), lists(4, (1, 2))))
 def truncated(layers: int, bandwidth: list[int]) -> Shown:
-    own = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
-    return differ(own, sizes(published.assign_layers_proportional(layers, bandwidth)))
+    theirs = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
+    return differ(theirs, sizes(published.assign_layers_proportional(layers, bandwidth)))
 
 
 @statement([(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)])
@@ -282,9 +282,9 @@ def two_nodes(layers: int, bandwidth: list[int]) -> Shown:
 @statement(product(range(3, 8), lists(3, range(1, 4))))
 def not_weighted(layers: int, memory: list[int]) -> Shown:
     megabytes = [m * MB for m in memory], [MB] * 3
-    own = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
+    theirs = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
     weighed = sizes(published.assign_layers_proportional(layers, memory))
-    return (str(own), f"{weighed}, as the comment says") if own != weighed else None
+    return (str(theirs), f"{weighed}, as the comment says") if theirs != weighed else None
 
 
 @statement([(4, [2**k] * 4, [2**k] * 4) for k in range(64)])
@@ -405,8 +405,8 @@ def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
 def not_least(flops: list[int]) -> Shown:
     if panics(published.seed_by_flops, flops, 2):
         return None
-    own, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
-    return (f"a stage of {own:g}", f"no stage above {best:g}") if own > best else None
+    theirs, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
+    return (f"a stage of {theirs:g}", f"no stage above {best:g}") if theirs > best else None
 
 
 @statement([([2**k] * 2, 2) for k in range(64)])
@@ -479,8 +479,8 @@ def unsent(stages: int, microbatches: int) -> Shown:
 
 @statement(ENOUGH)
 def gpipe_time(ranks: int, microbatches: int) -> Shown:
-    own, right = published.scheduler_gpipe, partial(schedule, "GPipe")
-    return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
+    theirs, right = published.scheduler_gpipe, partial(schedule, "GPipe")
+    return differ(*(run(order(ranks, microbatches)).makespan for order in (theirs, right)))
 
 
 @statement(product(range(1, 4), range(1, 4)))
@@ -598,8 +598,8 @@ def warm_up(stages: int, microbatches: int) -> Shown:
 
 @statement(SIZES)
 def steady_state(stages: int, microbatches: int) -> Shown:
-    own, right = published.clock_1f1b, partial(schedule, "1F1B")
-    return differ(*(order(stages, microbatches).actions for order in (own, right)))
+    theirs, right = published.clock_1f1b, partial(schedule, "1F1B")
+    return differ(*(order(stages, microbatches).actions for order in (theirs, right)))
 
 
 @statement(ENOUGH)
@@ -683,8 +683,8 @@ def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
 @statement(product(range(1, 4), range(1, 4)))
 def unfilled(stages: int, microbatches: int) -> Shown:
     orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
-    own, right = (run(order(stages, microbatches)).makespan for order in orders)
-    return (f"ends at {own:g}", f"ends at {right:g}") if own > right else None
+    theirs, right = (run(order(stages, microbatches)).makespan for order in orders)
+    return (f"ends at {theirs:g}", f"ends at {right:g}") if theirs > right else None
 
 
 def tests_of_boostr() -> object:

@@ -34,7 +34,7 @@ from pipelab.writeup.cases_csv import author_settings, cases, load_case
 from pipelab.writeup.linear_rates import with_link_units
 
 if TYPE_CHECKING:
-    from pipelab.course.n05 import LeftOut
+    from pipelab.course.n05 import WithoutFamilies
     from pipelab.engine.answers import Result
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.evaluation import Evaluation, StageReport
@@ -65,12 +65,12 @@ def tiny() -> "Problem":
 
 
 def slow(problem: "Problem") -> "Problem":
-    """The same with links an eighth as fast."""
+    """Slow all links down to an eighth."""
     return replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / 8))
 
 
 def with_model(problem: "Problem", **changes: Any) -> "Problem":
-    """The same with another model."""
+    """Change fields of a problem's model."""
     return replace(problem, model=replace(cast(Model, problem.model), **changes))
 
 
@@ -147,8 +147,8 @@ def three_heterogeneous() -> "Problem":
     return replace(problem, cluster=three, name="three heterogeneous GPUs")
 
 
-def left_out(*families: str) -> "LeftOut":
-    """Those, by the joint ILP in cvxpy without some families of rows."""
+def left_out(*families: str) -> "WithoutFamilies":
+    """Place the model on three heterogeneous GPUs by the joint ILP in cvxpy, without some families of rows."""
     return once(leave_out, three_heterogeneous(), *families)
 
 
