@@ -19,7 +19,7 @@ from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.widgets.background import pending, running_loop
+from pipelab.widgets.background import follow, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Explorer, Words, shared
 
@@ -61,9 +61,7 @@ class WatchedSolve(Explorer):
         super().__init__([head, *charts, shared()])
         # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
         if (loop := running_loop()) is not None:
-            self._task = loop.create_task(self._follow())
-            pending.add(self._task)
-            self._task.add_done_callback(pending.discard)
+            follow(loop.create_task(self._follow()))
 
     def stop(self) -> None:
         """Ask the solver to end; the best placement so far is kept."""
