@@ -69,18 +69,17 @@ class Beside:
         then: Callable[[Any, BaseException | None], None],
     ) -> None:
         """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
-        self.cancel()
-        loop = running_loop()
+        self._drop()
+        loop, stop = running_loop(), self._stop
         if loop is None:
-            then(*_outcome(job, self._stop))
+            then(*outcome(job, stop))
             return
-        stop = self._stop
-        outcome = loop.run_in_executor(self._threads, _outcome, job, stop)
+        work = loop.run_in_executor(self._threads, outcome, job, stop)
         timer = loop.call_later(SIGN_AFTER_S, lambda: stop.is_set() or self._sign(True))
 
         async def wait() -> None:
             try:
-                value, error = await outcome
+                value, error = await work
             finally:
                 timer.cancel()
             self._sign(False)
@@ -111,7 +110,11 @@ class Beside:
         self._start(iterate())
 
     def cancel(self) -> None:
-        """Cancel the running job; its result is dropped."""
+        """Cancel the running job; its result is dropped, and the sign goes."""
+        self._drop()
+        self._sign(False)
+
+    def _drop(self) -> None:
         self._stop.set()
         self._stop = threading.Event()
         for task in self._tasks:
@@ -124,9 +127,10 @@ class Beside:
         follow(task)
 
 
-def _outcome(
+def outcome(
     job: Callable[[threading.Event], Any], stop: threading.Event
-) -> tuple[object, BaseException | None]:
+) -> tuple[Any, BaseException | None]:
+    """Return what a job comes to, or what it raises."""
     try:
         return job(stop), None
     except Exception as error:  # the caller shows it

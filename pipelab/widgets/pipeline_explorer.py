@@ -58,7 +58,7 @@ class PipelineExplorer(Explorer):
         empty = placement_parts(None, None, "No pipeline without a placement")
         self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
         self._empty = empty
-        mix.on_answer(lambda _found: self.redraw())
+        mix.observe(self._followed, "state")
         self.in_flight.observe(lambda _change: self.redraw(), "value")
         serving = self.in_flight, self.words, self.gantt, mix.own.panel, self.rate
         self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
@@ -81,8 +81,12 @@ class PipelineExplorer(Explorer):
     def _train(self, begins: bool) -> None:
         """Turn to training, or back to serving."""
         self.mix.controls.hide_serving(begins)
-        self.mix.hand_over(self.training.follow if begins else None)
-        (self.training.begin if begins else self.training.end)()
+        self.mix.at_work = not begins
+        self.training.at_work = begins
+
+    def _followed(self, change: Mapping[str, Any]) -> None:
+        if change["new"].differs(change["old"], "answer", "refusal", "plan"):
+            self.redraw()
 
     def redraw(self) -> None:
         """Run the placement that the mix shows as a pipeline."""
@@ -102,7 +106,7 @@ class PipelineExplorer(Explorer):
         self.rate.put(plot_in_flight(self.placed))
 
     def _run(self) -> PlacedTimeline | None:
-        placement = self.mix.placement
+        placement = self.mix.state.placement
         if placement is None:
             return None
         return timeline_of(

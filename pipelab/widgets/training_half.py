@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
+import traitlets
 
 from pipelab.errors import PipelabError
 from pipelab.figures.placements import placement_parts
@@ -44,7 +45,7 @@ _RECOMPUTE = {
 
 
 class TrainingHalf(widgets.VBox):
-    """Follows the controls of a mix while it is at work.
+    """Follows the controls of a mix while `at_work` is true.
 
     Parameters
     ----------
@@ -59,8 +60,10 @@ class TrainingHalf(widgets.VBox):
         The best placement known; None where the values contradict each other, and before the first.
     """
 
+    at_work = traitlets.Bool(False)
+
     def __init__(self, controls: "MixControls", values: TrainingValues) -> None:
-        self._controls, self._at_work = controls, False
+        self._controls = controls
         self.found: TrainingResult | None = None
         names = [("the best rule" if name == BEST else name, name) for name in SCHEDULES]
         self.schedule = menu("schedule", names, value=values.schedule)
@@ -76,7 +79,9 @@ class TrainingHalf(widgets.VBox):
         self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
         self._beside = Beside(self.busy.show)
         for control in own:
-            control.observe(lambda _change: self.follow(), "value")
+            control.observe(self._follow, "value")
+        controls.observe(self._follow, "mix")
+        self.observe(self._follow, "at_work")
         head = widgets.HTML(
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
@@ -91,20 +96,10 @@ class TrainingHalf(widgets.VBox):
             self.schedule.value, self.microbatches.value, self.sequences.value, self.recompute.value
         )
 
-    def begin(self) -> None:
-        """Answer from now on."""
-        self._at_work = True
-        self.follow()
-
-    def end(self) -> None:
-        """Answer no more."""
-        self._at_work = False
-        self._beside.cancel()
-        self.busy.show(False)
-
-    def follow(self) -> None:
-        """The controls have changed: a placement at once, the proof later."""
-        if not self._at_work:
+    def _follow(self, _change: Any = None) -> None:
+        """Draw a placement at once, prove it later."""
+        if not self.at_work:
+            self._beside.cancel()
             return
         mix, values = self._controls.mix, self.values
         self.code.code = code_of_training(mix, values)

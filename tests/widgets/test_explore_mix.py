@@ -17,18 +17,24 @@ from pipelab.requests import Limits, best_service, for_phase
 from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.mix_answers import (
+    MixState,
     answer,
     deployments,
     kept,
-    money,
     one_gpu_per_stage,
     one_more,
+    other_plans,
     own_plan,
-    plan_within,
     stage_gpus,
 )
 from pipelab.widgets.mix_controls import MixControls
-from pipelab.widgets.mix_sentences import deployment_title, gains_line, headline, promise_line
+from pipelab.widgets.mix_sentences import (
+    deployment_title,
+    facts_line,
+    gains_line,
+    headline,
+    promise_line,
+)
 from pipelab.widgets.mix_values import (
     BATCHES,
     Mix,
@@ -88,7 +94,7 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
 def test_the_best_plan_of_an_engine_has_its_cost_said():
     found = answer(ENGINE)
     assert headline(found)[0].endswith("proven optimal for vLLM")
-    (sentence,) = plan_within(found, GO_ON, 30)
+    sentence = other_plans(found, GO_ON, 30)
     free = answer(replace(ENGINE, runs_on=None)).result
     lost = 1 - found.result.throughput / free.throughput
     assert sentence.startswith("vLLM's rules cost ")
@@ -117,7 +123,7 @@ def test_with_limits_the_single_pipeline_keeps_them():
     plan = own_plan(found, (own.model.layers, *[0] * (len(stage_gpus(found)) - 1)))
     served = best_service(own, plan.placement, limits)
     assert plan.throughput == pytest.approx(served.requests_per_s * 256)
-    (cost,) = plan_within(found, GO_ON, 30)
+    cost = other_plans(found, GO_ON, 30)
     free = answer(replace(mix, tpot_ms=1e6, ttft_ms=1e9)).result.throughput
     assert f"The limits cost {1 - found.result.throughput / free:.1%}" in cost
 
@@ -158,26 +164,27 @@ def test_every_control_is_a_field_of_the_mix():
         output_tokens=100, in_flight=40, network_gb_per_s=3.0, gpus_per_stage=12, batch_split="balanced",
         costs="Roofline, eager", runs_on="vLLM", tpot_ms=50, ttft_ms=20_000,
     )  # fmt: skip
-    controls = MixControls(mix, lambda: None)
+    controls, changed = MixControls(mix), mix
     assert controls.mix == mix
     for name, value in {
         "batch": 64, "context": 512, "output_tokens": 32, "in_flight": 3, "gpus_per_node": 4,
         "gpus_per_stage": 1, "batch_split": "even", "costs": "linear", "runs_on": None, "tpot_ms": 20,
         "ttft_ms": 500,
     }.items():  # fmt: skip
-        getattr(controls, name).value = value
-        assert getattr(controls.mix, name) == value
-    controls.batch.value = controls.in_flight.value = 0
-    controls.network.value, controls.counts["T4"].value = 50.0, 1
+        controls.fields[name].value = value
+        changed = replace(changed, **{name: value})
+        assert controls.mix == changed
+    controls.fields["batch"].value = controls.fields["in_flight"].value = 0
+    controls.fields["network_gb_per_s"].value, controls.counts["T4"].value = 50.0, 1
     chosen = controls.mix
     assert (chosen.batch, chosen.in_flight, chosen.network_gb_per_s) == (None, None, 50)
     assert chosen.counts == (("A100-SXM-40", 4), ("T4", 1))
     # a phase has only the limits on its own times
     for phase, tpot, ttft in (("decode", 20, None), ("prefill", None, 500)):
-        controls.phase.value = phase
+        controls.fields["phase"].value = phase
         assert (controls.mix.tpot_ms, controls.mix.ttft_ms) == (tpot, ttft)
     controls.show(beginning("tiny"))
-    assert controls.gpus_per_node.disabled
+    assert controls.fields["gpus_per_node"].disabled
     # GPUs in nodes have their own links inside
     cluster = problem_of(mix).cluster
     nodes = [gpu.node for gpu in cluster.gpus]
@@ -268,13 +275,14 @@ def test_one_gpu_per_stage_is_the_original_formulations_optimum():
 
 def test_prices_are_per_hour_and_per_million_tokens():
     found, facts = answer(beginning("Llama-3-8B", MIXED, batch=16)), pl.hardware.load_gpus()
-    used = [found.problem.cluster.gpus[g].type for g in found.result.placement.gpus]
-    cost = money(found.problem, found.result.placement, found.result.throughput)
-    assert cost.usd_per_hour == pytest.approx(sum(facts[t].usd_per_hour for t in used))
-    hours = 1e6 / found.result.throughput / 3600
-    assert cost.usd_per_million_tokens == pytest.approx(cost.usd_per_hour * hours)
+    placement, throughput = found.result.placement, found.result.throughput
+    used = [found.problem.cluster.gpus[g].type for g in placement.gpus]
+    per_hour = sum(facts[t].usd_per_hour for t in used)
+    per_million = per_hour * 1e6 / throughput / 3600
+    said = facts_line(found.problem, placement, throughput)
+    assert said.endswith(f"${per_hour:.2f}/h, ${per_million:.3g} per million tokens.")
     tiny = answer(beginning("tiny"))
-    assert money(tiny.problem, tiny.result.placement, 1.0).usd_per_hour is None
+    assert "No price is known" in facts_line(tiny.problem, tiny.result.placement, 1.0)
 
 
 @pytest.mark.slow
@@ -283,13 +291,13 @@ def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best
     found = mix.found
     expected = pl.hardware.expected_rate(found.problem, found.result.evaluation)
     assert expected.sentence in mix.text.value
-    (said,) = plan_within(found, GO_ON, 30)
+    said = other_plans(found, GO_ON, 30)
     assert said == pl.sensitivity(found.problem, found.result, expected.within).sentence
-    (late,) = plan_within(answer(beginning("Llama-3-8B", MIXED, batch=16)), GO_ON, 0.0)
+    late = other_plans(answer(beginning("Llama-3-8B", MIXED, batch=16)), GO_ON, 0.0)
     assert "not proven in time" in late
     tiny = pl.explore_mix("tiny", gpus_per_stage=2)  # of whose rates nothing is known
     assert "Expect" not in tiny.text.value
-    assert list(plan_within(tiny.found, GO_ON, 30)) == []
+    assert other_plans(tiny.found, GO_ON, 30) == ""
 
 
 def test_who_is_stopped_yields_nothing_more():
@@ -297,7 +305,7 @@ def test_who_is_stopped_yields_nothing_more():
     stop.set()
     found = answer(beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, batch=32))
     assert dict(one_more(found.mix, stop, 30)) == {}
-    assert list(plan_within(found, stop, 5.0)) == list(deployments(found, stop, 1.0)) == []
+    assert list(deployments(found, stop, 1.0)) == []
 
 
 # the deployment above it
@@ -341,7 +349,8 @@ def test_a_deployment_of_one_pipeline_is_the_placement_drawn_below():
     halves = pl.Placement.of([(2, (0,)), (2, (1,))])
     other = replace(best, pipelines=(replace(best.pipelines[0], replicas=(halves,)),))
     for shown in (best, other):
-        bars = mix_explorer._deployed(shown, found)["data"][0]
+        state = MixState(mix=found.mix, answer=found, deployment=shown)
+        bars = mix_explorer._deployment_chart(state)["data"][0]
         assert list(zip(bars["base"], bars["x"], strict=True)) == [(0.5, 4)]
 
 
@@ -417,41 +426,42 @@ def test_first_an_answer_then_everything_else_that_is_known(monkeypatch):
 def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     mix = pl.explore_mix("tiny", gpus_per_stage=2)
     heard, controls = [], mix.controls
-    mix.on_answer(lambda found: heard.append(found and found.problem.name))
+    mix.observe(lambda change: heard.append(change["new"]), "state")
     controls.counts["A100"].value = 1
     best = pl.solve(problem_of(controls.mix), "aggregated").throughput
     assert mix.found.result.throughput == best
     assert "limited by stage 1 (framed): layers 1–4 on " in mix.chart.layout.title.text
     assert "Not used:" in mix.text.value
-    controls.phase.value = "decode"
+    controls.fields["phase"].value = "decode"
     assert "expected &#x27;prefill&#x27;" in mix.refusal.value
     assert (mix.text.value, mix.found) == ("", None)
     assert mix.chart.layout.title.text.startswith("These values contradict each other")
     assert len(mix.chart.data[0].y) == 0
-    controls.phase.value = "prefill"
+    controls.fields["phase"].value = "prefill"
     assert (mix.found.result.status, mix.refusal.value) == ("optimal", "")
-    controls.source.value = "Llama-3-8B"
+    controls.fields["source"].value = "Llama-3-8B"
     assert list(controls.counts) == ["A100-SXM-40", "L4", "T4"]
     assert "$" in mix.text.value
-    controls.batch.value = 16
+    controls.fields["batch"].value = 16
     controls.more.value = "H100-SXM"
     rate = mix.found.result.throughput
-    controls.costs.value = "Roofline, eager"
+    controls.fields["costs"].value = "Roofline, eager"
     assert mix.found.result.throughput < rate
-    controls.source.value = "Llama-2-7B"  # from model to model the mix and the costs stay
+    controls.fields["source"].value = "Llama-2-7B"  # from model to model the mix and the costs stay
     assert dict(controls.mix.counts)["H100-SXM"] == 1
     assert controls.mix.costs == "Roofline, eager"
     space = {}
     exec(mix.code.code, space)
     assert space["result"].throughput == mix.found.result.throughput
-    controls.costs.value = "linear"
+    controls.fields["costs"].value = "linear"
     assert "no coefficients for L4: set to 0" in mix.refusal.value  # it has them for an H100
     with pytest.raises(pl.PipelabError, match="not a GPU type the cost model knows"):
         exec(mix.code.code, {})
     controls.counts["L4"].value = 0
     assert "Linear: a layer has the same synthetic rate" in mix.text.value
     eight, seven = "Llama-3-8B", "Llama-2-7B"
-    assert heard == ["tiny", None, "tiny", eight, eight, eight, eight, seven, None, seven]
+    names = [state.answer and state.answer.problem.name for state in heard]
+    assert names == ["tiny", None, "tiny", eight, eight, eight, eight, seven, None, seven]
 
 
 def all_on_one(kind, placement):
@@ -542,11 +552,11 @@ def test_what_is_proven_has_memory_for_everything_in_flight():
     assert found.throughput < 0.7 * full.throughput
     bars = [x for trace in mix.baselines.data if trace.type == "bar" for x in trace.x]
     assert max(bars) <= found.throughput * (1 + 1e-9)  # the rules show what they attain, too
-    mix.controls.in_flight.value = 1  # a number that is given stays
+    mix.controls.fields["in_flight"].value = 1  # a number that is given stays
     assert mix.found.problem.workload.in_flight == 1
     said = "with 1 in flight, proven optimal<br><sup>limited by 1 in flight"
     assert said in mix.chart.layout.title.text
-    mix.controls.in_flight.value = 0
+    mix.controls.fields["in_flight"].value = 0
     assert mix.chart.layout.title.text == title
 
 
@@ -556,7 +566,7 @@ def test_the_control_of_batches_in_flight_reaches_what_a_placement_needs():
     both = pl.explore_pipeline("Llama-3-70B", {"T4": 200}, **load)
     needed = both.placed.in_flight_needed
     assert both.in_flight.max >= needed > 32
-    assert both.mix.controls.in_flight.max >= needed
+    assert both.mix.controls.fields["in_flight"].max >= needed
 
 
 def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
