@@ -14,9 +14,7 @@ from sphinx.errors import ExtensionError
 
 import pipelab as pl
 from pipelab.cli.static_pages.formulas import mathml
-from pipelab.cli.static_pages.one_page import with_outputs_as_html
-from pipelab.cli.static_pages.run import executed
-from pipelab.cli.student import without_solutions
+from pipelab.cli.static_pages.one_page import prepared
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.figures.html_charts import plotly_js
 
@@ -54,9 +52,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def run_notebook(text: str, student: bool) -> nbformat.NotebookNode:
     """Run a notebook and give every cell an anchor by its id, as JupyterLab does; without solutions for a student."""
-    notebook = with_outputs_as_html(executed(nbformat.reads(text, as_version=4)))
-    if student:
-        without_solutions(notebook)
+    notebook = prepared(text, student=student)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = f'<a id="cell-id={cell.id}"></a>\n\n{cell.source}'
