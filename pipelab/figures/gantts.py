@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import counted, listed, number
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
-from pipelab.errors import InvalidValue, needed_by
+from pipelab.errors import InvalidValue
 from pipelab.fields import Flag, checked_value, given, instance, is_list, is_real, whole_number
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure, FigureWidget
+    from plotly.graph_objects import Figure
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_CHARTS = 6
@@ -225,64 +225,6 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     least, value = number(given(best.bound)), number(given(best.value))
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
-
-
-def gantt_widget(timeline: Timeline, **options: Any) -> "FigureWidget":
-    """Return `gantt` as a widget: zoomed in on a large schedule, bars take the place of the raster.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        Made by `simulate`.
-    **options
-        As for `gantt`, but `window` and `overview`, which the zoom decides.
-
-    Returns
-    -------
-    plotly.graph_objects.FigureWidget
-        Needs a kernel for as long as it is to change.
-
-    Raises
-    ------
-    InvalidValue
-        `window` or `overview` is among the options, or a value does not fit.
-    TypeError
-        The option is unknown.
-    MissingPackage
-        anywidget is not installed.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
-    >>> type(gantt_widget(timeline)).__name__
-    'FigureWidget'
-    """
-    import plotly.graph_objects as go
-
-    for name in ("window", "overview"):
-        if name in options:
-            expected = "not an option here: zooming sets it"
-            raise InvalidValue("gantt_widget", [(name, options[name], expected)])
-    with needed_by('kind="live"', "anywidget"):
-        widget = go.FigureWidget(gantt(timeline, **options))
-    large = len(traces.visible(timeline, None)) > MOST_BARS
-    raster = large
-
-    def exchange(_layout: Any, seen: Any) -> None:
-        nonlocal raster
-        window = within(timeline, seen)
-        before, raster = raster, len(traces.visible(timeline, window)) > MOST_BARS
-        if before and raster:
-            return  # the raster of the whole stays sharp enough until bars take over
-        figure = gantt(timeline, window=None if raster else window, **options)
-        with widget.batch_update():
-            widget.data = []
-            widget.add_traces(figure.data)
-
-    if large:  # else bars throughout: nothing to exchange
-        widget.layout.on_change(exchange, "xaxis.range")
-    return widget
 
 
 def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:

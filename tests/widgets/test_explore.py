@@ -186,6 +186,8 @@ def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
     chart.zoomed = [100, 130]  # as a reader zooms in
     assert "bar" in {t.type for t in chart.data}
     assert tuple(chart.layout.xaxis.range) == (100, 130)
+    chart.zoomed = [10_000, 20_000]  # dragged beyond the end
+    assert "bar" in {t.type for t in chart.data}
     chart.zoomed = None  # and out again
     assert chart.data[0].type == "heatmap"
     controls["other"].value = "ZBH1"
