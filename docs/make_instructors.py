@@ -86,7 +86,7 @@ def _labs() -> str:
 
 
 def _named(exercise: str) -> str:
-    """An exercise's number, or a lab's title with a link, or the way to the projects."""
+    """Return an exercise's number, or a lab's title with a link, or the way to the projects."""
     if exercise == "project":
         return "a [project](instructors.md#projects)"
     if exercise not in EXERCISES:
@@ -99,7 +99,7 @@ def _named(exercise: str) -> str:
 
 
 def _lectures() -> Iterator[str]:
-    """The term: of each session what is shown and asked, the board, a change, and homework."""
+    """Write the term: of each session what is shown and asked, the board, a change, and homework."""
     books = {book.number: book for book in notebooks_of_the_course()}
     sections = {number: _sections(book) for number, book in books.items()}
     sessions = tomllib.loads(SESSIONS.read_text(encoding="utf-8"))["session"]
@@ -128,7 +128,7 @@ def _lectures() -> Iterator[str]:
 
 
 def _sections(book: Notebook) -> dict[str, Section]:
-    """The sections of a notebook by heading."""
+    """Return the sections of a notebook by heading."""
     found = dict[str, Section]()
     for cell in _cells(book.file):
         text, code = "".join(cell["source"]), cell["cell_type"] == "code"
@@ -144,7 +144,7 @@ def _sections(book: Notebook) -> dict[str, Section]:
 
 
 def _change(book: Notebook, item: str) -> str:
-    """What a notebook's *Change it* proposes under a number, or all of it."""
+    """Return what a notebook's *Change it* proposes under a number, or all of it."""
     (cell,) = (cell for cell in _cells(book.file) if "## Change it" in "".join(cell["source"]))
     text = "".join(cell["source"]).partition("## Change it")[2].strip()
     if item:
@@ -179,7 +179,7 @@ def _points_of(book: Notebook) -> str:
 
 
 def _questions(texts: list[str]) -> Iterator[str]:
-    """What the notebook asks before it tells."""
+    """Yield what the notebook asks before it tells."""
     for text in texts:
         if "course.guess(" not in text:
             continue
@@ -194,7 +194,7 @@ def _questions(texts: list[str]) -> Iterator[str]:
 def _rubric(
     number: str, graded: list[str], optional: set[str], questions: list[str], words: list[str]
 ) -> Iterator[str]:
-    """A row per exercise, and one each for a prediction and an answer in words."""
+    """Yield a row per exercise, and one each for a prediction and an answer in words."""
     marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
     if set(marks) != {*graded, "prediction", "words"}:
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
@@ -215,7 +215,7 @@ def _rubric(
 
 
 def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:
-    """In words; of a number, what the check says of the mistakes that it knows."""
+    """Return both in words; of a number, what the check says of the mistakes that it knows."""
     exercise = EXERCISES[name]
     if not isinstance(exercise, Number):
         return marks["half"], marks["none"]

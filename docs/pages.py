@@ -100,7 +100,7 @@ def _generated(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _reference() -> str:
-    """Every public name once, in the order and with the headings of the stubs `__init__.pyi`; then rules and errors."""
+    """Return every public name once, in the order and with the headings of the stubs; then rules and errors."""
     lines, seen = [], set[str]()
     for package in (pl, pl.hardware, pl.writeup, pl.course):
         lines.append(f"\n## `{package.__name__}`\n")
@@ -149,7 +149,7 @@ def _plotly_contents_and_gallery(
 
 
 def _cards(app: Sphinx, folder: Path) -> str:
-    """A card per notebook of the course: a picture of one of its figures, its title, its minutes."""
+    """Return a card per notebook of the course: a picture of one of its figures, its title, its minutes."""
     from playwright.sync_api import sync_playwright
 
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)

@@ -21,8 +21,8 @@ from pipelab.placement import Stage, named_layers
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_BAND = 44  # pixels
-_LETTER = 0.014  # of the width of all layers, for each letter of a name
+_BAND_PIXELS = 44
+_LETTER_SHARE = 0.014  # of the width of all layers, for each letter of a name
 _Stages = Sequence[tuple[Stage, tuple[str, ...]]]  # each with the types of its GPUs
 
 
@@ -100,7 +100,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
         title,
         x=layer_axis(layers) | {"visible": bool(labels)},
         y=rows(labels, tickfont={"size": 12}),
-        height=110 + _BAND * max(1, len(labels)),
+        height=110 + _BAND_PIXELS * max(1, len(labels)),
         showlegend=False,
         barmode="overlay",
         bargap=0.15,
@@ -118,18 +118,18 @@ def _hover(pipeline: Pipeline, number: int, stage: Stage, types: Sequence[str]) 
 
 
 def _names(stages: _Stages, layers: int) -> list[tuple[float, str, tuple[str, ...]]]:
-    """The GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
+    """Return the GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
     names = []
     for types, run in groupby(stages, key=lambda pair: pair[1]):
         name, spans = plain(_named(types)), [(s.layers.start, s.layers.stop) for s, _ in run]
-        if min(end - begin for begin, end in spans) / layers < _LETTER * len(name):
+        if min(end - begin for begin, end in spans) / layers < _LETTER_SHARE * len(name):
             if len(spans) > 1:
                 name = f"{len(spans)} × ({name})" if len(types) > 1 else f"{len(spans)} × {name}"
             spans = [(spans[0][0], spans[-1][1])]
         names += [
             ((begin + end + 1) / 2, name, types)
             for begin, end in spans
-            if (end - begin) / layers >= _LETTER * len(name)
+            if (end - begin) / layers >= _LETTER_SHARE * len(name)
         ]
     return names
 

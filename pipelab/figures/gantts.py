@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_CHARTS = 6
-_MOST_LABELS = 500
-_MOST_NAMES = 32
+_MOST_NUMBERED_BARS = 500
+_MOST_NAMED_LANES = 32
 _KINDS: dict[str, Any] = dict.fromkeys(("transfers", "memory", "critical_path"), Flag)
 _KINDS |= {"overview": Flag | None, "finding": str | None}
 
@@ -146,7 +146,7 @@ def gantt_parts(
         data = [traces.raster_trace(timeline, window)]
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
-        labels = len(actions) <= _MOST_LABELS
+        labels = len(actions) <= _MOST_NUMBERED_BARS
         scale = traces.width_beside(names) / (seen[1] - seen[0] or 1.0)
         data = [traces.gap_trace(timeline, window)]
         data += traces.action_traces(timeline, actions, scale, labels, follow)
@@ -178,8 +178,8 @@ def gantt_parts(
 
 
 def _lanes(names: Sequence[str]) -> dict:
-    """The axis of lanes; of many, every so many have a name."""
-    shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
+    """Return the axis of lanes; of many, every second or third has a name."""
+    shown = range(0, len(names), -(-len(names) // _MOST_NAMED_LANES))
     return rows(names, tickvals=list(shown), ticktext=[names[lane] for lane in shown])
 
 
@@ -328,7 +328,7 @@ def timelines_parts(
 
 
 def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
-    """Timelines by label; of two with one name only one would be seen."""
+    """Return timelines by label; of two with one name only one would be seen."""
     named = isinstance(timelines, Mapping)
     several: Any = timelines.values() if named else timelines if is_list(timelines) else ()
     found: list[Timeline] = list(several)

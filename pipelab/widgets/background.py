@@ -93,7 +93,7 @@ class Beside:
         take: Callable[[Any], None],
         wait_s: float,
     ) -> None:
-        """After `wait_s` without a newer job: iterate `items(stop)` in a thread, and `take` each on the loop."""
+        """Iterate `items(stop)` in a thread after `wait_s` without a newer job, and `take` each on the loop."""
         loop, stop = running_loop(), self._stop
         if loop is None:
             return

@@ -19,7 +19,7 @@ from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.methods_against_optimum import Row, row_of
+from pipelab.figures.methods_against_optimum import MethodRow, row_of
 from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -59,7 +59,7 @@ class MixAnswer:
     mix: Mix
     problem: Problem
     result: Result
-    baselines: tuple[Row, ...] = ()
+    baselines: tuple[MethodRow, ...] = ()
     service: Service | None = None  # what its requests get, where there are limits
 
     @property
@@ -79,7 +79,7 @@ class MixAnswer:
         return best_service(problem, placement, given(self.limits))
 
 
-def answer(
+def solve_mix(
     mix: Mix, stop: threading.Event | None = None, time_limit: float | None = None
 ) -> MixAnswer:
     """Solve a mix with "aggregated", and place it by every rule of thumb.
@@ -92,7 +92,7 @@ def answer(
     Examples
     --------
     >>> from pipelab.widgets.mix_values import beginning
-    >>> tiny = answer(beginning("tiny", gpus_per_stage=2))
+    >>> tiny = solve_mix(beginning("tiny", gpus_per_stage=2))
     >>> round(tiny.result.throughput, 3), [r.name for r in tiny.baselines if r.throughput]
     (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
     """
@@ -135,16 +135,16 @@ def _within_limits(mix: Mix, **ends: Any) -> MixAnswer:
     return replace(alone, baselines=tuple(_rule_within(alone, name) for name in RULES))
 
 
-def _rule_within(best: MixAnswer, name: str) -> Row:
+def _rule_within(best: MixAnswer, name: str) -> MethodRow:
     """Return what a rule of thumb comes to within the limits."""
     placed = solve(best.any_in_flight, name)
     if placed.placement is None:
-        return Row(name, None, outcome_of(placed), placed.reason)
+        return MethodRow(name, None, outcome_of(placed), placed.reason)
     served = best.service_of(placed.placement)
     if served is None:
-        return Row(name, None, DOES_NOT_FIT, "does not keep the limits")
+        return MethodRow(name, None, DOES_NOT_FIT, "does not keep the limits")
     reached = served.requests_per_s * request_tokens(best.problem)
-    return Row(name, reached, outcome_of(placed), placed.reason)
+    return MethodRow(name, reached, outcome_of(placed), placed.reason)
 
 
 def _deploy_single(
@@ -156,13 +156,13 @@ def _deploy_single(
 
 
 def deployments(
-    found: MixAnswer, stop: threading.Event, limit_s: float
+    answer: MixAnswer, stop: threading.Event, limit_s: float
 ) -> Iterator[Deployment | PipelabError]:
     """Yield the best deployment of an answer's problem: a first one, then what is proven in time.
 
     The answer's pipeline is a deployment, too: none that is yielded is worse.
     """
-    mix = found.mix
+    mix = answer.mix
     key = "deployment", mix
     if (known := kept(key)) is not None:
         yield known
@@ -182,27 +182,27 @@ def deployments(
             return
         if stop.is_set():
             return
-        best = _no_worse(best, found)
+        best = _no_worse(best, answer)
         keep(key, best, best.status)
         yield best
         if best.status in PROVEN_STATUSES:
             return
 
 
-def _no_worse(best: Deployment, found: MixAnswer) -> Deployment:
+def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
     """Return a deployment, or the answer's pipeline alone where that yields more."""
-    placement, known = found.result.placement, found.result.throughput or 0.0
+    placement, known = answer.result.placement, answer.result.throughput or 0.0
     if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
         return best
-    alone = (pipeline_of(found.problem, (placement,), found.limits),)
+    alone = (pipeline_of(answer.problem, (placement,), answer.limits),)
     best = replace(best, pipelines=alone, throughput=known)
     status, bound = status_and_bound(best.value, best.bound)
     return replace(best, status=status, bound=bound)
 
 
-def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
+def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> MethodRow:
     """Return the optimum with one GPU per stage, as in the original MILP."""
-    return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
+    return row_of("one GPU per stage", solve_mix(replace(mix, gpus_per_stage=1), stop).result)
 
 
 def one_more(
@@ -220,14 +220,14 @@ def one_more(
     for gpu_type in mix.known_types:
         if stop.is_set():
             return
-        result = answer(mix.with_one_more(gpu_type), stop, budget_s).result
+        result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s).result
         if stop.is_set():
             return
         proven = result.status in PROVEN_STATUSES
         yield gpu_type, (result.throughput or 0.0) if proven else None
 
 
-def other_plans(found: MixAnswer, stop: threading.Event, budget_s: float) -> str:
+def other_plans(answer: MixAnswer, stop: threading.Event, budget_s: float) -> str:
     """Say whether another plan is better where GPU types are off by as much as predictions are.
 
     Of plans that an engine can start, what its rules cost instead; within limits, what these cost.
@@ -239,9 +239,9 @@ def other_plans(found: MixAnswer, stop: threading.Event, budget_s: float) -> str
         Seconds for every type of GPU, faster or slower.
     """
     ends: dict[str, Any] = {"stop": stop, "time_limit": budget_s}
-    result, mix = found.result, found.mix
+    result, mix = answer.result, answer.mix
     if mix.limits:
-        batches = mix.batches or (found.problem.workload.batch_size,)
+        batches = mix.batches or (answer.problem.workload.batch_size,)
         free = _deploy_single(mix, batches, dict.fromkeys(mix.limits, math.inf), **ends)
         if not free.throughput or not result.throughput:
             return ""
@@ -253,17 +253,17 @@ def other_plans(found: MixAnswer, stop: threading.Event, budget_s: float) -> str
         return result.cost_of_rules(**ends).sentence
     if result.status != "optimal":
         return ""
-    band = expected_rate(found.problem, given(result.evaluation))
+    band = expected_rate(answer.problem, given(result.evaluation))
     if band is None or not band.within:
         return ""
     within = min(band.within, 0.99)
-    tried = sensitivity(found.problem, result.placement, within, **ends)
+    tried = sensitivity(answer.problem, result.placement, within, **ends)
     if any(scenario.best.status != "optimal" for scenario in tried.scenarios):
         return f"Whether another plan is better within ±{within:.0%} was not proven in time."
     return tried.sentence
 
 
-def stage_gpus(found: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
+def stage_gpus(answer: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs of the optimum's stages, and after them those without a stage, one by one.
 
     Parameters
@@ -272,7 +272,7 @@ def stage_gpus(found: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
         Number of stages wanted. If there are fewer, the largest gives up a GPU, which follows it
         as a stage.
     """
-    placement, count = given(found.result.placement), len(found.problem.cluster)
+    placement, count = given(answer.result.placement), len(answer.problem.cluster)
     unused = sorted({*range(count)} - {*placement.gpus})
     groups = [*(stage.gpus for stage in placement.stages), *((gpu,) for gpu in unused)]
     while len(groups) < min(least, count):
@@ -281,7 +281,7 @@ def stage_gpus(found: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
     return tuple(groups)
 
 
-def own_plan(found: MixAnswer, layers: tuple[int, ...]) -> Score:
+def own_plan(answer: MixAnswer, layers: tuple[int, ...]) -> Score:
     """Score layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
 
     If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
@@ -292,32 +292,32 @@ def own_plan(found: MixAnswer, layers: tuple[int, ...]) -> Score:
     Examples
     --------
     >>> from pipelab.widgets.mix_values import beginning
-    >>> print(own_plan(answer(beginning("tiny")), (3, 1)).sentence)
+    >>> print(own_plan(solve_mix(beginning("tiny")), (3, 1)).sentence)
     211.5 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.5.
-    >>> own_plan(answer(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
+    >>> own_plan(solve_mix(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
     (0, 1, 2, 3)
     """
-    stages = zip(layers, stage_gpus(found, len(layers)), strict=False)
+    stages = zip(layers, stage_gpus(answer, len(layers)), strict=False)
     plan = Placement.of([(count, gpus) for count, gpus in stages if count])
-    if not found.mix.limits:
-        return score(found.problem, plan, found.result)
-    problem = found.any_in_flight
-    scored = score(problem, plan, replace(found.result, status="unknown", bound=None))
-    served = found.service_of(plan) if scored.valid else None
+    if not answer.mix.limits:
+        return score(answer.problem, plan, answer.result)
+    problem = answer.any_in_flight
+    scored = score(problem, plan, replace(answer.result, status="unknown", bound=None))
+    served = answer.service_of(plan) if scored.valid else None
     evaluation, broken = None, scored.broken
     if served is not None:
         load = replace(problem.workload, in_flight=served.in_flight)
         problem = replace(problem, workload=load)
         evaluation = evaluate(problem, plan)
     elif scored.valid:
-        broken = (_unkept(found, plan),)
+        broken = (_unkept(answer, plan),)
     return ServedScore(
         problem=problem,
         placement=plan,
         evaluation=evaluation,
         broken=broken,
         misfits=scored.misfits,
-        best=found.result,
+        best=answer.result,
         service=served,
     )
 
@@ -334,10 +334,10 @@ class ServedScore(Score):
         return self.service and self.service.requests_per_s * request_tokens(self.problem)
 
 
-def _unkept(found: MixAnswer, plan: Placement) -> str:
+def _unkept(answer: MixAnswer, plan: Placement) -> str:
     """Say which times are above the limits, with one microbatch in flight."""
-    problem = for_phase(found.problem, found.problem.workload.phase)
-    served, limits = times(problem, plan, 1).service(problem, 1), given(found.limits)
+    problem = for_phase(answer.problem, answer.problem.workload.phase)
+    served, limits = times(problem, plan, 1).service(problem, 1), given(answer.limits)
     took = {
         "TPOT": (1000 * max(served.tpot_s, served.last_tpot_s), limits.tpot_ms),
         "TTFT": (served.ttft_ms(limits), limits.ttft_ms),
@@ -350,7 +350,7 @@ def _unkept(found: MixAnswer, plan: Placement) -> str:
     return " and ".join(over) or "no number in flight keeps both limits"
 
 
-_NOT_SOLVED_YET = Row("one GPU per stage", None, None, "being solved …")
+_NOT_SOLVED_YET = MethodRow("one GPU per stage", None, None, "being solved …")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -369,7 +369,7 @@ class MixState:
         The reader's; None while the optimum is shown.
     deployment : Deployment, PipelabError or None
         The best that is known, or why there is none.
-    one_gpu_per_stage : Row
+    one_gpu_per_stage : MethodRow
         The optimum of the original MILP.
     gains : mapping of GPU type to tokens/s
         With one more of it; None where the time ran out.
@@ -382,7 +382,7 @@ class MixState:
     refusal: PipelabError | None = None
     plan: Score | None = None
     deployment: Deployment | PipelabError | None = None
-    one_gpu_per_stage: Row = _NOT_SOLVED_YET
+    one_gpu_per_stage: MethodRow = _NOT_SOLVED_YET
     gains: Mapping[str, float | None] = field(default_factory=dict)
     other_plans: str = ""
 
@@ -394,5 +394,5 @@ class MixState:
         return self.plan.placement if self.plan else self.answer.result.placement
 
     def differs(self, other: "MixState", *names: str) -> bool:
-        """Whether one of these parts is not the one of another state."""
+        """Say whether one of these parts is not the one of another state."""
         return any(getattr(self, name) is not getattr(other, name) for name in names)

@@ -156,7 +156,7 @@ class MixControls(traitlets.HasTraits):
         self.mix = mix
 
     def _enable_limits(self) -> None:
-        """Prompts alone have no time per output token, and answers alone none to the first."""
+        """Disable the limits that a phase has not: prompts have no time per output token, answers none to the first."""
         phase = self.fields["phase"].value
         for name, without in (
             ("tpot_ms", "prefill"),

@@ -14,7 +14,7 @@ from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.deployments import deployment_parts
-from pipelab.figures.methods_against_optimum import Row, baseline_parts, row_of
+from pipelab.figures.methods_against_optimum import MethodRow, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
 from pipelab.widgets import mix_sentences as words
 from pipelab.widgets.background import Beside, outcome
@@ -23,12 +23,12 @@ from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shar
 from pipelab.widgets.mix_answers import (
     MixAnswer,
     MixState,
-    answer,
     deployments,
     kept,
     one_gpu_per_stage,
     one_more,
     other_plans,
+    solve_mix,
 )
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_own_plan import OwnPlan
@@ -37,9 +37,9 @@ from pipelab.widgets.mix_values import Mix, beginning, code_of
 _FIRST_S = 0.2  # for a first answer where the batch is chosen, too
 _FIRST_WITHIN_S = 0.8  # where limits are kept, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
-_BUDGET_S = 5.0  # for every type of which one more is tried
+_BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
-_ONE = "<b>The best single pipeline</b>, which the rest of this page is about"
+_SINGLE_PIPELINE_HEAD = "<b>The best single pipeline</b>, which the rest of this page is about"
 
 
 class MixExplorer(Explorer):
@@ -77,7 +77,7 @@ class MixExplorer(Explorer):
         self.answers = [
             self.refusal,
             self.deployed,
-            widgets.HTML(_ONE),
+            widgets.HTML(_SINGLE_PIPELINE_HEAD),
             self.chart,
             self.text,
             self.own.panel,
@@ -92,7 +92,7 @@ class MixExplorer(Explorer):
         self.at_work = at_work
         if at_work:  # at once, so that the page begins with an answer
             limit = self._first_limit_s(mix)
-            self._show(*outcome(lambda stop: answer(mix, stop, limit), threading.Event()))
+            self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
         self.observe(lambda _change: self._solve(), "at_work")
 
     @property
@@ -112,7 +112,7 @@ class MixExplorer(Explorer):
         known = kept(mix)
         if self.at_work and known is None:
             limit = self._first_limit_s(mix)
-            self._beside.run(lambda stop: answer(mix, stop, limit), self._show)
+            self._beside.run(lambda stop: solve_mix(mix, stop, limit), self._show)
             return
         self._beside.cancel()
         if self.at_work:
@@ -138,16 +138,16 @@ class MixExplorer(Explorer):
         known = given(self.found)
         mix, early = known.mix, known.result.status in ("feasible", "unknown")
         if early and (mix.batches or mix.limits):
-            known = answer(mix, stop, _LIMIT_S)
+            known = solve_mix(mix, stop, _LIMIT_S)
             yield {"answer": known}
         for best in deployments(known, stop, _LIMIT_S):
             yield {"deployment": best}
         yield {"one_gpu_per_stage": one_gpu_per_stage(mix, stop)}
         gains: dict[str, float | None] = {}
-        for gpu_type, throughput in one_more(mix, stop, _BUDGET_S):
+        for gpu_type, throughput in one_more(mix, stop, _BUDGET_PER_TYPE_S):
             gains = {**gains, gpu_type: throughput}
             yield {"gains": gains}
-        yield {"other_plans": other_plans(known, stop, _BUDGET_S)}
+        yield {"other_plans": other_plans(known, stop, _BUDGET_PER_TYPE_S)}
 
     def _learn(self, news: Mapping[str, Any]) -> None:
         if "answer" not in news:
@@ -200,7 +200,7 @@ def _baselines_chart(state: MixState) -> dict:
     proven = best.status == "optimal"
     rows = [row_of("proven optimum" if proven else "best found", best)]
     if plan is not None:
-        rows.append(Row("your plan", plan.throughput, plan.outcome, "; ".join(plan.reasons)))
+        rows.append(MethodRow("your plan", plan.throughput, plan.outcome, "; ".join(plan.reasons)))
     rows += [state.one_gpu_per_stage, *state.answer.baselines]
     return baseline_parts(rows, best.throughput if proven else None)
 

@@ -55,11 +55,11 @@ def lines(state: MixState) -> list[str]:
     ]
 
 
-def headline(found: MixAnswer) -> tuple[str, str]:
+def headline(answer: MixAnswer) -> tuple[str, str]:
     """Return the title of the optimum's chart and the line below it."""
-    result, count = found.result, len(found.problem.cluster)
-    name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
-    if result.status == "infeasible" and found.mix.limits:
+    result, count = answer.result, len(answer.problem.cluster)
+    name = f"{plain(answer.problem.name)}, {counted(count, 'GPU')}"
+    if result.status == "infeasible" and answer.mix.limits:
         return f"{name}: no pipeline keeps the limits", ""  # the reason is long: it is said below
     if result.status == "infeasible":
         return f"{name}: no placement exists", plain(result.reason)
@@ -69,10 +69,10 @@ def headline(found: MixAnswer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     proof += f" for {result.runs_on}" if result.runs_on else ""
     stages = counted(len(result.placement), "stage")
-    batch = f"a batch of {found.problem.workload.batch_size} and " if result.batches else ""
+    batch = f"a batch of {answer.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"
     title = f"{name}: {rate(given(result.throughput))} in {stages} with {flight}, {proof}"
-    return title, limit_of(found.problem, given(result.evaluation))
+    return title, limit_of(answer.problem, given(result.evaluation))
 
 
 def plan_headline(state: MixState) -> tuple[str, str]:
@@ -109,11 +109,11 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
     return what_limits(evaluation) + ("" if others else f": {plain(what)}")
 
 
-def promise_line(found: MixAnswer, service: Service | None) -> str:
+def promise_line(answer: MixAnswer, service: Service | None) -> str:
     """Say what requests get, and how far that is from the limits; empty where there are none."""
-    if service is None or found.limits is None:
+    if service is None or answer.limits is None:
         return ""
-    load, limits = found.problem.workload, found.limits
+    load, limits = answer.problem.workload, answer.limits
     took = [
         ("an output token every", 1000 * max(service.tpot_s, service.last_tpot_s), limits.tpot_ms),
         ("the first token after", service.ttft_ms(limits), limits.ttft_ms),
@@ -203,14 +203,14 @@ def _gain(more: float, now: float) -> str:
     return f"+{more / now - 1:.1%}" if more > now * (1 + ONE_ANSWER) else "±0%"
 
 
-def deployment_title(best: Deployment | PipelabError | None, found: MixAnswer | None) -> str:
+def deployment_title(best: Deployment | PipelabError | None, answer: MixAnswer | None) -> str:
     """Return the title of the best deployment: by how much it is better than one pipeline.
 
     Parameters
     ----------
     best : Deployment, PipelabError or None
         None: not known yet; an error: why there is none.
-    found : Answer or None
+    answer : MixAnswer or None
         The best single pipeline; None where there is no problem.
 
     Examples
@@ -218,14 +218,14 @@ def deployment_title(best: Deployment | PipelabError | None, found: MixAnswer | 
     >>> deployment_title(None, None)
     'Best deployment: not known yet'
     """
-    if found is None or best is None:
-        said = "not known yet" if found is None else "being solved …"
+    if answer is None or best is None:
+        said = "not known yet" if answer is None else "being solved …"
     elif isinstance(best, PipelabError):
         said = plain(best)
     elif not best.pipelines:
         said = "none exists" if best.status == "infeasible" else f"none found; {plain(best.reason)}"
     else:
-        total, one = given(best.throughput), found.result.throughput
+        total, one = given(best.throughput), answer.result.throughput
         said = f"{rate(total)} with {counted(best.count, 'pipeline')}"
         if one and total > one * (1 + 1e-9):
             said += f", {total / one - 1:+.1%} against one"

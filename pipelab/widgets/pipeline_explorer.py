@@ -114,7 +114,7 @@ class PipelineExplorer(Explorer):
         )
 
     def _caution(self) -> str:
-        """Where more are in flight than memory holds."""
+        """Say where more are in flight than memory holds."""
         placed = self.placed
         if placed is None or placed.fits:
             return ""
@@ -129,7 +129,7 @@ def explore_pipeline(
     training: bool = False,
     **values: Any,
 ) -> PipelineExplorer:
-    """The controls of the mix explorer, and the pipeline of its placement over time; buttons change what is shown.
+    """Show the pipeline of a mix explorer's placement over time, below its controls; buttons change what is shown.
 
     "placement" has the charts of `pl.explore_mix`. For "training", the placement whose step takes
     least is drawn: the schedule's Gantt chart and the memory of every GPU over time. What a moment

@@ -73,19 +73,19 @@ class TrainingHalf(widgets.VBox):
         self.sequences = choice("sequences in each", numbers, value=values.sequences)
         names = [(label, kind) for kind, label in _RECOMPUTE.items()]
         self.recompute = menu("recomputed", names, value=values.recompute)
-        own = [self.schedule, self.microbatches, self.sequences, self.recompute]
+        fields = [self.schedule, self.microbatches, self.sequences, self.recompute]
         self.busy, self.words, self.code = Busy(), Words(), CopyCode()
         empty = placement_parts(None, None, "The training step is being solved …")
         self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
         self._beside = Beside(self.busy.show)
-        for control in own:
+        for control in fields:
             control.observe(self._follow, "value")
         controls.observe(self._follow, "mix")
         self.observe(self._follow, "at_work")
         head = widgets.HTML(
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
-        grid = widgets.GridBox(own, layout=COLUMNS)
+        grid = widgets.GridBox(fields, layout=COLUMNS)
         below = [self.words, self.gantt, self.memory, self.code]
         super().__init__([head, grid, self.busy, *below])
 
@@ -141,7 +141,7 @@ class TrainingHalf(widgets.VBox):
         self._draw(step, headline(found, at_work))
 
     def _draw(self, step: "TrainingTimeline", finding: str) -> None:
-        """A step's charts."""
+        """Draw the charts of a step."""
         self.gantt.put(training_gantt_parts(step, f"{plain(step.problem.name)}, {finding}"))
         self.memory.put(training_memory_parts(step))
 

@@ -18,13 +18,13 @@ from pipelab.widgets import mix_answers, mix_explorer
 from pipelab.widgets.background import SIGN_AFTER_S, Beside, at_rest
 from pipelab.widgets.mix_answers import (
     MixState,
-    answer,
     deployments,
     kept,
     one_gpu_per_stage,
     one_more,
     other_plans,
     own_plan,
+    solve_mix,
     stage_gpus,
 )
 from pipelab.widgets.mix_controls import MixControls
@@ -71,7 +71,7 @@ STATES = [
 @pytest.mark.quick(4)
 @pytest.mark.parametrize("mix", STATES, ids=lambda m: f"{m.source}-{m.costs}")
 def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
-    found, space = answer(mix), {}
+    found, space = solve_mix(mix), {}
     exec(code_of(mix), space)
     assert space["problem"] == problem_of(mix)
     assert space["result"].problem == found.problem
@@ -92,10 +92,10 @@ def test_the_numbers_are_those_of_solve_and_the_code_makes_the_same(mix):
 
 
 def test_the_best_plan_of_an_engine_has_its_cost_said():
-    found = answer(ENGINE)
+    found = solve_mix(ENGINE)
     assert headline(found)[0].endswith("proven optimal for vLLM")
     sentence = other_plans(found, GO_ON, 30)
-    free = answer(replace(ENGINE, runs_on=None)).result
+    free = solve_mix(replace(ENGINE, runs_on=None)).result
     lost = 1 - found.result.throughput / free.throughput
     assert sentence.startswith("vLLM's rules cost ")
     assert f"{lost:.1%}" in sentence
@@ -105,7 +105,7 @@ def test_the_best_plan_of_an_engine_has_its_cost_said():
 def test_with_limits_the_single_pipeline_keeps_them():
     """It serves as much as the best of all placements, batches and numbers in flight; the words say by how much."""
     mix = replace(WITHIN, batch=16)
-    found, space = answer(mix), {}
+    found, space = solve_mix(mix), {}
     exec(code_of(mix), space)
     assert found.result.status == "optimal"
     assert found.result.throughput == space["best"].throughput
@@ -124,7 +124,7 @@ def test_with_limits_the_single_pipeline_keeps_them():
     served = best_service(own, plan.placement, limits)
     assert plan.throughput == pytest.approx(served.requests_per_s * 256)
     cost = other_plans(found, GO_ON, 30)
-    free = answer(replace(mix, tpot_ms=1e6, ttft_ms=1e9)).result.throughput
+    free = solve_mix(replace(mix, tpot_ms=1e6, ttft_ms=1e9)).result.throughput
     assert f"The limits cost {1 - found.result.throughput / free:.1%}" in cost
 
 
@@ -148,8 +148,8 @@ def test_a_limit_that_cannot_be_kept_says_what_prevents_it():
 def test_the_batch_is_chosen_where_none_is_given():
     """It attains most of all that the slider has, and the title names it; a case keeps its own."""
     mix = beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, phase="decode")
-    found = answer(mix)
-    each = {b: answer(replace(mix, batch=b)).result.throughput for b in BATCHES}
+    found = solve_mix(mix)
+    each = {b: solve_mix(replace(mix, batch=b)).result.throughput for b in BATCHES}
     best = max(each, key=lambda b: each[b] or 0.0)
     assert found.problem.workload.batch_size == best != 16
     assert found.result.status == "optimal"
@@ -209,7 +209,7 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
 def test_a_cost_model_changes_what_it_says_and_nothing_else():
     def of(source, costs, **values):
         counts = {"A100-SXM-40": 2, "T4": 2} if source == "Llama-3-8B" else None
-        return answer(beginning(source, counts, costs=costs, **values)).result
+        return solve_mix(beginning(source, counts, costs=costs, **values)).result
 
     whole, lossy = (of("tiny", costs, gpus_per_stage=2) for costs in ("linear, no loss", "linear"))
     # one stage of two GPUs in both
@@ -247,7 +247,7 @@ def test_what_does_not_go_together_is_one_clear_error(call, message):
 
 def test_one_gpu_more_is_solved_for_every_type_and_kept():
     mix = beginning("small", {"A100": 1, "V100": 2, "H100": 0})
-    gains, now = dict(one_more(mix, GO_ON, 30)), answer(mix).result
+    gains, now = dict(one_more(mix, GO_ON, 30)), solve_mix(mix).result
     assert list(gains) == ["A100", "V100", "H100"]
     for gpu_type, gain in gains.items():
         more = mix.with_one_more(gpu_type)
@@ -274,14 +274,14 @@ def test_one_gpu_per_stage_is_the_original_formulations_optimum():
 
 
 def test_prices_are_per_hour_and_per_million_tokens():
-    found, facts = answer(beginning("Llama-3-8B", MIXED, batch=16)), pl.hardware.load_gpus()
+    found, facts = solve_mix(beginning("Llama-3-8B", MIXED, batch=16)), pl.hardware.load_gpus()
     placement, throughput = found.result.placement, found.result.throughput
     used = [found.problem.cluster.gpus[g].type for g in placement.gpus]
     per_hour = sum(facts[t].usd_per_hour for t in used)
     per_million = per_hour * 1e6 / throughput / 3600
     said = facts_line(found.problem, placement, throughput)
     assert said.endswith(f"${per_hour:.2f}/h, ${per_million:.3g} per million tokens.")
-    tiny = answer(beginning("tiny"))
+    tiny = solve_mix(beginning("tiny"))
     assert "No price is known" in facts_line(tiny.problem, tiny.result.placement, 1.0)
 
 
@@ -293,7 +293,7 @@ def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best
     assert expected.sentence in mix.text.value
     said = other_plans(found, GO_ON, 30)
     assert said == pl.sensitivity(found.problem, found.result, expected.within).sentence
-    late = other_plans(answer(beginning("Llama-3-8B", MIXED, batch=16)), GO_ON, 0.0)
+    late = other_plans(solve_mix(beginning("Llama-3-8B", MIXED, batch=16)), GO_ON, 0.0)
     assert "not proven in time" in late
     tiny = pl.explore_mix("tiny", gpus_per_stage=2)  # of whose rates nothing is known
     assert "Expect" not in tiny.text.value
@@ -303,7 +303,7 @@ def test_how_far_the_rate_may_be_off_is_said_and_whether_the_plan_stays_the_best
 def test_who_is_stopped_yields_nothing_more():
     stop = threading.Event()
     stop.set()
-    found = answer(beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, batch=32))
+    found = solve_mix(beginning("Llama-3-8B", {"A100-SXM-40": 1, "L4": 2}, batch=32))
     assert dict(one_more(found.mix, stop, 30)) == {}
     assert list(deployments(found, stop, 1.0)) == []
 
@@ -313,7 +313,7 @@ def test_who_is_stopped_yields_nothing_more():
 
 @pytest.mark.slow
 def test_until_it_is_proven_the_chart_says_how_much_more_there_may_be():
-    found = answer(beginning("Llama-3-8B", batch=16))
+    found = solve_mix(beginning("Llama-3-8B", batch=16))
     far = pl.deploy(found.problem, gap=0.5)
     title = deployment_title(replace(far, status="feasible", bound=1.25 * far.value), found)
     assert "25.0% more, being proven" in title
@@ -334,7 +334,7 @@ def test_no_deployment_is_worse_than_the_pipeline_below_it(l4, tpot_ms, monkeypa
     mix = beginning("Llama-3-8B", counts, phase="mixed", batch=4, context=512)
     if tpot_ms:
         mix = replace(mix, output_tokens=100, tpot_ms=tpot_ms)
-    found = answer(mix)
+    found = solve_mix(mix)
     assert found.result.throughput
     for shown in deployments(found, GO_ON, 0.0):
         assert shown.throughput >= found.result.throughput * (1 - 1e-9)
@@ -343,7 +343,7 @@ def test_no_deployment_is_worse_than_the_pipeline_below_it(l4, tpot_ms, monkeypa
 
 def test_a_deployment_of_one_pipeline_is_the_placement_drawn_below():
     """Two optimal placements side by side would look as if one of them were wrong."""
-    found = answer(beginning("tiny", {"A100": 1, "V100": 0}))
+    found = solve_mix(beginning("tiny", {"A100": 1, "V100": 0}))
     best = pl.deploy(found.problem)
     assert (best.count, best.throughput) == (1, found.result.throughput)
     halves = pl.Placement.of([(2, (0,)), (2, (1,))])

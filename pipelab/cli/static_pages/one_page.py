@@ -55,7 +55,7 @@ def page(notebook: "NotebookNode", name: str, pages: Sequence[str]) -> str:
 
 @cache  # its templates take longer to compile than a page to write
 def _exporter() -> Any:
-    """nbconvert's, with a template of pipelab's own, and without the code of folded cells."""
+    """Return nbconvert's exporter, with pipelab's template, and without the code of folded cells."""
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
@@ -203,7 +203,7 @@ def figure_of_state(state: Mapping) -> dict | None:
 
 
 def linked(body: str, name: str, pages: Sequence[str]) -> str:
-    """Links between notebooks as links between pages; links to notebooks without a page as text.
+    """Turn links between notebooks into links between pages, and links to notebooks without a page into text.
 
     >>> linked('<a href="01.ipynb#Cut">cuts</a>', "index.html", ["index.html", "01.html"])
     '<a href="01.html#Cut">cuts</a>'
