@@ -5,6 +5,7 @@ import math
 import re
 import threading
 from dataclasses import replace
+from random import Random
 
 import ipywidgets as widgets
 import pytest
@@ -422,14 +423,53 @@ def test_first_an_answer_then_everything_else_that_is_known(monkeypatch):
 # the widget
 
 
+def page_of(shown):
+    """What a reader sees of the single pipeline."""
+    charts = [chart.drawing for chart in (shown.chart, shown.baselines)]
+    words = [part.value for part in (shown.text, shown.refusal, shown.own.layers, shown.own.why)]
+    return [*charts, *words, shown.code.code, shown.controls.mix]
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(60))
+def test_the_page_follows_from_the_values_of_the_controls_alone(seed):
+    """However they came about, also by way of values that contradict each other, and of plans of one's own."""
+    random = Random(seed)
+    shown = pl.explore_mix(random.choice(["tiny", "small"]), gpus_per_stage=2)
+    for _ in range(6):
+        controls = shown.controls
+        values = {
+            "phase": ["prefill", "decode", "mixed"], "context": [256, 1024], "in_flight": [0, 1, 2],
+            "batch_split": ["even", "balanced"], "gpus_per_stage": [1, 2], "network_gb_per_s": [1.0, 50.0],
+            "source": ["tiny", "small", "Llama-3-8B"], "costs": cost_models(controls.mix.source),
+        }  # fmt: skip
+        name = random.choice([*values, "counts", "more", "plan"])
+        if name == "plan" and shown.found and shown.found.result.placement:
+            shown.own.layers.value = f"{shown.found.problem.model.layers - 1} 1"
+            shown.own.back.click()
+        elif name == "counts":
+            random.choice([*controls.counts.values()]).value = random.randint(0, 2)
+        elif name == "more" and controls.more.options[1:]:
+            controls.more.value = random.choice(controls.more.options[1:])[1]
+        elif name in values:
+            controls.fields[name].value = random.choice(values[name])
+        controls.fields["batch"].value = 16  # one that is chosen takes longer
+        assert shown.code.code == code_of(controls.mix)
+        assert page_of(shown) == page_of(mix_explorer.MixExplorer(controls.mix)), (
+            name,
+            controls.mix,
+        )
+
+
 @pytest.mark.slow
-def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
+def test_the_explorer_explains_what_cannot_be_and_tells_who_listens():
     mix = pl.explore_mix("tiny", gpus_per_stage=2)
     heard, controls = [], mix.controls
     mix.observe(lambda change: heard.append(change["new"]), "state")
     controls.counts["A100"].value = 1
-    best = pl.solve(problem_of(controls.mix), "aggregated").throughput
-    assert mix.found.result.throughput == best
+    assert (
+        mix.found.result.throughput == pl.solve(problem_of(controls.mix), "aggregated").throughput
+    )
     assert "limited by stage 1 (framed): layers 1–4 on " in mix.chart.layout.title.text
     assert "Not used:" in mix.text.value
     controls.fields["phase"].value = "decode"
@@ -438,30 +478,21 @@ def test_the_explorer_follows_its_controls_and_explains_what_cannot_be():
     assert mix.chart.layout.title.text.startswith("These values contradict each other")
     assert len(mix.chart.data[0].y) == 0
     controls.fields["phase"].value = "prefill"
-    assert (mix.found.result.status, mix.refusal.value) == ("optimal", "")
     controls.fields["source"].value = "Llama-3-8B"
     assert list(controls.counts) == ["A100-SXM-40", "L4", "T4"]
-    assert "$" in mix.text.value
-    controls.fields["batch"].value = 16
     controls.more.value = "H100-SXM"
-    rate = mix.found.result.throughput
     controls.fields["costs"].value = "Roofline, eager"
-    assert mix.found.result.throughput < rate
     controls.fields["source"].value = "Llama-2-7B"  # from model to model the mix and the costs stay
-    assert dict(controls.mix.counts)["H100-SXM"] == 1
-    assert controls.mix.costs == "Roofline, eager"
-    space = {}
-    exec(mix.code.code, space)
-    assert space["result"].throughput == mix.found.result.throughput
+    assert (dict(controls.mix.counts)["H100-SXM"], controls.mix.costs) == (1, "Roofline, eager")
     controls.fields["costs"].value = "linear"
     assert "no coefficients for L4: set to 0" in mix.refusal.value  # it has them for an H100
     with pytest.raises(pl.PipelabError, match="not a GPU type the cost model knows"):
         exec(mix.code.code, {})
     controls.counts["L4"].value = 0
     assert "Linear: a layer has the same synthetic rate" in mix.text.value
-    eight, seven = "Llama-3-8B", "Llama-2-7B"
     names = [state.answer and state.answer.problem.name for state in heard]
-    assert names == ["tiny", None, "tiny", eight, eight, eight, eight, seven, None, seven]
+    models = ["Llama-3-8B"] * 3 + ["Llama-2-7B"]
+    assert names == ["tiny", None, "tiny", *models, None, "Llama-2-7B"]
 
 
 def all_on_one(kind, placement):
@@ -556,8 +587,6 @@ def test_what_is_proven_has_memory_for_everything_in_flight():
     assert mix.found.problem.workload.in_flight == 1
     said = "with 1 in flight, proven optimal<br><sup>limited by 1 in flight"
     assert said in mix.chart.layout.title.text
-    mix.controls.fields["in_flight"].value = 0
-    assert mix.chart.layout.title.text == title
 
 
 @pytest.mark.slow
