@@ -206,24 +206,20 @@ def test_every_source_has_a_beginning_that_makes_a_problem():
             assert problem_of(mix) == pl.load_case(source, link_units="tokens")
 
 
-@pytest.mark.slow
 def test_a_cost_model_changes_what_it_says_and_nothing_else():
-    def of(source, costs, **values):
-        counts = {"A100-SXM-40": 2, "T4": 2} if source == "Llama-3-8B" else None
-        return solve_mix(beginning(source, counts, costs=costs, **values)).result
+    def of(source, costs):
+        return problem_of(beginning(source, costs=costs))
 
-    whole, lossy = (of("tiny", costs, gpus_per_stage=2) for costs in ("linear, no loss", "linear"))
-    # one stage of two GPUs in both
-    assert lossy.throughput == pytest.approx(0.85 * whole.throughput)
-    models = cost_models("Llama-3-8B")[:3]
-    rooflines = [of("Llama-3-8B", costs, phase="decode", batch=16) for costs in models]
+    assert [of("tiny", costs).costs.efficiency for costs in cost_models("tiny")] == [0.85, 1]
     engines = ({}, {"engine": "vLLM 0.2"}, {"engine": "llama.cpp"})
-    assert [r.problem.costs for r in rooflines] == [pl.Roofline(**engine) for engine in engines]
-    rates = [result.throughput for result in rooflines]
-    assert rates[0] == max(rates) > sorted(rates)[1]
+    names = cost_models("Llama-3-8B")[:3]
+    assert [of("Llama-3-8B", name).costs for name in names] == [pl.Roofline(**e) for e in engines]
+    for source in ("tiny", "Llama-3-8B"):
+        first, *others = (of(source, costs) for costs in cost_models(source)[:3])
+        assert all(replace(other, costs=first.costs) == first for other in others)
     known = pl.writeup.load_coefficients().coefficients
-    linear = of("Llama-3-8B", "linear").problem.costs.coefficients
-    assert linear == {"A100-SXM-40": known["A100"], "T4": known["T4"]}
+    mix = beginning("Llama-3-8B", {"A100-SXM-40": 2, "T4": 2}, costs="linear")
+    assert problem_of(mix).costs.coefficients == {"A100-SXM-40": known["A100"], "T4": known["T4"]}
 
 
 @pytest.mark.parametrize(
@@ -258,12 +254,13 @@ def test_one_gpu_more_is_solved_for_every_type_and_kept():
     best = max(gains, key=gains.get)
     said = f"One more {best} would help most: {tokens_per_s(gains[best])} (+"
     assert gains_line(now, gains, gains).startswith(said)
-    assert "being solved" in gains_line(now, {"A100": gains["A100"]}, gains)
-    assert gains_line(now, {"A100": 0.0}, ["A100"]) == "Adding any one GPU does not help."
-    tied = gains_line(now, {"A100": 900.0, "V100": 900.0, "H100": 0.0}, gains)
-    assert tied.startswith("One more A100 or V100 would help most: 900 tokens/s (+")
-    assert tied.endswith("Others: H100 ±0%.")
-    assert "Not proven in time: V100" in gains_line(now, {"V100": None}, ["V100"])
+    for known, part in (
+        ({"A100": gains["A100"]}, "being solved"),
+        (dict.fromkeys(gains, 0.0), "Adding any one GPU does not help."),
+        (gains | {"A100": 900.0, "V100": 900.0}, "One more A100 or V100 would help most: 900 tok"),
+        ({"V100": None}, "Not proven in time: V100"),
+    ):
+        assert part in gains_line(now, known, gains)
     unknown = beginning("Llama-3-8B", {"L4": 0, "A100-SXM-40": 2, "T4": 2}, costs="linear")
     assert list(dict(one_more(unknown, GO_ON, 30))) == ["A100-SXM-40", "T4"]
 
@@ -571,20 +568,14 @@ def test_what_is_proven_has_memory_for_everything_in_flight():
     counts = {"A100-SXM-40": 1, "L4": 4, "T4": 6}
     mix = pl.explore_mix("Llama-3-8B", counts, phase="decode", batch=16, context=16_384)
     found, title = mix.found.result, mix.chart.layout.title.text
-    number = found.in_flight
-    assert mix.found.problem.workload.in_flight is None
     assert f"{tokens_per_s(found.throughput)} in" in title
-    assert f"with {number} in flight, proven optimal" in title
+    assert f"with {found.in_flight} in flight, proven optimal" in title
     run = pl.timeline_of(mix.found.problem, found)
     assert run.fits
     assert run.steady_rate == pytest.approx(found.throughput, rel=1e-9)
-    # the greatest rate needs far more in flight than memory holds
-    full = pl.solve(mix.found.problem, objective="rate")
-    assert found.throughput < 0.7 * full.throughput
     bars = [x for trace in mix.baselines.data if trace.type == "bar" for x in trace.x]
     assert max(bars) <= found.throughput * (1 + 1e-9)  # the rules show what they attain, too
     mix.controls.fields["in_flight"].value = 1  # a number that is given stays
-    assert mix.found.problem.workload.in_flight == 1
     said = "with 1 in flight, proven optimal<br><sup>limited by 1 in flight"
     assert said in mix.chart.layout.title.text
 
@@ -607,17 +598,11 @@ def test_what_was_stopped_early_is_not_called_the_optimum(monkeypatch):
 
 
 def shown(panel):
-    """Labels of the controls on the page, group by group; one list alone is the simple preset."""
-    grid = panel.children[0].children
-    groups = [c for c in grid if isinstance(c, widgets.VBox)]
-    if not groups:
-        return [c.description for c in grid]
-    return [
-        c.description
-        for group in groups
-        for part in group.children[1:]
-        for c in (part.children if isinstance(part, widgets.VBox) else [part])
-    ]
+    """Labels of the controls on the page; one list alone is the simple preset."""
+    parts = list(panel.children[0].children)
+    for part in parts:
+        parts += part.children if isinstance(part, widgets.VBox) else []
+    return [part.description for part in parts if not isinstance(part, widgets.HTML | widgets.VBox)]
 
 
 def test_the_simple_preset_has_three_controls():
@@ -625,14 +610,11 @@ def test_the_simple_preset_has_three_controls():
     assert len(shown(every.panel)) == 17
     assert shown(simple.panel) == ["A100", "V100", "H100"]
     assert simple.controls.mix == every.controls.mix
-    assert simple.own.panel.layout.display == "none"
-    simple.controls.counts["A100"].value = 1
-    assert dict(simple.found.mix.counts)["A100"] == 1
-    simple.panel.more.value = True
-    assert shown(simple.panel) == shown(every.panel)
-    assert simple.own.panel.layout.display is None
     both = pl.explore_pipeline("tiny", {"A100": 1, "V100": 0}, simple=True)
     assert shown(both.mix.panel) == ["A100", "V100", "GPUs per stage, up to"]
-    assert both.in_flight.layout.display == "none"
-    both.mix.panel.more.value = True
-    assert both.in_flight.layout.display is None
+    hidden = simple.own.panel.layout, both.in_flight.layout
+    assert [layout.display for layout in hidden] == ["none"] * 2
+    for panel in (simple.panel, both.mix.panel):
+        panel.more.value = True
+    assert shown(simple.panel) == shown(every.panel)
+    assert [layout.display for layout in hidden] == [None] * 2
