@@ -9,6 +9,7 @@ from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.figures.placements import layer_axis
 from pipelab.figures.theme import (
     colour_of_types,
+    distance_from_best,
     figure_of,
     finish,
     ink_on,
@@ -79,14 +80,14 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
             for x, name, types in _names(stages, layers):
                 names.append((x, y, name, ink_on(colours[types[0]])))
         title = title or _title(deployment)
-    rows_of, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
+    lanes, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
     xs, ys, texts, inks = zip(*names, strict=True) if names else [()] * 4
     stages_of = {
         "type": "bar",
         "name": "stages",
         "orientation": "h",
         "width": 0.8,
-        "y": rows_of,
+        "y": lanes,
         "x": widths,
         "base": starts,
         "hovertext": hovers,
@@ -149,7 +150,4 @@ def _title(deployment: Deployment) -> str:
     text = f"{name}: {rate(deployment.throughput or 0.0)} with {pipelines}"
     if deployment.at_least:
         text += f", {deployment.usd_per_hour:,.4g} $ per hour"
-    if deployment.status == "optimal":
-        return text + ", proven best"
-    far = f", the best at most {deployment.gap:.1%} better" if deployment.gap is not None else ""
-    return text + far
+    return text + distance_from_best(deployment)

@@ -9,6 +9,7 @@ from pipelab.figures.theme import (
     NEUTRAL,
     bar,
     colour_of_types,
+    distance_from_best,
     figure_of,
     finish,
     line,
@@ -122,6 +123,4 @@ def _title(flow: Flow) -> str:
     if not flow.ways:
         return f"{name}: no flow" + (" exists" if flow.status == "infeasible" else "")
     text = f"{name}: {rate(flow.throughput or 0.0)} on {counted(len(flow.ways), 'way')}"
-    if flow.status == "optimal":
-        return text + ", proven best"
-    return text + (f", the best at most {flow.gap:.1%} better" if flow.gap is not None else "")
+    return text + distance_from_best(flow)

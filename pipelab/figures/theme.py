@@ -105,6 +105,13 @@ def plain(text: object) -> str:
     return escape(str(text), quote=False)
 
 
+def distance_from_best(answer: Any) -> str:
+    """Say at the end of a title how far an answer with `status` and `gap` may be from the best."""
+    if answer.status == "optimal":
+        return ", proven best"
+    return "" if answer.gap is None else f", the best at most {answer.gap:.1%} better"
+
+
 # A line of entries that ends at the right edge, above its `y`.
 LEGEND = {
     "orientation": "h",

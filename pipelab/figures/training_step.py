@@ -50,21 +50,16 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
         The option is unknown.
     """
     marks = {"finding": f"{plain(training.problem.name)}: {training.sentence}", **options}
-    parts = gantt_parts(
-        training.timeline, **checked(training.timeline, **marks), names=_names(training)
-    )
+    parts = training_gantt_parts(training, **checked(training.timeline, **marks))
     if options.get("memory") and training.stages is not None:
         parts["layout"]["yaxis2"]["title"]["text"] = "activations (GB)"
     return figure_of(parts)
 
 
-def training_gantt_parts(training: "TrainingTimeline", finding: str) -> dict:
-    """Return the drawing of `training_gantt`; `finding` is its title."""
-    return gantt_parts(training.timeline, finding=finding, names=_names(training))
-
-
-def _names(training: "TrainingTimeline") -> list[str]:
-    return [plain(label) for label in training.labels]
+def training_gantt_parts(training: "TrainingTimeline", **options: Any) -> dict:
+    """Return the drawing of `training_gantt`, whose options are not checked here."""
+    names = [plain(label) for label in training.labels]
+    return gantt_parts(training.timeline, **options, names=names)
 
 
 def training_memory_parts(training: "TrainingTimeline") -> dict:

@@ -73,6 +73,12 @@ class MixAnswer:
         load = replace(self.problem.workload, in_flight=self.mix.in_flight)
         return replace(self.problem, workload=load)
 
+    def times_of(self, service: Service) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return TPOT and TTFT in ms, each with its limit."""
+        limits = given(self.limits)
+        tpot_ms = 1000 * max(service.tpot_s, service.last_tpot_s)
+        return (tpot_ms, limits.tpot_ms), (service.ttft_ms(limits), limits.ttft_ms)
+
     def service_of(self, placement: Placement) -> Service | None:
         """Return what requests get from another placement; None if it keeps no limit."""
         problem = for_phase(self.any_in_flight, self.problem.workload.phase)
@@ -337,14 +343,10 @@ class ServedScore(Score):
 def _unkept(answer: MixAnswer, plan: Placement) -> str:
     """Say which times are above the limits, with one microbatch in flight."""
     problem = for_phase(answer.problem, answer.problem.workload.phase)
-    served, limits = times(problem, plan, 1).service(problem, 1), given(answer.limits)
-    took = {
-        "TPOT": (1000 * max(served.tpot_s, served.last_tpot_s), limits.tpot_ms),
-        "TTFT": (served.ttft_ms(limits), limits.ttft_ms),
-    }
+    took = answer.times_of(times(problem, plan, 1).service(problem, 1))
     over = [
         f"{name} is {ms:,.4g} ms with one microbatch in flight, above the limit of {limit:,.7g}"
-        for name, (ms, limit) in took.items()
+        for name, (ms, limit) in zip(("TPOT", "TTFT"), took, strict=True)
         if ms > limit * KEPT
     ]
     return " and ".join(over) or "no number in flight keeps both limits"

@@ -111,16 +111,12 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
 
 def promise_line(answer: MixAnswer, service: Service | None) -> str:
     """Say what requests get, and how far that is from the limits; empty where there are none."""
-    if service is None or answer.limits is None:
+    if service is None:
         return ""
-    load, limits = answer.problem.workload, answer.limits
-    took = [
-        ("an output token every", 1000 * max(service.tpot_s, service.last_tpot_s), limits.tpot_ms),
-        ("the first token after", service.ttft_ms(limits), limits.ttft_ms),
-    ]
+    load, what = answer.problem.workload, ("an output token every", "the first token after")
     said = [
-        f"{what} {ms:,.4g} ms" + (f" (limit {limit:,.7g})" if limit < math.inf else "")
-        for what, ms, limit in took
+        f"{name} {ms:,.4g} ms" + (f" (limit {limit:,.7g})" if limit < math.inf else "")
+        for name, (ms, limit) in zip(what, answer.times_of(service), strict=True)
         if ms
     ]
     answers = "" if load.phase == "prefill" else f" and answers of {load.output_tokens:,}"

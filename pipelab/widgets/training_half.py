@@ -142,7 +142,7 @@ class TrainingHalf(widgets.VBox):
 
     def _draw(self, step: "TrainingTimeline", finding: str) -> None:
         """Draw the charts of a step."""
-        self.gantt.put(training_gantt_parts(step, f"{plain(step.problem.name)}, {finding}"))
+        self.gantt.put(training_gantt_parts(step, finding=f"{plain(step.problem.name)}, {finding}"))
         self.memory.put(training_memory_parts(step))
 
     def _show_nothing(self, title: str) -> None:

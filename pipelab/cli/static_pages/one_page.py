@@ -181,11 +181,8 @@ def _control(state: Mapping) -> str:
     options, index = state.get("_options_labels"), state.get("index")
     if options is not None and isinstance(index, int):
         value = options[index]
-    if (
-        not label
-        or value is None
-        or state.get("_model_name") in ("ButtonModel", "FloatProgressModel")
-    ):
+    silent = state.get("_model_name") in ("ButtonModel", "FloatProgressModel")
+    if silent or not label or value is None:
         return ""
     if isinstance(value, bool):
         value = "yes" if value else "no"
