@@ -98,13 +98,11 @@ def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | No
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
     edges = tuple(window) if is_list(window) else ()
-    if len(edges) != 2 or not all(map(is_real, edges)):
-        raise InvalidValue("gantt", [("window", window, expected)])
-    low, high = map(float, edges)
-    low, high = max(low, 0.0), min(high, timeline.makespan)
-    if not low < high:
-        raise InvalidValue("gantt", [("window", window, expected)])
-    return low, high
+    if len(edges) == 2 and all(map(is_real, edges)):
+        low, high = max(float(edges[0]), 0.0), min(float(edges[1]), timeline.makespan)
+        if low < high:
+            return low, high
+    raise InvalidValue("gantt", [("window", window, expected)])
 
 
 def gantt_parts(
