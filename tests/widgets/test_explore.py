@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from pipelab.io.chrome_traces import chrome_trace
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import (
     Measure,
+    ScheduleExplorer,
     ScheduleValues,
     measures,
     measures_html,
@@ -73,8 +75,16 @@ def test_what_cannot_be_cut_is_refused(costs, order, message):
 
 # the explorer
 
+NAMES = [name for name in RULES if name != "Inference"]
 
-@pytest.mark.parametrize("name", [n for n in RULES if n != "Inference"])
+
+def page_of(explorer):
+    parts = explorer.chart.drawing, explorer.measures.value, explorer.words.value
+    disabled = [name for name, control in explorer.controls.items() if control.disabled]
+    return [*parts, disabled, explorer.code.code, explorer.controls["slow_rank"].max]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "changes", [{"weight": 0.5}, {"message": 0.25, "chunks": 3}, {"slowness": 2.0}]
 )
@@ -101,26 +111,30 @@ def test_a_closed_form_that_is_wrong_is_not_ticked():
     assert "(m+p-1)(F+B) (holds: equal stages, no communication time" in html
 
 
-def test_every_control_reaches_the_timeline():
-    explorer = pl.explore_schedules("ZBH2")
-    controls, chart = explorer.controls, explorer.chart
-    values = ScheduleValues(
-        "DualPipeV", "Interleaved1F1B", 2, 12, 3, 0.5, 1.5, 0.25, 0.5, 1, 2.0, False, False, 0.5
-    )
-    for name, control in controls.items():
-        control.value = getattr(values, name)
-    assert explorer.values == values
-    names = [t.schedule.name for t in explorer.timelines]
-    assert names == ["DualPipeV", "Interleaved1F1B"]
-    assert explorer.timelines[0].makespan == timeline_for(values).makespan
-    costs = explorer.timelines[0].costs.tables(explorer.timelines[0].schedule)
-    assert costs["weight_activation"][0] == 0.5 * costs["activation"][0]
-    controls["other"].value = "none"
-    controls["critical_path"].value = controls["memory"].value = True
-    assert "critical path" in [t.name for t in chart.data]
-    assert chart.layout.yaxis2.title.text == "activations held"
-    controls["ranks"].value = 1  # a slow rank that is gone becomes the last one
-    assert controls["slow_rank"].value == 0
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_page_follows_from_the_values_alone(seed):
+    """However they came about, also by way of schedules that do not exist."""
+    random = Random(seed)
+    explorer = pl.explore_schedules(random.choice(NAMES))
+    for _ in range(15):
+        values = {
+            "name": NAMES, "other": ["none", *NAMES], "ranks": [1, 2, 4], "microbatches": [2, 8], "chunks": [1, 3],
+            "forward": [0.25, 2.0], "message": [0.0, 0.5], "slow_rank": [0, 1, 3], "slowness": [1.0, 2.0],
+            "critical_path": [False, True], "memory": [False, True], "kept": [0.0, 0.5, 1.0],
+        }  # fmt: skip
+        name = random.choice([*values])
+        explorer.controls[name].value = random.choice(values[name])
+        fresh = ScheduleExplorer(explorer.values)
+        assert page_of(explorer) == page_of(fresh), explorer.values
+        made = [timeline.makespan for timeline in explorer.timelines]
+        if len(made) == len(explorer.values.names):
+            assert made == [
+                timeline_for(explorer.values, n).makespan for n in explorer.values.names
+            ]
+
+
+def test_the_simple_preset_has_three_controls():
     simple = pl.explore_schedules("ZBH2", simple=True)
     few = tuple(simple.controls[name] for name in ("name", "microbatches", "message"))
     assert simple.panel.children[0].children == few
