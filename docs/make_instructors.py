@@ -92,7 +92,7 @@ def _points_of(book: Notebook) -> str:
 
 
 def _questions(texts: list[str]) -> Iterator[str]:
-    """What the notebook asks before it tells."""
+    """Yield what the notebook asks before it tells."""
     for text in texts:
         if "course.guess(" not in text:
             continue
@@ -107,7 +107,7 @@ def _questions(texts: list[str]) -> Iterator[str]:
 def _rubric(
     number: str, graded: list[str], optional: set[str], questions: list[str], words: list[str]
 ) -> Iterator[str]:
-    """A row per exercise, and one each for a prediction and an answer in words."""
+    """Yield a row per exercise, and one each for a prediction and an answer in words."""
     marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
     if set(marks) != {*graded, "prediction", "words"}:
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
@@ -128,7 +128,7 @@ def _rubric(
 
 
 def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:
-    """In words; of a number, what the check says of the mistakes that it knows."""
+    """Return both in words; of a number, what the check says of the mistakes that it knows."""
     exercise = EXERCISES[name]
     if not isinstance(exercise, Number):
         return marks["half"], marks["none"]

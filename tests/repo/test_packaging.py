@@ -203,10 +203,8 @@ for method in ("aggregated", "joint"):
 assert pl.plot(problem, result.placement).data
 assert "No stage is faster" in str(pl.certificate(result))
 assert result.evaluation._repr_html_()
-order = pl.simulate(pl.schedule("1F1B", 2, 4), pl.StageCosts(1, 1, 1))
 for what, call in {
     "pl.explore_mix": lambda: pl.explore_mix,
-    'kind="live"': lambda: pl.plot(order, kind="live"),
     "pipelab.joint_ilp": lambda: __import__("pipelab.joint_ilp").joint_ilp.solve_by_joint_ilp(problem),
 }.items():
     try:
