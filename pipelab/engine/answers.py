@@ -172,7 +172,7 @@ class CostOfRules(NamedTuple):
         return f"{text}. Of all plans: {self.free.sentence}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Result(PlanAnswer):
     """What `solve` returns.
 

@@ -221,7 +221,14 @@ def question_of(
     held = held_at_most(_WHAT, max_in_flight, ranks, microbatches)
     in_flight = tuple(held.astype(int).tolist())
     limits = None if memory is None else _limits(memory, ranks)
-    question = Question(costs, ranks, microbatches, in_flight, limits, split_backward)
+    question = Question(
+        costs=costs,
+        ranks=ranks,
+        microbatches=microbatches,
+        in_flight=in_flight,
+        memory=limits,
+        split_backward=split_backward,
+    )
     whole, kept = -question.takes["B"], -question.takes["W"]
     if split_backward and (kept > whole).any():
         expected = "expected at most `activation`, of which it is a part"
@@ -579,17 +586,21 @@ class Program:
         if status in (library.OPTIMAL, library.FEASIBLE):
             starts = {action: solver.value(begin) for action, begin in self.start.items()}
             proven = status == library.OPTIMAL
-            return Found(starts, bound, None if proven else asked_to_end or "time limit")
+            return Found(
+                starts=starts,
+                bound=bound,
+                stopped_by=None if proven else asked_to_end or "time limit",
+            )
         if status == library.UNKNOWN:
-            return Found(None, self.least, asked_to_end or "time limit")
+            return Found(starts=None, bound=self.least, stopped_by=asked_to_end or "time limit")
         if status == library.INFEASIBLE:
-            return Found(None, self.most + 1, None)
+            return Found(starts=None, bound=self.most + 1, stopped_by=None)
         raise RuntimeError(
             f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class BestSchedule(Answer):
     """A schedule, how long it takes, and the proof that none of these costs and limits is shorter.
 
@@ -809,7 +820,14 @@ def best_schedule(
     with deadline_of(time_limit, stop) as deadline:
         if missing := misfit(question):
             return BestSchedule(
-                question, objective, "infeasible", None, None, {}, deadline.spent, reason=missing
+                question=question,
+                objective=objective,
+                status="infeasible",
+                timeline=None,
+                bound=None,
+                first={},
+                seconds=deadline.spent,
+                reason=missing,
             )
         search = _Search(question, objective, deadline, on_progress)
         search.run(workers or (1 if deadline.asks else min(8, os.cpu_count() or 1)))
@@ -883,13 +901,13 @@ class _Search:
     def answer(self) -> BestSchedule:
         """What is known."""
         return BestSchedule(
-            self.question,
-            self.objective,
-            "optimal" if self.proven else "feasible",
-            self.best,
-            min(self.bound, self.value),
-            self.first,
-            self.deadline.spent,
+            question=self.question,
+            objective=self.objective,
+            status="optimal" if self.proven else "feasible",
+            timeline=self.best,
+            bound=min(self.bound, self.value),
+            first=self.first,
+            seconds=self.deadline.spent,
             value=self.value,
             stopped_by=None if self.proven else self.stopped_by,
             solver=self.solver,
@@ -953,8 +971,12 @@ class _Search:
 
     def _tell(self, unit: Fraction, value: float, bound: float, branches: int) -> None:
         self.branches = max(self.branches, branches)
-        known = float(value / unit), float(bound / unit)
-        moment = Progress(self.deadline.spent, *known, self.branches)
+        moment = Progress(
+            seconds=self.deadline.spent,
+            incumbent=float(value / unit),
+            bound=float(bound / unit),
+            nodes=self.branches,
+        )
         if self.on_progress is not None:
             self.on_progress(moment)
         self.deadline.ask(moment)

@@ -19,7 +19,7 @@ _NOT_ASKED = "not asked, after an interrupt"
 EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Frozen):
     """Answers of several methods to one problem.
 
@@ -170,4 +170,4 @@ def compare(
                 results[method] = solve(problem, method, **own)
             except (TooLarge, NotApplicable) as error:
                 refused[method] = str(error)
-    return Comparison(problem, results, refused)
+    return Comparison(problem=problem, results=results, refused=refused)

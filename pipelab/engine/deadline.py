@@ -48,7 +48,9 @@ class Criterion(threading.Event):
     def __init__(self, ends: Callable[[Progress], object]) -> None:
         super().__init__()
         self.ends = ends
-        self.known = Progress(0.0, None, None, 0)  # with all nodes so far
+        self.known = Progress(
+            seconds=0.0, incumbent=None, bound=None, nodes=0
+        )  # with all nodes so far
         self._last = 0  # nodes of the search that told last
         self._tell: Callable[[Progress, int], bool] = lambda known, more: bool(ends(known))
 
@@ -191,7 +193,7 @@ class Deadline:
 
     def counts(self) -> None:
         """Count another question that was answered on the way, and ask."""
-        self.apart().ask(Progress(self.spent, None, None, 1))
+        self.apart().ask(Progress(seconds=self.spent, incumbent=None, bound=None, nodes=1))
 
     def within(self, seconds: float) -> "Deadline":
         """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.

@@ -480,7 +480,15 @@ class Pairs:
                         best, value, number = found.placement, uses, own
                 if what == "seconds":
                     known = None if best is None else value
-                    self.deadline.ask(Progress(self.deadline.spent, known, bound, 0, best))
+                    self.deadline.ask(
+                        Progress(
+                            seconds=self.deadline.spent,
+                            incumbent=known,
+                            bound=bound,
+                            nodes=0,
+                            placement=best,
+                        )
+                    )
                 if found.stopped_by is not None:
                     raise Ended(found.stopped_by)
                 if bound == math.inf or bound >= value * (1 - ATTAINED / 2):

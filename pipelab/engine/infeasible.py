@@ -21,7 +21,16 @@ def infeasible_result(
 ) -> Result:
     """The result that no placement exists."""
     return Result(
-        problem, method, "infeasible", None, None, None, deadline.spent, size, solver, reason
+        problem=problem,
+        method=method,
+        status="infeasible",
+        placement=None,
+        throughput=None,
+        bound=None,
+        seconds=deadline.spent,
+        size=size,
+        solver=solver,
+        reason=reason,
     )
 
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Misfit(Frozen):
     """A stage that needs more memory than one of its GPUs has; if several lack memory, the one that lacks most."""
 
@@ -59,7 +59,7 @@ class Misfit(Frozen):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Score(Frozen):
     """How good a placement is; made by `pl.score`.
 
@@ -236,7 +236,14 @@ def score(
         best = solve(problem, time_limit=time_limit)
     if evaluation is not None:
         _refuse_other_problem(evaluation, best)
-    return Score(problem, placement, evaluation, broken, misfits, best)
+    return Score(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        broken=broken,
+        misfits=misfits,
+        best=best,
+    )
 
 
 def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
@@ -265,7 +272,17 @@ def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
         if lacking is not None:
             g, needed = lacking
             most = _most(problem, stage)
-            found.append(Misfit(i, layers, g, gpus[g].type, needed, gpus[g].memory_gb, most))
+            found.append(
+                Misfit(
+                    stage=i,
+                    layers=layers,
+                    gpu=g,
+                    gpu_type=gpus[g].type,
+                    needed_gb=needed,
+                    offered_gb=gpus[g].memory_gb,
+                    most_layers=most,
+                )
+            )
     return tuple(sorted(found, key=lambda m: -m.deficit_gb))
 
 

@@ -240,7 +240,13 @@ def test_each_node_has_a_price_of_its_own():
     problem = pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}), 1)
     free, one = Fraction(0), Fraction(1)
     false = certificates.Certificate(
-        problem, None, 1e5, "dual prices", (free, one), (one, one), most_layers=1
+        problem=problem,
+        throughput=None,
+        rate=1e5,
+        by="dual prices",
+        prices=(free, one),
+        values=(one, one),
+        most_layers=1,
     )
     with pytest.raises(pl.PipelabError, match="contradict the certificate"):
         false.check()

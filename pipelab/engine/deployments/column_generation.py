@@ -206,12 +206,15 @@ def relaxed(demand: Demand, columns: Sequence[Column]) -> Relaxed | None:
     capacity, x = duals[:classes], run.x[: len(columns)]
     if not demand.load and len(demand.pools) == 1:
         return Relaxed(
-            value * unit, x, capacity * unit, {p: 1 / t for p, t in demand.pools.items()}
+            value=value * unit,
+            number=x,
+            capacity=capacity * unit,
+            per_rate={p: 1 / t for p, t in demand.pools.items()},
         )
     scale = demand.money if demand.load else unit
     each = zip(demand.pools.items(), duals[classes:].tolist(), strict=False)
     per_rate = {pool: scale * dual / (unit * tokens) for (pool, tokens), dual in each}
-    return Relaxed(abs(value) * scale, x, capacity * scale, per_rate)
+    return Relaxed(value=abs(value) * scale, number=x, capacity=capacity * scale, per_rate=per_rate)
 
 
 def whole(demand: Demand, columns: Sequence[Column], deadline: Deadline) -> SolverRun:
@@ -467,7 +470,7 @@ class Generation:
             The deadline was first; the bound is what the offers may yield that were left.
         """
         none = np.zeros(len(self.demand.counts))
-        prices = Prices(none, dict(self.demand.pools), np.inf, 1.0)
+        prices = Prices(cost=none, ratio=dict(self.demand.pools), bound=np.inf, unit=1.0)
 
         def worth(offers: Sequence[Offer]) -> dict[Offer, float]:
             return self._worth(offers, prices, -(self.value or 0.0), self.deadline)
@@ -583,7 +586,10 @@ class Generation:
                 self.prices.short(offer.pool, self.slack),
             )
             listing = Listing(offer, prices, slack, self.deadline, _FIRST_LABELS)
-            listed += [Column(rate, gpus, offer, own) for rate, gpus, own in listing.pipelines()]
+            listed += [
+                Column(rate=rate, gpus=gpus, offer=offer, stages=own)
+                for rate, gpus, own in listing.pipelines()
+            ]
             self.steps += listing.steps
             if not listing.complete:
                 return False
@@ -700,23 +706,23 @@ class Generation:
         if not demand.load:
             bound = float(cost @ demand.counts) / each
             if self.prices is None or bound < self.prices.bound:
-                self.prices = Prices(cost, ratio, bound, 1 / each)
+                self.prices = Prices(cost=cost, ratio=ratio, bound=bound, unit=1 / each)
             return
         above = np.maximum(0.0, cost - demand.price)
         bound = demand.load * each - float(above @ demand.counts)
         if self.prices is None or bound > self.prices.bound:
-            self.prices = Prices(cost, ratio, bound, 1.0)
+            self.prices = Prices(cost=cost, ratio=ratio, bound=bound, unit=1.0)
 
     def _add(self, offer: Offer, path: Sequence[StageOf]) -> int:
         """A path as a column, a pipeline if there are the GPUs; how many were added."""
         gpus = tuple(np.sum([own for _, own in path], axis=0).tolist())
         if (np.array(gpus) > self.demand.counts).any():
-            return self.take(Column(offer.counted(path), gpus, offer, ()))
+            return self.take(Column(rate=offer.counted(path), gpus=gpus, offer=offer, stages=()))
         stages = offer.in_order(path)
         attained, slowed = offer.evaluated(stages)
         if slowed:
             self._loose.add(offer)
-        return self.take(Column(attained, gpus, offer, stages))
+        return self.take(Column(rate=attained, gpus=gpus, offer=offer, stages=stages))
 
     def take(self, column: Column) -> int:
         """Add a column unless it is known, or no pipeline; how many were added."""
@@ -904,7 +910,7 @@ class Generation:
             listing.deadline.check()
             if self._best_rate.get((listing.offer.pool, gpus), 0.0) < rate * (1 - ONE_ANSWER):
                 attained = listing.offer.attained(stages)
-                self.take(Column(attained, gpus, listing.offer, stages))
+                self.take(Column(rate=attained, gpus=gpus, offer=listing.offer, stages=stages))
                 loose = loose or attained < rate * (1 - ONE_ANSWER)
         return listing.complete, loose
 
@@ -925,16 +931,20 @@ class Generation:
         for mix in map(tuple, smallest(best.rate).tolist()):
             rate, at = float(best.rate[mix]), int(best.at[mix])
             if at >= 0:
-                column = Column(rate, mix, offer, (), at)
+                column = Column(rate=rate, gpus=mix, offer=offer, stages=(), at=at)
                 if offer.merged:
                     stages = tables.stages(at, mix)
-                    column = Column(offer.attained(stages), mix, offer, stages)
+                    column = Column(
+                        rate=offer.attained(stages), gpus=mix, offer=offer, stages=stages
+                    )
                 self.take(column)
                 loose = loose or column.rate < rate * (1 - ONE_ANSWER)
         return True, loose
 
     def _note(self) -> Progress:
-        moment = Progress(self.deadline.spent, self.value, self.bound, self.rounds)
+        moment = Progress(
+            seconds=self.deadline.spent, incumbent=self.value, bound=self.bound, nodes=self.rounds
+        )
         self.progress.append(moment)
         if self.on_progress is not None:
             self.on_progress(moment)

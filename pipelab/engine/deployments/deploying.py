@@ -218,7 +218,16 @@ def deploy(
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
         run = _Deploying(
-            first, problems, load, gap, on_progress, deadline, asked, limits, counted, single
+            problem=first,
+            problems=problems,
+            at_least=load,
+            gap=gap,
+            on_progress=on_progress,
+            deadline=deadline,
+            again=asked,
+            limits=limits,
+            pools=counted,
+            single=single,
         )
         if runs_on is None:
             return run.run()
@@ -265,7 +274,9 @@ def _host_by_host(
         for p in own.pipelines:
             placed = (_renumbered(r, ids) for ids in alike for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
-        moment = Progress(deadline.spent, sum_of(pipelines), None, i + 1)
+        moment = Progress(
+            seconds=deadline.spent, incumbent=sum_of(pipelines), bound=None, nodes=i + 1
+        )
         if on_progress is not None:
             on_progress(moment)
         deadline.ask(moment)
@@ -370,11 +381,18 @@ class _Deploying:
         """The best of pipelines with these workloads, and whether its stages could be packed into nodes."""
         classes = offers[0].table.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-        demand = Demand(classes.count, 0.0, np.array(price), pools=self.pools)
+        demand = Demand(counts=classes.count, load=0.0, price=np.array(price), pools=self.pools)
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
         until = self.deadline.apart() if self.at_least else self.deadline
-        most = Generation(offers, demand, until, report, self.gap, enough)
+        most = Generation(
+            offers=offers,
+            demand=demand,
+            deadline=until,
+            on_progress=report,
+            gap=self.gap,
+            enough=enough,
+        )
         if self.single:
             return self._answer(most, self._alone(most))
         if not self.at_least:
@@ -384,7 +402,13 @@ class _Deploying:
         if (most.value or 0.0) < self.at_least * (1 - REACHED):
             return self._out_of_reach(most, ended), True
         demand = replace(demand, load=self.at_least)
-        least = Generation(most.offers, demand, self.deadline, self.on_progress, self.gap)
+        least = Generation(
+            offers=most.offers,
+            demand=demand,
+            deadline=self.deadline,
+            on_progress=self.on_progress,
+            gap=self.gap,
+        )
         for column in most.columns:
             least.take(column)
         for chosen in ([column] for column in least.pipelines):
@@ -548,7 +572,11 @@ class _Deploying:
         else:
             status, bound = status_and_bound(known, bound)
         proven = status == "optimal"
-        made = generation or Generation([], Demand(np.zeros(0), 0.0, np.zeros(0)), self.deadline)
+        made = generation or Generation(
+            offers=[],
+            demand=Demand(counts=np.zeros(0), load=0.0, price=np.zeros(0)),
+            deadline=self.deadline,
+        )
         size = {"columns": len(made.columns), "rounds": made.rounds}
         return Deployment(
             problem=self.problem,
@@ -597,7 +625,9 @@ def _column(offer: Offer, placement: Placement) -> Column:
     """A placement as a column: its layers and GPUs by class, and what it attains."""
     stages = tuple(offer.stages_of(placement))
     gpus = np.sum([own for _, own in stages], axis=0)
-    return Column(offer.attained(stages), tuple(gpus.tolist()), offer, stages)
+    return Column(
+        rate=offer.attained(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
+    )
 
 
 # What is said beside the pipelines
@@ -691,7 +721,12 @@ def pipeline_of(
     if limits is None:
         found = evaluate(problem, replicas[0])
         load = replace(problem.workload, in_flight=found.in_flight)
-        return Pipeline(replicas, load, found.attainable)
+        return Pipeline(replicas=replicas, workload=load, throughput=found.attainable)
     served = given(best_service(problem, replicas[0], limits))
     load = replace(problem.workload, in_flight=served.in_flight)
-    return Pipeline(replicas, load, served.requests_per_s * request_tokens(problem), served)
+    return Pipeline(
+        replicas=replicas,
+        workload=load,
+        throughput=served.requests_per_s * request_tokens(problem),
+        service=served,
+    )

@@ -148,16 +148,16 @@ class Listing:
         end = self.ways.rate.shape[1]
         waiting[layers].append(
             _Labels(
-                np.zeros((1, classes), dtype=int),
-                0 * one,
-                np.inf * one,
-                0 * one,
-                0 * one,
-                none + self.short.shape[1] - 1,
-                none + end,
-                none,
-                none,
-                none - 1,
+                gpus=np.zeros((1, classes), dtype=int),
+                price=0 * one,
+                rate=np.inf * one,
+                seconds=0 * one,
+                late=0 * one,
+                reached=none + self.short.shape[1] - 1,
+                entered=none + end,
+                left=none,
+                row=none,
+                rest=none - 1,
             )
         )
         number, starts = 0, []
@@ -247,16 +247,16 @@ class Listing:
             elif offer.timing is None:
                 so_far = np.zeros_like(so_far)
             done = _Labels(
-                own.gpus[i] + self.gpus[c],
-                price,
-                slowest,
-                so_far,
-                late,
-                k,
-                enter[c],
-                left,
-                self.rows[c],
-                number + first + i,
+                gpus=own.gpus[i] + self.gpus[c],
+                price=price,
+                rate=slowest,
+                seconds=so_far,
+                late=late,
+                reached=k,
+                entered=enter[c],
+                left=left,
+                row=self.rows[c],
+                rest=number + first + i,
             )
             which = np.flatnonzero(keep)
             which = which[np.argsort(begin[which], kind="stable")]
@@ -287,7 +287,11 @@ class Listing:
                 if rest[label] < 0:
                     break
                 row, label = int(first[label]), int(rest[label])
-            found.append(Found(float(rate[i]), tuple(labels.gpus[i].tolist()), tuple(stages)))
+            found.append(
+                Found(
+                    rate=float(rate[i]), gpus=tuple(labels.gpus[i].tolist()), stages=tuple(stages)
+                )
+            )
         return found
 
 

@@ -114,7 +114,14 @@ def _offers(
         table, timing = table_of(problem), None
         if limits is not None:
             table, timing = timed(problem, numbers, table, limits, table_of)
-        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(table.problem), timing)
+        offer = Offer(
+            problem=problem,
+            numbers=numbers,
+            table=table,
+            merged=merged,
+            mixed_as_slowest=mixes_as_slowest(table.problem),
+            timing=timing,
+        )
         if len(table.composition):
             offers.append(offer)
     return offers
@@ -178,4 +185,10 @@ def _merged(instance: Instance) -> Groups:
     hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
     merged = classes.merged([*keys.values()], np.full(shape, fast), np.full(shape, soon))
     link = np.full(shape, problem.link_throughput(fast))
-    return Groups(merged, instance.type_of[first], link, np.full(shape, hop), label)
+    return Groups(
+        classes=merged,
+        type_of=instance.type_of[first],
+        link=link,
+        hop=np.full(shape, hop),
+        node=label,
+    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline(Frozen):
     """Pipelines with the same stages on GPUs that are interchangeable.
 
@@ -63,7 +63,7 @@ def requests_served(pipelines: Sequence[Pipeline], pools: Iterable[str]) -> floa
     return min(rates.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Deployment(PlanAnswer):
     """Pipelines on disjoint GPUs: what `deploy` returns.
 

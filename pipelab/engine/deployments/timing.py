@@ -133,7 +133,17 @@ def timed(
         seconds=np.where(reached, table.seconds, np.inf),
         link=np.where(table.link >= least, table.link, 0.0),
     )
-    return masked, Timing(limits, late, after, back, latest, longest, ttft, passes, numbers.first)
+    return masked, Timing(
+        limits=limits,
+        late=late,
+        after=after,
+        back=back,
+        latest=latest,
+        longest=longest,
+        first=ttft,
+        passes=passes,
+        least=numbers.first,
+    )
 
 
 def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:

@@ -58,8 +58,12 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         if mixes <= _MOST_MIXES:
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
             each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
-            most = Generation(offers, Demand(classes.count, 0.0, each), deadline)
-            free = Prices(np.zeros(len(classes)), {"": 1.0}, np.inf, 1.0)
+            most = Generation(
+                offers=offers,
+                demand=Demand(counts=classes.count, load=0.0, price=each),
+                deadline=deadline,
+            )
+            free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
             columns, complete = most.listed(free, np.inf, True, deadline, _MOST_MIXES)
             if columns or complete:
                 curve.complete &= complete

@@ -200,8 +200,13 @@ class _Flowing:
 
     def _ask(self) -> None:
         """Ask a criterion, which counts what blocks were asked."""
-        known = self.value or None, self.bound if math.isfinite(self.bound) else None
-        self.deadline.ask(Progress(self.deadline.spent, *known, self.asked))
+        moment = Progress(
+            seconds=self.deadline.spent,
+            incumbent=self.value or None,
+            bound=self.bound if math.isfinite(self.bound) else None,
+            nodes=self.asked,
+        )
+        self.deadline.ask(moment)
 
     def _keep_pipelines(self, pipelines: Sequence[tuple[Placement, int, float]]) -> None:
         """Each with its number in flight and its tokens/s."""
@@ -367,20 +372,20 @@ class _Flowing:
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)
         flow = Flow(
-            self.problem,
-            status,
-            tuple(own.stage for own in self.held),
-            tuple(self._least_number(routing, v) for v in range(len(self.held))),
-            tuple(self.ways),
-            None,
-            None,
-            self.deadline.spent,
-            self.problem.workload.in_memory if self.full else None,
-            self.size,
-            choice.solver_version(),
-            self.deadline.remark(reason),
-            stopped,
-            {"progress": tuple(self.progress)},
+            problem=self.problem,
+            status=status,
+            stages=tuple(own.stage for own in self.held),
+            in_flight=tuple(self._least_number(routing, v) for v in range(len(self.held))),
+            ways=tuple(self.ways),
+            throughput=None,
+            bound=None,
+            seconds=self.deadline.spent,
+            memory_for=self.problem.workload.in_memory if self.full else None,
+            size=self.size,
+            solver=choice.solver_version(),
+            reason=self.deadline.remark(reason),
+            stopped_by=stopped,
+            details={"progress": tuple(self.progress)},
         )
         if status:
             return flow

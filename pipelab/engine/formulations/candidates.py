@@ -177,7 +177,18 @@ def list_candidates(
     tail, head = _connections(problem, sets, set_of, start, size, deadline)
     links = link_rates(problem, sets, deadline)[set_of[tail], set_of[head]]
     theta = rate[set_of, kind]
-    return Candidates(problem, tuple(sets), set_of, start, size, theta, tail, head, links, deadline)
+    return Candidates(
+        problem=problem,
+        sets=tuple(sets),
+        set_of=set_of,
+        start=start,
+        size=size,
+        throughput=theta,
+        tail=tail,
+        head=head,
+        link_throughput=links,
+        deadline=deadline,
+    )
 
 
 def stage_rates(

@@ -444,26 +444,26 @@ def _in_group(allocations: int, connections: int) -> dict[str, int]:
 
 FORMS = {
     "written": Form(
-        (
+        names=(
             *("layer_coverage", "gpu_exclusivity", "pipeline_start", "pipeline_end"),
             *("successor", "predecessor", "link_needs_sender", "link_needs_receiver"),
             *("stage_rate", "link_rate", "stage_bottleneck", "link_bottleneck"),
         ),
-        ("z", "e", "tau", "rho", "t"),
-        ("z", "e"),
-        (r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0"),
-        MARGIN,
+        groups=("z", "e", "tau", "rho", "t"),
+        whole=("z", "e"),
+        domains=(r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0"),
+        margin=MARGIN,
     ),
     # e need not be declared whole: once z is, nothing flows into a stage that is not chosen, so
     # what leaves a chosen stage can only enter the one chosen stage that starts where it ends.
     "tight": Form(
-        (
+        names=(
             *("layer_coverage", "gpu_exclusivity", "flow_out", "flow_in"),
             *("layer_rate", "boundary_rate"),
         ),
-        ("z", "e", "t"),
-        ("z",),
-        (
+        groups=("z", "e", "t"),
+        whole=("z",),
+        domains=(
             r"z_a \in \{0, 1\}",
             r"z_a = 0 \text{ where nothing can follow or precede}",
             r"0 \le e_{ab} \le 1",
@@ -472,12 +472,12 @@ FORMS = {
     ),
 }
 ONE_GPU = Form(
-    (
+    names=(
         *("layer_coverage", "gpu_exclusivity", "link_forced", "gpu_bottleneck", "boundary_rate"),
         *("twins_in_order", "boundary_balance"),
     ),
-    ("z", "e", "t"),
-    ("z",),
+    groups=("z", "e", "t"),
+    whole=("z",),
 )
 
 
@@ -538,7 +538,12 @@ def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> In
     fastest = float(candidates.throughput.max(initial=0.0))
     link = MARGIN * float(candidates.link_throughput.max(initial=0.0))
     valid = big_m == "valid"
-    return Incidence(candidates, form.margin * fastest, fastest if valid else link, valid)
+    return Incidence(
+        candidates=candidates,
+        big_m_stage=form.margin * fastest,
+        big_m_link=fastest if valid else link,
+        cap_links=valid,
+    )
 
 
 def big_m_is_valid(candidates: Candidates, big_m: str) -> bool:

@@ -74,7 +74,9 @@ def solve_aggregated(
             )
         except Ended as end:
             return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages", budget)
-        search = Search(instance, deadline, most, gap, on_progress).run()
+        search = Search(
+            instance=instance, deadline=deadline, most=most, gap=gap, on_progress=on_progress
+        ).run()
         if search.best is None and search.stopped is not None:
             known = best_of(incumbents(problem, budget))
             if known is not None:

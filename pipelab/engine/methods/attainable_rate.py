@@ -97,14 +97,20 @@ def _searched(
 
     def moment() -> None:
         attained = given(pairs.evaluation).attainable
-        progress.append(Progress(whole.spent, attained, bound, 0, pairs.best))
+        progress.append(
+            Progress(
+                seconds=whole.spent, incumbent=attained, bound=bound, nodes=0, placement=pairs.best
+            )
+        )
         if report is not None:
             report(progress[-1])
         deadline.ask(progress[-1])
 
     with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
-        pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
+        pairs = Pairs(
+            problem=problem, deadline=deadline, budget=budget, on_best=moment, to_beat=to_beat
+        )
         pairs.keep(given(found.placement))
         if bound is not None:
             pairs.knows(bound)

@@ -63,7 +63,7 @@ _DENOMINATORS = (12, 1000, 10**6)
 _BY_HELD = ("whole stages", "links")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Certificate(Frozen):
     """Why nothing is faster than a proven answer.
 
@@ -382,17 +382,41 @@ def certificate(result: Result) -> Certificate:
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers
     if not len(instance.thresholds):
-        return Certificate(problem, None, None, "no stage", nothing, ones, 0)
+        return Certificate(
+            problem=problem,
+            throughput=None,
+            rate=None,
+            by="no stage",
+            prices=nothing,
+            values=ones,
+            most_layers=0,
+        )
     rate = _next_rate(instance, result.throughput)
     if rate is None:
         by = "no faster stage"
         return Certificate(
-            problem, result.throughput, None, by, nothing, ones, None, (), result.placement
+            problem=problem,
+            throughput=result.throughput,
+            rate=None,
+            by=by,
+            prices=nothing,
+            values=ones,
+            most_layers=None,
+            idle=(),
+            placement=result.placement,
         )
     prices, values = dual_prices(instance, rate)
     idle, placement = _idle(instance, rate), result.placement
     proof = Certificate(
-        problem, result.throughput, rate, "dual prices", prices, values, None, idle, placement
+        problem=problem,
+        throughput=result.throughput,
+        rate=rate,
+        by="dual prices",
+        prices=prices,
+        values=values,
+        most_layers=None,
+        idle=idle,
+        placement=placement,
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
@@ -611,7 +635,11 @@ def _stages_at(instance: Instance, threshold: float) -> _Priced:
             kept = kept[[kept.sum(axis=1).argmax()]]
         draws += [parts] * len(kept)
         holds += list(kept)
-    return _Priced(draws, np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1), groups)
+    return _Priced(
+        draws=draws,
+        holds=np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1),
+        layers=groups,
+    )
 
 
 def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:

@@ -154,7 +154,7 @@ def solve_type_count(
             held = most_layers(options)
             if rows == "as_written" and held < problem.model.layers:
                 # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.
-                run = SolverRun("infeasible")
+                run = SolverRun(status="infeasible")
                 reason = (
                     f"the heuristic lets each GPU type hold one stage, and so at most {held} of "
                     f"{problem.model.layers} layers in all: it calls the problem infeasible, which proves nothing "
@@ -166,7 +166,7 @@ def solve_type_count(
                 )
                 reason = ""
         except Ended as end:
-            run = SolverRun("stopped", end.reason)
+            run = SolverRun(status="stopped", stopped_by=end.reason)
             reason = "the heuristic was stopped while its options were being listed"
         else:
             stages = _stages(options, program, run)

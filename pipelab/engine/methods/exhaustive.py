@@ -225,7 +225,13 @@ class _Search:
         self.steps += 1
         if self.stopped is None and self.steps % 64 == 1:
             known = self.best_rate if self.best else None
-            moment = Progress(self.deadline.spent, known, self.top, self.steps, self.best)
+            moment = Progress(
+                seconds=self.deadline.spent,
+                incumbent=known,
+                bound=self.top,
+                nodes=self.steps,
+                placement=self.best,
+            )
             self.deadline.ask(moment)
             self.stopped = self.deadline.reason
         return self.stopped is not None

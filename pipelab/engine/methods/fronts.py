@@ -106,7 +106,7 @@ def least_of(
         reason=pairs.deadline.remark(reason),
         stopped_by=stopped,
         details={name: value, bound_name: proven},
-        objective=Objective(name, unit, value, proven, floor),
+        objective=Objective(name=name, unit=unit, value=value, bound=proven, at_least=floor),
     )
 
 
@@ -126,17 +126,21 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
             pairs.deadline,
         )
     except Ended as end:
-        return Least(incumbent, 0.0, end.reason)
+        return Least(placement=incumbent, bound=0.0, stopped_by=end.reason)
     except TooLarge as refusal:
         if incumbent is None:
             raise
-        return Least(incumbent, 0.0, SETS, None, str(refusal))
+        return Least(
+            placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
+        )
     while bound < most * (1 - ATTAINED):
         wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return Least(incumbent, bound, SETS, None, str(refusal))
+            return Least(
+                placement=incumbent, bound=bound, stopped_by=SETS, number=None, reason=str(refusal)
+            )
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted
@@ -197,12 +201,16 @@ class _LeastRatio:
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
             return Least(None, math.inf)
-        return Least(self.best, usd_per_million_tokens(least, 1.0), stopped)
+        return Least(
+            placement=self.best, bound=usd_per_million_tokens(least, 1.0), stopped_by=stopped
+        )
 
     def _ask(self, bound: float) -> None:
         known = None if self.best is None else usd_per_million_tokens(self.ratio, 1.0)
         least, spent = usd_per_million_tokens(bound, 1.0), self.pairs.deadline.spent
-        self.pairs.deadline.ask(Progress(spent, known, least, 0, self.best))
+        self.pairs.deadline.ask(
+            Progress(seconds=spent, incumbent=known, bound=least, nodes=0, placement=self.best)
+        )
 
     def _keep(self, placement: Placement) -> None:
         ratio = self.pairs.uses(placement, "price") / self.pairs.yields(placement)

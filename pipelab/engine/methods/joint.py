@@ -284,7 +284,7 @@ def solve_joint(
             if candidates is None:
                 what = "its allocations and connections"
                 return unlisted(problem, "joint", size, deadline, end, what)
-            run, placement = SolverRun("stopped", end.reason), None
+            run, placement = SolverRun(status="stopped", stopped_by=end.reason), None
             reason = "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
             solver = choice.solver_version("scip")
@@ -380,7 +380,13 @@ def result_of(
         reason=reason,
         stopped_by=run.stopped_by,
     )
-    last = Progress(run.solve_seconds, found.throughput, found.bound, run.nodes, placement)
+    last = Progress(
+        seconds=run.solve_seconds,
+        incumbent=found.throughput,
+        bound=found.bound,
+        nodes=run.nodes,
+        placement=placement,
+    )
     details = {
         "build_seconds": found.seconds - run.solve_seconds,
         "solve_seconds": run.solve_seconds,

@@ -89,14 +89,18 @@ def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) ->
     rate, fits = stage_rates(problem, _alone(problem), deadline)
     layers = problem.model.layers
     if not as_run:
-        return SegmentRules(problem, rate, fits, fits, np.arange(layers))
+        return SegmentRules(
+            problem=problem, rate=rate, fits=fits, allowed=fits, starts=np.arange(layers)
+        )
     step = max(1, layers // 20) if layers > 40 else 1
     sizes = np.arange(1, layers + 1)
     allowed = np.zeros_like(fits)
     for g, gpu in enumerate(problem.cluster.gpus):
         least, most = _sizes_as_run(problem, gpu.memory_gb)
         allowed[g] = (least <= sizes) & (sizes <= most)
-    return SegmentRules(problem, rate, fits, allowed, np.arange(0, layers, step))
+    return SegmentRules(
+        problem=problem, rate=rate, fits=fits, allowed=allowed, starts=np.arange(0, layers, step)
+    )
 
 
 def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:

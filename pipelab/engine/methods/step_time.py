@@ -131,13 +131,13 @@ def solve_for_step_time(
             stages = stages_in_training(problem, recompute, bytes_per_parameter, deadline)
         except Ended as end:
             return TrainingResult(
-                problem,
-                "step_time",
-                "unknown",
-                None,
-                None,
-                None,
-                deadline.spent,
+                problem=problem,
+                method="step_time",
+                status="unknown",
+                placement=None,
+                throughput=None,
+                bound=None,
+                seconds=deadline.spent,
                 reason="the times of stages were still being computed",
                 stopped_by=end.reason,
                 objective=_objective(schedule, None, None),
@@ -153,7 +153,12 @@ def solve_for_step_time(
 
         def moment(bound: float | None = None) -> Progress:
             known = best.seconds if best.plan is not None else None
-            return Progress(deadline.spent, known, bound, sum(each.count for each in searches))
+            return Progress(
+                seconds=deadline.spent,
+                incumbent=known,
+                bound=bound,
+                nodes=sum(each.count for each in searches),
+            )
 
         if on_progress is not None:
             best.on_change = lambda: on_progress(moment())
@@ -179,23 +184,23 @@ def solve_for_step_time(
         else:
             status, least = status_and_least(value, least or None)
         return TrainingResult(
-            problem,
-            "step_time",
-            status,
-            None if step is None else step.placement,
-            None if step is None else step.rate,
-            None,
-            deadline.spent,
-            {
+            problem=problem,
+            method="step_time",
+            status=status,
+            placement=None if step is None else step.placement,
+            throughput=None if step is None else step.rate,
+            bound=None,
+            seconds=deadline.spent,
+            size={
                 "classes": len(stages.classes),
                 "compositions": len(stages.composition),
                 "states": sum(each.states for each in searches),
             },
-            "",
-            reason,
-            stopped if status not in ("optimal", "infeasible") else None,
-            {"nodes": sum(each.count for each in searches)},
-            _objective(schedule, value, least),
+            solver="",
+            reason=reason,
+            stopped_by=stopped if status not in ("optimal", "infeasible") else None,
+            details={"nodes": sum(each.count for each in searches)},
+            objective=_objective(schedule, value, least),
             schedule=None if step is None else best.rule,
             recompute=None if step is None else step.recompute,
             step=step,
@@ -204,7 +209,14 @@ def solve_for_step_time(
 
 def _objective(schedule: str, value: float | None, least: float | None) -> StepTime:
     among = schedule if schedule != ANY else "the published schedules"
-    return StepTime("seconds_per_step", "s per step", value, least, 0.0, among)
+    return StepTime(
+        name="seconds_per_step",
+        unit="s per step",
+        value=value,
+        bound=least,
+        at_least=0.0,
+        schedule=among,
+    )
 
 
 def _search(

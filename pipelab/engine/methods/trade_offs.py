@@ -30,7 +30,7 @@ _TPOT = "tpot_ms"
 _LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TradeOff(Frozen):
     """Placements none of which is beaten in both throughput and what it costs.
 
@@ -204,7 +204,13 @@ def trade_off(
                 curve = Curve(on_point)
                 find(pairs, what, curve)
         points = curve.points[::-1] if against in _LEAST else curve.points
-        return TradeOff(problem, against, tuple(points), curve.complete, deadline.spent)
+        return TradeOff(
+            problem=problem,
+            against=against,
+            points=tuple(points),
+            complete=curve.complete,
+            seconds=deadline.spent,
+        )
 
 
 @dataclass

@@ -154,7 +154,9 @@ class Graph(Frozen):
             own, *others = (source[low:high] for source in sources)
             needed = [(i, source) for i, source in enumerate(others) if (source != n).any()]
             rounds.append((low, high, own, needed))
-        return _Steps(self.row[order], place[:n], rounds, [each[order] for each in late])
+        return _Steps(
+            row=self.row[order], place=place[:n], rounds=rounds, late=[each[order] for each in late]
+        )
 
     def finish(
         self, took: np.ndarray, queued: bool = False, free: np.ndarray | None = None
@@ -461,7 +463,7 @@ class Columns(Frozen):
         base, row = 4 * self.stages, self._row_alone[self.entry]
         row[self.node[self.paired]] = base + self._pairs[1]
         row = np.append(row, base + len(self._pairs[0]) + self.links[received])
-        return Graph(first, tuple(waits), tuple(meant), row)
+        return Graph(first=first, waits=tuple(waits), meant=tuple(meant), row=row)
 
     @cached_property
     def _row_alone(self) -> np.ndarray:
@@ -607,14 +609,14 @@ def _made(schedule: Schedule) -> Columns:
     paired = [len(each) > half + 1 for row in parts for each in row for half in range(len(each))]
     lengths = [sum(map(len, row)) for row in parts]
     return Columns(
-        schedule.name,
-        schedule.microbatches,
-        schedule.stage_rank,
-        np.array([code[part.kind] for part in single], np.int8),
-        np.array([part.stage for part in single], np.int32),
-        np.array([part.microbatch for part in single], np.int32),
-        np.array([0, *np.cumsum(lengths)], np.int64),
-        np.array(paired, bool),
+        name=schedule.name,
+        microbatches=schedule.microbatches,
+        stage_rank=schedule.stage_rank,
+        kind=np.array([code[part.kind] for part in single], np.int8),
+        stage=np.array([part.stage for part in single], np.int32),
+        microbatch=np.array([part.microbatch for part in single], np.int32),
+        first=np.array([0, *np.cumsum(lengths)], np.int64),
+        paired=np.array(paired, bool),
     )
 
 

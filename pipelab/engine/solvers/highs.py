@@ -83,7 +83,9 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         waited_for(highs.run, deadline, enough.set, _GRACE_SECONDS, "highs")
         asking.ask(int(highs.getInfo().mip_node_count))
     except Ended as end:
-        return SolverRun("stopped", end.reason, solve_seconds=time.perf_counter() - began)
+        return SolverRun(
+            status="stopped", stopped_by=end.reason, solve_seconds=time.perf_counter() - began
+        )
     if asking.failure is not None:  # in the caller's own criterion
         raise asking.failure
     return _read(highs, program, deadline.reason, time.perf_counter() - began)
@@ -104,7 +106,9 @@ class _Asking:
         if self.deadline.asks and nodes > self.nodes:
             self.nodes = nodes
             try:
-                self.deadline.ask(Progress(self.deadline.spent, None, None, nodes))
+                self.deadline.ask(
+                    Progress(seconds=self.deadline.spent, incumbent=None, bound=None, nodes=nodes)
+                )
                 if self.deadline.called_off == "stop":
                     self.enough.set()
             except BaseException as error:  # an exception must not pass through HiGHS's own code
@@ -131,11 +135,11 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
     elif status == "optimal":  # a linear program that is stopped has no bound
         bound = objective
     return SolverRun(
-        status,
-        (reason or "time limit") if status == "stopped" else None,
-        x,
-        objective,
-        bound if bound is not None and math.isfinite(bound) else None,
+        status=status,
+        stopped_by=(reason or "time limit") if status == "stopped" else None,
+        x=x,
+        objective=objective,
+        bound=bound if bound is not None and math.isfinite(bound) else None,
         nodes=max(0, int(info.mip_node_count)) if whole else 0,
         solve_seconds=seconds,
         row_duals=row_duals,

@@ -67,7 +67,9 @@ class Columns:
         data = np.concatenate([b.data for b, _ in entries]).astype(float)
         matrix = sp.csr_array((data, (row, column)), shape=(height, self.total))
         return RowBlock(
-            matrix, np.full(height, lower, dtype=float), np.full(height, upper, dtype=float)
+            matrix=matrix,
+            lower=np.full(height, lower, dtype=float),
+            upper=np.full(height, upper, dtype=float),
         )
 
     def program(
@@ -90,12 +92,12 @@ class Columns:
             Groups of whole numbers.
         """
         return LinearProgram(
-            self,
-            self._filled(0.0, lower),
-            self._filled(np.inf, upper),
-            self._filled(0.0, dict.fromkeys(integer, 1.0)) > 0,
-            self._filled(0.0, objective),
-            blocks,
+            columns=self,
+            lower=self._filled(0.0, lower),
+            upper=self._filled(np.inf, upper),
+            integer=self._filled(0.0, dict.fromkeys(integer, 1.0)) > 0,
+            objective=self._filled(0.0, objective),
+            blocks=blocks,
         )
 
     def _filled(self, others: float, parts: Values) -> np.ndarray:
@@ -134,9 +136,9 @@ class LinearProgram:
         blocks = self.blocks.values()
         none = sp.csr_array((0, self.columns.total))
         return RowBlock(
-            sp.vstack([none, *(block.matrix for block in blocks)], format="csr"),
-            np.concatenate([[], *(block.lower for block in blocks)]),
-            np.concatenate([[], *(block.upper for block in blocks)]),
+            matrix=sp.vstack([none, *(block.matrix for block in blocks)], format="csr"),
+            lower=np.concatenate([[], *(block.lower for block in blocks)]),
+            upper=np.concatenate([[], *(block.upper for block in blocks)]),
         )
 
     @property

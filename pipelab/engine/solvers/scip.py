@@ -88,7 +88,7 @@ def run(
         with _in_words():
             model, variables = _load(program, deadline)
     except Ended as end:
-        return SolverRun("stopped", end.reason)
+        return SolverRun(status="stopped", stopped_by=end.reason)
     built = time.perf_counter()
     if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
         model.setParam("limits/time", deadline.left)
@@ -234,7 +234,10 @@ class Recorder:
         self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
-        self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
+        self.reported: tuple[np.ndarray | None, Progress] = (
+            None,
+            Progress(seconds=0.0, incumbent=None, bound=None, nodes=0),
+        )
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
         self.over = False
@@ -260,7 +263,13 @@ class Recorder:
             values = _values(model, best, self.variables[self.kept])
             placement = self.placement_of(values) if self.placement_of else None
         seconds = time.perf_counter() - self.began
-        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
+        moment = Progress(
+            seconds=seconds,
+            incumbent=incumbent,
+            bound=bound,
+            nodes=model.getNTotalNodes(),
+            placement=placement,
+        )
         if not self.progress or (last.incumbent, last.bound) != (incumbent, bound):
             self.reported = values, moment
             self.progress.append(moment)
@@ -277,7 +286,14 @@ class Recorder:
         if values is not None:
             x = np.full(len(self.variables), np.nan)
             x[self.kept] = values
-        return SolverRun("stopped", reason, x, last.incumbent, last.bound, last.nodes)
+        return SolverRun(
+            status="stopped",
+            stopped_by=reason,
+            x=x,
+            objective=last.incumbent,
+            bound=last.bound,
+            nodes=last.nodes,
+        )
 
 
 def _values(model: Any, solution: Any, variables: list) -> np.ndarray:
@@ -295,12 +311,12 @@ def _read(model: Any, variables: list, reason: str | None) -> SolverRun:
     best = model.getBestSol() if model.getNSols() else None
     begun = model.getStage() >= 9  # SCIP has begun to solve
     return SolverRun(
-        status,
-        (_LIMITS.get(said) or reason or said) if status == "stopped" else None,
-        None if best is None else _values(model, best, variables),
-        None if best is None else model.getSolObjVal(best),
-        _finite(model, model.getDualbound()),
-        model.getNTotalNodes() if begun else 0,
+        status=status,
+        stopped_by=(_LIMITS.get(said) or reason or said) if status == "stopped" else None,
+        x=None if best is None else _values(model, best, variables),
+        objective=None if best is None else model.getSolObjVal(best),
+        bound=_finite(model, model.getDualbound()),
+        nodes=model.getNTotalNodes() if begun else 0,
     )
 
 

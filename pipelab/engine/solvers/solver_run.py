@@ -7,7 +7,7 @@ import numpy as np
 from pipelab.placement import Placement
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """What was known at one moment of a solve."""
 
@@ -18,7 +18,7 @@ class Progress:
     placement: Placement | None = None  # of the incumbent, from methods that report it
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SolverRun:
     """The end of one solve.
 

@@ -234,7 +234,16 @@ def closed_forms(
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
     names = ("forward", "backward_input", "backward_weight")
     forward, back, weight = (v * float(table[name][0]) for name in names)
-    case = _Case(p, schedule.microbatches, v, forward, back, weight, costs.overlap, table)
+    case = _Case(
+        p=p,
+        m=schedule.microbatches,
+        v=v,
+        F=forward,
+        I=back,
+        W=weight,
+        overlap=costs.overlap,
+        table=table,
+    )
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = schedule.name
     name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
@@ -256,7 +265,16 @@ def closed_forms(
             most = case.m * v
             value = tuple(int(min(form.value(case, rank), most)) for rank in range(p))
         words = ", ".join(when) or "always"
-        found.append(ClosedForm(name, quantity, form.formula, words, value, form.source))
+        found.append(
+            ClosedForm(
+                schedule=name,
+                quantity=quantity,
+                formula=form.formula,
+                holds_when=words,
+                value=value,
+                source=form.source,
+            )
+        )
     return tuple(found)
 
 
@@ -359,7 +377,7 @@ def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backwar
     busy = passes + microbatches * weight + np.maximum(0.0, first_gradient - held * forward)
     before = np.cumsum(home) - home
     drained = np.maximum.accumulate((before + passes)[::-1])[::-1] - before + weight
-    return Bounds(np.cumsum(forward + comm) - (forward + comm), busy, drained)
+    return Bounds(arrives=np.cumsum(forward + comm) - (forward + comm), busy=busy, drained=drained)
 
 
 def held_at_most(

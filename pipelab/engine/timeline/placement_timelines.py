@@ -54,7 +54,7 @@ class Lane(NamedTuple):
     wait: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlacedTimeline(Frozen):
     """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
 
@@ -110,7 +110,16 @@ class PlacedTimeline(Frozen):
             name = f"link {stage + 1}→{stage + 2}" if link else f"stage {stage + 1}"
             label = name if link else stage_label(self.evaluation, stage)
             slowest = name in self.evaluation.bottlenecks
-            lanes.append(Lane(name, label, bool(link), seconds, slowest, wait))
+            lanes.append(
+                Lane(
+                    name=name,
+                    label=label,
+                    link=bool(link),
+                    seconds=seconds,
+                    bottleneck=slowest,
+                    wait=wait,
+                )
+            )
         return tuple(lanes)
 
     @property
@@ -379,7 +388,7 @@ def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageC
     return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingTimeline(Frozen):
     """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
 
@@ -636,7 +645,14 @@ def training_timeline(
         unit="s",
     )
     timeline = simulate(order, costs, transfers="queued")
-    return TrainingTimeline(problem, placement, evaluation, timeline, stages if how else None, how)
+    return TrainingTimeline(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        timeline=timeline,
+        stages=stages if how else None,
+        recompute=how,
+    )
 
 
 def _of_parts(
@@ -846,4 +862,11 @@ def timeline_of(
         microbatches = 3 * in_flight
     microbatches = whole_number("timeline_of", "microbatches", microbatches)
     timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
-    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)
+    return PlacedTimeline(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        in_flight=in_flight,
+        timeline=timeline,
+        leaving=leaving,
+    )

@@ -92,7 +92,7 @@ class Messages(NamedTuple):
     arrives: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Timeline(Frozen):
     """When everything happens; made by `pl.simulate`. Times are in the unit of the costs.
 
@@ -324,10 +324,10 @@ class Timeline(Frozen):
             return np.bincount(rank, np.where(chosen, amount, 0.0), ranks)
 
         return Idle(
-            by_rank(early, gap - network),
-            by_rank(~early & ~late, gap - network),
-            by_rank(late, gap - network) + self.makespan - self.rank_ends,
-            np.bincount(rank, network, ranks),
+            warm_up=by_rank(early, gap - network),
+            steady=by_rank(~early & ~late, gap - network),
+            cool_down=by_rank(late, gap - network) + self.makespan - self.rank_ends,
+            network=np.bincount(rank, network, ranks),
         )
 
     @derived
@@ -380,7 +380,7 @@ class Timeline(Frozen):
         columns = self.columns
         taker = np.flatnonzero(columns.links < columns.stages - 1)
         maker = columns.makers[taker]
-        return Messages(maker, taker, self.end[maker], self.start[taker])
+        return Messages(maker=maker, taker=taker, leaves=self.end[maker], arrives=self.start[taker])
 
     @derived
     def critical_entries(self) -> np.ndarray:
@@ -523,7 +523,14 @@ def simulate(
     check_transfers(transfers)
     took, graph = costs.times(schedule), runnable(schedule).graph
     ends = graph.finish(took, queued=transfers == "queued")
-    return Timeline(schedule, costs, transfers, waits, graph, ends)
+    return Timeline(
+        schedule=schedule,
+        costs=costs,
+        transfers=transfers,
+        synchronous_optimizer=waits,
+        graph=graph,
+        ends=ends,
+    )
 
 
 def simulate_in_flight(
@@ -582,9 +589,16 @@ def simulate_in_flight(
     room[in_flight:microbatches], meant[in_flight:microbatches] = total + out, left
     waits = (np.append(before, np.full(len(out), count)), np.append(made_by, left), room)
     row = np.append(graph.row, np.full(len(out), len(took)))
-    loop = Graph(graph.first, waits, (*graph.meant, meant), row)
+    loop = Graph(first=graph.first, waits=waits, meant=(*graph.meant, meant), row=row)
     ends = loop.finish(np.append(took, [leaving, 0.0]))
-    return Timeline(schedule, costs, "buffered", True, loop, ends)
+    return Timeline(
+        schedule=schedule,
+        costs=costs,
+        transfers="buffered",
+        synchronous_optimizer=True,
+        graph=loop,
+        ends=ends,
+    )
 
 
 def check_transfers(transfers: str) -> None:
