@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in", "rated_result"]
+__all__ = ["CostOfRules", "PlanAnswer", "ProvenAnswer", "Result", "placement_in", "rated_result"]
 
 
-class Answer(Frozen, ABC):
+class ProvenAnswer(Frozen, ABC):
     """An answer with its proof, or with how far from the best it may be.
 
     Attributes
@@ -103,7 +103,7 @@ class Answer(Frozen, ABC):
         return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(ProvenAnswer):
     """An answer with plans: those that one engine can start, or any.
 
     Attributes

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from pipelab.display import NO_FORMULAS, number, table
-from pipelab.engine.answers import Answer
+from pipelab.engine.answers import ProvenAnswer
 from pipelab.engine.deadline import Deadline, Stop, deadline_of
 from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
     from pandas import DataFrame
 
-Start = tuple[int, str, int]  # rank, kind and microbatch of an action
+ActionKey = tuple[int, str, int]  # rank, kind and microbatch of an action
 
 LARGEST = 200_000  # actions; a program of so many takes gigabytes
 MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
@@ -398,7 +398,7 @@ def solver_library() -> Any:
 
 
 @dataclass(frozen=True)
-class Found:
+class CpSatResult:
     """What CP-SAT came back with.
 
     Attributes
@@ -411,7 +411,7 @@ class Found:
         "time limit", "stop" or "interrupt".
     """
 
-    starts: dict[Start, int] | None
+    starts: dict[ActionKey, int] | None
     bound: int
     stopped_by: str | None
 
@@ -433,7 +433,7 @@ class Program:
         self.library = solver_library()
         self.question = question
         self.model: cp_model.CpModel = self.library.CpModel()
-        self.start: dict[Start, Any] = {}
+        self.start: dict[ActionKey, Any] = {}
         self.length = {
             (rank, kind): int(question.length[kind][rank])
             for rank in range(question.ranks)
@@ -498,14 +498,14 @@ class Program:
                         forward, (rank, "W", weights - 1), ~self._first(gradient, forward)
                     )
 
-    def _first(self, one: Start, other: Start) -> Any:
+    def _first(self, one: ActionKey, other: ActionKey) -> Any:
         """Whether one of two actions of a rank ends before the other begins; else it is the other way round."""
         first = self.model.new_bool_var(f"{one} first, then {other}")
         self._follows(other, one, first)
         self._follows(one, other, ~first)
         return first
 
-    def _follows(self, later: Start, earlier: Start, condition: Any = None) -> None:
+    def _follows(self, later: ActionKey, earlier: ActionKey, condition: Any = None) -> None:
         made = self.model.add(self.start[later] >= self.end(*earlier))
         if condition is not None:
             made.only_enforce_if(condition)
@@ -534,14 +534,14 @@ class Program:
                 model.add(self.goal >= self.end(rank, kind, question.microbatches - 1) - began)
         model.minimize(self.goal)
 
-    def hint(self, starts: Mapping[Start, int]) -> None:
+    def hint(self, starts: Mapping[ActionKey, int]) -> None:
         """Begin the search at this schedule."""
         for action, value in starts.items():
             self.model.add_hint(self.start[action], value)
 
     def solve(
         self, deadline: Deadline, workers: int, found: Callable[[int, int, int], None]
-    ) -> Found:
+    ) -> CpSatResult:
         """Search until there is a proof, or an end is requested.
 
         Parameters
@@ -580,28 +580,30 @@ class Program:
         # The callback may have ended the search between two looks.
         return self._found(solver, work.result(), asked_to_end or deadline.called_off)
 
-    def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> Found:
+    def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> CpSatResult:
         library = self.library
         bound = max(self.least, round(solver.best_objective_bound))
         if status in (library.OPTIMAL, library.FEASIBLE):
             starts = {action: solver.value(begin) for action, begin in self.start.items()}
             proven = status == library.OPTIMAL
-            return Found(
+            return CpSatResult(
                 starts=starts,
                 bound=bound,
                 stopped_by=None if proven else asked_to_end or "time limit",
             )
         if status == library.UNKNOWN:
-            return Found(starts=None, bound=self.least, stopped_by=asked_to_end or "time limit")
+            return CpSatResult(
+                starts=None, bound=self.least, stopped_by=asked_to_end or "time limit"
+            )
         if status == library.INFEASIBLE:
-            return Found(starts=None, bound=self.most + 1, stopped_by=None)
+            return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
         raise RuntimeError(
             f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
         )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class BestSchedule(Answer):
+class BestSchedule(ProvenAnswer):
     """A schedule, how long it takes, and the proof that none of these costs and limits is shorter.
 
     Attributes
@@ -829,7 +831,7 @@ def best_schedule(
                 seconds=deadline.spent,
                 reason=missing,
             )
-        search = _Search(question, objective, deadline, on_progress)
+        search = _ScheduleSearch(question, objective, deadline, on_progress)
         search.run(workers or (1 if deadline.asks else min(8, os.cpu_count() or 1)))
         return search.answer()
 
@@ -872,7 +874,7 @@ def _by_rule(question: Question, name: str) -> Schedule | None:
     return question.schedule(f"{name}, backward split", halves)
 
 
-class _Search:
+class _ScheduleSearch:
     """The shortest schedule so far, and what none is shorter than."""
 
     def __init__(
@@ -954,7 +956,7 @@ class _Search:
         self.bound = max(self.bound, float((low - (span and not exact)) / unit))
         self._tell(unit, self.value * unit, self.bound * unit, 0)
 
-    def _take(self, whole: Question, found: Found) -> bool:
+    def _take(self, whole: Question, found: CpSatResult) -> bool:
         """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
         if found.starts is None:
             return False
@@ -982,7 +984,7 @@ class _Search:
         self.deadline.ask(moment)
 
 
-def in_order(question: Question, starts: dict[Start, int]) -> Schedule:
+def in_order(question: Question, starts: dict[ActionKey, int]) -> Schedule:
     """Each rank's actions by their start. Of those of no length, what frees memory goes first."""
     rows = []
     for rank in range(question.ranks):

@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups, incidence
 from pipelab.errors import PipelabError
 
 
@@ -84,7 +84,9 @@ class Packing:
         """Arcs that the program needs; 0 where sizes divide one another."""
         return 0 if self.divides else len(self.arcs[0])
 
-    def rows(self, columns: Columns, offset: int, per_recipe: sp.csr_array) -> tuple[RowBlock, ...]:
+    def rows(
+        self, columns: VariableGroups, offset: int, per_recipe: sp.csr_array
+    ) -> tuple[RowBlock, ...]:
         """Rows over `n` and, from column `offset` on, over `b`."""
         mine = per_recipe[self.recipe]
         if self.divides:

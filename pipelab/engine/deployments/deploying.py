@@ -20,9 +20,9 @@ from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
-    Column,
-    Demand,
+    DeploymentGoal,
     Generation,
+    PipelineColumn,
     are_few_mixes,
 )
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
@@ -323,7 +323,7 @@ class _Deploying:
     deadline: Deadline
     again: Callable[..., Deployment]
     limits: Limits | None  # where requests are served
-    pools: Mapping[str, float]  # see `Demand.pools`
+    pools: Mapping[str, float]  # see `DeploymentGoal.pools`
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
 
@@ -381,13 +381,15 @@ class _Deploying:
         """The best of pipelines with these workloads, and whether its stages could be packed into nodes."""
         classes = offers[0].table.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-        demand = Demand(counts=classes.count, load=0.0, price=np.array(price), pools=self.pools)
+        goal = DeploymentGoal(
+            counts=classes.count, load=0.0, price=np.array(price), pools=self.pools
+        )
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
         until = self.deadline.apart() if self.at_least else self.deadline
         most = Generation(
             offers=offers,
-            demand=demand,
+            goal=goal,
             deadline=until,
             on_progress=report,
             gap=self.gap,
@@ -401,20 +403,20 @@ class _Deploying:
         ended = None if most.finished else self._search(most)
         if (most.value or 0.0) < self.at_least * (1 - REACHED):
             return self._out_of_reach(most, ended), True
-        demand = replace(demand, load=self.at_least)
+        goal = replace(goal, load=self.at_least)
         least = Generation(
             offers=most.offers,
-            demand=demand,
+            goal=goal,
             deadline=self.deadline,
             on_progress=self.on_progress,
             gap=self.gap,
         )
         for column in most.columns:
-            least.take(column)
+            least.add_column(column)
         for chosen in ([column] for column in least.pipelines):
-            least.keep(chosen)
-        least.round_off()
-        least.keep(given(most.best))
+            least.keep_if_better(chosen)
+        least.round_relaxation()
+        least.keep_if_better(given(most.best))
         return self._answer(least, ended or self._search(least))
 
     def _search(self, generation: Generation) -> str | None:
@@ -422,14 +424,14 @@ class _Deploying:
         try:
             self._add_incumbents(generation)
             generation.generate()
-            generation.close()
+            generation.close_gap()
             if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
                 if generation.bound != bound:
-                    generation.close()
+                    generation.close_gap()
         except Ended as end:
-            generation.round_off()
+            generation.round_relaxation()
             return end.reason
         return None
 
@@ -438,7 +440,7 @@ class _Deploying:
         try:
             self._take_incumbents(generation)
             for column in generation.pipelines:
-                generation.keep([column])
+                generation.keep_if_better([column])
             generation.generate_alone()
         except Ended as end:
             return end.reason
@@ -447,14 +449,14 @@ class _Deploying:
     def _add_incumbents(self, generation: Generation) -> None:
         """Begin with simple pipelines, and the best deployment of these."""
         self._take_incumbents(generation)
-        generation.round_off()
+        generation.round_relaxation()
 
     def _take_incumbents(self, generation: Generation) -> None:
         """Make columns of simple pipelines, and of the best alone."""
         for problem, offer in {own.problem: own for own in generation.offers}.items():
             alone = [self.alone[problem]] if problem in self.alone else []
             for placement in [*incumbents(problem), *alone]:
-                generation.take(_column(offer, placement))
+                generation.add_column(_column(offer, placement))
 
     def _find_best_alone(self) -> None:
         """The best single pipeline of each workload, as many as there is time for."""
@@ -484,10 +486,10 @@ class _Deploying:
     def _answer(self, generation: Generation, ended: str | None) -> tuple[Deployment, bool]:
         """From the best columns to pipelines, and what is known of them."""
         if generation.best is None:
-            generation.round_off()
+            generation.round_relaxation()
         chosen = generation.best or []
         pipelines = pipelines_of(self.problem, chosen)
-        counted = min(generation.demand.serves(chosen).values())
+        counted = min(generation.goal.serves(chosen).values())
         packed = self._serve(pipelines) >= counted * (1 - ONE_ANSWER)
         if not packed and self._serve(pipelines) < self.at_least * (1 - REACHED):
             pipelines = ()
@@ -574,7 +576,7 @@ class _Deploying:
         proven = status == "optimal"
         made = generation or Generation(
             offers=[],
-            demand=Demand(counts=np.zeros(0), load=0.0, price=np.zeros(0)),
+            goal=DeploymentGoal(counts=np.zeros(0), load=0.0, price=np.zeros(0)),
             deadline=self.deadline,
         )
         size = {"columns": len(made.columns), "rounds": made.rounds}
@@ -588,7 +590,7 @@ class _Deploying:
             limits=self.limits,
             single=self.single,
             seconds=self.deadline.spent,
-            size={"classes": len(made.demand.counts)} | size if generation else {},
+            size={"classes": len(made.goal.counts)} | size if generation else {},
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
@@ -621,11 +623,11 @@ def _held_by_link(found: Evaluation) -> bool:
     return full and all(name.startswith("link") for name in found.bottlenecks)
 
 
-def _column(offer: Offer, placement: Placement) -> Column:
+def _column(offer: Offer, placement: Placement) -> PipelineColumn:
     """A placement as a column: its layers and GPUs by class, and what it attains."""
     stages = tuple(offer.stages_of(placement))
     gpus = np.sum([own for _, own in stages], axis=0)
-    return Column(
+    return PipelineColumn(
         rate=offer.attained(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
     )
 
@@ -635,10 +637,10 @@ def _column(offer: Offer, placement: Placement) -> Column:
 
 def _dual_prices(generation: Generation) -> dict[str, float]:
     """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
-    if generation.prices is None or generation.demand.load or not generation.prices.cost.any():
+    if generation.prices is None or generation.goal.load or not generation.prices.cost.any():
         return {}
     out: dict[str, float] = {}
-    tokens = [*generation.demand.pools.values()][-1]  # of answers, where there are any
+    tokens = [*generation.goal.pools.values()][-1]  # of answers, where there are any
     classes = generation.columns[0].offer.table.classes
     worth = generation.prices.cost * generation.prices.unit * tokens
     for a, price in enumerate(worth.tolist()):
@@ -661,7 +663,7 @@ def _none_yet(generation: Generation) -> str:
         return "the first round of the search was not over"
     known = Counter(column.offer.pool for column in generation.pipelines)
     found = counted(known.total(), "pipeline") if known else "no pipeline"
-    without = [pool for pool in generation.demand.pools if known and not known[pool]]
+    without = [pool for pool in generation.goal.pools if known and not known[pool]]
     rest = f", none of them for {listed(without)}" if without else ""
     rest = rest or (", and no deployment of them" if known else "")
     return f"after {counted(rounds, 'round')} the search had found {found}{rest}"
@@ -687,7 +689,7 @@ def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
     return f"{most}, {short}; {clusters} such clusters would serve it"
 
 
-def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
+def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pipeline, ...]:
     """Each column as often as it is chosen; the fastest pipelines first, at the rates that they really have.
 
     Where stages cannot be packed into nodes, fewer of them, or slower ones.
@@ -696,7 +698,7 @@ def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, 
         return ()
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
     free = FreeGPUs(problem, columns[0].offer.table.classes)
-    replicas: dict[tuple[Column, float], list[Placement]] = defaultdict(list)
+    replicas: dict[tuple[PipelineColumn, float], list[Placement]] = defaultdict(list)
     stages = {  # of some a table says only how fast they are
         column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)
         for column in dict.fromkeys(columns)

@@ -35,7 +35,7 @@ _COMPARED = 4_000  # pipelines, each with each
 _AT_ONCE = 128  # labels that are compared with all before
 
 
-class Found(NamedTuple):
+class ListedPipeline(NamedTuple):
     """A pipeline by its classes: the rate it counts with, its GPUs of each class, and its stages."""
 
     rate: float
@@ -131,7 +131,7 @@ class Listing:
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
         self._rest: list[np.ndarray] = []  # and the label that it was put before
 
-    def pipelines(self) -> list[Found]:
+    def pipelines(self) -> list[ListedPipeline]:
         """Those of interest, the fastest first; none that another beats with the same GPUs or fewer.
 
         Raises
@@ -265,7 +265,7 @@ class Listing:
             for a, b in pairwise(cuts):
                 yield int(begin[a]), done.part(slice(a, b))
 
-    def _found(self, labels: _Labels, starts: list[int]) -> list[Found]:
+    def _found(self, labels: _Labels, starts: list[int]) -> list[ListedPipeline]:
         rate = np.minimum(labels.rate, self.offer.tokens / np.maximum(labels.seconds, 1e-300))
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & few)
@@ -288,7 +288,7 @@ class Listing:
                     break
                 row, label = int(first[label]), int(rest[label])
             found.append(
-                Found(
+                ListedPipeline(
                     rate=float(rate[i]), gpus=tuple(labels.gpus[i].tolist()), stages=tuple(stages)
                 )
             )

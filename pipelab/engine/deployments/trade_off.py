@@ -17,12 +17,12 @@ import numpy as np
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart
 from pipelab.engine.deployments.column_generation import (
-    Column,
-    Demand,
+    DeploymentGoal,
     Generation,
+    PipelineColumn,
     Prices,
-    repeated,
-    whole,
+    as_often_as_chosen,
+    solve_whole_program,
 )
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
@@ -60,11 +60,11 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
             each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
             most = Generation(
                 offers=offers,
-                demand=Demand(counts=classes.count, load=0.0, price=each),
+                goal=DeploymentGoal(counts=classes.count, load=0.0, price=each),
                 deadline=deadline,
             )
             free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
-            columns, complete = most.listed(free, np.inf, True, deadline, _MOST_MIXES)
+            columns, complete = most.list_columns(free, np.inf, True, deadline, _MOST_MIXES)
             if columns or complete:
                 curve.complete &= complete
                 _whole_curve(most, columns, complete, curve)
@@ -78,16 +78,18 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
     _in_steps(partial(deploy, problem), curve, deadline)
 
 
-def _whole_curve(most: Generation, columns: list[Column], complete: bool, curve: Curve) -> None:
+def _whole_curve(
+    most: Generation, columns: list[PipelineColumn], complete: bool, curve: Curve
+) -> None:
     """Add the points of all columns: the most within a budget, the least that it costs, less than that."""
-    demand = most.demand
+    goal = most.goal
     while columns:
-        best = _chosen(demand, columns, most.deadline)
+        best = _chosen(goal, columns, most.deadline)
         if not best:
             break
         rate = sum(column.rate for column in best)
-        same = _chosen(replace(demand, load=rate, budget=np.inf), columns, most.deadline)
-        cheapest = min([same or best, best], key=lambda chosen: total(demand.paid(chosen)))
+        same = _chosen(replace(goal, load=rate, budget=np.inf), columns, most.deadline)
+        cheapest = min([same or best, best], key=lambda chosen: total(goal.paid(chosen)))
         pipelines = pipelines_of(columns[0].offer.problem, cheapest)
         value = sum_of(pipelines)
         bound = max(rate, value)
@@ -103,24 +105,26 @@ def _whole_curve(most: Generation, columns: list[Column], complete: bool, curve:
                 bound=above,
                 at_least=0.0,
                 seconds=most.deadline.spent,
-                size={"classes": len(demand.counts), "columns": len(columns)},
+                size={"classes": len(goal.counts), "columns": len(columns)},
                 reason="the fastest deployment that costs no more",
                 again=deploy,
             )
         )
         # prices this close are one price
-        demand = replace(demand, budget=total(demand.paid(cheapest)) * (1 - ONE_ANSWER))
+        goal = replace(goal, budget=total(goal.paid(cheapest)) * (1 - ONE_ANSWER))
 
 
-def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[Column]:
+def _chosen(
+    goal: DeploymentGoal, columns: list[PipelineColumn], deadline: Deadline
+) -> list[PipelineColumn]:
     """The best deployment of these columns; empty if there is none."""
 
-    def ask(most: Mapping[float, int]) -> list[Column]:
-        run = whole(replace(demand, most_of=most), columns, deadline)
+    def ask(most: Mapping[float, int]) -> list[PipelineColumn]:
+        run = solve_whole_program(replace(goal, most_of=most), columns, deadline)
         deadline.check()
-        return [] if run.x is None else repeated(columns, run.x)
+        return [] if run.x is None else as_often_as_chosen(columns, run.x)
 
-    found = within_budget(ask, demand.paid, demand.budget)
+    found = within_budget(ask, goal.paid, goal.budget)
     # of the greatest throughput; all serve a load that is given, and then there is no budget
     return max(found, key=lambda chosen: sum(column.rate for column in chosen))
 

@@ -24,7 +24,7 @@ from pipelab.stage_arrays import problem_tables
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class StageCandidates:
     """Allocations (A of them) and connections (E of them) of one problem.
 
     Attributes
@@ -94,7 +94,7 @@ class Candidates:
             top = min(top, proven + SOLVER * max(1.0, top))
         return float(rates[rates <= top].max(initial=rates.min()))
 
-    def connected_by(self, links: np.ndarray) -> "Candidates":
+    def connected_by(self, links: np.ndarray) -> "StageCandidates":
         """Keep all allocations, and the connections of a mask of shape (E,)."""
         return replace(
             self,
@@ -103,7 +103,7 @@ class Candidates:
             link_throughput=self.link_throughput[links],
         )
 
-    def reaching(self, rate: float) -> "Candidates":
+    def reaching(self, rate: float) -> "StageCandidates":
         """The allocations that reach a rate in tokens/s, and the connections between them that do."""
         kept = self.throughput >= rate
         number = np.cumsum(kept) - 1  # new number of each allocation that is kept
@@ -120,7 +120,7 @@ class Candidates:
         )
 
 
-def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> Candidates:
+def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> StageCandidates:
     """List every allocation that fits in memory and every connection between them.
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
@@ -135,7 +135,7 @@ def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> Candid
 
     Returns
     -------
-    Candidates
+    StageCandidates
         A allocations and E connections as arrays, rates in tokens/s.
 
     Raises
@@ -155,7 +155,7 @@ def list_candidates(
     allowed: np.ndarray,
     starts: np.ndarray,
     deadline: Deadline = NEVER,
-) -> Candidates:
+) -> StageCandidates:
     """List the candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
@@ -177,7 +177,7 @@ def list_candidates(
     tail, head = _connections(problem, sets, set_of, start, size, deadline)
     links = link_rates(problem, sets, deadline)[set_of[tail], set_of[head]]
     theta = rate[set_of, kind]
-    return Candidates(
+    return StageCandidates(
         problem=problem,
         sets=tuple(sets),
         set_of=set_of,

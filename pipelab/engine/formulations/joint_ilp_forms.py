@@ -36,9 +36,9 @@ import scipy.sparse as sp
 
 from pipelab.display import breakable, table
 from pipelab.engine.classes import gpu_classes
-from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.formulations.candidates import StageCandidates
 from pipelab.engine.formulations.program_size import count_candidates
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Frozen
 from pipelab.problem import Problem
@@ -97,7 +97,7 @@ class Family:
     counted: str
     terms: Callable[["Incidence"], Terms]
 
-    def rows(self, matrices: "Incidence", columns: Columns) -> RowBlock:
+    def rows(self, matrices: "Incidence", columns: VariableGroups) -> RowBlock:
         """Return its rows over these columns."""
         parts, least, most = self.terms(matrices)
         height = next(part.shape[0] for part in parts.values() if not isinstance(part, float))
@@ -115,7 +115,7 @@ class Incidence:
 
     Attributes
     ----------
-    candidates : Candidates
+    candidates : StageCandidates
     big_m_stage, big_m_link : float
         The M of the two end-to-end families.
     cap_links : bool
@@ -124,7 +124,7 @@ class Incidence:
         compute to about 1e-9, take a tiny part of it for a whole stage.
     """
 
-    candidates: Candidates
+    candidates: StageCandidates
     big_m_stage: float
     big_m_link: float
     cap_links: bool = True
@@ -432,10 +432,10 @@ class Form:
             "rows": sum(family.count(counts) for family in self.families),
         }
 
-    def columns(self, candidates: Candidates) -> Columns:
+    def columns(self, candidates: StageCandidates) -> VariableGroups:
         """The groups side by side."""
         number = _in_group(len(candidates.start), len(candidates.tail))
-        return Columns({group: number[group] for group in self.groups})
+        return VariableGroups({group: number[group] for group in self.groups})
 
 
 def _in_group(allocations: int, connections: int) -> dict[str, int]:
@@ -500,13 +500,13 @@ def joint_form(form: str, big_m: str = "valid") -> Form:
 
 
 def build(
-    candidates: Candidates, form: Form, big_m: str = "valid", most: float = np.inf
+    candidates: StageCandidates, form: Form, big_m: str = "valid", most: float = np.inf
 ) -> LinearProgram:
     """Build the program of one form as arrays: maximise t subject to its families.
 
     Parameters
     ----------
-    candidates : Candidates
+    candidates : StageCandidates
     form : Form
     big_m : {"valid", "as_written"}
     most : float
@@ -527,7 +527,7 @@ def build(
     return columns.program({"t": 1}, blocks, upper=upper, integer=form.whole)
 
 
-def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> Incidence:
+def incidence_of(candidates: StageCandidates, form: Form, big_m: str = "valid") -> Incidence:
     """The matrices of the formulation, with its two big-Ms.
 
     The write-up states no value of either. `M_stage` of its form is that of its author's code,
@@ -546,13 +546,13 @@ def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> In
     )
 
 
-def big_m_is_valid(candidates: Candidates, big_m: str) -> bool:
+def big_m_is_valid(candidates: StageCandidates, big_m: str) -> bool:
     """Whether an unused connection leaves every placement its full rate."""
     own = incidence_of(candidates, FORMS["written"], big_m).big_m_link
     return not len(candidates.tail) or own >= candidates.throughput.max(initial=0.0)
 
 
-def _can_be_chosen(candidates: Candidates) -> np.ndarray:
+def _can_be_chosen(candidates: StageCandidates) -> np.ndarray:
     """0 for an allocation that nothing can follow or precede though something must; shape (A,).
 
     Coverage and exclusivity forbid choosing it anyhow; the relaxation does not know that.

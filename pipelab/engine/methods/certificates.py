@@ -41,7 +41,7 @@ from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of, without_node
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
-from pipelab.engine.solvers.linear_program import Columns, incidence
+from pipelab.engine.solvers.linear_program import VariableGroups, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
@@ -671,7 +671,7 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
     stage, gpus, possible = map(np.array, zip(*draws, strict=True))
     # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
     # the kinds that each draw may take.
-    columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
+    columns = VariableGroups({"u": kinds, "y": len(number), "draw": len(draws)})
     draw, kind = np.nonzero(possible)
     each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
     cost = incidence(stage, len(stages.draws)) * gpus

@@ -124,7 +124,7 @@ def solve_exhaustive(
         except Ended as end:
             return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")
         size = {"placements": number}
-        search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
+        search = _Enumeration(problem, sets, np.where(fits, rate, -1.0), links, deadline)
         search.enough = search.top if stop_at_bound else np.inf
         if fits.any():
             search.run()
@@ -150,7 +150,7 @@ def _listed(problem: Problem, deadline: Deadline) -> tuple:
     return sets, *stage_rates(problem, sets, deadline), link_rates(problem, sets, deadline)
 
 
-def _how_many(search: "_Search", number: int, proven: bool) -> str:
+def _how_many(search: "_Enumeration", number: int, proven: bool) -> str:
     """Say how many placements were tried, of how many, and why not the others."""
     if search.stopped is None:
         if search.tried == number:
@@ -162,7 +162,7 @@ def _how_many(search: "_Search", number: int, proven: bool) -> str:
     return tried
 
 
-class _Search:
+class _Enumeration:
     """Depth first over stages: which GPU set comes next, and how many layers it takes."""
 
     def __init__(

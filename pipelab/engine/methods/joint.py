@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time, waited_for
-from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
+from pipelab.engine.formulations.candidates import StageCandidates, enumerate_candidates
 from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
@@ -144,7 +144,7 @@ def joint_capacity(form: str = "written") -> int:
 
 def joint_program(
     problem: Problem, form: str = "written", big_m: str = "valid"
-) -> tuple[LinearProgram, Candidates]:
+) -> tuple[LinearProgram, StageCandidates]:
     """Build the joint ILP as arrays: a `LinearProgram` and the candidates of its columns.
 
     Parameters
@@ -161,7 +161,7 @@ def joint_program(
     -------
     program : LinearProgram
         Bounds, whole-number columns, objective and blocks of rows, as arrays.
-    candidates : Candidates
+    candidates : StageCandidates
         What its columns represent; see `enumerate_candidates`.
 
     Raises
@@ -302,7 +302,7 @@ def solve_joint(
 
 def run_scip(
     program: LinearProgram,
-    candidates: Candidates,
+    candidates: StageCandidates,
     deadline: Deadline,
     gap: float,
     on_progress: Callable | None,
@@ -337,14 +337,16 @@ def _faster(problem: Problem, placement: Placement | None) -> Placement | None:
     return best_of(simple)
 
 
-def not_refuted(proven: float | None, throughput: float | None, candidates: Candidates) -> float:
+def not_refuted(
+    proven: float | None, throughput: float | None, candidates: StageCandidates
+) -> float:
     """The bound in listed rates, or the fastest stage's rate where a placement refutes it."""
     bound = candidates.rate_at_most(proven)
     refuted = throughput is not None and bound < throughput * (1 - SOLVER)
     return candidates.rate_at_most(None) if refuted else bound
 
 
-def refuse_far_apart(candidates: Candidates, method: str) -> None:
+def refuse_far_apart(candidates: StageCandidates, method: str) -> None:
     """Raise `NotApplicable` where two rates are too far apart for SCIP; links faster than every stage do not count."""
     fastest = given(candidates.throughput.max())
     links = candidates.link_throughput

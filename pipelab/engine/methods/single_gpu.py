@@ -26,7 +26,7 @@ from pipelab.engine.deadline import (
     made_in_time,
     waited_for,
 )
-from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.engine.formulations.candidates import StageCandidates, list_candidates, stage_rates
 from pipelab.engine.formulations.joint_ilp_forms import ONE_GPU, build, twins
 from pipelab.engine.formulations.program_size import starts_and_ends
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
@@ -115,7 +115,7 @@ def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
     return min(half, most, max(1, most // 3)), most
 
 
-def listed(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
+def segment_candidates(chosen: SegmentRules, deadline: Deadline = NEVER) -> StageCandidates:
     """The segments as candidates over single GPUs, with every connection."""
     return list_candidates(
         chosen.problem, _alone(chosen.problem), chosen.rate, chosen.allowed, chosen.starts, deadline
@@ -269,7 +269,7 @@ def _solved(
             gigabytes({"variables": sizes["segments"], "rows": 0}),
             lambda _: "Fewer layers or GPUs would",
         )
-        every = made_in_time(partial(listed, chosen), deadline)
+        every = made_in_time(partial(segment_candidates, chosen), deadline)
         refuse_far_apart(every, "single_gpu")
         # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
         # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.

@@ -1,7 +1,7 @@
 """A schedule as columns of numbers: what each rank runs, what waits for what, and what is wrong with it.
 
 Equal to `pipelab.schedules.Schedule`, action by action: `columns_of` makes the columns of a
-schedule once, and `Columns.schedule` is the schedule of columns, whose actions are made when
+schedule once, and `ScheduleArrays.schedule` is the schedule of columns, whose actions are made when
 somebody asks for them.
 
 A forward needs the forward of the stage before; a backward needs the backward of the stage after,
@@ -68,7 +68,7 @@ class Graph(Frozen):
         For each of these arrays, the entry of the schedule whose end is waited for, -1 for none: of a
         pair the half whose result is needed, and the first where the rank was busy with both.
     row : int array, shape (nodes,)
-        Which row of a table of times (`Columns.times`) each node takes; -1, the last, takes none.
+        Which row of a table of times (`ScheduleArrays.times`) each node takes; -1, the last, takes none.
     """
 
     first: np.ndarray
@@ -221,7 +221,7 @@ def _check_size(rounds: int, ranks: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns(Frozen):
+class ScheduleArrays(Frozen):
     """All actions of a schedule, rank after rank; of a pair both halves, one after the other.
 
     Attributes
@@ -364,11 +364,11 @@ class Columns(Frozen):
             }
         )
 
-    def computing(self) -> "Columns":
+    def computing(self) -> "ScheduleArrays":
         """Without idle ticks."""
         return self.select(self.kind != IDLE)
 
-    def select(self, keep: np.ndarray) -> "Columns":
+    def select(self, keep: np.ndarray) -> "ScheduleArrays":
         """Some of the entries; `keep` is True for them, shape (n,)."""
         first = np.concatenate([[0], np.cumsum(keep)])[self.first]
         arrays = {
@@ -547,7 +547,7 @@ class Columns(Frozen):
 class _Rows(Sequence):
     """The rows of columns: `Schedule.actions`, made when they are looked at."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ScheduleArrays) -> None:
         self.columns = columns
 
     def __len__(self) -> int:
@@ -572,7 +572,7 @@ class _Rows(Sequence):
         )
 
 
-def columns_of(schedule: Schedule) -> Columns:
+def columns_of(schedule: Schedule) -> ScheduleArrays:
     """The columns of a schedule, made once: schedules do not change."""
     if isinstance(schedule.actions, _Rows):
         return schedule.actions.columns
@@ -582,7 +582,7 @@ def columns_of(schedule: Schedule) -> Columns:
     return kept
 
 
-def runnable(schedule: Schedule) -> Columns:
+def runnable(schedule: Schedule) -> ScheduleArrays:
     """The columns of a schedule in which nothing is wrong.
 
     Raises
@@ -602,13 +602,13 @@ def a_schedule(what: str, schedule: Any) -> Schedule:
     return instance(what, "schedule", schedule, Schedule, remedy)
 
 
-def _made(schedule: Schedule) -> Columns:
+def _made(schedule: Schedule) -> ScheduleArrays:
     parts = [[a.parts or (a,) for a in row] for row in schedule.actions]
     single = [part for row in parts for each in row for part in each]
     code = {kind: i for i, kind in enumerate(KINDS)}
     paired = [len(each) > half + 1 for row in parts for each in row for half in range(len(each))]
     lengths = [sum(map(len, row)) for row in parts]
-    return Columns(
+    return ScheduleArrays(
         name=schedule.name,
         microbatches=schedule.microbatches,
         stage_rank=schedule.stage_rank,
@@ -628,7 +628,7 @@ def _listed(found: Iterable[str]) -> tuple[str, ...]:
     return (*first, f"and more; the first {_MOST_DEFECTS:,} are listed") if more else first
 
 
-def _impossible(columns: Columns) -> Iterator[str]:
+def _impossible(columns: ScheduleArrays) -> Iterator[str]:
     """Actions of stages or microbatches that do not exist, on a rank that does not hold the stage, or bad pairs."""
     working = columns.kind != IDLE
     holders = columns.holder
@@ -651,7 +651,7 @@ def _impossible(columns: Columns) -> Iterator[str]:
             yield f"{_place(columns, i)}: a pair is a forward and a full backward"
 
 
-def _wrong_numbers(columns: Columns) -> Iterator[str]:
+def _wrong_numbers(columns: ScheduleArrays) -> Iterator[str]:
     """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
     shape = columns.stages, columns.microbatches
     cell = columns.stage * np.int64(shape[1]) + columns.microbatch
@@ -678,7 +678,7 @@ def _wrong_numbers(columns: Columns) -> Iterator[str]:
             yield f"{stage}{KINDS[kind]}{batch} is missing on rank {rank[stage]}"
 
 
-def _first_gap(columns: Columns, cell: np.ndarray, cells: int) -> str:
+def _first_gap(columns: ScheduleArrays, cell: np.ndarray, cells: int) -> str:
     there = np.unique(cell[columns.kind == F])
     gap = np.append(there, -1) != np.arange(len(there) + 1)
     stage, batch = divmod(int(np.argmax(gap)), columns.microbatches)
@@ -689,7 +689,7 @@ def _first_gap(columns: Columns, cell: np.ndarray, cells: int) -> str:
     return f"{missing}: {counted} and there are {len(there):,}"
 
 
-def _doubled(columns: Columns, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
+def _doubled(columns: ScheduleArrays, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     for flat in np.flatnonzero(count.ravel() > 1):
@@ -699,7 +699,7 @@ def _doubled(columns: Columns, count: np.ndarray, code: np.ndarray) -> Iterator[
         yield f"{stage}{KINDS[kind]}{batch} is there {len(entries)} times, expected once ({places})"
 
 
-def _wrong_order(columns: Columns) -> Iterator[str]:
+def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
     """Actions listed before what they need on their own rank."""
     pairs = [columns.makers]
     if not columns.forward_only:
@@ -720,7 +720,7 @@ def _wrong_order(columns: Columns) -> Iterator[str]:
                 yield f"{_place(columns, i)}: the backward of the pair waits for its own forward"
 
 
-def _blocked(columns: Columns) -> list[str]:
+def _blocked(columns: ScheduleArrays) -> list[str]:
     """The circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
     graph, entry = columns.graph, columns.entry
     never = np.flatnonzero(graph.rounds == 0)
@@ -749,12 +749,12 @@ def _blocked(columns: Columns) -> list[str]:
     return [f"deadlock: {circle[0]}", *circle[1:]] if circle else []
 
 
-def _where(columns: Columns, i: int) -> str:
+def _where(columns: ScheduleArrays, i: int) -> str:
     rank = int(columns.rank[i])
     return f"rank {rank}, position {i - int(columns.first[rank])}"
 
 
-def _place(columns: Columns, i: SupportsInt) -> str:
+def _place(columns: ScheduleArrays, i: SupportsInt) -> str:
     return f"{columns.action(int(i))} ({_where(columns, int(i))})"
 
 

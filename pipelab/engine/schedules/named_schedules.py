@@ -16,7 +16,7 @@ from itertools import count
 import numpy as np
 
 from pipelab.display import counted
-from pipelab.engine.schedules.columns import B, Columns, F, I, W
+from pipelab.engine.schedules.columns import B, F, I, ScheduleArrays, W
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
@@ -40,7 +40,7 @@ def dualpipev(ranks: int, microbatches: int) -> Schedule:
     first = np.searchsorted(rank, np.arange(ranks + 1))
     holder = (*range(ranks), *reversed(range(ranks)))
     columns = kind, stage, microbatch, first, paired
-    return Columns("DualPipeV", microbatches, holder, *columns).schedule
+    return ScheduleArrays("DualPipeV", microbatches, holder, *columns).schedule
 
 
 def _codes(letters: str) -> np.ndarray:
@@ -64,7 +64,7 @@ def _dualpipev_letters(rank: int, ranks: int, microbatches: int) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ScheduleRule:
     """How a named schedule is made."""
 
     ahead: int | None = None  # forwards before the first backward, for each rank behind; None: all
@@ -111,24 +111,24 @@ class Rule:
 
 RULES = {
     # all forwards, then all backwards
-    "GPipe": Rule(),
+    "GPipe": ScheduleRule(),
     # one forward and one backward in turn; saves memory, not time
-    "1F1B": Rule(ahead=1),
+    "1F1B": ScheduleRule(ahead=1),
     # 1F1B over several chunks per rank
-    "Interleaved1F1B": Rule(ahead=2, chunked=True),
+    "Interleaved1F1B": ScheduleRule(ahead=2, chunked=True),
     # GPipe over several chunks per rank
-    "LoopedBFS": Rule(chunked=True, breadth_first=True),
+    "LoopedBFS": ScheduleRule(chunked=True, breadth_first=True),
     # ZB-H1 over several chunks per rank
-    "InterleavedZeroBubble": Rule(ahead=1, held_back=1, chunked=True),
+    "InterleavedZeroBubble": ScheduleRule(ahead=1, held_back=1, chunked=True),
     # weight gradients fill the end, memory as 1F1B
-    "ZBH1": Rule(ahead=1, held_back=1),
+    "ZBH1": ScheduleRule(ahead=1, held_back=1),
     # no idle time within a rank where F = I = W and m ≥ 2p-1, up to twice the memory of 1F1B
-    "ZBH2": Rule(ahead=2, held_back=2),
+    "ZBH2": ScheduleRule(ahead=2, held_back=2),
     # no idle time within a rank where F = I = W and m ≥ 2p-1, memory as 1F1B's fullest rank
-    "ZBV": Rule(v_shaped=zb_v),
+    "ZBV": ScheduleRule(v_shaped=zb_v),
     # forward and backward of two chunks at the same time
-    "DualPipeV": Rule(v_shaped=dualpipev, microbatches_per_rank=2),
-    "Inference": Rule(forward_only=True),
+    "DualPipeV": ScheduleRule(v_shaped=dualpipev, microbatches_per_rank=2),
+    "Inference": ScheduleRule(forward_only=True),
 }
 
 # torch's and the papers' other names for the same schedules.
@@ -192,7 +192,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     kind, stage, microbatch = rule.table(ranks, microbatches, chunks)
     first, alone = np.arange(ranks + 1) * kind.shape[1], np.zeros(kind.size, bool)
     columns = kind.ravel(), stage.ravel(), microbatch.ravel(), first, alone
-    return Columns(known, microbatches, tuple(range(ranks)) * chunks, *columns).schedule
+    return ScheduleArrays(known, microbatches, tuple(range(ranks)) * chunks, *columns).schedule
 
 
 def name_of(name: str) -> str:
@@ -208,7 +208,7 @@ def name_of(name: str) -> str:
     return known
 
 
-def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:
+def _check_size(name: str, rule: ScheduleRule, ranks: int, microbatches: int, chunks: int) -> None:
     most, rows, factors = LARGEST_SIZE, microbatches, "microbatches · chunks"
     if rule.v_shaped:  # written action by action, and for at least 2p - 1 microbatches
         most //= 5
@@ -221,7 +221,7 @@ def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: in
         raise TooLarge(words, {"forwards": passes})
 
 
-def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
+def _check_chunks(name: str, rule: ScheduleRule, chunks: int | None) -> int:
     if chunks is not None:
         chunks = whole_number("schedule", "chunks", chunks)
     if rule.chunked:
@@ -235,7 +235,7 @@ def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
     return fixed
 
 
-def _check_microbatches(name: str, rule: Rule, ranks: int, microbatches: int) -> None:
+def _check_microbatches(name: str, rule: ScheduleRule, ranks: int, microbatches: int) -> None:
     def fits(number: int) -> bool:
         return not rule.even_rounds or number % max(1, number // ranks) == 0
 

@@ -27,7 +27,7 @@ def incidence(
 
 
 @dataclass(frozen=True)
-class Columns:
+class VariableGroups:
     """Named groups of columns, side by side.
 
     Parameters
@@ -123,7 +123,7 @@ class RowBlock:
 class LinearProgram:
     """Maximise objective · x subject to bounds, whole-number columns and blocks of rows."""
 
-    columns: Columns
+    columns: VariableGroups
     lower: np.ndarray
     upper: np.ndarray
     integer: np.ndarray

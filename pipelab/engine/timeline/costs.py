@@ -194,7 +194,7 @@ class StageCosts:
         Returns
         -------
         numpy.ndarray
-            As `Columns.times` has them, (rows,) array of floats.
+            As `ScheduleArrays.times` has them, (rows,) array of floats.
 
         Raises
         ------

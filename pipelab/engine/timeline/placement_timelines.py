@@ -731,7 +731,7 @@ def on_rank(parts: np.ndarray) -> np.ndarray:
 
 
 def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `Columns.held_counts`."""
+    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `ScheduleArrays.held_counts`."""
     kept = np.concatenate([parts[5], parts[6]], axis=-1)
     most = np.zeros(kept.shape[:-1])
     for numbers in held:

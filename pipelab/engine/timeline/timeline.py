@@ -14,10 +14,10 @@ import numpy as np
 from pipelab.engine.schedules.columns import (
     IDLE,
     B,
-    Columns,
     F,
     Graph,
     I,
+    ScheduleArrays,
     W,
     a_schedule,
     columns_of,
@@ -128,8 +128,8 @@ class Timeline(Frozen):
     ends: np.ndarray = field(repr=False)
 
     @property
-    def columns(self) -> Columns:
-        """The schedule as arrays; see `pipelab.engine.schedules.columns.Columns`."""
+    def columns(self) -> ScheduleArrays:
+        """The schedule as arrays; see `pipelab.engine.schedules.columns.ScheduleArrays`."""
         return columns_of(self.schedule)
 
     @derived
