@@ -32,8 +32,8 @@ import numpy as np
 
 from pipelab.display import NO_FORMULAS, number, table
 from pipelab.engine.answers import ProvenAnswer
+from pipelab.engine.arguments import check_options
 from pipelab.engine.deadline import Deadline, Stop, deadline_of
-from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.solvers.solver_run import Progress

@@ -17,8 +17,8 @@ from pipelab.display import (
     rate,
     table,
 )
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result, placement_in
-from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
@@ -180,7 +180,7 @@ class Score(Frozen):
 
 @checked_arguments
 def score(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     placement: Placement | Result,
     best: Annotated[
         InstanceOf[Result] | None, described("a Result, such as pl.solve(problem)")

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import check_options, refuse_training
 from pipelab.engine.deadline import stop_of
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
@@ -28,7 +29,6 @@ from pipelab.engine.methods.rules_of_thumb import (
 )
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
-from pipelab.engine.options import check_options, refuse_training
 from pipelab.engine.runs_on import best_start
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest

@@ -18,6 +18,8 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
+from pipelab.engine import arguments
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
     DeploymentGoal,
@@ -36,7 +38,6 @@ from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
-from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
     as_engine_runs,
@@ -83,8 +84,8 @@ Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
 
 @checked_arguments
 def deploy(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
     batches: Batches = None,
     requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
@@ -93,10 +94,10 @@ def deploy(
     waiting_ms: Waiting = 0.0,
     pools: Flag = False,
     single: Flag = False,
-    time_limit: choice.TimeLimit = None,
-    gap: choice.Gap = 0.0,
-    stop: choice.Stop = None,
-    on_progress: choice.OnProgress = None,
+    time_limit: arguments.TimeLimit = None,
+    gap: arguments.Gap = 0.0,
+    stop: arguments.Stop = None,
+    on_progress: arguments.OnProgress = None,
     runs_on: str | None = None,
 ) -> Deployment:
     """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.

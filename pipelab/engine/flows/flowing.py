@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
@@ -25,7 +27,6 @@ from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
-from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
@@ -49,14 +50,14 @@ _LONGER = 1.02  # no longer: planned for
 
 @checked_arguments
 def flow(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     objective: Annotated[
         Literal["throughput", "rate"], described("'throughput' or 'rate'")
     ] = "throughput",
     *,
-    time_limit: choice.TimeLimit = None,
-    gap: choice.Gap = 0.0,
-    stop: choice.Stop = None,
+    time_limit: arguments.TimeLimit = None,
+    gap: arguments.Gap = 0.0,
+    stop: arguments.Stop = None,
 ) -> Flow:
     """The greatest throughput if stages may overlap and every microbatch takes its own way through them.
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
-from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
 from pipelab.fields import checked_arguments, given
@@ -19,12 +19,12 @@ from pipelab.placement import Placement
 
 @checked_arguments
 def solve_for_cost(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
-    budget: choice.MostPrice = None,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    budget: arguments.MostPrice = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
 ) -> Result:
     """Find the placement with the least $ per million tokens among those that attain a rate in tokens/s.
 

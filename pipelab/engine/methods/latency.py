@@ -3,25 +3,25 @@
 from dataclasses import replace
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
-from pipelab.engine.solvers import choice
 from pipelab.fields import checked_arguments
 from pipelab.problem import link_unit
 
 
 @checked_arguments
 def solve_for_latency(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
-    budget: choice.MostPrice = None,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    budget: arguments.MostPrice = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
 ) -> Result:
     """Find the placement with the lowest time of a traversal among those that attain a rate in tokens/s.
 

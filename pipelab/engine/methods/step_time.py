@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.schedules.named_schedules import name_of
-from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.tolerances import SOLVER
@@ -52,14 +52,14 @@ ScheduleName = Annotated[str, BeforeValidator(_schedule)]
 
 @checked_arguments
 def solve_for_step_time(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     *,
     schedule: ScheduleName = "1F1B",
     recompute: str | None = None,
     bytes_per_parameter: float | None = None,
-    time_limit: choice.TimeLimit = None,
+    time_limit: arguments.TimeLimit = None,
     gap: float = 0.0,
-    stop: choice.Stop = None,
+    stop: arguments.Stop = None,
     on_progress: Callable | None = None,
 ) -> TrainingResult:
     """Find the placement whose training step takes the least time.

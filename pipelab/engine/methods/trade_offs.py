@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import table
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
@@ -14,7 +16,6 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
 from pipelab.engine.methods.fronts import raise_floor
-from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
@@ -102,7 +103,7 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
 
 @checked_arguments
 def trade_off(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     against: str = "gpus",
     *,
     deployments: Flag = False,
@@ -111,8 +112,8 @@ def trade_off(
     tpot_ms: Milliseconds = None,
     waiting_ms: Waiting = 0.0,
     pools: Flag = False,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
     on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
 ) -> TradeOff:
     """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
