@@ -230,8 +230,8 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
     assert more.status == "infeasible"
     assert "2 such clusters would serve it" in more.reason
 
-    def together(problems, deadline, apart=False, limits=None):
-        if apart:
+    def together(problems, deadline, keep_nodes_apart=False, limits=None):
+        if keep_nodes_apart:
             raise pl.errors.TooLarge("too many compositions", {})
         return offers.first_offers(problems, deadline)
 

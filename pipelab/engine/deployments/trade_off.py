@@ -49,7 +49,7 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         Against GPUs there are too many mixes.
     """
     try:
-        offers = first_offers([problem], deadline, apart=True)
+        offers = first_offers([problem], deadline, keep_nodes_apart=True)
         offers = [offer for offer in offers if len(offer.stage_rates)]
         if not offers:
             return
