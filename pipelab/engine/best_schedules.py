@@ -63,15 +63,15 @@ if TYPE_CHECKING:
 
 ActionKey = tuple[int, str, int]  # rank, kind and microbatch of an action
 
-LARGEST = 200_000  # actions; a program of so many takes gigabytes
+MOST_ACTIONS = 200_000  # a program of more takes gigabytes
 MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
 # Sums of a million actions stay below 2^53, where floats are whole numbers still.
-FINEST = 10**12
+_MOST_TIME_UNITS = 10**12
 _WHAT = "best_schedule"
 _MEMORY = Annotated[Number, described("a number, or one per rank")]
 # One stage per rank. Where the backward is split, a full one is run as its halves.
 _RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
-_FIRST_S = 30.0  # for the bound by formula, and at most a third of the time left
+_FORMULA_BOUND_SECONDS = 30.0  # for the bound by formula, and at most a third of the time left
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,10 @@ def question_of(
     split_backward = checked_value(_WHAT, "split_backward", split_backward, Flag)
     ranks = _ranks(costs, ranks)
     actions = ranks * microbatches * (3 if split_backward else 2)
-    if actions > LARGEST:
+    if actions > MOST_ACTIONS:
         raise TooLarge(
             f"{_WHAT}: {ranks} ranks and {microbatches} microbatches make {actions:,} actions, more "
-            f"than {LARGEST:,}; `lower_bound` bounds the makespan of any number",
+            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number",
             {"actions": actions},
         )
     if memory is not None and split_backward and costs.weight_activation is None:
@@ -360,7 +360,7 @@ def unit_of(numbers: Iterable[float], most: float, parts: int = 1) -> Fraction:
     True
     """
     whole = lcm(*(exactly(number).denominator for number in numbers))
-    limit = Fraction(FINEST) / Fraction(max(most, 1e-300))
+    limit = Fraction(_MOST_TIME_UNITS) / Fraction(max(most, 1e-300))
     return Fraction(whole * parts) if whole * parts <= limit else limit
 
 
@@ -929,7 +929,7 @@ class _ScheduleSearch:
         start = simulate(self.best.schedule, whole.costs)
         high = ceil(value_of(start, self.objective))
         low = min(high, int(whole.least(self.objective)))
-        step = self.deadline.within(min(_FIRST_S, self.deadline.left / 3))
+        step = self.deadline.within(min(_FORMULA_BOUND_SECONDS, self.deadline.left / 3))
         found = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
         reached = self._take(whole, found)
         low, self.stopped_by = max(low, found.bound), self.deadline.reason

@@ -298,7 +298,7 @@ def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():
 
 def test_a_proof_of_too_many_cases_is_refused(monkeypatch):
     proof = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
-    monkeypatch.setattr(certificates, "_MOST_STEPS", 10)
+    monkeypatch.setattr(certificates, "_MOST_CASE_STEPS", 10)
     with pytest.raises(
         pl.errors.TooLarge, match="a proof without a solver would look at more than"
     ):

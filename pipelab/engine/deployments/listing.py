@@ -28,11 +28,11 @@ from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.tolerances import LAST_BITS
 
 MOST_LABELS = 10_000  # at one boundary
-_MANY = 10  # times as many, before some are dropped
-_MOST_ROWS = 1_000  # compositions
+_WAITING_PER_KEPT_LABEL = 10  # labels that may wait at a boundary before some are dropped
+_MOST_COMPOSITIONS = 1_000  # from which pipelines are listed
 _CELLS_AT_ONCE = 1_000_000
-_COMPARED = 4_000  # pipelines, each with each
-_AT_ONCE = 128  # labels that are compared with all before
+_MOST_PIPELINES_COMPARED = 4_000  # with all faster ones
+_LABELS_COMPARED_AT_ONCE = 128  # with all before them
 
 
 class ListedPipeline(NamedTuple):
@@ -106,7 +106,7 @@ class Listing:
         most: int = MOST_LABELS,
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
-        few = len(self.table.composition) <= _MOST_ROWS
+        few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
         self.slack = slack
         self.gpus = self.table.composition[self.rows]
@@ -172,7 +172,7 @@ class Listing:
             for before, more in self._extended(labels, number, at, self.ways):
                 waiting[before].append(more)
                 many[before] += len(more.row)
-                if many[before] > _MANY * self.most:
+                if many[before] > _WAITING_PER_KEPT_LABEL * self.most:
                     waiting[before] = [self._kept(_joined(waiting[before]), before)]
                     many[before] = len(waiting[before][0].row)
             number += len(labels.row)
@@ -273,7 +273,7 @@ class Listing:
         _, kept = np.unique(labels.gpus[worth], axis=0, return_index=True)
         worth = worth[np.sort(kept)]
         gpus, alone = labels.gpus[worth], np.ones(len(worth), dtype=bool)
-        for i in range(1, min(len(worth), _COMPARED)):
+        for i in range(1, min(len(worth), _MOST_PIPELINES_COMPARED)):
             alone[i] = not ((gpus[:i] <= gpus[i]).all(axis=1) & alone[:i]).any()
         first, rest = np.concatenate(self._first), np.concatenate(self._rest)
         found = []
@@ -328,8 +328,8 @@ def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.nd
     What is beaten need not be compared with: what beat it is earlier, and has as little.
     """
     unbeaten = np.ones(len(group), dtype=bool)
-    for first in range(0, len(group), _AT_ONCE):
-        own = np.arange(first, min(first + _AT_ONCE, len(group)))
+    for first in range(0, len(group), _LABELS_COMPARED_AT_ONCE):
+        own = np.arange(first, min(first + _LABELS_COMPARED_AT_ONCE, len(group)))
         begin = int(np.searchsorted(group, group[first]))
         before = begin + np.flatnonzero(unbeaten[begin : own[-1] + 1])
         beats = group[before] == group[own, None]

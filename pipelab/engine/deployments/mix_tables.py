@@ -29,7 +29,7 @@ from pipelab.engine.reach import Reach
 from pipelab.engine.stages import Stages
 from pipelab.engine.tolerances import LAST_BITS
 
-_MOST_STEPS = 300_000_000  # of one table: a second
+_MOST_TABLE_STEPS = 300_000_000  # of one table: a second
 
 
 class BestRates(NamedTuple):
@@ -66,7 +66,7 @@ class MixTables:
         """Whether a table takes a moment: numbers of it times the stages that may end at each."""
         layers = len(self.offer.span)
         steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
-        return steps <= _MOST_STEPS
+        return steps <= _MOST_TABLE_STEPS
 
     def best(self, known: np.ndarray, enough: np.ndarray) -> BestRates:
         """The best rate of every mix, where it is more than what is known, and than what is enough.

@@ -35,9 +35,11 @@ from pipelab.fields import given
 from pipelab.problem import Problem
 
 _MOST_MIXES = 50_000  # of which every pipeline is listed
-_STEPS = 12
-_TPOT_STEP = 0.7
-_SHARE = 1 - 1e-9  # of the greatest throughput, as a load
+_LOAD_STEPS = 12  # points of a curve that is not listed whole
+_TPOT_STEP_RATIO = 0.7  # of a limit to the TPOT of the point before
+_GREATEST_LOAD_SHARE = (
+    1 - 1e-9
+)  # of the greatest throughput: rounding must not put a load out of reach
 
 
 def deployments_against(problem: Problem, against: str, curve: Curve, deadline: Deadline) -> None:
@@ -138,14 +140,14 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
         Finds the best deployment for a load; 0: the one that serves most.
     """
     curve.complete = False
-    most = find(0.0, time_limit=deadline.share(_STEPS + 1), stop=apart(deadline.stop))
+    most = find(0.0, time_limit=deadline.share(_LOAD_STEPS + 1), stop=apart(deadline.stop))
     least = np.inf
-    for step in range(_STEPS, 0, -1) if most.pipelines else ():
+    for step in range(_LOAD_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
-        load = given(most.value) * _SHARE * step / _STEPS
+        load = given(most.value) * _GREATEST_LOAD_SHARE * step / _LOAD_STEPS
         found = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
-        if not found.pipelines and step == _STEPS:
+        if not found.pipelines and step == _LOAD_STEPS:
             found = replace(most, at_least=load, bound=None, status="feasible")
         if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
             least = given(found.value)
@@ -174,12 +176,12 @@ def requests_against(
         return
     curve.complete = False
     limit = asked.get("tpot_ms") or np.inf
-    for step in range(_STEPS, 0, -1):
+    for step in range(_LOAD_STEPS, 0, -1):
         ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
         found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
         if not found.pipelines or deadline.called_off:
             break
         curve.add(found)
-        limit = given(found.slowest).tpot_ms * _TPOT_STEP
+        limit = given(found.slowest).tpot_ms * _TPOT_STEP_RATIO
         if not limit:  # prompts alone: nothing is less
             break

@@ -12,7 +12,7 @@ from pipelab.evaluation import evaluate, tally
 from pipelab.problem import Problem
 from pipelab.requests import Limits, seconds_back, times
 
-_SECONDS = 5.0  # for all workloads together
+_EXPLAINING_SECONDS = 5.0  # for all workloads together
 
 
 def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) -> str:
@@ -30,7 +30,7 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
         own = [problem for problem in problems if problem.workload.phase == phase]
         closest: tuple[float, str] | None = None
         for problem in own:
-            reason = _nearest(problem, limits, deadline.within(_SECONDS / len(own)))
+            reason = _nearest(problem, limits, deadline.within(_EXPLAINING_SECONDS / len(own)))
             if reason is not None and (closest is None or reason < closest):
                 closest = reason
         if closest is not None and closest[0] > 1:

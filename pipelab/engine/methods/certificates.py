@@ -55,9 +55,9 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
-_MOST_STEPS = 1_000_000  # from a case to the next: some seconds
+_MOST_CASE_STEPS = 1_000_000  # from a case to the next: some seconds
 # stages in the linear program; above, layers that differ are not priced one by one
-_MOST_ROWS = 20_000
+_MOST_PRICED_STAGES = 20_000
 # Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
 _DENOMINATORS = (12, 1000, 10**6)
 _BY_HELD = ("whole stages", "links")
@@ -539,7 +539,7 @@ def most_held(
         used = heappop(waiting)
         for following, held in cases.pop(used).items():
             number, steps, found = number + 1, steps + len(following), found | held
-            if steps > _MOST_STEPS:
+            if steps > _MOST_CASE_STEPS:
                 text = f"a proof without a solver would look at more than {number:,} cases"
                 raise TooLarge(text, {"cases": number})
             for i in following:
@@ -648,7 +648,7 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
         group = np.zeros(layers, dtype=int)
         return group, {n - 1: np.array([[n]]) for n in range(1, layers + 1)}
     inside = spans.alike_inside and layers > 2
-    few = layers * (layers + 1) // 2 <= _MOST_ROWS
+    few = layers * (layers + 1) // 2 <= _MOST_PRICED_STAGES
     if inside:
         group = np.array([0, *[1] * (layers - 2), 2])
     else:  # every layer on its own, or all together where that would be too much
@@ -666,7 +666,7 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
     kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
     prices, values = np.zeros(kinds), np.ones(len(number))
     draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
-    if not draws or len(draws) > _MOST_ROWS:
+    if not draws or len(draws) > _MOST_PRICED_STAGES:
         return _rounded(prices, values, stages)
     stage, gpus, possible = map(np.array, zip(*draws, strict=True))
     # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of

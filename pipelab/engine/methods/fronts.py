@@ -28,7 +28,7 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-_SPREAD = 1_000.0  # times the bound: what takes longer waits
+_MOST_SECONDS_PER_BOUND = 1_000.0  # placements that take more times the bound are searched later
 # Of an objective: its name, its unit, and the name of its bound among the details.
 _NAMES = {
     "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
@@ -38,7 +38,7 @@ _NAMES = {
         "bound_usd_per_million_tokens",
     ),
 }
-_NARROW = 1.3  # ranges of rates up to this ratio are not halved
+_NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 
 
 def least_of(
@@ -134,7 +134,11 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
             placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
         )
     while bound < most * (1 - ATTAINED):
-        wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
+        wanted = (
+            min(most, bound * _MOST_SECONDS_PER_BOUND)
+            if longest > bound * _MOST_SECONDS_PER_BOUND
+            else most
+        )
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
@@ -177,7 +181,7 @@ class _LeastRatio:
                     least = min(least, here)
                     break
                 first = max(first, price / self.ratio)
-                halve = self.best is not None and 0 < _NARROW * first < last
+                halve = self.best is not None and 0 < _NARROW_RANGE_RATIO * first < last
                 at = math.sqrt(first) * math.sqrt(last) if halve else first
                 found, attained = self.pairs.least("price", at, self.ratio * last, price), at
                 stopped = found.stopped_by

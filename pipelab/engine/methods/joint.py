@@ -36,7 +36,7 @@ from pipelab.problem import Problem
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
 # Below a millionth of the fastest rate, SCIP's tolerance hides a rate; below 1e-9 SCIP sees zero, and from
 # 1e15 on it does not compute.
-_FAR_APART, _SMALL, _LARGE = 1e6, 1e-4, 1e10
+_MOST_RATE_RATIO, _LEAST_RATE, _MOST_RATE = 1e6, 1e-4, 1e10
 
 # Peak memory of building and solving, per variable and per row, by form; measured on small
 # with two GPUs per stage (tests/benchmarks/joint_build.py) and rounded up.
@@ -351,10 +351,10 @@ def refuse_far_apart(candidates: StageCandidates, method: str) -> None:
     fastest = given(candidates.throughput.max())
     links = candidates.link_throughput
     slowest = min(candidates.throughput.min(), links[links < fastest].min(initial=np.inf))
-    if fastest <= slowest * _FAR_APART and slowest >= _SMALL and fastest <= _LARGE:
+    if fastest <= slowest * _MOST_RATE_RATIO and slowest >= _LEAST_RATE and fastest <= _MOST_RATE:
         return
     expected = (
-        f"expected rates within a factor of 10^6, from {_SMALL:g} to {_LARGE:g}: the fastest stage has "
+        f"expected rates within a factor of 10^6, from {_LEAST_RATE:g} to {_MOST_RATE:g}: the fastest stage has "
         f"{fastest:.3g} tokens/s and the slowest stage or link {slowest:.3g}. method='aggregated' takes any"
     )
     raise NotApplicable(method, [("problem", candidates.problem.name, expected)])

@@ -33,8 +33,8 @@ from pipelab.problem import link_unit
 
 ANY = "best"
 _OVER = object()
-_SECONDS = 5.0  # for the reason why none fits, and for the remedy
-_CLOSE = 1.01  # times the memory there is
+_EXPLAINING_SECONDS = 5.0  # for the reason why none fits, and for the remedy
+_NEAR_MEMORY_RATIO = 1.01  # of the memory needed to the memory there is
 
 
 def _schedule(name: Any) -> str:
@@ -277,7 +277,7 @@ def _why_none_fits(
             f"under {rule.name} every rank has {rule.chunks} equal chunks, "
             f"which {stages.layers} layers are not"
         )
-    within = deadline.within(_SECONDS)
+    within = deadline.within(_EXPLAINING_SECONDS)
     try:
         nearest = _nearest(stages, rule, within)
     except Ended:
@@ -287,7 +287,7 @@ def _why_none_fits(
         problem = replace(stages.problem, workload=load)
         forward = solve_for_attainable(problem, "auto", solve_auto, {"time_limit": within.left})
         return f"not even the forward alone fits: {forward.reason or forward.sentence}"
-    within = deadline.within(_SECONDS)
+    within = deadline.within(_EXPLAINING_SECONDS)
     remedy = _remedy(stages, rule, bytes_per_parameter, within)
     return f"{_misfit(stages, rule, *nearest)}; {remedy}"
 
@@ -299,7 +299,7 @@ def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str]
         low, high = high, high * 4
         if high > 1e9:
             return None
-    while high > low * _CLOSE:
+    while high > low * _NEAR_MEMORY_RATIO:
         middle = (low * high) ** 0.5
         try:
             some = _any(stages, rule, deadline, middle)

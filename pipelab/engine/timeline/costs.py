@@ -14,9 +14,9 @@ from pipelab.fields import checked, described, is_list, whole_number
 from pipelab.schedules import Schedule
 
 PerStage = Annotated[float | Sequence[float], PlainValidator(lambda value: _per_stage(value))]
-_UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
+_MICROSECONDS_OF = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
 _OF_STAGES = ("forward", "backward_input", "backward_weight", "activation", "weight_activation")
-_MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
+_MOST_MICROSECONDS = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
 @checked
@@ -156,7 +156,7 @@ class StageCosts:
     @property
     def microseconds(self) -> float:
         """Microseconds in one unit of time; 1 where no unit is given."""
-        return _UNITS[self.unit]
+        return _MICROSECONDS_OF[self.unit]
 
     def tables(self, schedule: Schedule) -> dict[str, np.ndarray]:
         """Everything as arrays for one schedule.
@@ -256,11 +256,11 @@ def _amount(value: Any, expected: str = "expected a number", place: str = "") ->
         number = float(value)
     except OverflowError:  # a whole number beyond all floats: too large, and not infinite
         number = float(np.copysign(1e300, -1 if value < 0 else 1))
-    if 0 <= number <= _MOST:
+    if 0 <= number <= _MOST_MICROSECONDS:
         return number
     expected = "expected finite numbers of at least 0"
-    if _MOST < number < np.inf:
-        expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
+    if _MOST_MICROSECONDS < number < np.inf:
+        expected = f"expected numbers of at most {_MOST_MICROSECONDS:g}, or take a larger unit"
     raise ValueError(expected + (place and f"{place}{number:g}"))
 
 

@@ -38,8 +38,8 @@ from pipelab.schedules import Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_REACHED = 1e-6  # of a rate: what is as close has it
-_MOST_POINTS = 40  # of a figure; more would only be slower to look at
+_RATE_TOLERANCE_SHARE = 1e-6  # of a rate: what is as close has it
+_MOST_POINTS_OF_A_FIGURE = 40  # of a figure; more would only be slower to look at
 
 
 class Lane(NamedTuple):
@@ -151,7 +151,7 @@ class PlacedTimeline(Frozen):
     @property
     def reaches_predicted_rate(self) -> bool:
         """Whether the steady rate equals the predicted rate to 1e-6."""
-        return abs(self.steady_rate / self.predicted_rate - 1) <= _REACHED
+        return abs(self.steady_rate / self.predicted_rate - 1) <= _RATE_TOLERANCE_SHARE
 
     @property
     def latency_s(self) -> float:
@@ -213,7 +213,7 @@ class PlacedTimeline(Frozen):
 
     def _counts(self) -> list[int]:
         last = self.in_flight_needed + max(2, self.in_flight_needed // 4)
-        every = -(-last // _MOST_POINTS)
+        every = -(-last // _MOST_POINTS_OF_A_FIGURE)
         return sorted({1, *range(every, last + 1, every), self.in_flight_needed, self.in_flight})
 
     @property
@@ -306,11 +306,11 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int
         The rate is beyond the slowest lane's.
     """
     slowest = float(np.max(costs.forward))
-    if rate * slowest * (1 - _REACHED) > 1:
+    if rate * slowest * (1 - _RATE_TOLERANCE_SHARE) > 1:
         raise InvalidValue(
             "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
         )
-    return max(1, ceil(rate * (1 - _REACHED) * _traversal(costs, leaving)))
+    return max(1, ceil(rate * (1 - _RATE_TOLERANCE_SHARE) * _traversal(costs, leaving)))
 
 
 def _traversal(costs: StageCosts, leaving: float) -> float:
