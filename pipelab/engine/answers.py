@@ -80,14 +80,14 @@ class ProvenAnswer(Frozen, ABC):
         return f" ({ending(self.stopped_by)})" if self.stopped_by else ""
 
     def _up_to(self, what: str, better: str) -> str:
-        """How far from the best it may be; empty if nothing is known."""
+        """Return how far from the best it may be; empty if nothing is known."""
         bound = self._goal[1]
         if self.gap is None or bound is None:
             return ""
         return f"{what} may be up to {self.gap:.2%} {better} (bound {number(bound)})"
 
     def _none_found(self, what: str, bound: str = "") -> str:
-        """The sentence of an answer without one."""
+        """Return the sentence of an answer without one."""
         if self.status == "infeasible":
             return f"No {what} exists: {self.reason}."
         before = f" before the {self.stopped_by}" if self.stopped_by else ""
@@ -324,7 +324,7 @@ class Result(PlanAnswer):
         return text
 
     def to_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded.
+        """Return plain data for JSON, numbers unrounded.
 
         Returns
         -------
@@ -355,7 +355,7 @@ class Result(PlanAnswer):
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
     def to_frame(self) -> "DataFrame":
-        """The answer as a table of one row.
+        """Return the answer as a table of one row.
 
         Returns
         -------
@@ -427,7 +427,7 @@ def rated_result(
 
 
 def placement_in(given: Any, what: str) -> Placement:
-    """The placement that a reader gave, or that is in the result a reader gave.
+    """Return the placement that a reader gave, or that is in the result a reader gave.
 
     Raises
     ------

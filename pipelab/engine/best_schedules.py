@@ -101,7 +101,7 @@ class Question(Frozen):
 
     @derived
     def table(self) -> dict[str, np.ndarray]:
-        """Costs per rank and link, as arrays."""
+        """Return costs per rank and link, as arrays."""
         return self.costs.arrays(self.ranks, "training")
 
     @property
@@ -111,7 +111,7 @@ class Question(Frozen):
 
     @derived
     def length(self) -> dict[str, np.ndarray]:
-        """How long an action of each kind takes on each rank."""
+        """Return how long an action of each kind takes on each rank."""
         forward, back, weight = (
             self.table[n] for n in ("forward", "backward_input", "backward_weight")
         )
@@ -119,7 +119,7 @@ class Question(Frozen):
 
     @derived
     def takes(self) -> dict[str, np.ndarray]:
-        """What an action of each kind adds to the memory held, per rank; negative where it frees."""
+        """Return what an action of each kind adds to the memory held, per rank; negative where it frees."""
         whole = self.table["activation"]
         kept = self.table.get("weight_activation", np.zeros(self.ranks))
         return {"F": whole, "I": kept - whole, "W": -kept, "B": -whole}
@@ -137,7 +137,7 @@ class Question(Frozen):
         return [*lengths, *self.table["comm"].tolist()]
 
     def in_units(self, unit: Fraction) -> "Question":
-        """The same with times in whole units."""
+        """Return the question with times in whole units."""
         each = (*(self.length[kind] for kind in "FIW"), self.table["comm"])
         forward, back, weight, comm = (
             tuple(float(in_units(time, unit)) for time in times.tolist()) for times in each
@@ -149,7 +149,7 @@ class Question(Frozen):
 
     @derived
     def held(self) -> np.ndarray:
-        """Most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
+        """Return the most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
         for rank, most in enumerate(self.memory or ()):
             if (each := -self.takes["B"][rank]) > 0:
@@ -157,7 +157,7 @@ class Question(Frozen):
         return held
 
     def least(self, objective: str) -> float:
-        """What no schedule within the limits is shorter than, by formula.
+        """Return what no schedule within the limits is shorter than, by formula.
 
         Of a span: rank r is busy, and after its first forward all ranks behind it work m·(F + I) between
         the first message to them and the last gradient from them; it then has one W left.
@@ -169,14 +169,14 @@ class Question(Frozen):
         return float(max((each.arrives + each.busy).max(), each.drained[0]))
 
     def schedule(self, name: str, rows: Sequence[Sequence[tuple[str, int]]]) -> Schedule:
-        """The schedule with these kinds and microbatches on each rank, in order."""
+        """Return the schedule with these kinds and microbatches on each rank, in order."""
         actions = [[Action(rank, *action) for action in row] for rank, row in enumerate(rows)]
         return Schedule.of(
             name, actions, microbatches=self.microbatches, stage_rank=range(self.ranks)
         )
 
     def keeps(self, schedule: Schedule) -> bool:
-        """Whether a schedule stays within the limits. A rank's own order decides that."""
+        """Return whether a schedule stays within the limits. A rank's own order decides that."""
         limits = self.in_flight, self.memory or [np.inf] * self.ranks
         takes = zip(-self.takes["B"], -self.takes["W"], strict=True)
         counts = columns_of(schedule).held_counts
@@ -195,7 +195,7 @@ def question_of(
     memory: float | Sequence[float] | None,
     split_backward: bool,
 ) -> Question:
-    """The arguments of `best_schedule`, checked.
+    """Return the arguments of `best_schedule`, checked.
 
     Raises
     ------
@@ -260,7 +260,7 @@ def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
 
 
 def misfit(question: Question) -> str:
-    """Why not even one microbatch fits; empty where one does."""
+    """Say why not even one microbatch fits; empty where one does."""
     if question.memory is None:
         return ""
     need = -question.takes["B"]
@@ -275,12 +275,12 @@ def misfit(question: Question) -> str:
 
 
 def value_of(timeline: Timeline, objective: str) -> float:
-    """What is minimised: the makespan, or the time of one of many steps."""
+    """Return what is minimised: the makespan, or the time of one of many steps."""
     return timeline.makespan if objective == "makespan" else step_time(timeline)
 
 
 def step_time(timeline: Timeline) -> float:
-    """The time between a rank's end of one step and of the next, in the long run.
+    """Return the time between a rank's end of one step and of the next, in the long run.
 
     Where many steps follow one another without a barrier, each rank begins its next step as soon as
     it has ended this one. After some steps all ranks have fallen into a rhythm, and every step takes
@@ -325,7 +325,7 @@ def step_time(timeline: Timeline) -> float:
 
 
 def exactly(number: float) -> Fraction:
-    """The number as it is printed: 0.1 is a tenth, though no float is.
+    """Return the number as it is printed: 0.1 is a tenth, though no float is.
 
     Examples
     --------
@@ -336,7 +336,7 @@ def exactly(number: float) -> Fraction:
 
 
 def unit_of(numbers: Iterable[float], most: float, parts: int = 1) -> Fraction:
-    """How many units make 1: whole for all numbers if sums up to `most` allow it, else as fine as they do.
+    """Return how many units make 1: whole for all numbers if sums up to `most` allow it, else as fine as they do.
 
     Parameters
     ----------
@@ -365,7 +365,7 @@ def unit_of(numbers: Iterable[float], most: float, parts: int = 1) -> Fraction:
 
 
 def in_units(number: float, unit: Fraction) -> int:
-    """The number in whole units, rounded down.
+    """Return the number in whole units, rounded down.
 
     Examples
     --------
@@ -376,7 +376,7 @@ def in_units(number: float, unit: Fraction) -> int:
 
 
 def solver_library() -> Any:
-    """OR-tools' CP-SAT.
+    """Import OR-tools' CP-SAT.
 
     Raises
     ------
@@ -448,11 +448,11 @@ class Program:
         self._objective(span, least, most)
 
     def end(self, rank: int, kind: str, microbatch: int) -> Any:
-        """When an action ends."""
+        """Return when an action ends."""
         return self.start[rank, kind, microbatch] + self.length[rank, kind]
 
     def _rank(self, rank: int) -> None:
-        """One action at a time, microbatches in order, and never more held than allowed."""
+        """Let a rank run one action at a time, microbatches in order, and hold no more than allowed."""
         question, model = self.question, self.model
         m, kinds = question.microbatches, question.kinds
         intervals = []
@@ -476,7 +476,7 @@ class Program:
             self._memory(rank, question.memory[rank])
 
     def _memory(self, rank: int, most: float) -> None:
-        """A microbatch is held whole from F to the end of I (or B), and in part to the end of W.
+        """Limit the memory: a microbatch is held whole from F to the end of I (or B), and in part to the end of W.
 
         So what a rank holds is known by counting what it has done. It grows when an F starts: by
         then so many I and W must have ended that the rest fits. The fewer I have, the more W must.
@@ -499,7 +499,7 @@ class Program:
                     )
 
     def _first(self, one: ActionKey, other: ActionKey) -> Any:
-        """Whether one of two actions of a rank ends before the other begins; else it is the other way round."""
+        """Return whether one of two actions of a rank ends before the other begins; else it is the other way round."""
         first = self.model.new_bool_var(f"{one} first, then {other}")
         self._follows(other, one, first)
         self._follows(one, other, ~first)
@@ -511,7 +511,7 @@ class Program:
             made.only_enforce_if(condition)
 
     def _messages(self) -> None:
-        """Forwards come from the rank before, gradients from the rank after."""
+        """Let forwards wait for the rank before, and gradients for the rank after."""
         question, model = self.question, self.model
         back, last = question.kinds[1], question.ranks - 1
         comm = question.table["comm"]
@@ -672,7 +672,7 @@ class BestSchedule(ProvenAnswer):
 
     @derived
     def among(self) -> str:
-        """What the proof is about, in words."""
+        """Return what the proof is about, in words."""
         words = ["one stage per rank"]
         asked = self.question
         if min(asked.in_flight) < asked.microbatches:
@@ -700,7 +700,7 @@ class BestSchedule(ProvenAnswer):
         return f"{head}, not proven best{self._why}{far}."
 
     def to_frame(self) -> "DataFrame":
-        """This schedule beside those it began with, the shortest first.
+        """Return this schedule and those it began with as a table, the shortest first.
 
         Returns
         -------
@@ -743,7 +743,7 @@ def best_schedule(
     on_progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
 ) -> BestSchedule:
-    """The shortest schedule with one stage per rank, and the proof that none is shorter.
+    """Find the shortest schedule with one stage per rank, and the proof that none is shorter.
 
     Every order of forwards, input gradients and weight gradients is considered, and every moment to
     start them. It begins with the best published rule (GPipe, 1F1B, ZB-H1, ZB-H2) within the limits,
@@ -837,7 +837,7 @@ def best_schedule(
 
 
 def _first(question: Question, deadline: Deadline) -> Iterator[Schedule]:
-    """The published rules that keep to the limits; where none does, 1F1B with less in flight."""
+    """Return the published rules that keep to the limits; where none does, 1F1B with less in flight."""
     found = False
     for name in _RULES:
         made = None if found and deadline.reason else _by_rule(question, name)
@@ -901,7 +901,7 @@ class _ScheduleSearch:
         return self.bound >= self.value * (1 - PROVEN_WITHIN)
 
     def answer(self) -> BestSchedule:
-        """What is known."""
+        """Return what is known."""
         return BestSchedule(
             question=self.question,
             objective=self.objective,
@@ -985,7 +985,7 @@ class _ScheduleSearch:
 
 
 def in_order(question: Question, starts: dict[ActionKey, int]) -> Schedule:
-    """Each rank's actions by their start. Of those of no length, what frees memory goes first."""
+    """Return each rank's actions by their start. Of those of no length, what frees memory goes first."""
     rows = []
     for rank in range(question.ranks):
         mine = [
@@ -998,7 +998,7 @@ def in_order(question: Question, starts: dict[ActionKey, int]) -> Schedule:
 
 
 def _runnable(row: list[tuple[str, int]], kinds: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The same order, but that no action comes before what it works on."""
+    """Return the order, changed so that no action comes before what it works on."""
     done = dict.fromkeys(kinds, 0)
     waiting, ordered = list(row), []
     while waiting:

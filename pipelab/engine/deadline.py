@@ -68,7 +68,7 @@ class Criterion(threading.Event):
         return self.is_set()
 
     def part(self, read: Callable[[Progress], Progress]) -> "Criterion":
-        """The criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
+        """Return the criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
         part = Criterion(self.ends)
         part._tell = lambda known, more: self._asked(read(known), more)
         if self.is_set():
@@ -80,14 +80,14 @@ Stop = threading.Event | Callable[[Progress], object] | None
 
 
 def stop_of(stop: Stop) -> threading.Event | None:
-    """What a user gave as an event."""
+    """Return what a user gave as an event."""
     if stop is None or isinstance(stop, threading.Event):
         return stop
     return Criterion(stop)
 
 
 def apart(stop: threading.Event | None) -> threading.Event | None:
-    """The stop of another question that is asked on the way: its incumbents and bounds are not those of the whole."""
+    """Return the stop of a side question, whose incumbents and bounds are not those of the whole."""
     if not isinstance(stop, Criterion):
         return stop
     return stop.part(lambda moment: replace(stop.known, seconds=moment.seconds))
@@ -159,7 +159,7 @@ class Deadline:
         return max(0.0, self.end - clock())
 
     def share(self, parts: int = 1) -> float | None:
-        """An equal share of the seconds left, as a `time_limit`; None where time is not limited."""
+        """Return an equal share of the seconds left, as a `time_limit`; None where time is not limited."""
         return self.left / parts if self.limited else None
 
     @property
@@ -196,7 +196,7 @@ class Deadline:
         self.apart().ask(Progress(seconds=self.spent, incumbent=None, bound=None, nodes=1))
 
     def within(self, seconds: float) -> "Deadline":
-        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.
+        """Return a deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.
 
         Where work decides, solvers count these seconds as work: no clock ends the part.
         """
@@ -208,13 +208,13 @@ class Deadline:
         return part
 
     def apart(self) -> "Deadline":
-        """The same end for another question that is asked on the way."""
+        """Return a deadline that ends at this moment for a side question; see the function `apart`."""
         part = self.within(math.inf)
         part.stop = apart(self.stop)
         return part
 
     def remark(self, reason: str = "") -> str:
-        """A result's reason with the notes."""
+        """Return a result's reason with the notes."""
         return "; ".join(dict.fromkeys([reason, *self.notes] if reason else self.notes))
 
 
@@ -236,7 +236,7 @@ class Watched(Deadline):
         self._last = clock()
 
     def check(self) -> None:
-        """See `Deadline.check`."""
+        """Raise `Ended` once there is a reason, and call `tick` if it is due."""
         super().check()
         if clock() >= self._last + self.every:
             self._last = clock()
@@ -324,7 +324,7 @@ def waited_for(
 
 @contextmanager
 def deadline_of(time_limit: float | None, stop: Stop = None) -> Iterator[Deadline]:
-    """The deadline of one call by a user, in which Ctrl-C is noted and not raised.
+    """Return the deadline of one call by a user, in which Ctrl-C is noted and not raised.
 
     Parameters
     ----------

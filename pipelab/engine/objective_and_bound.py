@@ -50,7 +50,7 @@ class Objective:
         return ""
 
     def to_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded."""
+        """Return plain data for JSON, numbers unrounded."""
         return {
             self.name: self.value,
             f"bound_{self.name}": self.bound,

@@ -87,7 +87,7 @@ class Packing:
     def rows(
         self, columns: VariableGroups, offset: int, per_recipe: sp.csr_array
     ) -> tuple[RowBlock, ...]:
-        """Rows over `n` and, from column `offset` on, over `b`."""
+        """Return rows over `n` and, from column `offset` on, over `b`."""
         mine = per_recipe[self.recipe]
         if self.divides:
             need = np.array([np.where(self.size >= s, self.size, 0) for s in self.sizes])
@@ -104,7 +104,7 @@ class Packing:
         return leave, columns.rows({"b": arcs @ here, "n": -stages}, lower=0, upper=0)
 
     def packed(self, sizes: Sequence[int]) -> list[int]:
-        """The bin of every stage of these sizes.
+        """Return the bin of every stage of these sizes.
 
         Raises
         ------
@@ -123,7 +123,7 @@ class Packing:
         return out
 
     def _packed_by_flow(self, sizes: Sequence[int], order: list[int]) -> list[int]:
-        """The same by the arc flow, for sizes that fit and that the rule above does not find room for."""
+        """Pack by the arc flow, for sizes that fit and that the rule above does not find room for."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         (first, size), (flow, begins, arcs) = self.arcs, self._flow

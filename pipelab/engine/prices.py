@@ -52,13 +52,13 @@ def bill(problem: Problem, placements: Iterable[Placement]) -> Counter[float] | 
 
 
 def price_per_hour(problem: Problem, *placements: Placement) -> float | None:
-    """What the GPUs of placements cost per hour in $; None where one of them has no price."""
+    """Return what the GPUs of placements cost per hour in $; None where one of them has no price."""
     numbers = bill(problem, placements)
     return None if numbers is None else total(numbers)
 
 
 def row_limit(prices: Iterable[float], budget: float) -> float:
-    """A limit for a solver's row that keeps a budget and is far from any sum, if all prices are multiples of a unit.
+    """Return a limit for a solver's row that keeps a budget, far from any sum if all prices are multiples of a unit.
 
     Halfway from the most of these units that the budget allows to one more; the budget itself if a unit is too small.
 
@@ -78,7 +78,7 @@ def within_budget(
     paid: Callable[[Plan], Mapping[float, int] | None],
     budget: float,
 ) -> Iterator[Plan]:
-    """Answers that cost no more than a budget; the best of them is the best of all that do.
+    """Find answers that cost no more than a budget; the best of them is the best of all that do.
 
     Where an answer costs more by less than a solver's tolerance, whatever costs less has fewer GPUs of some price.
     So it is asked again for each price, with one GPU less of it.
@@ -107,7 +107,7 @@ def within_budget(
 
 
 def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
-    """Price of a million tokens at so many tokens/s.
+    """Return the price of a million tokens at a rate in tokens/s.
 
     >>> round(usd_per_million_tokens(3.6, 1000), 9)
     1.0
@@ -116,12 +116,12 @@ def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
 
 
 def prices_of(classes: Classes) -> np.ndarray:
-    """Price of one GPU of each class in $ per hour; shape (A,)."""
+    """Return the price of one GPU of each class in $ per hour; shape (A,)."""
     return np.array([given(classes.gpu(a).usd_per_hour) for a in range(len(classes))])
 
 
 def comparable(problem: Problem) -> bool:
-    """Whether every GPU has a price, and a solver can add up any of them."""
+    """Return whether every GPU has a price, and a solver can add up any of them."""
     prices = [gpu.usd_per_hour or 0.0 for gpu in problem.cluster.kinds]
     return 0 < max(prices) <= min(prices) * _MOST_PRICE_RATIO
 

@@ -212,7 +212,7 @@ def _answer(
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function behind a method, once it is known to take these options.
+    """Return the function behind a method, once it is known to take these options.
 
     The option "objective" chooses the function, and is not among those that it takes.
 
@@ -242,11 +242,11 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
 
 
 def options_of(function: Callable) -> list[str]:
-    """The names of the options that a method's function takes."""
+    """Return the names of the options that a method's function takes."""
     return [p for p in inspect.signature(function).parameters if p != "problem"]
 
 
 def _who_has(option: str, method: str, known: list[str]) -> str:
-    """If "auto" does not know an option: the methods that do."""
+    """Say which methods have an option that "auto" does not know."""
     others = [name for name in METHODS if method == "auto" and option in options_of(METHODS[name])]
     return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)

@@ -178,7 +178,7 @@ class DeploymentGoal:
         return {pool: rate / self.pools[pool] for pool, rate in rates.items()}
 
     def served(self, columns: Sequence[PipelineColumn]) -> bool:
-        """Whether these pipelines serve the load."""
+        """Return whether these pipelines serve the load."""
         return min(self.serves(columns).values()) >= self.load * (1 - 1e-12)
 
 

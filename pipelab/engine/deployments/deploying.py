@@ -112,7 +112,7 @@ def deploy(
     on_progress: arguments.OnProgress = None,
     runs_on: str | None = None,
 ) -> Deployment:
-    """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
+    """Find the best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
     `solve` places the model once; here it may be placed as often as there are GPUs for it. With
     `requests_per_s`, a limit or `pools` it counts requests, each with a prompt of `sequence_length` and an

@@ -132,7 +132,7 @@ class Listing:
         self._rest: list[np.ndarray] = []  # and the label that it was put before
 
     def pipelines(self) -> list[ListedPipeline]:
-        """Those of interest, the fastest first; none that another beats with the same GPUs or fewer.
+        """Return the pipelines of interest, the fastest first; none that another beats with the same GPUs or fewer.
 
         Raises
         ------
@@ -181,7 +181,7 @@ class Listing:
         return self._found(_joined(waiting[0]), starts)
 
     def _reached(self, rate: np.ndarray) -> np.ndarray:
-        """The last of the rates that are asked which each reaches; the first where it reaches none."""
+        """Number the last of the asked rates that each of these rates reaches; 0 where it reaches none."""
         at = np.searchsorted(self.offer.asked[0], rate * (1 + LAST_BITS), side="right") - 1
         return np.maximum(at, 0)
 
@@ -196,7 +196,7 @@ class Listing:
     def _extended(
         self, labels: _Labels, number: int, at: int, ways: Ways
     ) -> Iterator[tuple[int, _Labels]]:
-        """All labels with one stage more, by the boundary at which it begins."""
+        """Yield all labels with one stage more, by the boundary at which it begins."""
         offer, begins = self.offer, np.arange(at)
         spans = offer.span[begins, at - begins - 1]
         rate, seconds, index = self.rate[:, spans], self.took[:, spans], self.index[:, spans]
@@ -300,7 +300,7 @@ def _joined(parts: list[_Labels]) -> _Labels:
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
-    """Of labels with the same GPUs, entered and left in the same ways, those that no other beats in rate and times."""
+    """Number the labels that none with the same GPUs, entered and left in the same ways, beats in rate and times."""
     size = labels.gpus.max(axis=0, initial=0) + 1.0
     strides = np.append(1.0, np.cumprod(size))
     ways = labels.entered + (1 + labels.entered.max()) * labels.left
@@ -323,7 +323,7 @@ def _undominated(labels: _Labels) -> np.ndarray:
 
 
 def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.ndarray:
-    """Whether no earlier one of the same group has as little of both; groups are runs.
+    """Return, label by label, whether no earlier one of its group has as little of both; groups are runs.
 
     What is beaten need not be compared with: what beat it is earlier, and has as little.
     """

@@ -63,13 +63,13 @@ class MixTables:
         self.shape = tuple((offer.table.classes.count + 1).tolist())
 
     def fit(self) -> bool:
-        """Whether a table takes a moment: numbers of it times the stages that may end at each."""
+        """Return whether a table takes a moment, by its numbers times the stages that may end at each."""
         layers = len(self.offer.span)
         steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
         return steps <= _MOST_TABLE_STEPS
 
     def best(self, known: np.ndarray, enough: np.ndarray) -> BestRates:
-        """The best rate of every mix, where it is more than what is known, and than what is enough.
+        """Return the best rate of every mix, where it is more than what is known, and than what is enough.
 
         Raises
         ------
@@ -89,7 +89,7 @@ class MixTables:
         return best
 
     def exceed(self, known: np.ndarray) -> bool:
-        """Whether a mix may yield more than what is known of it."""
+        """Return whether a mix may yield more than what is known of it."""
         above = False
 
         def look(at: int) -> np.ndarray:
@@ -116,7 +116,7 @@ class MixTables:
                 ranges += [(first, middle, least), (middle, end, look(middle))]
 
     def _least(self, index: int) -> np.ndarray:
-        """The least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
+        """Return the least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
         _, tables = self._filled(index)
         least = tables[-1].min(axis=0, initial=np.inf)
         least[np.indices(self.shape).sum(axis=0) > self.offer.most_gpus] = np.inf
@@ -125,14 +125,14 @@ class MixTables:
         return least
 
     def _rates(self, index: int, least: np.ndarray) -> np.ndarray:
-        """What pipelines yield that have these least times at rate number `index`; 0 where there is none."""
+        """Return what pipelines yield that have these least times at rate number `index`; 0 where there is none."""
         most = np.where(np.isfinite(least), np.inf, 0.0)
         if np.isfinite(self.offer.tokens):
             most = self.offer.tokens / least
         return np.minimum(self.offer.rates[index], most)
 
     def stages(self, index: int, mix: tuple[int, ...]) -> tuple[StageOf, ...]:
-        """The stages of a pipeline of the least time that uses just this mix."""
+        """Return the stages of a pipeline of the least time that uses just this mix."""
         found, tables = self._filled(index)
         at = len(tables) - 1
         way = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
@@ -147,7 +147,7 @@ class MixTables:
     def _step_back(
         self, stages: Stages, tables: list[np.ndarray], at: int, way: int, mix: tuple[int, ...]
     ) -> tuple[int, int, tuple[int, ...]]:
-        """Where the last stage begins, how the stage before it is left, and its GPUs."""
+        """Return where the last stage begins, how the stage before it is left, and its GPUs."""
         whole, best, links = tables[at][(way, *mix)], (np.inf, 0, 0, ()), stages.links
         for c in np.flatnonzero(links.leave[stages.link_kind] == way):
             left = np.array(mix) - stages.gpus[c]
@@ -168,7 +168,7 @@ class MixTables:
         return best[1:]
 
     def _filled(self, index: int) -> tuple[Stages, list[np.ndarray]]:
-        """The least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
+        """Return the least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
         if self._last is not None and self._last[0] == index:
             return self._last[1:]
         self.deadline.check()
@@ -199,13 +199,13 @@ class MixTables:
 
 
 def _room(gpus: Sequence[int], shape: tuple[int, ...]) -> tuple[tuple, tuple]:
-    """Where mixes with these GPUs more are, and those without them."""
+    """Return the slices of a table of mixes in which these GPUs are added, and in which they are not yet."""
     to = tuple(slice(n, None) for n in gpus)
     return to, tuple(slice(None, size - n) for n, size in zip(gpus, shape, strict=True))
 
 
 def smallest(rate: np.ndarray) -> np.ndarray:
-    """The mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
+    """Return the mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
     fewer = np.zeros_like(rate)
     for axis in range(fewer.ndim):
         to = [slice(None)] * fewer.ndim

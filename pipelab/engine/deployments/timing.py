@@ -72,7 +72,7 @@ class Timing:
     def in_time(
         self, seconds: np.ndarray, back: np.ndarray, late: np.ndarray, interval: np.ndarray
     ) -> np.ndarray:
-        """Whether pipelines keep the limits; more of anything is never better.
+        """Return whether pipelines keep the limits; more of anything is never better.
 
         Parameters
         ----------
@@ -148,7 +148,9 @@ def timed(
 
 
 def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
-    """Between GPUs of two classes; a class of one GPU is on one side only."""
+    """Return the seconds of the hop back between GPUs of two classes, shape (A, A).
+
+    A class of one GPU is on one side only."""
     classes = table.classes
     gigabytes = problem.workload.batch_size * TOKEN_BYTES / 1e9
     bandwidth, alone = classes.bandwidth_gb_per_s, np.diag(classes.count == 1)
@@ -161,7 +163,7 @@ def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
 
 
 def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
-    """Of every composition with every kind of span, to the GPU that is reached last; shape (C, U)."""
+    """Return the seconds until a stage's cache has reached the GPU that is reached last; shape (C, U)."""
     classes = table.classes
     others = ~np.diag(classes.count == 1)
     spans = zip(*table.spans.examples, strict=True)
@@ -180,7 +182,7 @@ def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
 
 
 def best_service(problem: Problem, placement: Placement, limits: Limits) -> Service | None:
-    """As `pipelab.requests.best_service`, with few looks at the numbers in flight.
+    """Find what `pipelab.requests.best_service` finds, with few looks at the numbers in flight.
 
     Numbers fall into runs within which all stages have the same times (`evaluation`), and within a run the number
     that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
@@ -219,7 +221,7 @@ def _times(problem: Problem, placement: Placement, number: int) -> Times | None:
 
 
 def _most(found: Times, limits: Limits) -> int:
-    """The most in flight for which the slowest stage has time within the limits."""
+    """Return the most in flight for which the slowest stage has time within the limits."""
     most, slowest = float(MOST_IN_FLIGHT), max(found.interval, found.last_interval)
     if found.last_interval:
         most = min(most, limits.tpot_ms / 1000 / slowest)
@@ -230,7 +232,7 @@ def _most(found: Times, limits: Limits) -> int:
 
 
 def _end(problem: Problem, placement: Placement, here: Times, begin: int, most: int) -> int:
-    """The last number up to `most` with the same times."""
+    """Return the last number up to `most` with the same times."""
     step, last = most - begin, begin
     if step and _times(problem, placement, most) == here:
         return most

@@ -119,7 +119,7 @@ def _whole_curve(
 def _chosen(
     goal: DeploymentGoal, columns: list[PipelineColumn], deadline: Deadline
 ) -> list[PipelineColumn]:
-    """The best deployment of these columns; empty if there is none."""
+    """Find the best deployment of these columns; empty if there is none."""
 
     def ask(most: Mapping[float, int]) -> list[PipelineColumn]:
         run = solve_whole_program(replace(goal, most_of=most), columns, deadline)

@@ -45,7 +45,7 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
 
 
 def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[float, str] | None:
-    """How many times the limit the pipeline of the shortest traversal takes, and the reason; None if none fits."""
+    """Return how many times the limit the shortest traversal takes, and the reason; None if no pipeline fits."""
     alone = problem.with_in_flight(1)
     if problem.workload.phase != "prefill":
         alone = replace(alone, workload=replace(alone.workload, timed_at="last"))

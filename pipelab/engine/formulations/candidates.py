@@ -73,7 +73,7 @@ class StageCandidates:
         return _membership(self.sets, self.gpus)
 
     def placement(self, chosen: np.ndarray) -> Placement:
-        """The placement of a set of allocation numbers, in layer order."""
+        """Return the placement of a set of allocation numbers, in layer order."""
         ordered = sorted(chosen, key=lambda a: self.start[a])
         return Placement(
             tuple(
@@ -83,7 +83,7 @@ class StageCandidates:
         )
 
     def rate_at_most(self, proven: float | None) -> float:
-        """The fastest rate that occurs at all and is not above a bound that a solver proved.
+        """Return the fastest rate that occurs at all and is not above a bound that a solver proved.
 
         Every placement's throughput is one of these rates, so this is a bound too. None means that nothing
         is proved.
@@ -104,7 +104,7 @@ class StageCandidates:
         )
 
     def reaching(self, rate: float) -> "StageCandidates":
-        """The allocations that reach a rate in tokens/s, and the connections between them that do."""
+        """Return the allocations that reach a rate in tokens/s, and the connections between them that do."""
         kept = self.throughput >= rate
         number = np.cumsum(kept) - 1  # new number of each allocation that is kept
         links = (self.link_throughput >= rate) & kept[self.tail] & kept[self.head]
@@ -238,7 +238,7 @@ def _connections(
     size: np.ndarray,
     deadline: Deadline,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of allocations with a common boundary and no common GPU."""
+    """Return pairs of allocations with a common boundary and no common GPU."""
     member = _membership(sets, len(problem.cluster)).astype(np.float32)
     disjoint = np.empty((len(sets), len(sets)), dtype=bool)
     for rows in _parts(len(sets), len(sets), deadline):
@@ -255,14 +255,14 @@ def _connections(
 
 
 def _parts(rows: int, width: int, deadline: Deadline) -> Iterator[slice]:
-    """Rows of a table in parts, none of which takes long."""
+    """Cut rows of a table into parts, none of which takes long."""
     return deadline.slices(rows, max(1, 5_000_000 // max(1, width)))
 
 
 def link_rates(
     problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
 ) -> np.ndarray:
-    """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
+    """Return ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
     bandwidth = problem.cluster.bandwidth_matrix()
     width = max((len(s) for s in sets), default=1)
     # Short sets are filled up with their own first GPU, which changes no minimum.

@@ -206,7 +206,7 @@ class Incidence:
 
 
 def twins(problem: Problem) -> np.ndarray:
-    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    """Return pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
     of = gpu_classes(problem.cluster).of
     first = np.flatnonzero(of[:-1] == of[1:])
     return np.stack([first, first + 1], axis=1)
@@ -425,7 +425,7 @@ class Form:
         return tuple(FAMILIES[name] for name in self.names)
 
     def size(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Variables and rows from the numbers of `count_candidates`, nothing built."""
+        """Compute variables and rows from the numbers of `count_candidates`, nothing built."""
         number = _in_group(counts["allocations"], counts["connections"])
         return {
             "variables": sum(number[group] for group in self.groups),
@@ -433,7 +433,7 @@ class Form:
         }
 
     def columns(self, candidates: StageCandidates) -> VariableGroups:
-        """The groups side by side."""
+        """Return the groups side by side."""
         number = _in_group(len(candidates.start), len(candidates.tail))
         return VariableGroups({group: number[group] for group in self.groups})
 
@@ -482,7 +482,7 @@ ONE_GPU = Form(
 
 
 def joint_form(form: str, big_m: str = "valid") -> Form:
-    """A form of the joint ILP by name.
+    """Return a form of the joint ILP by name.
 
     Raises
     ------
@@ -528,7 +528,7 @@ def build(
 
 
 def incidence_of(candidates: StageCandidates, form: Form, big_m: str = "valid") -> Incidence:
-    """The matrices of the formulation, with its two big-Ms.
+    """Return the matrices of the formulation, with its two big-Ms.
 
     The write-up states no value of either. `M_stage` of its form is that of its author's code,
     1.1 · max θ. It is valid: no t exceeds max θ. `M_link` is max θ, too, if it is to be valid: an unused
@@ -547,13 +547,13 @@ def incidence_of(candidates: StageCandidates, form: Form, big_m: str = "valid") 
 
 
 def big_m_is_valid(candidates: StageCandidates, big_m: str) -> bool:
-    """Whether an unused connection leaves every placement its full rate."""
+    """Return whether an unused connection leaves every placement its full rate."""
     own = incidence_of(candidates, FORMS["written"], big_m).big_m_link
     return not len(candidates.tail) or own >= candidates.throughput.max(initial=0.0)
 
 
 def _can_be_chosen(candidates: StageCandidates) -> np.ndarray:
-    """0 for an allocation that nothing can follow or precede though something must; shape (A,).
+    """Return 0 for each allocation that nothing can follow or precede though something must, else 1; shape (A,).
 
     Coverage and exclusivity forbid choosing it anyhow; the relaxation does not know that.
     """
@@ -578,7 +578,7 @@ class Formulation(Frozen):
     counts: Mapping[str, int]
 
     def to_frame(self) -> "DataFrame":
-        """One row per family: name, group, sentence, formula, rows."""
+        """Return one row per family: name, group, sentence, formula, rows."""
         import pandas as pd
 
         families = self.form.families
@@ -604,7 +604,7 @@ class Formulation(Frozen):
 
 
 def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
-    """The joint ILP of a problem, to be read.
+    """Return the joint ILP of a problem, to be read.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def solve_aggregated(
     stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
-    """The joint ILP's optimum by counting stages over classes of interchangeable GPUs.
+    """Find the joint ILP's optimum by counting stages over classes of interchangeable GPUs.
 
     Among placements of equal throughput the answer is one with the fewest GPUs, then the
     fewest stages, then the lowest price per hour where every GPU has a price; and the same on
@@ -93,7 +93,7 @@ def unlisted(
     what: str,
     budget: float | None = None,
 ) -> Result:
-    """The result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
+    """Return the result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
     return rated_result(
         problem,
         method,
@@ -124,7 +124,7 @@ def _why_none(search: Search, solver: str) -> str:
 
 
 def result_of(search: Search) -> Result:
-    """What is known when the search has ended."""
+    """Make the result of a search that has ended."""
     instance, problem = search.instance, search.instance.problem
     size = {
         "classes": len(instance.classes),

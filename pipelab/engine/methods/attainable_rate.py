@@ -91,7 +91,7 @@ def _searched(
     report: Callable | None,
     to_beat: float,
 ) -> Result:
-    """The pair that attains most, from the placement of the greatest rate."""
+    """Find the pair that attains most, from the placement of the greatest rate."""
     problem, progress = found.problem, [*found.details.get("progress", ())]
     bound = found.bound
 
@@ -134,7 +134,7 @@ def _searched(
 
 
 def _attained(problem: Problem, moment: Progress) -> Progress:
-    """The progress with what the incumbent attains, in place of its rate."""
+    """Return the progress with what the incumbent attains, in place of its rate."""
     if moment.placement is None:
         return moment
     return replace(moment, incumbent=evaluate(problem, moment.placement).attainable)

@@ -95,7 +95,7 @@ def solved_in_turn(
 
 
 def best_answer(found: Sequence[Result], left_out: bool) -> Result:
-    """The best of several answers to one question, with the bound of all; `left_out`: whether some are missing."""
+    """Return the best of several answers to one question, with the bound of all; `left_out`: some are missing."""
     answer = _best(found)
     others = [result for result in found if result.status != "infeasible"]
     if left_out and answer.placement is None:
@@ -119,13 +119,13 @@ def best_answer(found: Sequence[Result], left_out: bool) -> Result:
 
 
 def _nearest(sizes: Sequence[int], size: int) -> int:
-    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
+    """Return the place of the number whose ratio to `size` is nearest to 1; of two the greater."""
     ratios = [max(other / size, size / other) for other in sizes]
     return len(sizes) - 1 - ratios[::-1].index(min(ratios))
 
 
 def _best(found: Sequence[Result]) -> Result:
-    """The greatest throughput, or the least value of the objective."""
+    """Return the greatest throughput, or the least value of the objective."""
     placed = [result for result in found if result.placement is not None]
     if not placed:
         open_ = [result for result in found if result.status != "infeasible"]

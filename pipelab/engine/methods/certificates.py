@@ -177,7 +177,7 @@ class Certificate(Frozen):
         return [(n, name, price) for (name, price), n in number.items()]
 
     def to_frame(self) -> "DataFrame":
-        """One row per kind of GPU: how many there are, the price of each in layers at the next rate, and together."""
+        """Return one row per kind of GPU: how many there are, and the price of one and of all in layers at `rate`."""
         import pandas as pd
 
         kinds = self.problem.cluster.kinds
@@ -246,7 +246,7 @@ class Certificate(Frozen):
         return number
 
     def _check_form(self) -> None:
-        """Every part is there, and a number of its sort; and the placement has the throughput."""
+        """Check that every part is there, of its type, and that the placement has the throughput."""
         problem, by = self.problem, ("no stage",)
         shape = len(problem.cluster.kinds), problem.model.layers
         _proven(shape == (len(self.prices), len(self.values)), f"{shape} prices and values are due")
@@ -265,7 +265,7 @@ class Certificate(Frozen):
         _proven(_same(found, self.throughput), f"its placement has {found}, not {self.throughput}")
 
     def _check_rate(self, rates: set[float]) -> None:
-        """The rate is the next one of all that stages have, and links between them."""
+        """Check that the rate is the next one of all that stages have, and links between them."""
         apart = ~np.eye(len(self.problem.cluster), dtype=bool)
         bandwidths = np.unique(self.problem.cluster.bandwidth_matrix()[apart])
         links = np.atleast_1d(self.problem.link_throughput(bandwidths))
@@ -287,11 +287,11 @@ class Certificate(Frozen):
         return number
 
     def _counted_as(self, gpu: GPU) -> GPU:
-        """The GPU in no node, where identical nodes count as one."""
+        """Return the GPU in no node, where identical nodes count as one."""
         return without_node(gpu) if nodes_matter_alone(self.problem.costs) else gpu
 
     def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction]]:
-        """Every mixture of GPUs with every span, and the least that such GPUs cost.
+        """Return every mixture of GPUs with every span, and the least that such GPUs cost.
 
         Where identical nodes count as one, mixtures are of GPUs in no node, and identical GPUs of one node come apart.
         """
@@ -329,7 +329,7 @@ class Certificate(Frozen):
 
 
 def certificate(result: Result) -> Certificate:
-    """Why nothing is faster: the next higher rate, and what is missing there.
+    """Say why nothing is faster: the next higher rate, and what is missing there.
 
     Parameters
     ----------
@@ -447,21 +447,21 @@ def _proven(holds: bool, otherwise: str) -> None:
 
 
 def _same(rate: float | None, other: float | None) -> bool:
-    """Whether two rates differ by their last bits at most, or neither is there."""
+    """Return whether two rates differ by their last bits at most, or neither is there."""
     if rate is None or other is None:
         return rate is other
     return math.isclose(rate, other, rel_tol=2 * LAST_BITS)
 
 
 def _next_rate(instance: Instance, throughput: float | None) -> float | None:
-    """The lowest rate of any stage or link above the answer; None if there is none."""
+    """Return the lowest rate of any stage or link above the answer; None if there is none."""
     reached = -1 if throughput is None else instance.index_of(throughput)
     higher = instance.thresholds[reached + 1 :]
     return float(higher[0]) if len(higher) else None
 
 
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
-    """Kinds that are in no stage of that rate."""
+    """Return the kinds that are in no stage of that rate."""
     least, inside = rate * (1 - LAST_BITS), instance.inside
     if instance.pure:  # a mixed stage reaches it if all of its types do
         reached = instance.rate.reshape(instance.largest, len(instance.types), -1) >= least
@@ -510,7 +510,7 @@ def stages_of(problem: Problem, rate: float) -> list[_Stage]:
 def most_held(
     problem: Problem, stages: Sequence[_Stage], rate: float, links: bool
 ) -> tuple[int, int]:
-    """The most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
+    """Return the most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
 
     A case is how many GPUs of each class are used so far, and which stages may follow the last one. For each, the
     layers that can be held are the bits of a number: bit l is set where stages with just these GPUs hold the
@@ -559,7 +559,7 @@ def most_held(
 
 
 def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
-    """Tokens/s of a stage; 0 where it does not fit."""
+    """Return the tokens/s of a stage; 0 where it does not fit."""
     cost = problem.stage_cost(gpus, layers)
     return cost.throughput if cost.fits(gpus) else 0.0
 
@@ -567,7 +567,7 @@ def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float
 def _mixtures(
     problem: Problem, gpus: Sequence[GPU], count: Sequence[int], spans: int
 ) -> Iterator[tuple[int, ...]]:
-    """What a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
+    """Return what a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
 
     Raises
     ------
@@ -604,7 +604,7 @@ class _Priced(NamedTuple):
 
 
 def dual_prices(instance: Instance, threshold: float) -> DualPrices:
-    """Dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
+    """Find dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
 
     Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
     with more layers may be possible where one with fewer is not.
@@ -623,7 +623,7 @@ def _enough(instance: Instance, prices: DualPrices) -> bool:
 
 
 def _stages_at(instance: Instance, threshold: float) -> _Priced:
-    """What reaches the rate; of runs of identical layers only the longest, which decides."""
+    """Return what reaches the rate; of runs of identical layers only the longest, which decides."""
     model = instance.problem.model
     groups, spans_of_kind = _positions(model.layers, spans_of(model))
     draws, holds = [], []
@@ -643,7 +643,7 @@ def _stages_at(instance: Instance, threshold: float) -> _Priced:
 
 
 def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """The kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
+    """Return the kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
     if spans.uniform:
         group = np.zeros(layers, dtype=int)
         return group, {n - 1: np.array([[n]]) for n in range(1, layers + 1)}
@@ -662,7 +662,7 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
 
 
 def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
-    """The linear program and its answer, rounded so that it holds exactly."""
+    """Solve the linear program of prices, and round its answer so that it holds exactly."""
     kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
     prices, values = np.zeros(kinds), np.ones(len(number))
     draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
@@ -688,7 +688,7 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Priced) -> DualPrices:
-    """The fractions that a solver's decimals approximate; if no simple ones hold, prices are raised until they do."""
+    """Return the fractions that a solver's decimals approximate; if none of them hold, raise prices until they do."""
     for most in _DENOMINATORS:
         exact = tuple(Fraction(v).limit_denominator(most) for v in values)
         simple = tuple(Fraction(max(0.0, u)).limit_denominator(most) for u in prices)
@@ -702,7 +702,7 @@ def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Priced) -> DualPri
 def _of_layers(
     prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
 ) -> DualPrices:
-    """With the value of most layers as the unit."""
+    """Scale prices and values so that most layers have the value 1."""
     layers = [values[v] for v in stages.layers.tolist()]
     common = max(set(layers), key=layers.count)
     unit = common if common > 0 else Fraction(1)
@@ -712,7 +712,7 @@ def _of_layers(
 def _missing(
     prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
 ) -> Fraction:
-    """The most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
+    """Return the most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
         cost = sum(

@@ -88,13 +88,13 @@ def solve_for_cost(
 
 
 def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:
-    """Whether what is least for full pipelines attains its rate, and so is least of all."""
+    """Return whether what is least for full pipelines attains its rate, and so is least of all."""
     placement, rate = given(full.placement), given(full.throughput)
     return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))
 
 
 def _longer(full: Pairs, rate: float) -> Iterator[Placement]:
-    """What costs least at twice the rate, at four times, …: of pipelines as cheap per token, long ones attain more."""
+    """Yield what costs least at twice the rate, at four times, …: of equally cheap pipelines, long ones attain more."""
     with suppress(TooLarge):
         while 2 * rate <= full.ceiling and full.deadline.reason is None:
             found = full.least("price", 2 * rate).placement

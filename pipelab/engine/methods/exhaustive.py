@@ -65,7 +65,7 @@ def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
 
 
 def _ways(gpus: int, largest: int, most: int, deadline: Deadline) -> list[int]:
-    """Ordered choices of s disjoint sets of 1 … `largest` of these GPUs, for s = 0 … `most`."""
+    """Count ordered choices of s disjoint sets of 1 … `largest` of these GPUs, for s = 0 … `most`."""
     left = [1] * (gpus + 1)  # of n GPUs, for one s after the other
     ways = [1]
     for _ in range(min(most, gpus)):

@@ -30,7 +30,7 @@ Value = Callable[[Placement, Evaluation], float]  # the less, the better
 
 
 def fastest(placement: Placement, evaluation: Evaluation) -> float:
-    """The value where the greatest rate is sought."""
+    """Return the value where the greatest rate is sought."""
     return -evaluation.rate
 
 
@@ -113,7 +113,7 @@ def _pipelines(problem: Problem) -> Iterator[Placement]:
 
 
 def _by_kind(problem: Problem) -> dict[GPU, list[int]]:
-    """GPU ids of every kind; nodes are kept apart."""
+    """List the GPU ids of every kind; nodes are kept apart."""
     kinds: dict[GPU, list[int]] = {}
     for g, gpu in enumerate(problem.cluster.gpus):
         kinds.setdefault(gpu, []).append(g)

@@ -111,14 +111,17 @@ def least_of(
 
 
 def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
-    """Seconds of a traversal, or dollars per million tokens."""
+    """Return seconds of a traversal, or dollars per million tokens."""
     if objective == "latency":
         return pairs.uses(placement, "seconds")
     return usd_per_million_tokens(pairs.uses(placement, "price"), pairs.yields(placement))
 
 
 def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Least:
-    """Without what takes far longer than the bound, if that is enough: no solver compares milliseconds with years."""
+    """Find the least time of a traversal, at first without placements that take far longer than the bound.
+
+    No solver compares milliseconds with years.
+    """
     most = math.inf if incumbent is None else pairs.uses(incumbent, "seconds")
     try:
         bound, longest = made_in_time(
@@ -165,7 +168,7 @@ class _LeastRatio:
         self.ratio = math.inf
 
     def run(self, floor: float, incumbent: Placement | None) -> Least:
-        """The placement, and a bound in dollars per million tokens."""
+        """Return the placement, and a bound in dollars per million tokens."""
         if incumbent is not None:
             self._keep(incumbent)
         least, stopped = math.inf, None
@@ -225,7 +228,7 @@ class _LeastRatio:
 def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
-    """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
+    """Return the reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
     options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
@@ -275,6 +278,6 @@ def raise_floor(pairs: Pairs, objective: str, curve: Curve) -> None:
 
 
 def _open(answer: Result) -> Result:
-    """A point of which it is not settled whether a faster placement costs no more."""
+    """Return a point of which it is not settled whether a faster placement costs no more."""
     reason = answer.reason or "it is not settled whether a faster placement costs no more"
     return replace(answer, status="feasible", reason=reason)

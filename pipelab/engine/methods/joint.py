@@ -44,13 +44,13 @@ BYTES = {"written": (2500, 2500), "tight": (15_000, 2500)}
 
 
 def gigabytes(size: Mapping[str, int], form: str = "written") -> float:
-    """Estimated peak memory of building and solving a model of this size."""
+    """Estimate the peak memory of building and solving a model of this size."""
     per_variable, per_row = BYTES[form]
     return (size["variables"] * per_variable + size["rows"] * per_row) / 1e9
 
 
 def free_gigabytes() -> float:
-    """Gigabytes of memory that are free now."""
+    """Return the gigabytes of memory that are free now."""
     import psutil
 
     return psutil.virtual_memory().available / 1e9
@@ -330,7 +330,7 @@ def run_scip(
 
 
 def _faster(problem: Problem, placement: Placement | None) -> Placement | None:
-    """The placement, or one by rules of thumb if that is faster."""
+    """Return the placement, or one by rules of thumb if that is faster."""
     simple = incumbents(problem)
     if placement is not None:
         simple[placement] = evaluate(problem, placement)
@@ -340,7 +340,7 @@ def _faster(problem: Problem, placement: Placement | None) -> Placement | None:
 def not_refuted(
     proven: float | None, throughput: float | None, candidates: StageCandidates
 ) -> float:
-    """The bound in listed rates, or the fastest stage's rate where a placement refutes it."""
+    """Return the bound in listed rates, or the fastest stage's rate where a placement refutes it."""
     bound = candidates.rate_at_most(proven)
     refuted = throughput is not None and bound < throughput * (1 - SOLVER)
     return candidates.rate_at_most(None) if refuted else bound
@@ -370,7 +370,7 @@ def result_of(
     deadline: Deadline,
     reason: str,
 ) -> Result:
-    """The result of a run of SCIP; no placement is faster than `proven`."""
+    """Return the result of a run of SCIP; no placement is faster than `proven`."""
     found = rated_result(
         problem,
         method,

@@ -116,7 +116,7 @@ def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
 
 
 def segment_candidates(chosen: SegmentRules, deadline: Deadline = NEVER) -> StageCandidates:
-    """The segments as candidates over single GPUs, with every connection."""
+    """Return the segments as candidates over single GPUs, with every connection."""
     return list_candidates(
         chosen.problem, _alone(chosen.problem), chosen.rate, chosen.allowed, chosen.starts, deadline
     )
@@ -302,6 +302,6 @@ def _solved(
 
 
 def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:
-    """Nothing fits with one GPU per stage."""
+    """Answer that nothing fits with one GPU per stage."""
     reason = why_infeasible(instance_of(chosen.problem), "SCIP")
     return infeasible_result(chosen.problem, "single_gpu", reason, sizes, deadline)

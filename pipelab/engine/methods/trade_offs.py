@@ -57,7 +57,7 @@ class TradeOff(Frozen):
     seconds: float
 
     def to_frame(self) -> "DataFrame":
-        """One row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
+        """Return one row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
 
         Of deployments the number of pipelines and the gap in place of stages and bottleneck.
         """
@@ -75,7 +75,7 @@ class TradeOff(Frozen):
 
 
 def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
-    """A point as a row of the table."""
+    """Return a point as a row of the table."""
     if isinstance(point, Result):
         r, placement = point, given(point.placement)
         return ({r.objective.name: r.objective.value} if r.objective else {}) | {
@@ -116,7 +116,7 @@ def trade_off(
     stop: arguments.Stop = None,
     on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
 ) -> TradeOff:
-    """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
+    """Find every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
 
     Against GPUs or dollars per hour it starts at the fastest placement, then asks for the fastest
     that is cheaper, and so on until none is left. Against dollars per million tokens or seconds per

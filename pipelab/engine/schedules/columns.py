@@ -86,13 +86,13 @@ class Graph(Frozen):
 
     @derived
     def makers(self) -> list[np.ndarray]:
-        """For each array of `waits` but the first, the action whose result each action needs."""
+        """Return for each array of `waits` but the first, the action whose result each action needs."""
         made_by, n = np.append(self.waits[1], len(self)), self.actions
         return [np.where(w < n, w, made_by[w]) for w in (waits[:n] for waits in self.waits[1:])]
 
     @derived
     def rounds(self) -> np.ndarray:
-        """The round in which each action runs, from 1; 0 where it never does.
+        """Return the round in which each action runs, from 1; 0 where it never does.
 
         Raises
         ------
@@ -161,7 +161,7 @@ class Graph(Frozen):
     def finish(
         self, took: np.ndarray, queued: bool = False, free: np.ndarray | None = None
     ) -> np.ndarray:
-        """When every node ends: the longest paths through the graph, for one set of times or for K.
+        """Return when every node ends: the longest paths through the graph, for one set of times or for K.
 
         Parameters
         ----------
@@ -188,7 +188,7 @@ class Graph(Frozen):
         return self._ended(took, self._queued)[: len(self)].max(axis=0)
 
     def _ended(self, took: np.ndarray, steps: _Steps, free: np.ndarray | None = None) -> np.ndarray:
-        """As `finish`, by round."""
+        """Compute what `finish` does, by round."""
         n, row = len(steps.row), steps.row
         end = np.zeros((n + len(self.first), *took.shape[1:]))
         end[n] = -np.inf
@@ -270,12 +270,12 @@ class ScheduleArrays(Frozen):
 
     @derived
     def held(self) -> np.ndarray:
-        """How many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
+        """Return how many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
         return np.bincount(self.holder, minlength=self.ranks)
 
     @derived
     def chunk(self) -> np.ndarray:
-        """Which of its rank's stages every stage is, from 0; (stages,) array of ints."""
+        """Return which of its rank's stages every stage is, from 0; (stages,) array of ints."""
         order = np.argsort(self.holder, kind="stable")
         before = np.cumsum(self.held) - self.held
         chunk = np.empty(self.stages, dtype=np.int64)
@@ -283,7 +283,7 @@ class ScheduleArrays(Frozen):
         return chunk
 
     def part_layers(self, layers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """How many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
+        """Return how many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
 
         A rank's are dealt out as equally as whole layers are, the larger numbers first. Stages have the
         model's layers in their own sequence: so embedding and head lie with the first and the last stage.
@@ -293,7 +293,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def rank(self) -> np.ndarray:
-        """The rank of every action; (n,) array of ints."""
+        """Return the rank of every action; (n,) array of ints."""
         return np.repeat(np.arange(self.ranks), np.diff(self.first))
 
     @derived
@@ -317,11 +317,11 @@ class ScheduleArrays(Frozen):
         return bool(np.isin(self.kind, (I, W)).any())
 
     def action(self, i: int) -> Action:
-        """Entry i, without its partner, where it is half of a pair."""
+        """Return entry i, without its partner, where it is half of a pair."""
         return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
     def whole(self, i: int) -> Action:
-        """Entry i, or the pair of which it is a half."""
+        """Return entry i, or the pair of which it is a half."""
         low = i - int(self.second[i])
         if self.paired[low]:
             return Action.pair(self.action(low), self.action(low + 1))
@@ -329,7 +329,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def texts(self) -> tuple[str, ...]:
-        """Every entry as text, each half of a pair by itself; n of them."""
+        """Return every entry as text, each half of a pair by itself; n of them."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
         numbers = self.stage.tolist(), self.microbatch.tolist()
         return tuple(
@@ -338,7 +338,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def actions(self) -> tuple[tuple[Action, ...], ...]:
-        """Every rank's actions; a pair is one action with two parts."""
+        """Return every rank's actions; a pair is one action with two parts."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
         numbers = self.stage.tolist(), kinds, self.microbatch.tolist()
         single = list(map(Action, *numbers))
@@ -350,7 +350,7 @@ class ScheduleArrays(Frozen):
         return tuple(tuple(kept[low:high]) for low, high in pairwise(first))
 
     def to_frame(self) -> "DataFrame":
-        """The entries as a table: rank, position, action, stage, kind and microbatch, -1 for none."""
+        """Return the entries as a table: rank, position, action, stage, kind and microbatch, -1 for none."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -365,11 +365,11 @@ class ScheduleArrays(Frozen):
         )
 
     def computing(self) -> "ScheduleArrays":
-        """Without idle ticks."""
+        """Return the entries without idle ticks."""
         return self.select(self.kind != IDLE)
 
     def select(self, keep: np.ndarray) -> "ScheduleArrays":
-        """Some of the entries; `keep` is True for them, shape (n,)."""
+        """Return some of the entries; `keep` is True for them, shape (n,)."""
         first = np.concatenate([[0], np.cumsum(keep)])[self.first]
         arrays = {
             name: getattr(self, name)[keep] for name in ("kind", "stage", "microbatch", "paired")
@@ -377,7 +377,7 @@ class ScheduleArrays(Frozen):
         return replace(self, first=first, **arrays)
 
     def where(self, *kinds: int) -> np.ndarray:
-        """Entry of the action of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""
+        """Find the entry of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""
         table = np.full((self.stages, self.microbatches), -1, dtype=np.int64)
         chosen = np.flatnonzero(np.isin(self.kind, kinds))
         table[self.stage[chosen], self.microbatch[chosen]] = chosen
@@ -385,7 +385,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def makers(self) -> np.ndarray:
-        """The entry whose result each entry needs, shape (n,); -1 for none."""
+        """Return the entry whose result each entry needs, shape (n,); -1 for none."""
         waits = np.full(len(self) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into
         forward, backward = self.where(F), self.where(I, B)
         waits[forward[1:]] = forward[:-1]
@@ -398,7 +398,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def links(self) -> np.ndarray:
-        """The link over which what each entry needs arrives, shape (n,); the number of links for none.
+        """Return the link over which what each entry needs arrives, shape (n,); the number of links for none.
 
         Link s joins the stages s and s + 1.
         """
@@ -413,7 +413,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def defects(self) -> tuple[str, ...]:
-        """Why the schedule cannot be run; empty if it can."""
+        """Say why the schedule cannot be run; empty if it can."""
         return (
             _listed(_impossible(self))
             or _listed(_wrong_numbers(self))
@@ -423,17 +423,17 @@ class ScheduleArrays(Frozen):
 
     @derived
     def node(self) -> np.ndarray:
-        """The node of every entry, (n,) array of ints; both halves of a pair share one."""
+        """Return the node of every entry, (n,) array of ints; both halves of a pair share one."""
         return np.cumsum(~self.second) - 1
 
     @derived
     def entry(self) -> np.ndarray:
-        """The first entry of every node; (actions,) array of ints."""
+        """Return the first entry of every node; (actions,) array of ints."""
         return np.flatnonzero(~self.second)
 
     @derived
     def graph(self) -> Graph:
-        """What waits for what, where nothing is wrong but that ranks may wait for each other.
+        """Return what waits for what, where nothing is wrong but that ranks may wait for each other.
 
         Raises
         ------
@@ -479,7 +479,7 @@ class ScheduleArrays(Frozen):
         return different, which.ravel()
 
     def times(self, times: np.ndarray, comm: np.ndarray, overlap: float = 1.0) -> np.ndarray:
-        """How long everything takes that nodes do, by row: F, I, B and W of every stage, pairs, messages, nothing.
+        """Return how long everything takes that nodes do, by row: F, I, B, W of every stage, pairs, messages, nothing.
 
         Parameters
         ----------
@@ -502,7 +502,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Per rank, most forwards whose full backward or input gradient has not ended.
+        """Return per rank, most forwards whose full backward or input gradient has not ended.
 
         A rank does one thing at a time, so that its order alone decides; a pair holds both of its
         parts. In a schedule without backwards nothing waits for one: a rank holds what it works on.
@@ -515,7 +515,7 @@ class ScheduleArrays(Frozen):
 
     @derived
     def held_counts(self) -> tuple[np.ndarray, ...]:
-        """Per rank, how much its order has it hold at the fullest moments, whatever the times.
+        """Return per rank, how much its order has it hold at the fullest moments, whatever the times.
 
         Returns
         -------
@@ -573,7 +573,7 @@ class _Rows(Sequence):
 
 
 def columns_of(schedule: Schedule) -> ScheduleArrays:
-    """The columns of a schedule, made once: schedules do not change."""
+    """Return the columns of a schedule, made once: schedules do not change."""
     if isinstance(schedule.actions, _Rows):
         return schedule.actions.columns
     kept = schedule.__dict__.get("_columns")
@@ -583,7 +583,7 @@ def columns_of(schedule: Schedule) -> ScheduleArrays:
 
 
 def runnable(schedule: Schedule) -> ScheduleArrays:
-    """The columns of a schedule in which nothing is wrong.
+    """Return the columns of a schedule in which nothing is wrong.
 
     Raises
     ------
@@ -597,7 +597,7 @@ def runnable(schedule: Schedule) -> ScheduleArrays:
 
 
 def a_schedule(what: str, schedule: Any) -> Schedule:
-    """The argument of this name of the function `what`, if it is a schedule."""
+    """Return the argument of this name of the function `what`, if it is a schedule."""
     remedy = "a Schedule; make one with pl.schedule(...)"
     return instance(what, "schedule", schedule, Schedule, remedy)
 
@@ -621,7 +621,7 @@ def _made(schedule: Schedule) -> ScheduleArrays:
 
 
 def _listed(found: Iterable[str]) -> tuple[str, ...]:
-    """The first thousand defects, and a last sentence where there are more."""
+    """Return the first thousand defects, and a last sentence where there are more."""
     found = iter(found)
     first = tuple(islice(found, _MOST_DEFECTS))
     more = next(found, None) is not None
@@ -629,7 +629,7 @@ def _listed(found: Iterable[str]) -> tuple[str, ...]:
 
 
 def _impossible(columns: ScheduleArrays) -> Iterator[str]:
-    """Actions of stages or microbatches that do not exist, on a rank that does not hold the stage, or bad pairs."""
+    """Find actions of stages or microbatches that do not exist, on ranks that do not hold the stage, and bad pairs."""
     working = columns.kind != IDLE
     holders = columns.holder
     if (holders >= columns.ranks).any():
@@ -652,7 +652,7 @@ def _impossible(columns: ScheduleArrays) -> Iterator[str]:
 
 
 def _wrong_numbers(columns: ScheduleArrays) -> Iterator[str]:
-    """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
+    """Find actions that are there twice or not at all: every microbatch needs one F, and one B or else I and W."""
     shape = columns.stages, columns.microbatches
     cell = columns.stage * np.int64(shape[1]) + columns.microbatch
     cells = shape[0] * shape[1]
@@ -700,7 +700,7 @@ def _doubled(columns: ScheduleArrays, count: np.ndarray, code: np.ndarray) -> It
 
 
 def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
-    """Actions listed before what they need on their own rank."""
+    """Find actions listed before what they need on their own rank."""
     pairs = [columns.makers]
     if not columns.forward_only:
         forward, backward = columns.where(F), columns.where(I, B)
@@ -721,7 +721,7 @@ def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
 
 
 def _blocked(columns: ScheduleArrays) -> list[str]:
-    """The circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
+    """Return the circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
     graph, entry = columns.graph, columns.entry
     never = np.flatnonzero(graph.rounds == 0)
     ranks, first = np.unique(columns.rank[entry[never]], return_index=True)
@@ -759,7 +759,7 @@ def _place(columns: ScheduleArrays, i: SupportsInt) -> str:
 
 
 def defects(schedule: Schedule) -> tuple[str, ...]:
-    """Why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
+    """Say why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
 
     Parameters
     ----------
@@ -794,7 +794,7 @@ def validate(schedule: Schedule) -> Schedule:
 
 
 def with_idle(schedule: Schedule) -> Schedule:
-    """The same schedule with an idle tick wherever a rank waits, every action taking one tick.
+    """Return the schedule with an idle tick wherever a rank waits, if every action takes one tick.
 
     Parameters
     ----------

@@ -23,7 +23,7 @@ from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
 
 
 def dualpipev(ranks: int, microbatches: int) -> Schedule:
-    """DualPipeV; needs at least 2p microbatches."""
+    """Make DualPipeV; needs at least 2p microbatches."""
     rows = [_dualpipev_letters(rank, ranks, microbatches) for rank in range(ranks)]
     paired = _codes("".join(rows).replace("P", "10").replace("p", "10")) == ord("1")
     rows = [row.replace("P", "Fb").replace("p", "fB") for row in rows]
@@ -48,7 +48,7 @@ def _codes(letters: str) -> np.ndarray:
 
 
 def _dualpipev_letters(rank: int, ranks: int, microbatches: int) -> str:
-    """What a rank does; capitals are of its stage on the way down, small letters of that on the way back.
+    """Return what a rank does; capitals are of its stage on the way down, small letters of that on the way back.
 
     P is a forward of the first at the same time as a full backward of the second, p the reverse, and
     w the oldest weight gradient that is put off, of either stage.
@@ -83,7 +83,7 @@ class ScheduleRule:
     def table(
         self, ranks: int, microbatches: int, chunks: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Kind, stage and microbatch of every action, each (ranks, actions per rank).
+        """Return kind, stage and microbatch of every action, each (ranks, actions per rank).
 
         Forward k is in turn k, backward k as many turns later as forwards run ahead, weight gradient
         k later by those held back; within a turn the order is F, B, W.
@@ -136,7 +136,7 @@ _ALIASES = {"ZBVZeroBubble": "ZBV", "ZB-H1": "ZBH1", "ZB1P": "ZBH1", "ZB-H2": "Z
 
 
 def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Schedule:
-    """Every rank's actions, in order.
+    """Make a named schedule: every rank's actions, in order.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
 
 
 def name_of(name: str) -> str:
-    """The name under which `RULES` has a schedule.
+    """Return the name under which `RULES` has a schedule.
 
     Raises
     ------

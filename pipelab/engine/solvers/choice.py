@@ -66,5 +66,5 @@ def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
 
 
 def solver_version(solver: str = "highs") -> str:
-    """Name and version, as a result states it."""
+    """Return name and version, as a result states it."""
     return _SOLVERS[solver].version()

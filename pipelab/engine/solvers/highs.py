@@ -47,7 +47,7 @@ _ENDS = {
 
 @cache
 def version() -> str:
-    """Name and version of the solver, such as "HiGHS 1.11.0"."""
+    """Return name and version of the solver, such as "HiGHS 1.11.0"."""
     import highspy
 
     return f"HiGHS {highspy.Highs().version()}"
@@ -117,7 +117,7 @@ class _Asking:
 
 
 def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float) -> SolverRun:
-    """What HiGHS has found and proven."""
+    """Return what HiGHS has found and proven."""
     ended, info = highs.getModelStatus(), highs.getInfo()
     status = _ENDS.get(ended.name)
     if status is None:
@@ -147,7 +147,7 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
 
 
 def as_highs(program: LinearProgram) -> Any:
-    """The program as HiGHS takes it: least of the negative objective, columns compressed."""
+    """Return the program as HiGHS takes it: least of the negative objective, columns compressed."""
     import highspy
 
     rows = program.rows

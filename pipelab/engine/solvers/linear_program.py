@@ -19,7 +19,7 @@ Values = Mapping[str, Any]  # by group: an array, or one number for all of its c
 def incidence(
     row: np.ndarray, height: int, column: np.ndarray | None = None, width: int | None = None
 ) -> sp.csr_array:
-    """A matrix of ones at (row, column); by default one in every column."""
+    """Return a matrix of ones at (row, column); by default one in every column."""
     column = np.arange(len(row)) if column is None else column
     return sp.csr_array(
         (np.ones(len(row)), (row, column)), shape=(height, len(row) if width is None else width)
@@ -56,7 +56,7 @@ class VariableGroups:
         lower: np.ndarray | float = -np.inf,
         upper: np.ndarray | float = np.inf,
     ) -> "RowBlock":
-        """Rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
+        """Return rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
         # Put together by hand: scipy's hstack of many small blocks costs more than small programs
         # take to solve.
         blocks = {g: part if sp.issparse(part) else sp.coo_array(part) for g, part in parts.items()}
@@ -152,5 +152,5 @@ class LinearProgram:
         }
 
     def relaxed(self) -> "LinearProgram":
-        """The same program without the demand for whole numbers."""
+        """Drop the demand for whole numbers: the linear relaxation."""
         return replace(self, integer=np.zeros_like(self.integer))

@@ -43,7 +43,7 @@ _SOUND = {
 
 @cache  # making a model takes 7 ms
 def version() -> str:
-    """Name and version of the solver, such as "SCIP 10.0.2"."""
+    """Return name and version of the solver, such as "SCIP 10.0.2"."""
     from pyscipopt import Model
 
     model = Model()
@@ -120,7 +120,7 @@ def run(
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """What SCIP itself raises has no class of its own and says little: it becomes an error of ours."""
+    """Raise what SCIP itself raises as an error of ours: it has no class of its own and says little."""
     try:
         yield
     except Exception as error:
@@ -172,7 +172,7 @@ def _side(value: float) -> float | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Millions of small objects, none of them garbage: looking for some would double the time.
+    """Stop looking for garbage: among millions of small objects, none of it, that would double the time.
 
     Nor is any looked for right afterwards, which may be at the end of the time: what is there
     counts as old.
@@ -280,7 +280,7 @@ class Recorder:
             model.interruptSolve()
 
     def stopped(self, reason: str) -> SolverRun:
-        """The end of a run that SCIP itself does not come to: what it has reported so far."""
+        """Return the end of a run that SCIP itself does not come to: what it has reported so far."""
         self.over = True
         x, (values, last) = None, self.reported
         if values is not None:
@@ -305,7 +305,7 @@ def _finite(model: Any, value: float) -> float | None:
 
 
 def _read(model: Any, variables: list, reason: str | None) -> SolverRun:
-    """What SCIP has found and proven."""
+    """Return what SCIP has found and proven."""
     said = model.getStatus()
     status = _ENDS.get(said, "stopped")
     best = model.getBestSol() if model.getNSols() else None

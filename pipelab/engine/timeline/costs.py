@@ -75,7 +75,7 @@ class StageCosts:
     unit: Annotated[Literal["", "s", "ms", "us"], described('"", "s", "ms" or "us"')] = ""
 
     def split(self, chunks: int) -> "StageCosts":
-        """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
+        """Return the costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class StageCosts:
         return replace(self, **changed)
 
     def cut_for(self, schedule: Schedule) -> "StageCosts":
-        """Costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
+        """Return costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
 
         Parameters
         ----------
@@ -159,7 +159,7 @@ class StageCosts:
         return _MICROSECONDS_OF[self.unit]
 
     def tables(self, schedule: Schedule) -> dict[str, np.ndarray]:
-        """Everything as arrays for one schedule.
+        """Return everything as arrays for one schedule.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class StageCosts:
         return result
 
     def times(self, schedule: Schedule) -> np.ndarray:
-        """How long everything takes that a schedule's graph has, by row.
+        """Return how long everything takes that a schedule's graph has, by row.
 
         Parameters
         ----------
@@ -207,7 +207,7 @@ class StageCosts:
         return columns_of(schedule).times(each, table["comm"], self.overlap)
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
-        """Everything as arrays for so many stages, each on a rank of its own.
+        """Return everything as arrays for so many stages, each on a rank of its own.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class StageCosts:
 
 
 def _per_stage(value: Any) -> float | tuple[float, ...]:
-    """A number, or a list of numbers, as floats that can be added up, compared and hashed."""
+    """Return a number, or a list of numbers, as floats that can be added up, compared and hashed."""
     expected = "expected a number or a list of numbers"
     if not is_list(value):
         return _amount(value, expected)

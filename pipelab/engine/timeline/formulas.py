@@ -96,7 +96,7 @@ def _overlapped(c: _Case) -> float:
 
 
 def _bubble(weights: int) -> Callable[[_Case], float]:
-    """m(F+B) + (p-1)(F+I-`weights`·W)."""
+    """Return m(F+B) + (p-1)(F+I-`weights`·W)."""
     return lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - weights * c.W)
 
 
@@ -189,7 +189,7 @@ _FORMS = {
 def closed_forms(
     schedule: Schedule, costs: StageCosts, *, transfers: str = "buffered"
 ) -> tuple[ClosedForm, ...]:
-    """Every formula for a schedule of this name, its value for these costs, and when it holds.
+    """Return every formula for a schedule of this name, its value for these costs, and when it holds.
 
     Parameters
     ----------
@@ -280,7 +280,7 @@ def closed_forms(
 
 @lru_cache(maxsize=8)
 def _made(name: str, ranks: int, microbatches: int, chunks: int) -> Schedule | None:
-    """What `pl.schedule` makes of these numbers; None if it makes nothing."""
+    """Return what `pl.schedule` makes of these numbers; None if it makes nothing."""
     try:
         return make_schedule(name, ranks, microbatches, chunks)
     except PipelabError:
@@ -295,7 +295,7 @@ def lower_bound(
     max_in_flight: int | Sequence[int] | None = None,
     split_backward: bool = True,
 ) -> float:
-    """A makespan that no order of one stage per rank can beat, however messages are handed over.
+    """Return a makespan that no order of one stage per rank can beat, however messages are handed over.
 
     Parameters
     ----------
@@ -383,7 +383,7 @@ def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backwar
 def held_at_most(
     what: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
 ) -> np.ndarray:
-    """How many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
+    """Return how many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
 
     Raises
     ------

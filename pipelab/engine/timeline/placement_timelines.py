@@ -168,13 +168,13 @@ class PlacedTimeline(Frozen):
 
     @derived
     def in_flight_needed(self) -> int:
-        """The fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
+        """Return the fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
             self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
     def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
-        """The steady rate against microbatches in flight.
+        """Return the steady rate against microbatches in flight.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class PlacedTimeline(Frozen):
         return text
 
     def to_frame(self) -> "DataFrame":
-        """The lanes as a table, one row each.
+        """Return the lanes as a table, one row each.
 
         Returns
         -------
@@ -270,14 +270,14 @@ class PlacedTimeline(Frozen):
 
 
 def stage_label(evaluation: Evaluation, index: int) -> str:
-    """A stage in words, such as "stage 1: 20 layers on 2 × A100"."""
+    """Return a stage in words, such as "stage 1: 20 layers on 2 × A100"."""
     report = evaluation.stages[index]
     layers = len(report.stage.layers)
     return f"stage {index + 1}: {counted(layers, 'layer')} on {tally(report.gpu_types)}"
 
 
 def with_memory_for(problem: Problem, placement: Placement, number: int) -> Evaluation | None:
-    """The evaluation with so many in flight; None where memory does not hold them."""
+    """Return the evaluation with so many in flight; None where memory does not hold them."""
     try:
         return evaluate(problem.with_in_flight(number), placement)
     except InvalidPlacement:
@@ -314,13 +314,13 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int
 
 
 def _traversal(costs: StageCosts, leaving: float) -> float:
-    """From the entry into an empty pipeline to the exit."""
+    """Return the seconds from the entry into an empty pipeline to the exit."""
     lanes = np.size(costs.forward)
     return float(np.sum(costs.forward) + np.sum(costs.arrays(lanes, None)["comm"])) + leaving
 
 
 def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
-    """Forward times of a placement's stages and links, for microbatches of so many tokens.
+    """Return forward times of a placement's stages and links, for microbatches of so many tokens.
 
     Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
     computes one, and can therefore be the bottleneck. `comm` is how much longer a microbatch takes,
@@ -369,7 +369,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
 
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
-    """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
+    """Return the lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
     if evaluation.links:
         refuse_transfers(what, evaluation.link_unit)
     lanes = [
@@ -489,7 +489,7 @@ class TrainingTimeline(Frozen):
 
     @derived
     def labels(self) -> tuple[str, ...]:
-        """Every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
+        """Return every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
         return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))
 
     @property
@@ -503,7 +503,7 @@ class TrainingTimeline(Frozen):
         )
 
     def to_frame(self) -> "DataFrame":
-        """The ranks as a table, one row each.
+        """Return the ranks as a table, one row each.
 
         Returns
         -------
@@ -662,7 +662,7 @@ def _of_parts(
     recompute: str | Sequence[str] | None,
     recipe: Mapping[str, Any],
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
+    """Return what each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
 
     Where the cost model does not say, each gradient takes as long as the forward, and None is recomputed.
     """
@@ -708,14 +708,14 @@ def _of_parts(
 
 
 def report_of(problem: Problem, stage: Stage) -> StageReport:
-    """What the cost model says of a stage, whatever memory there is."""
+    """Return what the cost model says of a stage, whatever memory there is."""
     gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
     asked = problem.model, load, gpus, stage.layers, problem.batch_split
     return stage_report(problem, stage, answered(problem.costs, *asked))
 
 
 def not_shared(model: ModelLike, last: int) -> float:
-    """Share of the parameters of so many last layers and the head that whoever holds the embedding must add to it.
+    """Return the share of parameters of last layers and head that whoever holds the embedding must add to it.
 
     Less than 1 where embedding and head are one matrix, which one rank holds once.
     """
@@ -726,12 +726,12 @@ def not_shared(model: ModelLike, last: int) -> float:
 
 
 def on_rank(parts: np.ndarray) -> np.ndarray:
-    """Fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
+    """Return fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
     return np.concatenate([parts[:-1].sum(axis=-1), parts[-1:].max(axis=-1)])
 
 
 def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `ScheduleArrays.held_counts`."""
+    """Return GB on a rank's fullest GPU with these parts, shape (8, …, parts), for its `ScheduleArrays.held_counts`."""
     kept = np.concatenate([parts[5], parts[6]], axis=-1)
     most = np.zeros(kept.shape[:-1])
     for numbers in held:
@@ -741,14 +741,14 @@ def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def in_training(problem: Problem) -> Problem:
-    """With links that carry what stages send in training, where the cost model tells it from inference."""
+    """Return the problem with links that carry what stages send in training, where the cost model knows that."""
     if hasattr(problem.costs, "for_training"):
         return replace(problem, costs=problem.costs.for_training())
     return problem
 
 
 def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
-    """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
+    """Return seconds of the message between each stage of the schedule and the next; 0 within a rank."""
     at, stages = order.stage_rank, placement.stages
     # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
     return [
@@ -758,7 +758,7 @@ def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go forward, gradients of the same size back: the slower direction."""
+    """Return the slower direction of a hop: activations go forward, gradients of the same size back."""
     return max(link_between(problem, *ends)[1] for ends in ((one, other), (other, one)))
 
 
