@@ -315,12 +315,12 @@ class Result(PlanAnswer):
         batch = f" with a batch of {self.problem.workload.batch_size}" if self.batches else ""
         if self.in_flight is None:
             return batch
-        found = given(self.evaluation)
+        evaluated = given(self.evaluation)
         text = f"{batch} and" if batch else " with"
         text += f" {self.in_flight} in flight"
-        if found.attainable < found.rate * (1 - 1e-6):
-            share = found.attainable / found.rate
-            text += f" ({share:.1%} of its rate, which {found.in_flight_needed} would reach)"
+        if evaluated.attainable < evaluated.rate * (1 - 1e-6):
+            share = evaluated.attainable / evaluated.rate
+            text += f" ({share:.1%} of its rate, which {evaluated.in_flight_needed} would reach)"
         return text
 
     def to_dict(self) -> dict:

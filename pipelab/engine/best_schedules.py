@@ -138,9 +138,9 @@ class Question(Frozen):
 
     def in_units(self, unit: Fraction) -> "Question":
         """Return the question with times in whole units."""
-        each = (*(self.length[kind] for kind in "FIW"), self.table["comm"])
+        per_rank = (*(self.length[kind] for kind in "FIW"), self.table["comm"])
         forward, back, weight, comm = (
-            tuple(float(in_units(time, unit)) for time in times.tolist()) for times in each
+            tuple(float(in_units(time, unit)) for time in times.tolist()) for times in per_rank
         )
         costs = replace(
             self.costs, forward=forward, backward_input=back, backward_weight=weight, comm=comm
@@ -152,8 +152,8 @@ class Question(Frozen):
         """Return the most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
         for rank, most in enumerate(self.memory or ()):
-            if (each := -self.takes["B"][rank]) > 0:
-                held[rank] = min(held[rank], max(1, floor(most * (1 + MEMORY_SLACK) / each)))
+            if (bytes_kept := -self.takes["B"][rank]) > 0:
+                held[rank] = min(held[rank], max(1, floor(most * (1 + MEMORY_SLACK) / bytes_kept)))
         return held
 
     def least(self, objective: str) -> float:
@@ -163,10 +163,10 @@ class Question(Frozen):
         the first message to them and the last gradient from them; it then has one W left.
         """
         alone = replace(self.costs, overlap=1.0)
-        each = bounds(alone, self.microbatches, self.held, self.split_backward)
+        formula = bounds(alone, self.microbatches, self.held, self.split_backward)
         if objective == "span":
-            return float(max(each.busy.max(), each.drained.max()))
-        return float(max((each.arrives + each.busy).max(), each.drained[0]))
+            return float(max(formula.busy.max(), formula.drained.max()))
+        return float(max((formula.arrives + formula.busy).max(), formula.drained[0]))
 
     def schedule(self, name: str, rows: Sequence[Sequence[tuple[str, int]]]) -> Schedule:
         """Return the schedule with these kinds and microbatches on each rank, in order."""
@@ -182,8 +182,8 @@ class Question(Frozen):
         counts = columns_of(schedule).held_counts
         return all(
             held[:, 0].max(initial=0) <= most
-            and (held @ each).max(initial=0.0) <= room * (1 + MEMORY_SLACK)
-            for held, each, most, room in zip(counts, takes, *limits, strict=True)
+            and (held @ taken).max(initial=0.0) <= room * (1 + MEMORY_SLACK)
+            for held, taken, most, room in zip(counts, takes, *limits, strict=True)
         )
 
 
@@ -540,7 +540,7 @@ class Program:
             self.model.add_hint(self.start[action], value)
 
     def solve(
-        self, deadline: Deadline, workers: int, found: Callable[[int, int, int], None]
+        self, deadline: Deadline, workers: int, tell: Callable[[int, int, int], None]
     ) -> CpSatResult:
         """Search until there is a proof, or an end is requested.
 
@@ -566,7 +566,7 @@ class Program:
         class Better(library.CpSolverSolutionCallback):  # type: ignore[name-defined]  # imported when first used
             def on_solution_callback(self) -> None:
                 known = round(self.objective_value), round(self.best_objective_bound)
-                found(*known, self.num_branches)
+                tell(*known, self.num_branches)
                 if deadline.called_off == "stop":
                     self.stop_search()
 
@@ -838,13 +838,13 @@ def best_schedule(
 
 def _first(question: Question, deadline: Deadline) -> Iterator[Schedule]:
     """Return the published rules that keep to the limits; where none does, 1F1B with less in flight."""
-    found = False
+    keeps_to_limits = False
     for name in _RULES:
-        made = None if found and deadline.reason else _by_rule(question, name)
+        made = None if keeps_to_limits and deadline.reason else _by_rule(question, name)
         if made is not None and question.keeps(made):
-            found = True
+            keeps_to_limits = True
             yield made
-    if not found:
+    if not keeps_to_limits:
         # With more ahead than the rank before, each of the two would wait for the other.
         ahead = np.minimum.accumulate(question.held) - 1
         rows = []
@@ -930,9 +930,9 @@ class _ScheduleSearch:
         high = ceil(value_of(start, self.objective))
         low = min(high, int(whole.least(self.objective)))
         step = self.deadline.within(min(_FORMULA_BOUND_SECONDS, self.deadline.left / 3))
-        found = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
-        reached = self._take(whole, found)
-        low, self.stopped_by = max(low, found.bound), self.deadline.reason
+        result = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
+        reached = self._take(whole, result)
+        low, self.stopped_by = max(low, result.bound), self.deadline.reason
         if not reached and low < high and not self.stopped_by:
             program = Program(whole, span, low, high)
             if not span:
@@ -943,25 +943,25 @@ class _ScheduleSearch:
                 )
                 # Every rule takes the microbatches in order.
                 program.hint(dict(zip(actions, map(int, begins), strict=True)))
-            found = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
-            if found.bound > high:
+            result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
+            if result.bound > high:
                 raise RuntimeError(
                     "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
                 )
-            self._take(whole, found)
-            low, self.stopped_by = max(low, found.bound), found.stopped_by
+            self._take(whole, result)
+            low, self.stopped_by = max(low, result.bound), result.stopped_by
         # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a
         # step may lie between two units, if these are no parts of the costs.
         exact = all((exactly(time) * unit / parts).denominator == 1 for time in question.times)
         self.bound = max(self.bound, float((low - (span and not exact)) / unit))
         self._tell(unit, self.value * unit, self.bound * unit, 0)
 
-    def _take(self, whole: Question, found: CpSatResult) -> bool:
+    def _take(self, whole: Question, result: CpSatResult) -> bool:
         """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
-        if found.starts is None:
+        if result.starts is None:
             return False
         try:
-            timeline = simulate(in_order(whole, found.starts), self.question.costs)
+            timeline = simulate(in_order(whole, result.starts), self.question.costs)
         except InvalidSchedule:
             # actions of no length at one moment, put in an order that cannot run
             return False

@@ -60,13 +60,13 @@ class Packing:
         """First position and size of every arc; bins begin where they end together at the last position."""
         end = int(self.capacity.max())
         reached = set((end - self.capacity).tolist())
-        found = []
+        reachable = []
         for i in range(end):
             if i in reached:
-                own = [(i, s) for s in self.sizes if i + s <= end]
-                reached |= {i + s for i, s in own}
-                found += own
-        first, size = np.array(found, dtype=int).reshape(-1, 2).T
+                ending = [(i, s) for s in self.sizes if i + s <= end]
+                reached |= {i + s for i, s in ending}
+                reachable += ending
+        first, size = np.array(reachable, dtype=int).reshape(-1, 2).T
         return first, size
 
     @cached_property

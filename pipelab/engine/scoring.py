@@ -262,7 +262,7 @@ def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
 
 def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
     """Return the overloaded stages among those whose layers and GPUs exist, most overloaded first."""
-    found, gpus = [], problem.cluster.gpus
+    misfits, gpus = [], problem.cluster.gpus
     for i, stage in enumerate(placement.stages, 1):
         layers = stage.layers
         exists = layers.start >= 0 and layers.stop <= problem.model.layers
@@ -272,7 +272,7 @@ def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
         if lacking is not None:
             g, needed = lacking
             most = _most(problem, stage)
-            found.append(
+            misfits.append(
                 Misfit(
                     stage=i,
                     layers=layers,
@@ -283,7 +283,7 @@ def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
                     most_layers=most,
                 )
             )
-    return tuple(sorted(found, key=lambda m: -m.deficit_gb))
+    return tuple(sorted(misfits, key=lambda m: -m.deficit_gb))
 
 
 def _lacking(problem: Problem, stage: Stage) -> tuple[int, float] | None:

@@ -168,24 +168,26 @@ def solve(
         function = method_of(method, {**options, "objective": objective})
         if options.get("budget") is not None:
             options["budget"] = float(options["budget"])
-        ask = partial(_answer, method, objective, function)
+        ask = partial(_dispatch, method, objective, function)
         if runs_on is not None:
             if method not in ("auto", "aggregated"):
                 expected = "expected 'auto' or 'aggregated', which prove what is best on an engine"
                 raise InvalidValue("solve", [("method", method, expected)])
             ask = partial(best_start, runs_on, ask)
-        own = dict(options)
-        if "stop" in own:
-            own["stop"] = stop_of(own["stop"])
-        found = ask(problem, own) if batches is None else best_batch(problem, batches, ask, own)
+        asked = dict(options)
+        if "stop" in asked:
+            asked["stop"] = stop_of(asked["stop"])
+        answer = (
+            ask(problem, asked) if batches is None else best_batch(problem, batches, ask, asked)
+        )
         if runs_on is not None:
             kept = {k: v for k, v in options.items() if k not in ("stop", "on_progress")}
             free = partial(solve, problem, method, objective, batches=batches, **kept)
-            found = replace(found, any_engine=free)
-        return found
+            answer = replace(answer, any_engine=free)
+        return answer
 
 
-def _answer(
+def _dispatch(
     method: str,
     objective: str,
     function: Callable[..., Any],
@@ -197,18 +199,18 @@ def _answer(
     if objective != "step_time":
         refuse_training(problem, "solve")
     if OBJECTIVES[objective]:
-        found = function(problem, **options)
+        answer = function(problem, **options)
     elif objective == "rate":
         number = problem.workload.in_memory
-        found = function(problem.with_in_flight(number), **options)
-        found = replace(found, problem=problem, memory_for=number)
+        answer = function(problem.with_in_flight(number), **options)
+        answer = replace(answer, problem=problem, memory_for=number)
     else:
-        found = solve_for_attainable(problem, method, function, options, known)
+        answer = solve_for_attainable(problem, method, function, options, known)
     budget = options.get("budget")
     if budget is None:
-        return found
+        return answer
     limit = {"under_limit": f"at most {budget:,.7g} $ per hour"}
-    return replace(found, details={**found.details, **limit})
+    return replace(answer, details={**answer.details, **limit})
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
@@ -226,16 +228,16 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     objective = options.pop("objective", "throughput")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
-    own = OBJECTIVES[objective]
-    if own and method not in ("auto", "aggregated"):
+    searched = OBJECTIVES[objective]
+    if searched and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
         raise InvalidValue("solve", [("method", method, expected)])
-    function = own or METHODS[method]
+    function = searched or METHODS[method]
     known = options_of(function)
     for option in options:
         if option not in known:
-            who = f"objective {objective!r}" if own else f"method {method!r}"
-            remedy = nearest(option, known) if own else _who_has(option, method, known)
+            who = f"objective {objective!r}" if searched else f"method {method!r}"
+            remedy = nearest(option, known) if searched else _who_has(option, method, known)
             raise UnknownName(f"{who} has no option {option!r}; {remedy}")
     check_options(options)
     return function

@@ -319,13 +319,29 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     served = _served(found, plan) if own.valid else None
     if served is None:
         broken = own.broken if not own.valid else (_unkept(found, plan),)
-        return ServedScore(free, plan, None, broken, own.misfits, found.result, None)
+        return ServedScore(
+            problem=free,
+            placement=plan,
+            evaluation=None,
+            broken=broken,
+            misfits=own.misfits,
+            best=found.result,
+            service=None,
+        )
     load = replace(free.workload, in_flight=served.in_flight)
     free = replace(free, workload=load)
-    return ServedScore(free, plan, evaluate(free, plan), (), (), found.result, served)
+    return ServedScore(
+        problem=free,
+        placement=plan,
+        evaluation=evaluate(free, plan),
+        broken=(),
+        misfits=(),
+        best=found.result,
+        service=served,
+    )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ServedScore(Score):
     """A score within limits: its tokens/s are those of the answers that it writes."""
 

@@ -95,7 +95,7 @@ _UNITS_OF_LOWEST_PRICE = 1_000  # solvers compare within 1e-6 of a unit
 
 
 class PipelineColumn(NamedTuple):
-    """Keep a pipeline as the master program sees it.
+    """A pipeline as the master program sees it.
 
     Attributes
     ----------
@@ -126,7 +126,7 @@ class PipelineColumn(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class DeploymentGoal:
-    """Say what a deployment is to be best at, and what it may use.
+    """What a deployment is to be best at, and what it may use.
 
     Attributes
     ----------
@@ -183,7 +183,7 @@ class DeploymentGoal:
 
 
 class RelaxedMaster(NamedTuple):
-    """Keep the optimum of the linear relaxation and its dual prices.
+    """The optimum of the linear relaxation and its dual prices.
 
     Attributes
     ----------
@@ -322,7 +322,7 @@ def round_down_and_fill(
 
 
 class Prices(NamedTuple):
-    """Keep prices of GPUs that the rate of no pipeline exceeds, and the bound that follows.
+    """Prices of GPUs that the rate of no pipeline exceeds, and the bound that follows.
 
     Attributes
     ----------
@@ -357,7 +357,7 @@ class Prices(NamedTuple):
 
 @dataclass
 class Generation:
-    """Generate columns for one goal, and keep the best deployment and the best bound so far.
+    """A column generation for one goal, with the best deployment and the best bound so far.
 
     Attributes
     ----------

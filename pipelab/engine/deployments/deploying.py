@@ -334,7 +334,7 @@ def _renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
 
 @dataclass
 class _Deploying:
-    """Answer one call of `deploy`."""
+    """One call of `deploy`: what was asked, and how it is answered."""
 
     problem: Problem  # as it was given; with the first workload where tokens count
     problems: Sequence[Problem]  # one for each workload, and each way to start an engine

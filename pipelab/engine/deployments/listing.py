@@ -73,7 +73,7 @@ class _Labels(NamedTuple):
     rest: np.ndarray
 
     def part(self, which: np.ndarray | slice) -> "_Labels":
-        return _Labels(*(own[which] for own in self))
+        return _Labels(*(field[which] for field in self))
 
 
 class Listing:
@@ -208,14 +208,14 @@ class Listing:
         step = max(1, _CELLS_AT_ONCE // (len(self.rows) * (at + self.gpus.shape[1])))
         for first in range(0, len(labels.row), step):
             self.deadline.check()
-            own = labels.part(slice(first, first + step))
-            room = own.gpus[:, None, :] + self.gpus <= self.table.classes.count
+            ends = labels.part(slice(first, first + step))
+            room = ends.gpus[:, None, :] + self.gpus <= self.table.classes.count
             i, c = np.nonzero(room.all(axis=2))
-            link = speed[leave[c], own.entered[i]]
-            slower = link < own.rate[i]
-            reached = own.reached[i]
+            link = speed[leave[c], ends.entered[i]]
+            slower = link < ends.rate[i]
+            reached = ends.reached[i]
             reached[slower] = self._reached(link[slower])
-            price = own.price[i] + self.price[c]
+            price = ends.price[i] + self.price[c]
             worth = (price + useful[reached] <= self.slack) & (link > 0)
             i, c, price, reached, link = (v[worth] for v in (i, c, price, reached, link))
             k = np.minimum(reached[:, None], index[c])
@@ -223,15 +223,15 @@ class Listing:
             good = (price[:, None] + self.short[begins, k] <= self.slack) & (rate[c] > 0)
             pair, begin = np.nonzero(good)
             i, c, price, link, k = i[pair], c[pair], price[pair], link[pair], k[pair, begin]
-            so_far = own.seconds[i] + delay[leave[c], own.entered[i]] + seconds[c, begin]
-            slowest = np.minimum(np.minimum(own.rate[i], link), rate[c, begin])
+            so_far = ends.seconds[i] + delay[leave[c], ends.entered[i]] + seconds[c, begin]
+            slowest = np.minimum(np.minimum(ends.rate[i], link), rate[c, begin])
             late, left, keep = np.zeros_like(so_far), np.zeros_like(i), np.ones(len(i), dtype=bool)
             if offer.timing is not None:
-                several = own.rest[i] >= 0
-                left = np.where(several, own.left[i], leave[c])
+                several = ends.rest[i] >= 0
+                left = np.where(several, ends.left[i], leave[c])
                 whole = several & (begin == 0)
                 back = np.where(whole, ways.back[left, enter[c]], 0.0)
-                rest = delay[leave[c], own.entered[i]] + own.late[i]
+                rest = delay[leave[c], ends.entered[i]] + ends.late[i]
                 late = self.late[c, spans[begin]] + np.maximum(self.after[c, spans[begin]], rest)
                 late += back
                 keep = offer.timing.in_time(
@@ -247,7 +247,7 @@ class Listing:
             elif offer.timing is None:
                 so_far = np.zeros_like(so_far)
             done = _Labels(
-                gpus=own.gpus[i] + self.gpus[c],
+                gpus=ends.gpus[i] + self.gpus[c],
                 price=price,
                 rate=slowest,
                 seconds=so_far,
@@ -276,7 +276,7 @@ class Listing:
         for i in range(1, min(len(worth), _MOST_PIPELINES_COMPARED)):
             alone[i] = not ((gpus[:i] <= gpus[i]).all(axis=1) & alone[:i]).any()
         first, rest = np.concatenate(self._first), np.concatenate(self._rest)
-        found = []
+        pipelines = []
         for i in worth[alone].tolist():
             stages, begin = [], 0
             row, label = int(labels.row[i]), int(labels.rest[i])
@@ -287,16 +287,16 @@ class Listing:
                 if rest[label] < 0:
                     break
                 row, label = int(first[label]), int(rest[label])
-            found.append(
+            pipelines.append(
                 ListedPipeline(
                     rate=float(rate[i]), gpus=tuple(labels.gpus[i].tolist()), stages=tuple(stages)
                 )
             )
-        return found
+        return pipelines
 
 
 def _joined(parts: list[_Labels]) -> _Labels:
-    return _Labels(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+    return _Labels(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
@@ -310,8 +310,8 @@ def _undominated(labels: _Labels) -> np.ndarray:
         keys = [ways, *labels.gpus.T]
     order = np.lexsort((labels.late, labels.seconds, -labels.rate, *keys))
     same = np.ones(len(order), dtype=bool)
-    for own in keys:
-        same[1:] &= own[order][1:] == own[order][:-1]
+    for key in keys:
+        same[1:] &= key[order][1:] == key[order][:-1]
     same[0] = False
     group = np.cumsum(~same)
     if labels.late.any():
@@ -329,12 +329,12 @@ def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.nd
     """
     unbeaten = np.ones(len(group), dtype=bool)
     for first in range(0, len(group), _LABELS_COMPARED_AT_ONCE):
-        own = np.arange(first, min(first + _LABELS_COMPARED_AT_ONCE, len(group)))
+        block = np.arange(first, min(first + _LABELS_COMPARED_AT_ONCE, len(group)))
         begin = int(np.searchsorted(group, group[first]))
-        before = begin + np.flatnonzero(unbeaten[begin : own[-1] + 1])
-        beats = group[before] == group[own, None]
-        beats &= seconds[before] <= seconds[own, None]
-        beats &= late[before] <= late[own, None]
-        beats &= before < own[:, None]
-        unbeaten[own] = ~beats.any(axis=1)
+        before = begin + np.flatnonzero(unbeaten[begin : block[-1] + 1])
+        beats = group[before] == group[block, None]
+        beats &= seconds[before] <= seconds[block, None]
+        beats &= late[before] <= late[block, None]
+        beats &= before < block[:, None]
+        unbeaten[block] = ~beats.any(axis=1)
     return unbeaten

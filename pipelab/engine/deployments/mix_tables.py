@@ -133,12 +133,12 @@ class MixTables:
 
     def stages(self, index: int, mix: tuple[int, ...]) -> tuple[StageOf, ...]:
         """Return the stages of a pipeline of the least time that uses just this mix."""
-        found, tables = self._filled(index)
+        recipes, tables = self._filled(index)
         at = len(tables) - 1
         way = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
         stages: list[StageOf] = []
         while at:
-            begin, before, gpus = self._step_back(found, tables, at, way, mix)
+            begin, before, gpus = self._step_back(recipes, tables, at, way, mix)
             stages.append((at - begin, gpus))
             mix = tuple(n - m for n, m in zip(mix, gpus, strict=True))
             at, way = begin, before

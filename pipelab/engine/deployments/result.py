@@ -51,7 +51,7 @@ class Pipeline(Frozen):
 
     @property
     def placement(self) -> Placement:
-        """Of the first."""
+        """Placement of the first replica."""
         return self.replicas[0]
 
 

@@ -115,8 +115,8 @@ def timed(
         after, latest, longest = _cache_seconds(problem, table), ttft, ttft
         slowest = math.inf
     else:
-        own = table_of(replace(problem, workload=replace(load, timed_at="last")))
-        late, last_rate = own.seconds, own.rate
+        at_last = table_of(replace(problem, workload=replace(load, timed_at="last")))
+        late, last_rate = at_last.seconds, at_last.rate
         back = _back_seconds(problem, table)
         latest = longest = slowest = tpot
         if load.phase == "mixed":
@@ -188,10 +188,10 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
     that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
     the search, and so does a number beyond what the limits allow the slowest stage.
     """
-    own = problem.workload.in_flight
-    if own:
-        found = _times(problem, placement, own)
-        served = found and found.service(problem, own)
+    fixed = problem.workload.in_flight
+    if fixed:
+        known = _times(problem, placement, fixed)
+        served = known and known.service(problem, fixed)
         return served if served and served.keeps(limits) else None
     never_faster = getattr(problem.costs, "prefer", "rate") == "rate"
     best, begin = None, 1
@@ -220,14 +220,14 @@ def _times(problem: Problem, placement: Placement, number: int) -> Times | None:
         return None
 
 
-def _most(found: Times, limits: Limits) -> int:
+def _most(here: Times, limits: Limits) -> int:
     """Return the most in flight for which the slowest stage has time within the limits."""
-    most, slowest = float(MOST_IN_FLIGHT), max(found.interval, found.last_interval)
-    if found.last_interval:
+    most, slowest = float(MOST_IN_FLIGHT), max(here.interval, here.last_interval)
+    if here.last_interval:
         most = min(most, limits.tpot_ms / 1000 / slowest)
-    if found.passes:
-        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - found.first
-        most = min(most, first / found.passes / found.interval)
+    if here.passes:
+        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - here.first
+        most = min(most, first / here.passes / here.interval)
     return max(0, math.floor(most * KEPT))
 
 

@@ -59,10 +59,10 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         mixes = prod((classes.count + 1).tolist())
         if mixes <= _MOST_MIXES:
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-            each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
+            weight = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
             most = Generation(
                 offers=offers,
-                goal=DeploymentGoal(counts=classes.count, load=0.0, price=each),
+                goal=DeploymentGoal(counts=classes.count, load=0.0, price=weight),
                 deadline=deadline,
             )
             free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
@@ -126,9 +126,9 @@ def _chosen(
         deadline.check()
         return [] if run.x is None else as_often_as_chosen(columns, run.x)
 
-    found = within_budget(ask, goal.paid, goal.budget)
+    deployments = within_budget(ask, goal.paid, goal.budget)
     # of the greatest throughput; all serve a load that is given, and then there is no budget
-    return max(found, key=lambda chosen: sum(column.rate for column in chosen))
+    return max(deployments, key=lambda chosen: sum(column.rate for column in chosen))
 
 
 def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline) -> None:
@@ -146,12 +146,12 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
         if deadline.reason is not None:
             break
         load = given(most.value) * _GREATEST_LOAD_SHARE * step / _LOAD_STEPS
-        found = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
-        if not found.pipelines and step == _LOAD_STEPS:
-            found = replace(most, at_least=load, bound=None, status="feasible")
-        if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
-            least = given(found.value)
-            curve.add(found)
+        deployment = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
+        if not deployment.pipelines and step == _LOAD_STEPS:
+            deployment = replace(most, at_least=load, bound=None, status="feasible")
+        if deployment.pipelines and given(deployment.value) < least * (1 - ONE_ANSWER):
+            least = given(deployment.value)
+            curve.add(deployment)
 
 
 def requests_against(
@@ -178,10 +178,10 @@ def requests_against(
     limit = asked.get("tpot_ms") or np.inf
     for step in range(_LOAD_STEPS, 0, -1):
         ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
-        found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
-        if not found.pipelines or deadline.called_off:
+        deployment = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
+        if not deployment.pipelines or deadline.called_off:
             break
-        curve.add(found)
-        limit = given(found.slowest).tpot_ms * _TPOT_STEP_RATIO
+        curve.add(deployment)
+        limit = given(deployment.slowest).tpot_ms * _TPOT_STEP_RATIO
         if not limit:  # prompts alone: nothing is less
             break

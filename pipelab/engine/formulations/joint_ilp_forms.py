@@ -160,14 +160,14 @@ class Incidence:
     @property
     def onward(self) -> Parts:
         """The connections that leave each allocation with a successor, less the allocation."""
-        own = np.unique(self.candidates.tail)
-        return {"e": self.leaves[own], "z": -self.each_allocation[own]}
+        with_successor = np.unique(self.candidates.tail)
+        return {"e": self.leaves[with_successor], "z": -self.each_allocation[with_successor]}
 
     @property
     def inward(self) -> Parts:
         """The connections that enter each allocation with a predecessor, less the allocation."""
-        own = np.unique(self.candidates.head)
-        return {"e": self.enters[own], "z": -self.each_allocation[own]}
+        with_predecessor = np.unique(self.candidates.head)
+        return {"e": self.enters[with_predecessor], "z": -self.each_allocation[with_predecessor]}
 
     @cached_property
     def each_allocation(self) -> sp.csr_array:
@@ -548,8 +548,8 @@ def incidence_of(candidates: StageCandidates, form: Form, big_m: str = "valid") 
 
 def big_m_is_valid(candidates: StageCandidates, big_m: str) -> bool:
     """Return whether an unused connection leaves every placement its full rate."""
-    own = incidence_of(candidates, FORMS["written"], big_m).big_m_link
-    return not len(candidates.tail) or own >= candidates.throughput.max(initial=0.0)
+    link_m = incidence_of(candidates, FORMS["written"], big_m).big_m_link
+    return not len(candidates.tail) or link_m >= candidates.throughput.max(initial=0.0)
 
 
 def _can_be_chosen(candidates: StageCandidates) -> np.ndarray:

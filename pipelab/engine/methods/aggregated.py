@@ -147,7 +147,7 @@ def result_of(search: Search) -> Result:
         "fewest": search.fewest,
         "instance": instance,
     }
-    found = rated_result(
+    result = rated_result(
         problem,
         "aggregated",
         search.best,
@@ -159,4 +159,4 @@ def result_of(search: Search) -> Result:
         stopped_by=None if search.high < 0 else search.stopped,
         details=details,
     )
-    return found if search.high >= 0 else replace(found, status="infeasible", bound=None)
+    return result if search.high >= 0 else replace(result, status="infeasible", bound=None)

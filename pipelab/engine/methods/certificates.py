@@ -258,11 +258,14 @@ class Certificate(Frozen):
         elif self.throughput is not None:
             by = ("no faster stage",)
         _proven(self.by in by, f"it is by {self.by!r}, where {' or '.join(by)} is possible")
-        found = None
+        evaluated = None
         if self.placement is not None:
             filled = problem.with_in_flight(problem.workload.in_memory)
-            found = evaluate(filled, self.placement).rate
-        _proven(_same(found, self.throughput), f"its placement has {found}, not {self.throughput}")
+            evaluated = evaluate(filled, self.placement).rate
+        _proven(
+            _same(evaluated, self.throughput),
+            f"its placement has {evaluated}, not {self.throughput}",
+        )
 
     def _check_rate(self, rates: set[float]) -> None:
         """Check that the rate is the next one of all that stages have, and links between them."""
@@ -305,16 +308,19 @@ class Certificate(Frozen):
             prices[self._counted_as(kind)] += [price] * count
             if kind.node and self._counted_as(kind) != kind:
                 nodes[replace(kind, node="node", machine="")].append((count, price))
-        kinds, cheapest = list(prices), {gpu: sorted(own) for gpu, own in prices.items()}
+        kinds, cheapest = (
+            list(prices),
+            {gpu: sorted(prices_of_type) for gpu, prices_of_type in prices.items()},
+        )
         for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
             numbers = Counter(kinds[k] for k in mixture)
             paid = (sum(cheapest[gpu][:n]) for gpu, n in numbers.items())
             least = sum(paid, Fraction(0))
             yield from ((tuple(numbers.elements()), span, least) for span in spans)
-        for kind, each in nodes.items():
-            most = min(max(each)[0], problem.max_gpus_per_stage)
+        for kind, offers in nodes.items():
+            most = min(max(offers)[0], problem.max_gpus_per_stage)
             for number in range(2, most + 1):
-                least = number * min(price for count, price in each if count >= number)
+                least = number * min(price for count, price in offers if count >= number)
                 yield from (((kind,) * number, span, least) for span in spans)
 
     def __str__(self) -> str:
@@ -427,11 +433,11 @@ def certificate(result: Result) -> Certificate:
         if held < problem.model.layers:
             return replace(proof, by=by, most_layers=held)
     if result.memory_for is None and "rounds" in result.details:
-        own, number = given(result.evaluation), result.in_flight
+        evaluated, number = given(result.evaluation), result.in_flight
         expected = (
             f"expected one that attains the greatest rate, as this proof is of rates: memory holds {number} in "
-            f"flight, and with so many no placement may attain its rate (this one's, {own.rate:.7g}, needs "
-            f"{own.in_flight_needed}). "
+            f"flight, and with so many no placement may attain its rate (this one's, {evaluated.rate:.7g}, needs "
+            f"{evaluated.in_flight_needed}). "
             f"certificate(solve(problem.with_in_flight({number}), objective='rate')) proves which rate none exceeds"
         )
         raise NotApplicable("certificate", [("result", result.throughput, expected)])
@@ -496,7 +502,7 @@ def stages_of(problem: Problem, rate: float) -> list[_Stage]:
         np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
         for u, span in enumerate(examples)
     ]
-    firsts = [sum(1 << i for i in own.tolist()) for own in alike]
+    firsts = [sum(1 << i for i in first_layers.tolist()) for first_layers in alike]
     for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(examples)):
         gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
         for span, first in zip(examples, firsts, strict=True):
@@ -531,14 +537,15 @@ def most_held(
         reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
         uses = [np.flatnonzero(stage.taken) for stage in stages]
         follow = [
-            tuple(j for j in everything if reached[np.ix_(own, uses[j])].all()) for own in uses
+            tuple(j for j in everything if reached[np.ix_(classes_used, uses[j])].all())
+            for classes_used in uses
         ]
-    number, steps, found = 0, 0, 1
+    number, steps, every_end = 0, 0, 1
     waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
     while waiting:  # a stage leads to a later entry only, so each is complete when its turn comes
         used = heappop(waiting)
         for following, held in cases.pop(used).items():
-            number, steps, found = number + 1, steps + len(following), found | held
+            number, steps, every_end = number + 1, steps + len(following), every_end | held
             if steps > _MOST_CASE_STEPS:
                 text = f"a proof without a solver would look at more than {number:,} cases"
                 raise TooLarge(text, {"cases": number})
@@ -553,9 +560,9 @@ def most_held(
                 if ends:
                     if after not in cases:
                         heappush(waiting, after)
-                    own = cases.setdefault(after, {})
-                    own[follow[i]] = own.get(follow[i], 0) | ends
-    return found.bit_length() - 1, number
+                    classes_used = cases.setdefault(after, {})
+                    classes_used[follow[i]] = classes_used.get(follow[i], 0) | ends
+    return every_end.bit_length() - 1, number
 
 
 def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
@@ -610,11 +617,11 @@ def dual_prices(instance: Instance, threshold: float) -> DualPrices:
     with more layers may be possible where one with fewer is not.
     """
     stages = _stages_at(instance, threshold)
-    found = _priced(instance, stages, signed=False)
-    if not _enough(instance, found):
+    prices = _priced(instance, stages, signed=False)
+    if not _enough(instance, prices):
         signed = _priced(instance, stages, signed=True)
-        found = signed if _enough(instance, signed) else found
-    return DualPrices(tuple(found.gpus[k] for k in instance.type_of_kind), found.layers)
+        prices = signed if _enough(instance, signed) else prices
+    return DualPrices(tuple(prices.gpus[k] for k in instance.type_of_kind), prices.layers)
 
 
 def _enough(instance: Instance, prices: DualPrices) -> bool:
@@ -665,7 +672,7 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
     """Solve the linear program of prices, and round its answer so that it holds exactly."""
     kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
     prices, values = np.zeros(kinds), np.ones(len(number))
-    draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
+    draws = [(i, n, may_be) for i, parts in enumerate(stages.draws) for n, may_be in parts]
     if not draws or len(draws) > _MOST_PRICED_STAGES:
         return _rounded(prices, values, stages)
     stage, gpus, possible = map(np.array, zip(*draws, strict=True))
@@ -716,7 +723,7 @@ def _missing(
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
         cost = sum(
-            (n * min(prices[k] for k in np.flatnonzero(own)) for n, own in parts), Fraction(0)
+            (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts), Fraction(0)
         )
         value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
         most = max(most, value - cost)

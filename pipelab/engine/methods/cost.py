@@ -97,8 +97,8 @@ def _longer(full: Pairs, rate: float) -> Iterator[Placement]:
     """Yield what costs least at twice the rate, at four times, …: of equally cheap pipelines, long ones attain more."""
     with suppress(TooLarge):
         while 2 * rate <= full.ceiling and full.deadline.reason is None:
-            found = full.least("price", 2 * rate).placement
-            if found is None:
+            cheapest = full.least("price", 2 * rate).placement
+            if cheapest is None:
                 return
-            yield found
-            rate = full.yields(found)
+            yield cheapest
+            rate = full.yields(cheapest)

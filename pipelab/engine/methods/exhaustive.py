@@ -51,13 +51,13 @@ def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
     ways = [1]  # of s stages in order on disjoint sets of GPUs
     for name in dict.fromkeys(types):
-        own = _ways(types.count(name), largest, layers, deadline)
+        of_type = _ways(types.count(name), largest, layers, deadline)
         # t of the s stages have this type
-        most = min(layers, len(ways) + len(own) - 2)
+        most = min(layers, len(ways) + len(of_type) - 2)
         ways = [
             sum(
-                comb(s, t) * ways[s - t] * own[t]
-                for t in range(max(0, s - len(ways) + 1), min(s, len(own) - 1) + 1)
+                comb(s, t) * ways[s - t] * of_type[t]
+                for t in range(max(0, s - len(ways) + 1), min(s, len(of_type) - 1) + 1)
             )
             for s in range(most + 1)
         ]
@@ -131,7 +131,7 @@ def solve_exhaustive(
         if search.best is None and not search.stopped:
             reason = why_infeasible(instance_of(problem), "trying them all")
             return infeasible_result(problem, "exhaustive", reason, size, deadline)
-        found = rated_result(
+        result = rated_result(
             problem,
             "exhaustive",
             search.best,
@@ -142,7 +142,7 @@ def solve_exhaustive(
             stopped_by=search.stopped,
             details={"tried": search.tried},
         )
-        return replace(found, reason=_how_many(search, number, found.status == "optimal"))
+        return replace(result, reason=_how_many(search, number, result.status == "optimal"))
 
 
 def _listed(problem: Problem, deadline: Deadline) -> tuple:

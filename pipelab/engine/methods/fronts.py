@@ -68,12 +68,12 @@ def least_of(
 
     incumbent = best_of(known, floor, known_value, pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
-        found = Least(incumbent, bound)
+        answer = Least(incumbent, bound)
     elif objective == "latency":
-        found = _least_time(pairs, floor, incumbent)
+        answer = _least_time(pairs, floor, incumbent)
     else:
-        found = _LeastRatio(pairs).run(floor, incumbent)
-    placement, least, stopped, number, reason = found
+        answer = _LeastRatio(pairs).run(floor, incumbent)
+    placement, least, stopped, number, reason = answer
     least = max(least, bound)
     proven = None if least in (0.0, math.inf) else least
     if number is not None:
@@ -186,22 +186,22 @@ class _LeastRatio:
                 first = max(first, price / self.ratio)
                 halve = self.best is not None and 0 < _NARROW_RANGE_RATIO * first < last
                 at = math.sqrt(first) * math.sqrt(last) if halve else first
-                found, attained = self.pairs.least("price", at, self.ratio * last, price), at
-                stopped = found.stopped_by
-                if found.placement is not None:
-                    self._keep(found.placement)
-                    attained = self.pairs.yields(found.placement)
+                answer, attained = self.pairs.least("price", at, self.ratio * last, price), at
+                stopped = answer.stopped_by
+                if answer.placement is not None:
+                    self._keep(answer.placement)
+                    attained = self.pairs.yields(answer.placement)
                 self._ask(min(here, self.ratio))
                 attained = max(attained, at) * (1 + ATTAINED / 2)
                 if halve:
                     heapq.heappush(ranges, (price / at, first, at, price))
-                if found.placement is None and stopped is None and found.bound < math.inf:
-                    least = min(least, found.bound / last)  # left open by the solver's tolerance
+                if answer.placement is None and stopped is None and answer.bound < math.inf:
+                    least = min(least, answer.bound / last)  # left open by the solver's tolerance
                     continue
-                if found.bound < math.inf and attained < last:
-                    heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
+                if answer.bound < math.inf and attained < last:
+                    heapq.heappush(ranges, (answer.bound / last, attained, last, answer.bound))
                 if attained:
-                    least = min(least, found.bound / attained)
+                    least = min(least, answer.bound / attained)
         except (Ended, TooLarge) as end:
             stopped = end.reason if isinstance(end, Ended) else SETS
             least = min(least, here)

@@ -371,7 +371,7 @@ def result_of(
     reason: str,
 ) -> Result:
     """Return the result of a run of SCIP; no placement is faster than `proven`."""
-    found = rated_result(
+    result = rated_result(
         problem,
         method,
         placement,
@@ -384,20 +384,20 @@ def result_of(
     )
     last = Progress(
         seconds=run.solve_seconds,
-        incumbent=found.throughput,
-        bound=found.bound,
+        incumbent=result.throughput,
+        bound=result.bound,
         nodes=run.nodes,
         placement=placement,
     )
     details = {
-        "build_seconds": found.seconds - run.solve_seconds,
+        "build_seconds": result.seconds - run.solve_seconds,
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "progress": (*run.progress, last),
         "solver_status": run.status,
         "solver_objective": run.objective,
     }
-    return replace(found, details=details)
+    return replace(result, details=details)
 
 
 def _not_trusted(run: SolverRun) -> str:

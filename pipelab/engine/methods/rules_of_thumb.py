@@ -54,7 +54,7 @@ def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Re
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """Place layers by the bandwidth from each GPU to the next (the last to the first), up to twice its share of memory."""
+    """Place layers by the bandwidth from each GPU to the next (the last to the first), to twice its share of memory."""
 
     def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]
@@ -94,13 +94,13 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     result = partial(rated_result, problem, method, bound=None, **known)
     if len(order) > problem.model.layers:
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
-        found = result(placement=None, reason=reason, details={"not_applicable": True})
+        answer = result(placement=None, reason=reason, details={"not_applicable": True})
     else:
         stages = zip(rule(order), order, strict=True)
         placement = Placement(tuple(Stage(part, (g,)) for part, g in stages))
         try:
-            found = result(placement=placement)
+            answer = result(placement=placement)
         except InvalidPlacement as error:
             reason = "; ".join(error.defects)
-            found = result(placement=None, reason=reason, details={"misfit": True})
-    return replace(found, seconds=time.perf_counter() - began)
+            answer = result(placement=None, reason=reason, details={"misfit": True})
+    return replace(answer, seconds=time.perf_counter() - began)

@@ -230,23 +230,23 @@ def solve_single_gpu(
     """
     alone = replace(problem, max_gpus_per_stage=1)
     with deadline_of(time_limit, stop) as deadline:
-        found = _solved(alone, _as_run(segments), gap, on_progress, deadline)
+        result = _solved(alone, _as_run(segments), gap, on_progress, deadline)
     if problem.max_gpus_per_stage == 1:
-        return found
+        return result
     # What was proven of one GPU per stage is no bound on more.
-    if found.status == "infeasible":
-        reason = f"with one GPU per stage, {found.reason}"
+    if result.status == "infeasible":
+        reason = f"with one GPU per stage, {result.reason}"
     else:
-        remarks = f"with one GPU per stage: {found.status}", found.reason
+        remarks = f"with one GPU per stage: {result.status}", result.reason
         reason = "; ".join(filter(None, (*remarks, "more per stage may be faster")))
-    among = {"proven_among": "one GPU per stage"} if found.status == "optimal" else {}
+    among = {"proven_among": "one GPU per stage"} if result.status == "optimal" else {}
     return replace(
-        found,
+        result,
         problem=problem,
-        status="unknown" if found.placement is None else "feasible",
+        status="unknown" if result.placement is None else "feasible",
         bound=None,
         reason=reason,
-        details={**found.details, **among},
+        details={**result.details, **among},
     )
 
 

@@ -157,7 +157,7 @@ def solve_for_step_time(
                 seconds=deadline.spent,
                 incumbent=known,
                 bound=bound,
-                nodes=sum(each.count for each in searches),
+                nodes=sum(search.count for search in searches),
             )
 
         if on_progress is not None:
@@ -168,7 +168,7 @@ def solve_for_step_time(
         stopped = _search(searches, best, floor, lambda least: deadline.ask(moment(least)))
         stopped = stopped or ("list limit" if too_large else None)
         least: float | None = min(
-            [best.seconds, *(each.bound for each in searches), *(floor for _ in too_large)]
+            [best.seconds, *(search.bound for search in searches), *(floor for _ in too_large)]
         )
         step, value, reason = None, None, ""
         if best.plan is not None:
@@ -194,12 +194,12 @@ def solve_for_step_time(
             size={
                 "classes": len(stages.classes),
                 "compositions": len(stages.composition),
-                "states": sum(each.states for each in searches),
+                "states": sum(search.states for search in searches),
             },
             solver="",
             reason=reason,
             stopped_by=stopped if status not in ("optimal", "infeasible") else None,
-            details={"nodes": sum(each.count for each in searches)},
+            details={"nodes": sum(search.count for search in searches)},
             objective=_objective(schedule, value, least),
             schedule=None if step is None else best.rule,
             recompute=None if step is None else step.recompute,
@@ -230,13 +230,13 @@ def _search(
     for search in searches:
         search.bound = floor
     while going:
-        search = min(going, key=lambda each: each.bound)
+        search = min(going, key=lambda other: other.bound)
         if search.bound >= best.useful:
             break
         if next(going[search], _OVER) is _OVER:
             del going[search]
             stopped = search.stopped or stopped
-        ask(min(each.bound for each in searches))
+        ask(min(other.bound for other in searches))
     return stopped
 
 
@@ -294,8 +294,8 @@ def _why_none_fits(
 
 def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str] | None:
     """Return the placement that fits if all GPUs have the least more memory, and what it is called."""
-    low, high, found = 1.0, 2.0, None
-    while (found := _any(stages, rule, deadline, high)) is None:
+    low, high, nearest = 1.0, 2.0, None
+    while (nearest := _any(stages, rule, deadline, high)) is None:
         low, high = high, high * 4
         if high > 1e9:
             return None
@@ -304,9 +304,9 @@ def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str]
         try:
             some = _any(stages, rule, deadline, middle)
         except Ended:
-            return found, "a placement that comes near"
-        low, high, found = (low, middle, some) if some else (middle, high, found)
-    return found, "the placement that comes nearest"
+            return nearest, "a placement that comes near"
+        low, high, nearest = (low, middle, some) if some else (middle, high, nearest)
+    return nearest, "the placement that comes nearest"
 
 
 def _any(stages: Stages, rule: Rule, deadline: Deadline, factor: float = 1.0) -> Plan | None:

@@ -526,7 +526,7 @@ class ScheduleArrays(Frozen):
             these still held by its weight gradient, the peak of `Timeline.memory` is the largest
             sum of i·a + j·w.
         """
-        found, rows = [], pairwise(self.first.tolist())
+        counts, rows = [], pairwise(self.first.tolist())
         for (low, high), chunks in zip(rows, self.held.tolist(), strict=True):
             kind, chunk = self.kind[low:high], self.chunk[self.stage[low:high]]
             here = chunk[:, None] == np.arange(chunks)
@@ -540,8 +540,8 @@ class ScheduleArrays(Frozen):
             for row in sorted(set(map(tuple, step.cumsum(axis=0)[full].tolist())), key=sum)[::-1]:
                 if not any((other >= row).all() for other in kept):
                     kept.append(np.array(row))
-            found.append(np.array(kept, dtype=np.int64).reshape(-1, 2 * chunks))
-        return tuple(found)
+            counts.append(np.array(kept, dtype=np.int64).reshape(-1, 2 * chunks))
+        return tuple(counts)
 
 
 class _Rows(Sequence):
@@ -620,11 +620,11 @@ def _made(schedule: Schedule) -> ScheduleArrays:
     )
 
 
-def _listed(found: Iterable[str]) -> tuple[str, ...]:
+def _listed(defects: Iterable[str]) -> tuple[str, ...]:
     """Return the first thousand defects, and a last sentence where there are more."""
-    found = iter(found)
-    first = tuple(islice(found, _MOST_DEFECTS))
-    more = next(found, None) is not None
+    defects = iter(defects)
+    first = tuple(islice(defects, _MOST_DEFECTS))
+    more = next(defects, None) is not None
     return (*first, f"and more; the first {_MOST_DEFECTS:,} are listed") if more else first
 
 
@@ -704,9 +704,11 @@ def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
     pairs = [columns.makers]
     if not columns.forward_only:
         forward, backward = columns.where(F), columns.where(I, B)
-        own = np.full(len(columns), -1)
-        own[backward] = forward
-        pairs.append(np.where(own == pairs[0], -1, own))  # on the last stage both are the same
+        forward_of = np.full(len(columns), -1)
+        forward_of[backward] = forward
+        pairs.append(
+            np.where(forward_of == pairs[0], -1, forward_of)
+        )  # on the last stage both are the same
     late = [
         (needs > np.arange(len(columns))) & (columns.rank[needs] == columns.rank) for needs in pairs
     ]

@@ -54,12 +54,12 @@ def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
         terms, amount = abs(block.matrix), block.matrix @ values
         # rows of whole numbers alone are kept exactly; others as well as a solver knows each number
         mixed = terms @ ~program.integer > 0
-        own = np.where(mixed, terms @ size, 1.0)
+        amounts = np.where(mixed, terms @ size, 1.0)
         for side, excess in (
             (block.lower, block.lower - amount),
             (block.upper, amount - block.upper),
         ):
-            room = NOT_SOLVED * np.maximum(own, np.where(np.isfinite(side), np.abs(side), 0.0))
+            room = NOT_SOLVED * np.maximum(amounts, np.where(np.isfinite(side), np.abs(side), 0.0))
             if (excess > room).any():
                 return f"row {name!r}"
     return None

@@ -104,15 +104,15 @@ def run(
         with _in_words():
             _optimize(model, deadline)
     except Ended as end:
-        found = recorder.stopped(end.reason)
+        outcome = recorder.stopped(end.reason)
     else:
         recorder.over = True
-        found = _read(model, variables, deadline.reason)
+        outcome = _read(model, variables, deadline.reason)
         _free(model, variables)
     if recorder.failure is not None:  # in the caller's own `on_progress`
         raise recorder.failure
     return replace(
-        found,
+        outcome,
         solve_seconds=time.perf_counter() - built,
         progress=tuple(recorder.progress),
     )

@@ -203,8 +203,8 @@ class StageCosts:
         """
         table = self.tables(schedule)
         names = ("forward", "backward_input", "backward_weight")
-        each = np.array([table[name] for name in names])
-        return columns_of(schedule).times(each, table["comm"], self.overlap)
+        per_stage = np.array([table[name] for name in names])
+        return columns_of(schedule).times(per_stage, table["comm"], self.overlap)
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
         """Return everything as arrays for so many stages, each on a rank of its own.

@@ -249,11 +249,11 @@ def closed_forms(
     name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
     made = _made(schedule.name, p, schedule.microbatches, v)
     as_made = made is not None and columns_of(made).schedule == columns.computing().schedule
-    found = []
+    answers = []
     for quantity, form in (
         (q, f) for q, forms in _FORMS.items() for f in forms if name in f.schedules
     ):
-        holds = as_made and all(_HOLDS[each](case) for each in form.conditions)
+        holds = as_made and all(_HOLDS[condition](case) for condition in form.conditions)
         when, value = list(form.conditions), cast(float | tuple[int, ...] | None, None)
         if not as_made:
             when.insert(0, f"pl.schedule's own order of {name}, which this is not")
@@ -265,7 +265,7 @@ def closed_forms(
             most = case.m * v
             value = tuple(int(min(form.value(case, rank), most)) for rank in range(p))
         words = ", ".join(when) or "always"
-        found.append(
+        answers.append(
             ClosedForm(
                 schedule=name,
                 quantity=quantity,
@@ -275,7 +275,7 @@ def closed_forms(
                 source=form.source,
             )
         )
-    return tuple(found)
+    return tuple(answers)
 
 
 @lru_cache(maxsize=8)
@@ -392,12 +392,12 @@ def held_at_most(
     """
     field = "max_in_flight"
     if not is_list(most):
-        each = microbatches if most is None else whole_number(what, field, most)
-        return np.full(ranks, float(min(each, microbatches)))
-    found = list(cast(Sequence[int], most))
-    if len(found) != ranks:
-        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(found)}"
+        limit = microbatches if most is None else whole_number(what, field, most)
+        return np.full(ranks, float(min(limit, microbatches)))
+    limits = list(cast(Sequence[int], most))
+    if len(limits) != ranks:
+        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(limits)}"
         raise InvalidValue(what, [(field, most, expected)])
-    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(found))
+    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(limits))
     checked = [whole_number(what, name, number) for name, number in named]
     return np.minimum(np.array(checked, dtype=float), microbatches)

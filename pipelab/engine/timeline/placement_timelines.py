@@ -680,7 +680,7 @@ def _of_parts(
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
     columns = columns_of(order)
     sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
-    ends, found = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
+    ends, fields = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
 
     def ask(rank: int, how: str) -> np.ndarray:
         mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
@@ -692,19 +692,19 @@ def _of_parts(
             layers = range(ends[part] - sizes[part], ends[part])
             report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
             alone = [report.seconds] * 3 + [0, 0, 1 / len(mine), 0, 0]
-            found[:, part] = (
+            fields[:, part] = (
                 problem.costs.training_cost(problem, report, **more) if known else alone
             )
         if columns.holder[0] == columns.holder[-1] == rank:
-            found[3:5, -1] *= not_shared(problem.model, sizes[-1])
-        return found[:, mine]
+            fields[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return fields[:, mine]
 
     for rank, held in enumerate(columns.held_counts):
         if modes[rank] == "auto":
             need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
             modes[rank] = "none" if fits_in(need, offer) else "full"
         ask(rank, modes[rank])
-    return found, tuple(modes) if known else None
+    return fields, tuple(modes) if known else None
 
 
 def report_of(problem: Problem, stage: Stage) -> StageReport:
