@@ -39,8 +39,16 @@ def dualpipev(ranks: int, microbatches: int) -> Schedule:
     stage[kind == W], microbatch[kind == W] = stage[kind == I], microbatch[kind == I]
     first = np.searchsorted(rank, np.arange(ranks + 1))
     holder = (*range(ranks), *reversed(range(ranks)))
-    columns = kind, stage, microbatch, first, paired
-    return ScheduleArrays("DualPipeV", microbatches, holder, *columns).schedule
+    return ScheduleArrays(
+        name="DualPipeV",
+        microbatches=microbatches,
+        stage_rank=holder,
+        kind=kind,
+        stage=stage,
+        microbatch=microbatch,
+        first=first,
+        paired=paired,
+    ).schedule
 
 
 def _codes(letters: str) -> np.ndarray:
@@ -190,9 +198,16 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     if rule.v_shaped:
         return rule.v_shaped(ranks, microbatches)
     kind, stage, microbatch = rule.table(ranks, microbatches, chunks)
-    first, alone = np.arange(ranks + 1) * kind.shape[1], np.zeros(kind.size, bool)
-    columns = kind.ravel(), stage.ravel(), microbatch.ravel(), first, alone
-    return ScheduleArrays(known, microbatches, tuple(range(ranks)) * chunks, *columns).schedule
+    return ScheduleArrays(
+        name=known,
+        microbatches=microbatches,
+        stage_rank=tuple(range(ranks)) * chunks,
+        kind=kind.ravel(),
+        stage=stage.ravel(),
+        microbatch=microbatch.ravel(),
+        first=np.arange(ranks + 1) * kind.shape[1],
+        paired=np.zeros(kind.size, bool),
+    ).schedule
 
 
 def name_of(name: str) -> str:
