@@ -221,9 +221,9 @@ class Result(PlanAnswer):
     problem: Problem
     method: str
     status: str
-    placement: Placement | None
-    throughput: float | None
-    bound: float | None
+    placement: Placement | None = None
+    throughput: float | None = None
+    bound: float | None = None
     seconds: float
     size: Mapping[str, int] = field(default_factory=dict)
     solver: str = ""

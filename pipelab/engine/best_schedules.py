@@ -973,15 +973,12 @@ class _ScheduleSearch:
 
     def _tell(self, unit: Fraction, value: float, bound: float, branches: int) -> None:
         self.branches = max(self.branches, branches)
-        moment = Progress(
-            seconds=self.deadline.spent,
+        self.deadline.tell(
+            self.on_progress,
             incumbent=float(value / unit),
             bound=float(bound / unit),
             nodes=self.branches,
         )
-        if self.on_progress is not None:
-            self.on_progress(moment)
-        self.deadline.ask(moment)
 
 
 def in_order(question: Question, starts: dict[ActionKey, int]) -> Schedule:

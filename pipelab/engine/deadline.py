@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
@@ -48,9 +48,7 @@ class Criterion(threading.Event):
     def __init__(self, ends: Callable[[Progress], object]) -> None:
         super().__init__()
         self.ends = ends
-        self.known = Progress(
-            seconds=0.0, incumbent=None, bound=None, nodes=0
-        )  # with all nodes so far
+        self.known = Progress(seconds=0.0)  # with all nodes so far
         self._last = 0  # nodes of the search that told last
         self._tell: Callable[[Progress, int], bool] = lambda known, more: bool(ends(known))
 
@@ -191,9 +189,17 @@ class Deadline:
         if isinstance(self.stop, Criterion):
             self.stop.ask(moment)
 
+    def tell(self, on_progress: Callable | None = None, **known: Any) -> Progress:
+        """Make the progress of this moment of what is known; hand it to `on_progress`, and ask the criterion."""
+        moment = Progress(seconds=self.spent, **known)
+        if on_progress is not None:
+            on_progress(moment)
+        self.ask(moment)
+        return moment
+
     def counts(self) -> None:
         """Count another question that was answered on the way, and ask."""
-        self.apart().ask(Progress(seconds=self.spent, incumbent=None, bound=None, nodes=1))
+        self.apart().tell(nodes=1)
 
     def within(self, seconds: float) -> "Deadline":
         """Return a deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.

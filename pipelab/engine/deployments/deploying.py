@@ -58,7 +58,6 @@ from pipelab.engine.runs_on import (
     why_not_here,
 )
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -295,12 +294,7 @@ def _deploy_each_host(
         for p in part.pipelines:
             placed = (_renumbered(r, ids) for ids in identical for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
-        moment = Progress(
-            seconds=deadline.spent, incumbent=sum_of(pipelines), bound=None, nodes=i + 1
-        )
-        if on_progress is not None:
-            on_progress(moment)
-        deadline.ask(moment)
+        deadline.tell(on_progress, incumbent=sum_of(pipelines), nodes=i + 1)
     value = sum_of(pipelines) if pipelines else None
     status, most = status_and_bound(value, bound if math.isfinite(bound) else None)
     if all(part.status == "infeasible" for part in parts):

@@ -15,7 +15,7 @@ As t rises L(t, mix) rises. So between two rates a < b whose tables are known no
 min(b, n·w / L(a, mix)), and ranges in which that is no more than what is known are left out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -68,14 +68,21 @@ class MixTables:
         steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
         return steps <= _MOST_TABLE_STEPS
 
-    def best(self, known: np.ndarray, enough: np.ndarray) -> BestRates:
+    def best(self, known: np.ndarray, enough: np.ndarray, any_will_do: bool = False) -> BestRates:
         """Return the best rate of every mix, where it is more than what is known, and than what is enough.
+
+        Rates of stages and links are looked at until no range between two of them may hold more.
+
+        Parameters
+        ----------
+        any_will_do : bool
+            End at the first rate at which a mix yields more.
 
         Raises
         ------
         Ended
         """
-        best = BestRates(known.copy(), np.full(self.shape, -1))
+        best = BestRates(rate=known.copy(), at=np.full(self.shape, -1))
 
         def look(at: int) -> np.ndarray:
             least = self._least(at)
@@ -84,36 +91,20 @@ class MixTables:
             best.rate[better], best.at[better] = rate[better], at
             return least
 
-        for _ in self._halved(look, lambda: np.maximum(best.rate, enough)):
-            pass
-        return best
-
-    def exceed(self, known: np.ndarray) -> bool:
-        """Return whether a mix may yield more than what is known of it."""
-        above = False
-
-        def look(at: int) -> np.ndarray:
-            nonlocal above
-            least = self._least(at)
-            above |= bool((self._rates(at, least) > known * (1 + LAST_BITS)).any())
-            return least
-
-        return any(above for _ in self._halved(look, lambda: known)) or above
-
-    def _halved(
-        self, look: Callable[[int], np.ndarray], known: Callable[[], np.ndarray]
-    ) -> Iterator[None]:
-        """Look at rates until no range between two of them may hold more than what is known."""
         ranges = [(0, len(self.offer.rates), look(0))]
-        while ranges:
-            yield
+        while ranges and not (any_will_do and (best.at >= 0).any()):
             first, end, least = ranges.pop()
             if end - first < 2:
                 continue
             most = self._rates(end - 1, least)
-            if (most > known() * (1 + LAST_BITS)).any():
+            if (most > np.maximum(best.rate, enough) * (1 + LAST_BITS)).any():
                 middle = (first + end) // 2
                 ranges += [(first, middle, least), (middle, end, look(middle))]
+        return best
+
+    def exceed(self, known: np.ndarray) -> bool:
+        """Return whether a mix may yield more than what is known of it."""
+        return bool((self.best(known, known, any_will_do=True).at >= 0).any())
 
     def _least(self, index: int) -> np.ndarray:
         """Return the least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""

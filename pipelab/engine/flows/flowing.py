@@ -28,7 +28,6 @@ from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
@@ -201,13 +200,8 @@ class _Flowing:
 
     def _ask(self) -> None:
         """Ask a criterion, which counts what blocks were asked."""
-        moment = Progress(
-            seconds=self.deadline.spent,
-            incumbent=self.value or None,
-            bound=self.bound if math.isfinite(self.bound) else None,
-            nodes=self.asked,
-        )
-        self.deadline.ask(moment)
+        bound = self.bound if math.isfinite(self.bound) else None
+        self.deadline.tell(incumbent=self.value or None, bound=bound, nodes=self.asked)
 
     def _keep_pipelines(self, pipelines: Sequence[tuple[Placement, int, float]]) -> None:
         """Each with its number in flight and its tokens/s."""

@@ -97,14 +97,11 @@ def _searched(
 
     def moment() -> None:
         attained = given(pairs.evaluation).attainable
-        progress.append(
-            Progress(
-                seconds=whole.spent, incumbent=attained, bound=bound, nodes=0, placement=pairs.best
-            )
-        )
+        now = Progress(seconds=whole.spent, incumbent=attained, bound=bound, placement=pairs.best)
+        progress.append(now)
         if report is not None:
-            report(progress[-1])
-        deadline.ask(progress[-1])
+            report(now)
+        deadline.ask(now)
 
     with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))

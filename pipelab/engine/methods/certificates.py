@@ -94,11 +94,11 @@ class Certificate(Frozen):
 
     problem: Problem
     throughput: float | None
-    rate: float | None
+    rate: float | None = None
     by: str
     prices: tuple[Fraction, ...]
     values: tuple[Fraction, ...]
-    most_layers: int | None
+    most_layers: int | None = None
     idle: tuple[int, ...] = ()
     placement: Placement | None = None
 
@@ -387,42 +387,27 @@ def certificate(result: Result) -> Certificate:
     problem, instance = result.problem, instance_of(result.problem)
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers
-    if not len(instance.thresholds):
-        return Certificate(
-            problem=problem,
-            throughput=None,
-            rate=None,
-            by="no stage",
-            prices=nothing,
-            values=ones,
-            most_layers=0,
-        )
-    rate = _next_rate(instance, result.throughput)
-    if rate is None:
-        by = "no faster stage"
-        return Certificate(
-            problem=problem,
-            throughput=result.throughput,
-            rate=None,
-            by=by,
-            prices=nothing,
-            values=ones,
-            most_layers=None,
-            idle=(),
-            placement=result.placement,
-        )
-    prices, values = dual_prices(instance, rate)
-    idle, placement = _idle(instance, rate), result.placement
-    proof = Certificate(
+    unpriced = Certificate(
         problem=problem,
         throughput=result.throughput,
+        by="no faster stage",
+        prices=nothing,
+        values=ones,
+        placement=result.placement,
+    )
+    if not len(instance.thresholds):
+        return replace(unpriced, by="no stage", most_layers=0)
+    rate = _next_rate(instance, result.throughput)
+    if rate is None:
+        return unpriced
+    prices, values = dual_prices(instance, rate)
+    proof = replace(
+        unpriced,
         rate=rate,
         by="dual prices",
         prices=prices,
         values=values,
-        most_layers=None,
-        idle=idle,
-        placement=placement,
+        idle=_idle(instance, rate),
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)

@@ -14,7 +14,6 @@ from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_r
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -225,13 +224,8 @@ class _Enumeration:
         self.steps += 1
         if self.stopped is None and self.steps % 64 == 1:
             known = self.best_rate if self.best else None
-            moment = Progress(
-                seconds=self.deadline.spent,
-                incumbent=known,
-                bound=self.top,
-                nodes=self.steps,
-                placement=self.best,
+            self.deadline.tell(
+                incumbent=known, bound=self.top, nodes=self.steps, placement=self.best
             )
-            self.deadline.ask(moment)
             self.stopped = self.deadline.reason
         return self.stopped is not None

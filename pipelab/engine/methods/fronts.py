@@ -20,7 +20,6 @@ from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation
@@ -100,7 +99,6 @@ def least_of(
         status=status,
         placement=placement,
         throughput=throughput,
-        bound=None,
         seconds=pairs.deadline.spent,
         solver=choice.solver_version(),
         reason=pairs.deadline.remark(reason),
@@ -214,10 +212,8 @@ class _LeastRatio:
 
     def _ask(self, bound: float) -> None:
         known = None if self.best is None else usd_per_million_tokens(self.ratio, 1.0)
-        least, spent = usd_per_million_tokens(bound, 1.0), self.pairs.deadline.spent
-        self.pairs.deadline.ask(
-            Progress(seconds=spent, incumbent=known, bound=least, nodes=0, placement=self.best)
-        )
+        least = usd_per_million_tokens(bound, 1.0)
+        self.pairs.deadline.tell(incumbent=known, bound=least, placement=self.best)
 
     def _keep(self, placement: Placement) -> None:
         ratio = self.pairs.uses(placement, "price") / self.pairs.yields(placement)

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, waited_for
 from pipelab.engine.solvers.linear_program import LinearProgram
-from pipelab.engine.solvers.solver_run import Progress, SolverRun
+from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import PipelabError
 
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after the deadline
@@ -106,9 +106,7 @@ class _Asking:
         if self.deadline.asks and nodes > self.nodes:
             self.nodes = nodes
             try:
-                self.deadline.ask(
-                    Progress(seconds=self.deadline.spent, incumbent=None, bound=None, nodes=nodes)
-                )
+                self.deadline.tell(nodes=nodes)
                 if self.deadline.called_off == "stop":
                     self.enough.set()
             except BaseException as error:  # an exception must not pass through HiGHS's own code

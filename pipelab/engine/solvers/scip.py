@@ -183,9 +183,8 @@ def _without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if (
-                not gc.get_freeze_count()
-            ):  # no other code has frozen what unfreezing would give back
+            # else other code has frozen what unfreezing would give back
+            if not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -234,10 +233,7 @@ class Recorder:
         self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
-        self.reported: tuple[np.ndarray | None, Progress] = (
-            None,
-            Progress(seconds=0.0, incumbent=None, bound=None, nodes=0),
-        )
+        self.reported: tuple[np.ndarray | None, Progress] = None, Progress(seconds=0.0)
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
         self.over = False
@@ -262,9 +258,8 @@ class Recorder:
         if incumbent is not None and last.incumbent != incumbent:
             values = _values(model, best, self.variables[self.kept])
             placement = self.placement_of(values) if self.placement_of else None
-        seconds = time.perf_counter() - self.began
         moment = Progress(
-            seconds=seconds,
+            seconds=time.perf_counter() - self.began,
             incumbent=incumbent,
             bound=bound,
             nodes=model.getNTotalNodes(),
