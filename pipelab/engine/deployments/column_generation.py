@@ -84,9 +84,8 @@ _FIRST_SLACK_SHARE = 0.003  # of the bound: the first list takes the gap for thi
 _SLACK_FACTOR = 3.0  # from one complete list to the next
 _FIRST_LABELS = 150  # kept at each boundary in a first list
 _LABELS_FACTOR = 5  # from one list to the next
-_COMPLETING_GROWTH = (
-    0.6  # a list whose steps grow by less than this share of its labels is soon complete
-)
+# A list is soon complete if its steps grow by less than this share of what its labels do.
+_COMPLETING_GROWTH = 0.6
 _MOST_LISTING_STEPS = 600_000_000  # some twenty seconds
 _SMALL_OPEN_SHARE = 0.05
 _FEW_MIXES = 5_000
@@ -439,11 +438,8 @@ class Generation:
         if self.prices is None:
             return np.inf
         # no pipeline is further below: its rate is above 0, and its GPUs cost no more than all
-        most = (
-            float(self.prices.cost @ self.goal.counts)
-            * self.prices.unit
-            * (1 + _PRICE_MARGIN_SHARE)
-        )
+        of_all_gpus = float(self.prices.cost @ self.goal.counts) * self.prices.unit
+        most = of_all_gpus * (1 + _PRICE_MARGIN_SHARE)
         if self.value is None:
             return most
         return min(most, abs(self.prices.bound - self.value) + _PRICE_MARGIN_SHARE * most)

@@ -37,9 +37,7 @@ from pipelab.problem import Problem
 _MOST_MIXES = 50_000  # of which every pipeline is listed
 _LOAD_STEPS = 12  # points of a curve that is not listed whole
 _TPOT_STEP_RATIO = 0.7  # of a limit to the TPOT of the point before
-_GREATEST_LOAD_SHARE = (
-    1 - 1e-9
-)  # of the greatest throughput: rounding must not put a load out of reach
+_GREATEST_LOAD_SHARE = 1 - 1e-9  # of what can be served: rounding must not put it out of reach
 
 
 def deployments_against(problem: Problem, against: str, curve: Curve, deadline: Deadline) -> None:

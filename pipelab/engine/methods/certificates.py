@@ -308,10 +308,8 @@ class Certificate(Frozen):
             prices[self._counted_as(kind)] += [price] * count
             if kind.node and self._counted_as(kind) != kind:
                 nodes[replace(kind, node="node", machine="")].append((count, price))
-        kinds, cheapest = (
-            list(prices),
-            {gpu: sorted(prices_of_type) for gpu, prices_of_type in prices.items()},
-        )
+        kinds = list(prices)
+        cheapest = {gpu: sorted(of_kind) for gpu, of_kind in prices.items()}
         for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
             numbers = Counter(kinds[k] for k in mixture)
             paid = (sum(cheapest[gpu][:n]) for gpu, n in numbers.items())

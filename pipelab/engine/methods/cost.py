@@ -71,10 +71,8 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = (
-            Pairs(problem=problem, deadline=deadline, budget=within(budget)),
-            incumbents(problem, budget),
-        )
+        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        first = incumbents(problem, budget)
         full = replace(pairs.filled(), deadline=deadline.apart())  # another question
         answer = least_of(full, "cost", at_least, first)
         answer = replace(answer, problem=problem)

@@ -27,7 +27,7 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-_MOST_SECONDS_PER_BOUND = 1_000.0  # placements that take more times the bound are searched later
+_TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched later
 # Of an objective: its name, its unit, and the name of its bound among the details.
 _NAMES = {
     "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
@@ -135,11 +135,7 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
             placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
         )
     while bound < most * (1 - ATTAINED):
-        wanted = (
-            min(most, bound * _MOST_SECONDS_PER_BOUND)
-            if longest > bound * _MOST_SECONDS_PER_BOUND
-            else most
-        )
+        wanted = min(most, bound * _TIME_RATIO) if longest > bound * _TIME_RATIO else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:

@@ -75,10 +75,8 @@ def solve_for_latency(
     if budget is not None:
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = (
-            Pairs(problem=problem, deadline=deadline, budget=within(budget)),
-            incumbents(problem, budget),
-        )
+        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        first = incumbents(problem, budget)
         answer = least_of(pairs, "latency", at_least, first)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))
