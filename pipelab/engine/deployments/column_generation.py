@@ -530,7 +530,12 @@ class Generation:
             if self.prices is None or pool in known or not are_few_mixes(self.goal.counts.tolist()):
                 continue
             _, complete = self.list_columns(
-                self.prices, self.slack, False, self.deadline, _FEW_MIXES, pool
+                self.prices,
+                self.slack,
+                self.deadline,
+                wide=False,
+                most_labels=_FEW_MIXES,
+                pool=pool,
             )
             if complete and not any(column.offer.pool == pool for column in self.pipelines):
                 return True
@@ -558,7 +563,7 @@ class Generation:
                 ratio = self._greatest_ratios(cost, partial(self._exact_ratio, until=until))
                 if ratio is None:
                     break
-                self._update_bound(cost, capacity, ratio)
+                self._update_bound(cost, ratio)
                 self._report_progress()
                 if len(self.columns) == known:
                     break
@@ -605,11 +610,9 @@ class Generation:
         for offer in self.offers:
             if self.prices is None or offer.tokens < np.inf or self.open > _SMALL_OPEN_SHARE:
                 return False
-            prices, slack = (
-                self.prices.per_gpu(offer.pool),
-                self.prices.as_rate(offer.pool, self.slack),
-            )
-            listing = Listing(offer, prices, slack, self.deadline, _FIRST_LABELS)
+            slack = self.prices.as_rate(offer.pool, self.slack)
+            per_gpu = self.prices.per_gpu(offer.pool)
+            listing = Listing(offer, per_gpu, slack, self.deadline, _FIRST_LABELS)
             listed += [
                 PipelineColumn(rate=rate, gpus=gpus, offer=offer, stages=stages)
                 for rate, gpus, stages in listing.pipelines()
@@ -667,16 +670,18 @@ class Generation:
         ratio = self._greatest_ratios(cost, relaxed_ratio)
         if ratio is None:  # no pipeline in some pool, whatever the rate
             return 0
-        self._update_bound(cost, capacity, ratio)
+        self._update_bound(cost, ratio)
         new = 0
-        for offer, (price, per_second) in least.items():
+        for offer, cheapest in least.items():
             rates, rate_price = offer.asked[0], per_rate[offer.pool]
             with np.errstate(divide="ignore", invalid="ignore"):
-                profit = rate_price * rates - price if rate_price else rates / price
+                profit = rates / cheapest.price
+                if rate_price:
+                    profit = rate_price * rates - cheapest.price
             profitable = profit > (1e-9 * rate_price * rates)
             for i in _spread_out(rates, profit, profitable):
                 self.deadline.check()
-                path = offer.path(cost, i, float(per_second[i]))
+                path = offer.path(cost, i, float(cheapest.per_second[i]))
                 # prices count with the fastest of all links; with the links between its GPUs there may be no path
                 new += self._add_path(offer, path) if path else 0
         return new
@@ -725,9 +730,7 @@ class Generation:
         self.offers = [other for other in self.offers if other is not offer] + parts
         return parts
 
-    def _update_bound(
-        self, cost: np.ndarray, capacity: np.ndarray, ratio: dict[str, float]
-    ) -> None:
+    def _update_bound(self, cost: np.ndarray, ratio: dict[str, float]) -> None:
         """Keep the prices if their bound is better (the module's docstring derives it)."""
         goal = self.goal
         # no pipeline costs less than rate / ratio: at least this for one token/s or request/s that is served
@@ -823,7 +826,7 @@ class Generation:
             slack, before = self.slack if wide else min(near, self.slack), self.value
             known = self.steps
             complete, solved = self._solve_over_list(
-                slack, wide, _FEW_MIXES if few else labels, deadline
+                slack, deadline, wide=wide, most_labels=_FEW_MIXES if few else labels
             )
             if complete and solved:
                 self._bound_by_list(slack)
@@ -844,7 +847,7 @@ class Generation:
                 break
             last = self.steps - known
         if not self.finished and not few and self.prices is not None:
-            self._solve_over_list(self.slack, False, _FIRST_LABELS, deadline)
+            self._solve_over_list(self.slack, deadline, wide=False, most_labels=_FIRST_LABELS)
 
     def _first_slack(self, few: bool) -> float:
         """Return the slack of the first list; of few mixes so that the last list has just the slack that is open."""
@@ -869,10 +872,12 @@ class Generation:
             )
 
     def _solve_over_list(
-        self, slack: float, wide: bool, most: int, deadline: Deadline
+        self, slack: float, deadline: Deadline, *, wide: bool, most_labels: int
     ) -> tuple[bool, bool]:
         """Solve the whole program over a list; return whether the list is complete, and the program solved."""
-        listed, complete = self.list_columns(given(self.prices), slack, wide, deadline, most)
+        listed, complete = self.list_columns(
+            given(self.prices), slack, deadline, wide=wide, most_labels=most_labels
+        )
         seconds, solved = np.inf if complete else _ROUNDING_SECONDS, True
         if listed:
             solved = self._solve_whole(listed, deadline.within(seconds))
@@ -883,9 +888,10 @@ class Generation:
         self,
         prices: Prices,
         slack: float,
-        wide: bool,
         deadline: Deadline,
-        most: int,
+        *,
+        wide: bool,
+        most_labels: int,
         pool: str | None = None,
     ) -> tuple[list[PipelineColumn], bool]:
         """List every pipeline within a slack of the price of its GPUs as a column; return whether none is missing, too.
@@ -896,7 +902,7 @@ class Generation:
             In units of the bound.
         wide : bool
             Where time limits pipelines, look at all mixes at once, whatever the slack.
-        most : int
+        most_labels : int
             Labels kept at each boundary.
         pool : str, optional
             The only one whose offers are looked at.
@@ -913,7 +919,9 @@ class Generation:
             if wide and offer.tokens < np.inf:
                 sure, loose = self._list_by_tables(MixTables(offer, deadline), per_gpu, short)
             else:
-                sure, loose = self._list_by_labels(Listing(offer, per_gpu, short, deadline, most))
+                sure, loose = self._list_by_labels(
+                    Listing(offer, per_gpu, short, deadline, most_labels)
+                )
             if loose and not offer.numbers.single:
                 waiting |= self._most_profits(self._halve(offer), prices, slack, deadline)
             else:
