@@ -165,7 +165,14 @@ PICTURES: dict[str, Callable[[], Any]] = {
         [1, 5, 20], {"splits": [1, 30, 10**9], "placements": [4, 10**5, 10**14]}, 1e5, "layers"
     ),
     "progress": lambda: figure_of(
-        progress_parts([Progress(0.1, None, 90.0, 1), Progress(0.3, 60.0, 80.0, 7)], 0.5, "now")
+        progress_parts(
+            [
+                Progress(seconds=0.1, incumbent=None, bound=90.0, nodes=1),
+                Progress(seconds=0.3, incumbent=60.0, bound=80.0, nodes=7),
+            ],
+            0.5,
+            "now",
+        )
     ),
     # deployments, trade-offs and sweeps
     "deployment": lambda: pl.plot(pl.deploy(rented())),

@@ -222,12 +222,12 @@ def _measured(simulated: Timeline, reports: Sequence[Report]) -> MeasuredTimelin
     makers = graph.waits[1][n:]
     delays = simulated.ends[n:] - simulated.ends[makers]
     return MeasuredTimeline(
-        simulated.schedule,
-        simulated.costs,
-        simulated.transfers,
-        simulated.synchronous_optimizer,
-        graph,
-        np.append(ends, ends[makers] + delays),
+        schedule=simulated.schedule,
+        costs=simulated.costs,
+        transfers=simulated.transfers,
+        synchronous_optimizer=simulated.synchronous_optimizer,
+        graph=graph,
+        ends=np.append(ends, ends[makers] + delays),
         starts=starts,
     )
 

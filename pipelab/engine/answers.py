@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
     from pipelab.hardware.measurements import ExpectedRate
 
-__all__ = ["Answer", "CostOfRules", "PlanAnswer", "Result", "placement_in", "rated_result"]
+__all__ = ["CostOfRules", "PlanAnswer", "ProvenAnswer", "Result", "placement_in", "rated_result"]
 
 
-class Answer(Frozen, ABC):
+class ProvenAnswer(Frozen, ABC):
     """An answer with its proof, or with how far from the best it may be.
 
     Attributes
@@ -80,14 +80,14 @@ class Answer(Frozen, ABC):
         return f" ({ending(self.stopped_by)})" if self.stopped_by else ""
 
     def _up_to(self, what: str, better: str) -> str:
-        """How far from the best it may be; empty if nothing is known."""
+        """Return how far from the best it may be; empty if nothing is known."""
         bound = self._goal[1]
         if self.gap is None or bound is None:
             return ""
         return f"{what} may be up to {self.gap:.2%} {better} (bound {number(bound)})"
 
     def _none_found(self, what: str, bound: str = "") -> str:
-        """The sentence of an answer without one."""
+        """Return the sentence of an answer without one."""
         if self.status == "infeasible":
             return f"No {what} exists: {self.reason}."
         before = f" before the {self.stopped_by}" if self.stopped_by else ""
@@ -103,7 +103,7 @@ class Answer(Frozen, ABC):
         return f"<p class='{NO_FORMULAS}'>{head}</p>{below}"
 
 
-class PlanAnswer(Answer):
+class PlanAnswer(ProvenAnswer):
     """An answer with plans: those that one engine can start, or any.
 
     Attributes
@@ -172,7 +172,7 @@ class CostOfRules(NamedTuple):
         return f"{text}. Of all plans: {self.free.sentence}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Result(PlanAnswer):
     """What `solve` returns.
 
@@ -221,9 +221,9 @@ class Result(PlanAnswer):
     problem: Problem
     method: str
     status: str
-    placement: Placement | None
-    throughput: float | None
-    bound: float | None
+    placement: Placement | None = None
+    throughput: float | None = None
+    bound: float | None = None
     seconds: float
     size: Mapping[str, int] = field(default_factory=dict)
     solver: str = ""
@@ -315,16 +315,16 @@ class Result(PlanAnswer):
         batch = f" with a batch of {self.problem.workload.batch_size}" if self.batches else ""
         if self.in_flight is None:
             return batch
-        found = given(self.evaluation)
+        evaluated = given(self.evaluation)
         text = f"{batch} and" if batch else " with"
         text += f" {self.in_flight} in flight"
-        if found.attainable < found.rate * (1 - 1e-6):
-            share = found.attainable / found.rate
-            text += f" ({share:.1%} of its rate, which {found.in_flight_needed} would reach)"
+        if evaluated.attainable < evaluated.rate * (1 - 1e-6):
+            share = evaluated.attainable / evaluated.rate
+            text += f" ({share:.1%} of its rate, which {evaluated.in_flight_needed} would reach)"
         return text
 
     def to_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded.
+        """Return plain data for JSON, numbers unrounded.
 
         Returns
         -------
@@ -355,7 +355,7 @@ class Result(PlanAnswer):
         return asked | ({"under_limit": self.under_limit} if self.under_limit else {})
 
     def to_frame(self) -> "DataFrame":
-        """The answer as a table of one row.
+        """Return the answer as a table of one row.
 
         Returns
         -------
@@ -427,7 +427,7 @@ def rated_result(
 
 
 def placement_in(given: Any, what: str) -> Placement:
-    """The placement that a reader gave, or that is in the result a reader gave.
+    """Return the placement that a reader gave, or that is in the result a reader gave.
 
     Raises
     ------

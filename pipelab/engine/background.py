@@ -47,8 +47,8 @@ class Solving:
 
     def __repr__(self) -> str:
         last = self.progress[-1] if self.progress else None
-        found = f"best {last.incumbent}, bound {last.bound}" if last else "nothing yet"
-        return f"<{'solving' if self.running else 'finished'} {self.problem.name}: {found}>"
+        known = f"best {last.incumbent}, bound {last.bound}" if last else "nothing yet"
+        return f"<{'solving' if self.running else 'finished'} {self.problem.name}: {known}>"
 
     @property
     def running(self) -> bool:
@@ -97,9 +97,9 @@ class Solving:
         try:
             # Not every method can be stopped or has news.
             known = options_of(method_of(method, options))
-            own = {"stop": self._stop, "on_progress": self._note}
-            own = {name: value for name, value in own.items() if name in known}
-            self._future.set_result(solve(self.problem, method, **(options | own)))
+            forced = {"stop": self._stop, "on_progress": self._note}
+            forced = {name: value for name, value in forced.items() if name in known}
+            self._future.set_result(solve(self.problem, method, **(options | forced)))
         except BaseException as error:  # raised again by result(), in the caller's thread
             self._future.set_exception(error)
 

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import numpy as np
 
 from pipelab.display import NO_FORMULAS, number, table
-from pipelab.engine.answers import Answer
+from pipelab.engine.answers import ProvenAnswer
+from pipelab.engine.arguments import check_options
 from pipelab.engine.deadline import Deadline, Stop, deadline_of
-from pipelab.engine.options import check_options
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.schedules.named_schedules import schedule as make_schedule
 from pipelab.engine.solvers.solver_run import Progress
@@ -61,17 +61,17 @@ if TYPE_CHECKING:
     from ortools.sat.python import cp_model
     from pandas import DataFrame
 
-Start = tuple[int, str, int]  # rank, kind and microbatch of an action
+ActionKey = tuple[int, str, int]  # rank, kind and microbatch of an action
 
-LARGEST = 200_000  # actions; a program of so many takes gigabytes
+MOST_ACTIONS = 200_000  # a program of more takes gigabytes
 MEMORY_SLACK = 1e-9  # a limit that is missed by the last bits of a sum is kept
 # Sums of a million actions stay below 2^53, where floats are whole numbers still.
-FINEST = 10**12
+_MOST_TIME_UNITS = 10**12
 _WHAT = "best_schedule"
 _MEMORY = Annotated[Number, described("a number, or one per rank")]
 # One stage per rank. Where the backward is split, a full one is run as its halves.
 _RULES = ("GPipe", "1F1B", "ZBH1", "ZBH2")
-_FIRST_S = 30.0  # for the bound by formula, and at most a third of the time left
+_FORMULA_BOUND_SECONDS = 30.0  # for the bound by formula, and at most a third of the time left
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Question(Frozen):
 
     @derived
     def table(self) -> dict[str, np.ndarray]:
-        """Costs per rank and link, as arrays."""
+        """Return costs per rank and link, as arrays."""
         return self.costs.arrays(self.ranks, "training")
 
     @property
@@ -111,7 +111,7 @@ class Question(Frozen):
 
     @derived
     def length(self) -> dict[str, np.ndarray]:
-        """How long an action of each kind takes on each rank."""
+        """Return how long an action of each kind takes on each rank."""
         forward, back, weight = (
             self.table[n] for n in ("forward", "backward_input", "backward_weight")
         )
@@ -119,7 +119,7 @@ class Question(Frozen):
 
     @derived
     def takes(self) -> dict[str, np.ndarray]:
-        """What an action of each kind adds to the memory held, per rank; negative where it frees."""
+        """Return what an action of each kind adds to the memory held, per rank; negative where it frees."""
         whole = self.table["activation"]
         kept = self.table.get("weight_activation", np.zeros(self.ranks))
         return {"F": whole, "I": kept - whole, "W": -kept, "B": -whole}
@@ -137,10 +137,10 @@ class Question(Frozen):
         return [*lengths, *self.table["comm"].tolist()]
 
     def in_units(self, unit: Fraction) -> "Question":
-        """The same with times in whole units."""
-        each = (*(self.length[kind] for kind in "FIW"), self.table["comm"])
+        """Return the question with times in whole units."""
+        per_rank = (*(self.length[kind] for kind in "FIW"), self.table["comm"])
         forward, back, weight, comm = (
-            tuple(float(in_units(time, unit)) for time in times.tolist()) for times in each
+            tuple(float(in_units(time, unit)) for time in times.tolist()) for times in per_rank
         )
         costs = replace(
             self.costs, forward=forward, backward_input=back, backward_weight=weight, comm=comm
@@ -149,41 +149,41 @@ class Question(Frozen):
 
     @derived
     def held(self) -> np.ndarray:
-        """Most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
+        """Return the most microbatches that each rank can hold within both limits; (ranks,) array of ints."""
         held = np.array(self.in_flight)
         for rank, most in enumerate(self.memory or ()):
-            if (each := -self.takes["B"][rank]) > 0:
-                held[rank] = min(held[rank], max(1, floor(most * (1 + MEMORY_SLACK) / each)))
+            if (bytes_kept := -self.takes["B"][rank]) > 0:
+                held[rank] = min(held[rank], max(1, floor(most * (1 + MEMORY_SLACK) / bytes_kept)))
         return held
 
     def least(self, objective: str) -> float:
-        """What no schedule within the limits is shorter than, by formula.
+        """Return what no schedule within the limits is shorter than, by formula.
 
         Of a span: rank r is busy, and after its first forward all ranks behind it work m·(F + I) between
         the first message to them and the last gradient from them; it then has one W left.
         """
         alone = replace(self.costs, overlap=1.0)
-        each = bounds(alone, self.microbatches, self.held, self.split_backward)
+        formula = bounds(alone, self.microbatches, self.held, self.split_backward)
         if objective == "span":
-            return float(max(each.busy.max(), each.drained.max()))
-        return float(max((each.arrives + each.busy).max(), each.drained[0]))
+            return float(max(formula.busy.max(), formula.drained.max()))
+        return float(max((formula.arrives + formula.busy).max(), formula.drained[0]))
 
     def schedule(self, name: str, rows: Sequence[Sequence[tuple[str, int]]]) -> Schedule:
-        """The schedule with these kinds and microbatches on each rank, in order."""
+        """Return the schedule with these kinds and microbatches on each rank, in order."""
         actions = [[Action(rank, *action) for action in row] for rank, row in enumerate(rows)]
         return Schedule.of(
             name, actions, microbatches=self.microbatches, stage_rank=range(self.ranks)
         )
 
     def keeps(self, schedule: Schedule) -> bool:
-        """Whether a schedule stays within the limits. A rank's own order decides that."""
+        """Return whether a schedule stays within the limits. A rank's own order decides that."""
         limits = self.in_flight, self.memory or [np.inf] * self.ranks
         takes = zip(-self.takes["B"], -self.takes["W"], strict=True)
         counts = columns_of(schedule).held_counts
         return all(
             held[:, 0].max(initial=0) <= most
-            and (held @ each).max(initial=0.0) <= room * (1 + MEMORY_SLACK)
-            for held, each, most, room in zip(counts, takes, *limits, strict=True)
+            and (held @ taken).max(initial=0.0) <= room * (1 + MEMORY_SLACK)
+            for held, taken, most, room in zip(counts, takes, *limits, strict=True)
         )
 
 
@@ -195,7 +195,7 @@ def question_of(
     memory: float | Sequence[float] | None,
     split_backward: bool,
 ) -> Question:
-    """The arguments of `best_schedule`, checked.
+    """Return the arguments of `best_schedule`, checked.
 
     Raises
     ------
@@ -206,10 +206,10 @@ def question_of(
     split_backward = checked_value(_WHAT, "split_backward", split_backward, Flag)
     ranks = _ranks(costs, ranks)
     actions = ranks * microbatches * (3 if split_backward else 2)
-    if actions > LARGEST:
+    if actions > MOST_ACTIONS:
         raise TooLarge(
             f"{_WHAT}: {ranks} ranks and {microbatches} microbatches make {actions:,} actions, more "
-            f"than {LARGEST:,}; `lower_bound` bounds the makespan of any number",
+            f"than {MOST_ACTIONS:,}; `lower_bound` bounds the makespan of any number",
             {"actions": actions},
         )
     if memory is not None and split_backward and costs.weight_activation is None:
@@ -221,7 +221,14 @@ def question_of(
     held = held_at_most(_WHAT, max_in_flight, ranks, microbatches)
     in_flight = tuple(held.astype(int).tolist())
     limits = None if memory is None else _limits(memory, ranks)
-    question = Question(costs, ranks, microbatches, in_flight, limits, split_backward)
+    question = Question(
+        costs=costs,
+        ranks=ranks,
+        microbatches=microbatches,
+        in_flight=in_flight,
+        memory=limits,
+        split_backward=split_backward,
+    )
     whole, kept = -question.takes["B"], -question.takes["W"]
     if split_backward and (kept > whole).any():
         expected = "expected at most `activation`, of which it is a part"
@@ -253,7 +260,7 @@ def _limits(memory: float | Sequence[float], ranks: int) -> tuple[float, ...]:
 
 
 def misfit(question: Question) -> str:
-    """Why not even one microbatch fits; empty where one does."""
+    """Say why not even one microbatch fits; empty where one does."""
     if question.memory is None:
         return ""
     need = -question.takes["B"]
@@ -268,12 +275,12 @@ def misfit(question: Question) -> str:
 
 
 def value_of(timeline: Timeline, objective: str) -> float:
-    """What is minimised: the makespan, or the time of one of many steps."""
+    """Return what is minimised: the makespan, or the time of one of many steps."""
     return timeline.makespan if objective == "makespan" else step_time(timeline)
 
 
 def step_time(timeline: Timeline) -> float:
-    """The time between a rank's end of one step and of the next, in the long run.
+    """Return the time between a rank's end of one step and of the next, in the long run.
 
     Where many steps follow one another without a barrier, each rank begins its next step as soon as
     it has ended this one. After some steps all ranks have fallen into a rhythm, and every step takes
@@ -318,7 +325,7 @@ def step_time(timeline: Timeline) -> float:
 
 
 def exactly(number: float) -> Fraction:
-    """The number as it is printed: 0.1 is a tenth, though no float is.
+    """Return the number as it is printed: 0.1 is a tenth, though no float is.
 
     Examples
     --------
@@ -329,7 +336,7 @@ def exactly(number: float) -> Fraction:
 
 
 def unit_of(numbers: Iterable[float], most: float, parts: int = 1) -> Fraction:
-    """How many units make 1: whole for all numbers if sums up to `most` allow it, else as fine as they do.
+    """Return how many units make 1: whole for all numbers if sums up to `most` allow it, else as fine as they do.
 
     Parameters
     ----------
@@ -353,12 +360,12 @@ def unit_of(numbers: Iterable[float], most: float, parts: int = 1) -> Fraction:
     True
     """
     whole = lcm(*(exactly(number).denominator for number in numbers))
-    limit = Fraction(FINEST) / Fraction(max(most, 1e-300))
+    limit = Fraction(_MOST_TIME_UNITS) / Fraction(max(most, 1e-300))
     return Fraction(whole * parts) if whole * parts <= limit else limit
 
 
 def in_units(number: float, unit: Fraction) -> int:
-    """The number in whole units, rounded down.
+    """Return the number in whole units, rounded down.
 
     Examples
     --------
@@ -369,7 +376,7 @@ def in_units(number: float, unit: Fraction) -> int:
 
 
 def solver_library() -> Any:
-    """OR-tools' CP-SAT.
+    """Import OR-tools' CP-SAT.
 
     Raises
     ------
@@ -391,7 +398,7 @@ def solver_library() -> Any:
 
 
 @dataclass(frozen=True)
-class Found:
+class CpSatResult:
     """What CP-SAT came back with.
 
     Attributes
@@ -404,7 +411,7 @@ class Found:
         "time limit", "stop" or "interrupt".
     """
 
-    starts: dict[Start, int] | None
+    starts: dict[ActionKey, int] | None
     bound: int
     stopped_by: str | None
 
@@ -426,7 +433,7 @@ class Program:
         self.library = solver_library()
         self.question = question
         self.model: cp_model.CpModel = self.library.CpModel()
-        self.start: dict[Start, Any] = {}
+        self.start: dict[ActionKey, Any] = {}
         self.length = {
             (rank, kind): int(question.length[kind][rank])
             for rank in range(question.ranks)
@@ -441,11 +448,11 @@ class Program:
         self._objective(span, least, most)
 
     def end(self, rank: int, kind: str, microbatch: int) -> Any:
-        """When an action ends."""
+        """Return when an action ends."""
         return self.start[rank, kind, microbatch] + self.length[rank, kind]
 
     def _rank(self, rank: int) -> None:
-        """One action at a time, microbatches in order, and never more held than allowed."""
+        """Let a rank run one action at a time, microbatches in order, and hold no more than allowed."""
         question, model = self.question, self.model
         m, kinds = question.microbatches, question.kinds
         intervals = []
@@ -469,7 +476,7 @@ class Program:
             self._memory(rank, question.memory[rank])
 
     def _memory(self, rank: int, most: float) -> None:
-        """A microbatch is held whole from F to the end of I (or B), and in part to the end of W.
+        """Limit the memory: a microbatch is held whole from F to the end of I (or B), and in part to the end of W.
 
         So what a rank holds is known by counting what it has done. It grows when an F starts: by
         then so many I and W must have ended that the rest fits. The fewer I have, the more W must.
@@ -491,20 +498,20 @@ class Program:
                         forward, (rank, "W", weights - 1), ~self._first(gradient, forward)
                     )
 
-    def _first(self, one: Start, other: Start) -> Any:
-        """Whether one of two actions of a rank ends before the other begins; else it is the other way round."""
+    def _first(self, one: ActionKey, other: ActionKey) -> Any:
+        """Return whether one of two actions of a rank ends before the other begins; else it is the other way round."""
         first = self.model.new_bool_var(f"{one} first, then {other}")
         self._follows(other, one, first)
         self._follows(one, other, ~first)
         return first
 
-    def _follows(self, later: Start, earlier: Start, condition: Any = None) -> None:
+    def _follows(self, later: ActionKey, earlier: ActionKey, condition: Any = None) -> None:
         made = self.model.add(self.start[later] >= self.end(*earlier))
         if condition is not None:
             made.only_enforce_if(condition)
 
     def _messages(self) -> None:
-        """Forwards come from the rank before, gradients from the rank after."""
+        """Let forwards wait for the rank before, and gradients for the rank after."""
         question, model = self.question, self.model
         back, last = question.kinds[1], question.ranks - 1
         comm = question.table["comm"]
@@ -527,14 +534,14 @@ class Program:
                 model.add(self.goal >= self.end(rank, kind, question.microbatches - 1) - began)
         model.minimize(self.goal)
 
-    def hint(self, starts: Mapping[Start, int]) -> None:
+    def hint(self, starts: Mapping[ActionKey, int]) -> None:
         """Begin the search at this schedule."""
         for action, value in starts.items():
             self.model.add_hint(self.start[action], value)
 
     def solve(
-        self, deadline: Deadline, workers: int, found: Callable[[int, int, int], None]
-    ) -> Found:
+        self, deadline: Deadline, workers: int, tell: Callable[[int, int, int], None]
+    ) -> CpSatResult:
         """Search until there is a proof, or an end is requested.
 
         Parameters
@@ -559,7 +566,7 @@ class Program:
         class Better(library.CpSolverSolutionCallback):  # type: ignore[name-defined]  # imported when first used
             def on_solution_callback(self) -> None:
                 known = round(self.objective_value), round(self.best_objective_bound)
-                found(*known, self.num_branches)
+                tell(*known, self.num_branches)
                 if deadline.called_off == "stop":
                     self.stop_search()
 
@@ -573,24 +580,30 @@ class Program:
         # The callback may have ended the search between two looks.
         return self._found(solver, work.result(), asked_to_end or deadline.called_off)
 
-    def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> Found:
+    def _found(self, solver: Any, status: Any, asked_to_end: str | None) -> CpSatResult:
         library = self.library
         bound = max(self.least, round(solver.best_objective_bound))
         if status in (library.OPTIMAL, library.FEASIBLE):
             starts = {action: solver.value(begin) for action, begin in self.start.items()}
             proven = status == library.OPTIMAL
-            return Found(starts, bound, None if proven else asked_to_end or "time limit")
+            return CpSatResult(
+                starts=starts,
+                bound=bound,
+                stopped_by=None if proven else asked_to_end or "time limit",
+            )
         if status == library.UNKNOWN:
-            return Found(None, self.least, asked_to_end or "time limit")
+            return CpSatResult(
+                starts=None, bound=self.least, stopped_by=asked_to_end or "time limit"
+            )
         if status == library.INFEASIBLE:
-            return Found(None, self.most + 1, None)
+            return CpSatResult(starts=None, bound=self.most + 1, stopped_by=None)
         raise RuntimeError(
             f"CP-SAT calls a program {solver.status_name(status)}; a mistake in pipelab"
         )
 
 
-@dataclass(frozen=True, eq=False)
-class BestSchedule(Answer):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BestSchedule(ProvenAnswer):
     """A schedule, how long it takes, and the proof that none of these costs and limits is shorter.
 
     Attributes
@@ -659,7 +672,7 @@ class BestSchedule(Answer):
 
     @derived
     def among(self) -> str:
-        """What the proof is about, in words."""
+        """Return what the proof is about, in words."""
         words = ["one stage per rank"]
         asked = self.question
         if min(asked.in_flight) < asked.microbatches:
@@ -687,7 +700,7 @@ class BestSchedule(Answer):
         return f"{head}, not proven best{self._why}{far}."
 
     def to_frame(self) -> "DataFrame":
-        """This schedule beside those it began with, the shortest first.
+        """Return this schedule and those it began with as a table, the shortest first.
 
         Returns
         -------
@@ -730,7 +743,7 @@ def best_schedule(
     on_progress: Callable[[Progress], None] | None = None,
     workers: int | None = None,
 ) -> BestSchedule:
-    """The shortest schedule with one stage per rank, and the proof that none is shorter.
+    """Find the shortest schedule with one stage per rank, and the proof that none is shorter.
 
     Every order of forwards, input gradients and weight gradients is considered, and every moment to
     start them. It begins with the best published rule (GPipe, 1F1B, ZB-H1, ZB-H2) within the limits,
@@ -809,22 +822,29 @@ def best_schedule(
     with deadline_of(time_limit, stop) as deadline:
         if missing := misfit(question):
             return BestSchedule(
-                question, objective, "infeasible", None, None, {}, deadline.spent, reason=missing
+                question=question,
+                objective=objective,
+                status="infeasible",
+                timeline=None,
+                bound=None,
+                first={},
+                seconds=deadline.spent,
+                reason=missing,
             )
-        search = _Search(question, objective, deadline, on_progress)
+        search = _ScheduleSearch(question, objective, deadline, on_progress)
         search.run(workers or (1 if deadline.asks else min(8, os.cpu_count() or 1)))
         return search.answer()
 
 
 def _first(question: Question, deadline: Deadline) -> Iterator[Schedule]:
-    """The published rules that keep to the limits; where none does, 1F1B with less in flight."""
-    found = False
+    """Return the published rules that keep to the limits; where none does, 1F1B with less in flight."""
+    keeps_to_limits = False
     for name in _RULES:
-        made = None if found and deadline.reason else _by_rule(question, name)
+        made = None if keeps_to_limits and deadline.reason else _by_rule(question, name)
         if made is not None and question.keeps(made):
-            found = True
+            keeps_to_limits = True
             yield made
-    if not found:
+    if not keeps_to_limits:
         # With more ahead than the rank before, each of the two would wait for the other.
         ahead = np.minimum.accumulate(question.held) - 1
         rows = []
@@ -854,7 +874,7 @@ def _by_rule(question: Question, name: str) -> Schedule | None:
     return question.schedule(f"{name}, backward split", halves)
 
 
-class _Search:
+class _ScheduleSearch:
     """The shortest schedule so far, and what none is shorter than."""
 
     def __init__(
@@ -881,15 +901,15 @@ class _Search:
         return self.bound >= self.value * (1 - PROVEN_WITHIN)
 
     def answer(self) -> BestSchedule:
-        """What is known."""
+        """Return what is known."""
         return BestSchedule(
-            self.question,
-            self.objective,
-            "optimal" if self.proven else "feasible",
-            self.best,
-            min(self.bound, self.value),
-            self.first,
-            self.deadline.spent,
+            question=self.question,
+            objective=self.objective,
+            status="optimal" if self.proven else "feasible",
+            timeline=self.best,
+            bound=min(self.bound, self.value),
+            first=self.first,
+            seconds=self.deadline.spent,
             value=self.value,
             stopped_by=None if self.proven else self.stopped_by,
             solver=self.solver,
@@ -909,10 +929,10 @@ class _Search:
         start = simulate(self.best.schedule, whole.costs)
         high = ceil(value_of(start, self.objective))
         low = min(high, int(whole.least(self.objective)))
-        step = self.deadline.within(min(_FIRST_S, self.deadline.left / 3))
-        found = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
-        reached = self._take(whole, found)
-        low, self.stopped_by = max(low, found.bound), self.deadline.reason
+        step = self.deadline.within(min(_FORMULA_BOUND_SECONDS, self.deadline.left / 3))
+        result = Program(whole, span, low, low).solve(step, workers, lambda *_: None)
+        reached = self._take(whole, result)
+        low, self.stopped_by = max(low, result.bound), self.deadline.reason
         if not reached and low < high and not self.stopped_by:
             program = Program(whole, span, low, high)
             if not span:
@@ -923,25 +943,25 @@ class _Search:
                 )
                 # Every rule takes the microbatches in order.
                 program.hint(dict(zip(actions, map(int, begins), strict=True)))
-            found = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
-            if found.bound > high:
+            result = program.solve(self.deadline, workers, lambda *known: self._tell(unit, *known))
+            if result.bound > high:
                 raise RuntimeError(
                     "CP-SAT calls a program infeasible that has a known solution; a mistake in pipelab"
                 )
-            self._take(whole, found)
-            low, self.stopped_by = max(low, found.bound), found.stopped_by
+            self._take(whole, result)
+            low, self.stopped_by = max(low, result.bound), result.stopped_by
         # Rounding down makes actions shorter: the bound holds for the true costs, too. The time of a
         # step may lie between two units, if these are no parts of the costs.
         exact = all((exactly(time) * unit / parts).denominator == 1 for time in question.times)
         self.bound = max(self.bound, float((low - (span and not exact)) / unit))
         self._tell(unit, self.value * unit, self.bound * unit, 0)
 
-    def _take(self, whole: Question, found: Found) -> bool:
+    def _take(self, whole: Question, result: CpSatResult) -> bool:
         """Keep a schedule if it is shorter than the best; False if it is not, or there is none."""
-        if found.starts is None:
+        if result.starts is None:
             return False
         try:
-            timeline = simulate(in_order(whole, found.starts), self.question.costs)
+            timeline = simulate(in_order(whole, result.starts), self.question.costs)
         except InvalidSchedule:
             # actions of no length at one moment, put in an order that cannot run
             return False
@@ -953,15 +973,16 @@ class _Search:
 
     def _tell(self, unit: Fraction, value: float, bound: float, branches: int) -> None:
         self.branches = max(self.branches, branches)
-        known = float(value / unit), float(bound / unit)
-        moment = Progress(self.deadline.spent, *known, self.branches)
-        if self.on_progress is not None:
-            self.on_progress(moment)
-        self.deadline.ask(moment)
+        self.deadline.tell(
+            self.on_progress,
+            incumbent=float(value / unit),
+            bound=float(bound / unit),
+            nodes=self.branches,
+        )
 
 
-def in_order(question: Question, starts: dict[Start, int]) -> Schedule:
-    """Each rank's actions by their start. Of those of no length, what frees memory goes first."""
+def in_order(question: Question, starts: dict[ActionKey, int]) -> Schedule:
+    """Return each rank's actions by their start. Of those of no length, what frees memory goes first."""
     rows = []
     for rank in range(question.ranks):
         mine = [
@@ -974,7 +995,7 @@ def in_order(question: Question, starts: dict[Start, int]) -> Schedule:
 
 
 def _runnable(row: list[tuple[str, int]], kinds: tuple[str, ...]) -> list[tuple[str, int]]:
-    """The same order, but that no action comes before what it works on."""
+    """Return the order, changed so that no action comes before what it works on."""
     done = dict.fromkeys(kinds, 0)
     waiting, ordered = list(row), []
     while waiting:

@@ -37,7 +37,7 @@ import scipy.sparse as sp
 
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
 from pipelab.engine.stages import OUTSIDE, Stages
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
@@ -315,9 +315,9 @@ class Walk:
         return tuple(np.concatenate(parts, axis=1))
 
     @cached_property
-    def columns(self) -> Columns:
+    def columns(self) -> VariableGroups:
         """n: stages of each arc; u: GPUs of each class that are freely mixed; y: hops; b: stages in nodes."""
-        return Columns(
+        return VariableGroups(
             {
                 "n": len(self.arcs.recipe),
                 "u": sum(len(m.classes) for m in self.stages.mixed),

@@ -19,7 +19,7 @@ _NOT_ASKED = "not asked, after an interrupt"
 EVERY_METHOD = tuple(name for name in METHODS if name != "auto")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Comparison(Frozen):
     """Answers of several methods to one problem.
 
@@ -163,11 +163,11 @@ def compare(
             if interrupted():  # the method before took it for its own
                 refused[method] = _NOT_ASKED
                 continue
-            own = dict(options.get(method, {}))
-            if "time_limit" in options_of(method_of(method, own)):
-                own.setdefault("time_limit", time_limit)
+            method_options = dict(options.get(method, {}))
+            if "time_limit" in options_of(method_of(method, method_options)):
+                method_options.setdefault("time_limit", time_limit)
             try:
-                results[method] = solve(problem, method, **own)
+                results[method] = solve(problem, method, **method_options)
             except (TooLarge, NotApplicable) as error:
                 refused[method] = str(error)
-    return Comparison(problem, results, refused)
+    return Comparison(problem=problem, results=results, refused=refused)

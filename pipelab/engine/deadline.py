@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
@@ -48,7 +48,7 @@ class Criterion(threading.Event):
     def __init__(self, ends: Callable[[Progress], object]) -> None:
         super().__init__()
         self.ends = ends
-        self.known = Progress(0.0, None, None, 0)  # with all nodes so far
+        self.known = Progress(seconds=0.0)  # with all nodes so far
         self._last = 0  # nodes of the search that told last
         self._tell: Callable[[Progress, int], bool] = lambda known, more: bool(ends(known))
 
@@ -66,7 +66,7 @@ class Criterion(threading.Event):
         return self.is_set()
 
     def part(self, read: Callable[[Progress], Progress]) -> "Criterion":
-        """The criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
+        """Return the criterion of a part; `read` makes of its progress that of the whole, but for the nodes."""
         part = Criterion(self.ends)
         part._tell = lambda known, more: self._asked(read(known), more)
         if self.is_set():
@@ -78,14 +78,14 @@ Stop = threading.Event | Callable[[Progress], object] | None
 
 
 def stop_of(stop: Stop) -> threading.Event | None:
-    """What a user gave as an event."""
+    """Return what a user gave as an event."""
     if stop is None or isinstance(stop, threading.Event):
         return stop
     return Criterion(stop)
 
 
 def apart(stop: threading.Event | None) -> threading.Event | None:
-    """The stop of another question that is asked on the way: its incumbents and bounds are not those of the whole."""
+    """Return the stop of a side question, whose incumbents and bounds are not those of the whole."""
     if not isinstance(stop, Criterion):
         return stop
     return stop.part(lambda moment: replace(stop.known, seconds=moment.seconds))
@@ -157,7 +157,7 @@ class Deadline:
         return max(0.0, self.end - clock())
 
     def share(self, parts: int = 1) -> float | None:
-        """An equal share of the seconds left, as a `time_limit`; None where time is not limited."""
+        """Return an equal share of the seconds left, as a `time_limit`; None where time is not limited."""
         return self.left / parts if self.limited else None
 
     @property
@@ -189,12 +189,20 @@ class Deadline:
         if isinstance(self.stop, Criterion):
             self.stop.ask(moment)
 
+    def tell(self, on_progress: Callable | None = None, **known: Any) -> Progress:
+        """Make the progress of this moment of what is known; hand it to `on_progress`, and ask the criterion."""
+        moment = Progress(seconds=self.spent, **known)
+        if on_progress is not None:
+            on_progress(moment)
+        self.ask(moment)
+        return moment
+
     def counts(self) -> None:
         """Count another question that was answered on the way, and ask."""
-        self.apart().ask(Progress(self.spent, None, None, 1))
+        self.apart().tell(nodes=1)
 
     def within(self, seconds: float) -> "Deadline":
-        """A deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.
+        """Return a deadline with the same stop and Ctrl-C, at most `seconds` from now and never after this one.
 
         Where work decides, solvers count these seconds as work: no clock ends the part.
         """
@@ -206,13 +214,13 @@ class Deadline:
         return part
 
     def apart(self) -> "Deadline":
-        """The same end for another question that is asked on the way."""
+        """Return a deadline that ends at this moment for a side question; see the function `apart`."""
         part = self.within(math.inf)
         part.stop = apart(self.stop)
         return part
 
     def remark(self, reason: str = "") -> str:
-        """A result's reason with the notes."""
+        """Return a result's reason with the notes."""
         return "; ".join(dict.fromkeys([reason, *self.notes] if reason else self.notes))
 
 
@@ -234,7 +242,7 @@ class Watched(Deadline):
         self._last = clock()
 
     def check(self) -> None:
-        """See `Deadline.check`."""
+        """Raise `Ended` once there is a reason, and call `tick` if it is due."""
         super().check()
         if clock() >= self._last + self.every:
             self._last = clock()
@@ -322,7 +330,7 @@ def waited_for(
 
 @contextmanager
 def deadline_of(time_limit: float | None, stop: Stop = None) -> Iterator[Deadline]:
-    """The deadline of one call by a user, in which Ctrl-C is noted and not raised.
+    """Return the deadline of one call by a user, in which Ctrl-C is noted and not raised.
 
     Parameters
     ----------

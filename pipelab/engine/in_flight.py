@@ -36,7 +36,6 @@ from pipelab.engine.instance import (
 )
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
 from pipelab.engine.reach import Reach
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
@@ -480,7 +479,7 @@ class Pairs:
                         best, value, number = found.placement, uses, own
                 if what == "seconds":
                     known = None if best is None else value
-                    self.deadline.ask(Progress(self.deadline.spent, known, bound, 0, best))
+                    self.deadline.tell(incumbent=known, bound=bound, placement=best)
                 if found.stopped_by is not None:
                     raise Ended(found.stopped_by)
                 if bound == math.inf or bound >= value * (1 - ATTAINED / 2):

@@ -19,9 +19,15 @@ def infeasible_result(
     deadline: Deadline,
     solver: str = "",
 ) -> Result:
-    """The result that no placement exists."""
+    """Return the result that no placement exists."""
     return Result(
-        problem, method, "infeasible", None, None, None, deadline.spent, size, solver, reason
+        problem=problem,
+        method=method,
+        status="infeasible",
+        seconds=deadline.spent,
+        size=size,
+        solver=solver,
+        reason=reason,
     )
 
 
@@ -64,7 +70,7 @@ def why_no_layer_fits(problem: Problem) -> str:
 
 
 def _shared(problem: Problem, gpus: list, layers: range) -> tuple[float, int, float]:
-    """GB missing on the smallest of these GPUs, their number, and GB needed there."""
+    """Return GB missing on the smallest of these GPUs, their number, and GB needed there."""
     cost = problem.stage_cost(gpus, layers)
     return cost.memory_gb[-1] - gpus[-1].memory_gb, len(gpus), cost.memory_gb[-1]
 

@@ -8,7 +8,7 @@ from pipelab.engine.tolerances import LAST_BITS, PROVEN_WITHIN, SOLVER
 from pipelab.errors import PipelabError
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Objective:
     """A quantity that was minimised, under a floor of throughput.
 
@@ -50,7 +50,7 @@ class Objective:
         return ""
 
     def to_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded."""
+        """Return plain data for JSON, numbers unrounded."""
         return {
             self.name: self.value,
             f"bound_{self.name}": self.bound,

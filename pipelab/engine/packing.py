@@ -20,7 +20,7 @@ from itertools import pairwise
 import numpy as np
 import scipy.sparse as sp
 
-from pipelab.engine.solvers.linear_program import Columns, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups, incidence
 from pipelab.errors import PipelabError
 
 
@@ -60,13 +60,13 @@ class Packing:
         """First position and size of every arc; bins begin where they end together at the last position."""
         end = int(self.capacity.max())
         reached = set((end - self.capacity).tolist())
-        found = []
+        reachable = []
         for i in range(end):
             if i in reached:
-                own = [(i, s) for s in self.sizes if i + s <= end]
-                reached |= {i + s for i, s in own}
-                found += own
-        first, size = np.array(found, dtype=int).reshape(-1, 2).T
+                ending = [(i, s) for s in self.sizes if i + s <= end]
+                reached |= {i + s for i, s in ending}
+                reachable += ending
+        first, size = np.array(reachable, dtype=int).reshape(-1, 2).T
         return first, size
 
     @cached_property
@@ -84,8 +84,10 @@ class Packing:
         """Arcs that the program needs; 0 where sizes divide one another."""
         return 0 if self.divides else len(self.arcs[0])
 
-    def rows(self, columns: Columns, offset: int, per_recipe: sp.csr_array) -> tuple[RowBlock, ...]:
-        """Rows over `n` and, from column `offset` on, over `b`."""
+    def rows(
+        self, columns: VariableGroups, offset: int, per_recipe: sp.csr_array
+    ) -> tuple[RowBlock, ...]:
+        """Return rows over `n` and, from column `offset` on, over `b`."""
         mine = per_recipe[self.recipe]
         if self.divides:
             need = np.array([np.where(self.size >= s, self.size, 0) for s in self.sizes])
@@ -102,7 +104,7 @@ class Packing:
         return leave, columns.rows({"b": arcs @ here, "n": -stages}, lower=0, upper=0)
 
     def packed(self, sizes: Sequence[int]) -> list[int]:
-        """The bin of every stage of these sizes.
+        """Return the bin of every stage of these sizes.
 
         Raises
         ------
@@ -121,7 +123,7 @@ class Packing:
         return out
 
     def _packed_by_flow(self, sizes: Sequence[int], order: list[int]) -> list[int]:
-        """The same by the arc flow, for sizes that fit and that the rule above does not find room for."""
+        """Pack by the arc flow, for sizes that fit and that the rule above does not find room for."""
         from scipy.optimize import Bounds, LinearConstraint, milp
 
         (first, size), (flow, begins, arcs) = self.arcs, self._flow

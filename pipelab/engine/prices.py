@@ -20,9 +20,9 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-_FAR_APART = 1_000_000  # what solvers tell apart
-_MOST_UNITS = 100_000  # of which a solver tells one more or less apart
-Answer = TypeVar("Answer")
+_MOST_PRICE_RATIO = 1_000_000  # solvers tell prices apart up to it
+_MOST_MONEY_UNITS = 100_000  # a solver tells one unit more or less apart
+Plan = TypeVar("Plan")
 
 
 def total(numbers: Mapping[float, int]) -> float:
@@ -52,13 +52,13 @@ def bill(problem: Problem, placements: Iterable[Placement]) -> Counter[float] | 
 
 
 def price_per_hour(problem: Problem, *placements: Placement) -> float | None:
-    """What the GPUs of placements cost per hour in $; None where one of them has no price."""
+    """Return what the GPUs of placements cost per hour in $; None where one of them has no price."""
     numbers = bill(problem, placements)
     return None if numbers is None else total(numbers)
 
 
 def row_limit(prices: Iterable[float], budget: float) -> float:
-    """A limit for a solver's row that keeps a budget and is far from any sum, if all prices are multiples of a unit.
+    """Return a limit for a solver's row that keeps a budget, far from any sum if all prices are multiples of a unit.
 
     Halfway from the most of these units that the budget allows to one more; the budget itself if a unit is too small.
 
@@ -68,17 +68,17 @@ def row_limit(prices: Iterable[float], budget: float) -> float:
     exact = [_as_written(price) for price in prices]
     scale = math.lcm(*(price.denominator for price in exact))
     unit = Fraction(math.gcd(*(int(price * scale) for price in exact)), scale)
-    if budget > unit * _MOST_UNITS:
+    if budget > unit * _MOST_MONEY_UNITS:
         return budget
     return float((math.floor(Fraction(budget * (1 + LAST_BITS)) / unit) + Fraction(1, 2)) * unit)
 
 
 def within_budget(
-    ask: Callable[[Mapping[float, int]], Answer],
-    paid: Callable[[Answer], Mapping[float, int] | None],
+    ask: Callable[[Mapping[float, int]], Plan],
+    paid: Callable[[Plan], Mapping[float, int] | None],
     budget: float,
-) -> Iterator[Answer]:
-    """Answers that cost no more than a budget; the best of them is the best of all that do.
+) -> Iterator[Plan]:
+    """Find answers that cost no more than a budget; the best of them is the best of all that do.
 
     Where an answer costs more by less than a solver's tolerance, whatever costs less has fewer GPUs of some price.
     So it is asked again for each price, with one GPU less of it.
@@ -107,7 +107,7 @@ def within_budget(
 
 
 def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
-    """Price of a million tokens at so many tokens/s.
+    """Return the price of a million tokens at a rate in tokens/s.
 
     >>> round(usd_per_million_tokens(3.6, 1000), 9)
     1.0
@@ -116,14 +116,14 @@ def usd_per_million_tokens(usd_per_hour: float, throughput: float) -> float:
 
 
 def prices_of(classes: Classes) -> np.ndarray:
-    """Price of one GPU of each class in $ per hour; shape (A,)."""
+    """Return the price of one GPU of each class in $ per hour; shape (A,)."""
     return np.array([given(classes.gpu(a).usd_per_hour) for a in range(len(classes))])
 
 
 def comparable(problem: Problem) -> bool:
-    """Whether every GPU has a price, and a solver can add up any of them."""
+    """Return whether every GPU has a price, and a solver can add up any of them."""
     prices = [gpu.usd_per_hour or 0.0 for gpu in problem.cluster.kinds]
-    return 0 < max(prices) <= min(prices) * _FAR_APART
+    return 0 < max(prices) <= min(prices) * _MOST_PRICE_RATIO
 
 
 def refuse_unpriced(problem: Problem, what: str) -> None:
@@ -136,7 +136,7 @@ def refuse_unpriced(problem: Problem, what: str) -> None:
         raise InvalidValue(what, [("problem.cluster", problem.name, expected)])
     prices = sorted({given(gpu.usd_per_hour) for gpu in problem.cluster.kinds})
     expected = (
-        f"expected prices of which none is more than {_FAR_APART:,} times another; "
+        f"expected prices of which none is more than {_MOST_PRICE_RATIO:,} times another; "
         f"these are from {prices[0]:g} to {prices[-1]:g}"
     )
     raise InvalidValue(what, [("problem.cluster", problem.name, expected)])

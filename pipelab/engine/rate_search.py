@@ -387,7 +387,13 @@ class Search:
         return self.rate(self.high) <= self.throughput * (1 + self.gap)
 
     def _moment(self) -> Progress:
-        return Progress(self.deadline.spent, self.throughput, self.bound, self.nodes, self.best)
+        return Progress(
+            seconds=self.deadline.spent,
+            incumbent=self.throughput,
+            bound=self.bound,
+            nodes=self.nodes,
+            placement=self.best,
+        )
 
     def _ask(self, moment: Progress) -> None:
         self.deadline.ask(

@@ -17,8 +17,8 @@ from pipelab.display import (
     rate,
     table,
 )
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result, placement_in
-from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, SOLVER
 from pipelab.errors import InvalidPlacement, InvalidValue
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Misfit(Frozen):
     """A stage that needs more memory than one of its GPUs has; if several lack memory, the one that lacks most."""
 
@@ -59,7 +59,7 @@ class Misfit(Frozen):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Score(Frozen):
     """How good a placement is; made by `pl.score`.
 
@@ -180,7 +180,7 @@ class Score(Frozen):
 
 @checked_arguments
 def score(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     placement: Placement | Result,
     best: Annotated[
         InstanceOf[Result] | None, described("a Result, such as pl.solve(problem)")
@@ -236,7 +236,14 @@ def score(
         best = solve(problem, time_limit=time_limit)
     if evaluation is not None:
         _refuse_other_problem(evaluation, best)
-    return Score(problem, placement, evaluation, broken, misfits, best)
+    return Score(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        broken=broken,
+        misfits=misfits,
+        best=best,
+    )
 
 
 def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
@@ -255,7 +262,7 @@ def _refuse_other_problem(evaluation: Evaluation, best: Result) -> None:
 
 def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
     """Return the overloaded stages among those whose layers and GPUs exist, most overloaded first."""
-    found, gpus = [], problem.cluster.gpus
+    misfits, gpus = [], problem.cluster.gpus
     for i, stage in enumerate(placement.stages, 1):
         layers = stage.layers
         exists = layers.start >= 0 and layers.stop <= problem.model.layers
@@ -265,8 +272,18 @@ def _misfits(problem: Problem, placement: Placement) -> tuple[Misfit, ...]:
         if lacking is not None:
             g, needed = lacking
             most = _most(problem, stage)
-            found.append(Misfit(i, layers, g, gpus[g].type, needed, gpus[g].memory_gb, most))
-    return tuple(sorted(found, key=lambda m: -m.deficit_gb))
+            misfits.append(
+                Misfit(
+                    stage=i,
+                    layers=layers,
+                    gpu=g,
+                    gpu_type=gpus[g].type,
+                    needed_gb=needed,
+                    offered_gb=gpus[g].memory_gb,
+                    most_layers=most,
+                )
+            )
+    return tuple(sorted(misfits, key=lambda m: -m.deficit_gb))
 
 
 def _lacking(problem: Problem, stage: Stage) -> tuple[int, float] | None:

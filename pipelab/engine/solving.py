@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, Literal, overload
 
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import check_options, refuse_training
 from pipelab.engine.deadline import stop_of
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
@@ -27,7 +28,6 @@ from pipelab.engine.methods.rules_of_thumb import (
 )
 from pipelab.engine.methods.single_gpu import solve_single_gpu
 from pipelab.engine.methods.step_time import solve_for_step_time
-from pipelab.engine.options import check_options, refuse_training
 from pipelab.engine.runs_on import best_start
 from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest
@@ -169,24 +169,26 @@ def solve(
         function = method_of(method, {**options, "objective": objective})
         if options.get("budget") is not None:
             options["budget"] = float(options["budget"])
-        ask = partial(_answer, method, objective, function)
+        ask = partial(_dispatch, method, objective, function)
         if runs_on is not None:
             if method not in ("auto", "aggregated"):
                 expected = "expected 'auto' or 'aggregated', which prove what is best on an engine"
                 raise InvalidValue("solve", [("method", method, expected)])
             ask = partial(best_start, runs_on, ask)
-        own = dict(options)
-        if "stop" in own:
-            own["stop"] = stop_of(own["stop"])
-        found = ask(problem, own) if batches is None else best_batch(problem, batches, ask, own)
+        asked = dict(options)
+        if "stop" in asked:
+            asked["stop"] = stop_of(asked["stop"])
+        answer = (
+            ask(problem, asked) if batches is None else best_batch(problem, batches, ask, asked)
+        )
         if runs_on is not None:
             kept = {k: v for k, v in options.items() if k not in ("stop", "on_progress")}
             free = partial(solve, problem, method, objective, batches=batches, **kept)
-            found = replace(found, any_engine=free)
-        return found
+            answer = replace(answer, any_engine=free)
+        return answer
 
 
-def _answer(
+def _dispatch(
     method: str,
     objective: str,
     function: Callable[..., Any],
@@ -198,22 +200,22 @@ def _answer(
     if objective != "step_time":
         refuse_training(problem, "solve")
     if OBJECTIVES[objective]:
-        found = function(problem, **options)
+        answer = function(problem, **options)
     elif objective == "rate":
         number = problem.workload.in_memory
-        found = function(problem.with_in_flight(number), **options)
-        found = replace(found, problem=problem, memory_for=number)
+        answer = function(problem.with_in_flight(number), **options)
+        answer = replace(answer, problem=problem, memory_for=number)
     else:
-        found = solve_for_attainable(problem, method, function, options, known)
+        answer = solve_for_attainable(problem, method, function, options, known)
     budget = options.get("budget")
     if budget is None:
-        return found
+        return answer
     limit = {"under_limit": f"at most {budget:,.7g} $ per hour"}
-    return replace(found, details={**found.details, **limit})
+    return replace(answer, details={**answer.details, **limit})
 
 
 def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function behind a method, once it is known to take these options.
+    """Return the function behind a method, once it is known to take these options.
 
     The option "objective" chooses the function, and is not among those that it takes.
 
@@ -227,16 +229,16 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     objective = options.pop("objective", "throughput")
     if not isinstance(objective, str) or objective not in OBJECTIVES:
         raise UnknownName(f"there is no objective {objective!r}; {nearest(objective, OBJECTIVES)}")
-    own = OBJECTIVES[objective]
-    if own and method not in ("auto", "aggregated"):
+    searched = OBJECTIVES[objective]
+    if searched and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
         raise InvalidValue("solve", [("method", method, expected)])
-    function = own or function_of(method)
+    function = searched or function_of(method)
     known = options_of(function)
     for option in options:
         if option not in known:
-            who = f"objective {objective!r}" if own else f"method {method!r}"
-            remedy = nearest(option, known) if own else _who_has(option, method, known)
+            who = f"objective {objective!r}" if searched else f"method {method!r}"
+            remedy = nearest(option, known) if searched else _who_has(option, method, known)
             raise UnknownName(f"{who} has no option {option!r}; {remedy}")
     check_options(options)
     return function
@@ -248,12 +250,12 @@ def function_of(method: str) -> Callable[..., Result]:
 
 
 def options_of(function: Callable) -> list[str]:
-    """The names of the options that a method's function takes."""
+    """Return the names of the options that a method's function takes."""
     return [p for p in inspect.signature(function).parameters if p != "problem"]
 
 
 def _who_has(option: str, method: str, known: list[str]) -> str:
-    """If "auto" does not know an option: the methods that do."""
+    """Say which methods have an option that "auto" does not know."""
     others = [
         name for name in METHODS if method == "auto" and option in options_of(function_of(name))
     ]

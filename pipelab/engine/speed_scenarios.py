@@ -32,7 +32,7 @@ __all__ = ["Scenario", "Sensitivity", "sensitivity"]
 _WITHIN = Annotated[Real, Gt(0), Lt(1), described("a share above 0 and below 1")]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Scenario(Frozen):
     """Stage times that may be the true ones, and the rate of the plan with them."""
 
@@ -49,7 +49,7 @@ class Scenario(Frozen):
         return 0.0 if lost < ONE_ANSWER else lost
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Sensitivity(Frozen):
     """The rates of a plan if GPUs are faster or slower than predicted; made by `pl.sensitivity`.
 
@@ -168,7 +168,11 @@ def sensitivity(
     placement = best.placement if placement is None else placement_in(placement, "sensitivity")
     if placement is None:
         raise InvalidValue("sensitivity", [("problem", problem.name, best.reason or best.sentence)])
-    scenarios = [Scenario("all", 1.0, evaluate(problem, placement).throughput, best)]
+    scenarios = [
+        Scenario(
+            gpu_type="all", speed=1.0, throughput=evaluate(problem, placement).throughput, best=best
+        )
+    ]
     types = list(dict.fromkeys(kind.type for kind in problem.cluster.kinds))
     for changed in [*([name] for name in types), *([types] if len(types) > 1 else [])]:
         for speed in (1 - within, 1 + within):
@@ -178,8 +182,12 @@ def sensitivity(
             other = replace(problem, costs=costs)
             rate = evaluate(other, placement).throughput
             name = changed[0] if len(changed) == 1 else "all"
-            scenarios.append(Scenario(name, speed, rate, solve(other, **options)))
-    return Sensitivity(problem, placement, within, tuple(scenarios))
+            scenarios.append(
+                Scenario(gpu_type=name, speed=speed, throughput=rate, best=solve(other, **options))
+            )
+    return Sensitivity(
+        problem=problem, placement=placement, within=within, scenarios=tuple(scenarios)
+    )
 
 
 def _with_speed(costs: Any, gpu_type: str, speed: float) -> Any:

@@ -56,7 +56,8 @@ def progress_parts(moments: Sequence[Progress], seconds: float, title: str, note
 
     Examples
     --------
-    >>> moments = [Progress(0.5, None, 90.0, 1), Progress(1.0, 60.0, 80.0, 5)]
+    >>> first = Progress(seconds=0.5, incumbent=None, bound=90.0, nodes=1)
+    >>> moments = [first, Progress(seconds=1.0, incumbent=60.0, bound=80.0, nodes=5)]
     >>> [trace["y"] for trace in progress_parts(moments, 2.0, "running")["data"]]
     [[80.0, 80.0], [60.0, 60.0], [90.0, 80.0, 80.0], [60.0, 60.0]]
     """

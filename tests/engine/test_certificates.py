@@ -240,7 +240,13 @@ def test_each_node_has_a_price_of_its_own():
     problem = pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}), 1)
     free, one = Fraction(0), Fraction(1)
     false = certificates.Certificate(
-        problem, None, 1e5, "dual prices", (free, one), (one, one), most_layers=1
+        problem=problem,
+        throughput=None,
+        rate=1e5,
+        by="dual prices",
+        prices=(free, one),
+        values=(one, one),
+        most_layers=1,
     )
     with pytest.raises(pl.PipelabError, match="contradict the certificate"):
         false.check()
@@ -292,7 +298,7 @@ def test_where_memory_keeps_a_placement_from_its_rate_the_remedy_is_named():
 
 def test_a_proof_of_too_many_cases_is_refused(monkeypatch):
     proof = pl.certificate(pl.solve(pl.load_case("medium", max_gpus_per_stage=2)))
-    monkeypatch.setattr(certificates, "_MOST_STEPS", 10)
+    monkeypatch.setattr(certificates, "_MOST_CASE_STEPS", 10)
     with pytest.raises(
         pl.errors.TooLarge, match="a proof without a solver would look at more than"
     ):

@@ -21,7 +21,7 @@ from pipelab.engine import deadline, solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.methods.batches import solved_in_turn
 from pipelab.engine.solvers import highs, scip
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram
+from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups
 from pipelab.stage_arrays import stage_tables
 
 MOST_AFTER = 150  # looks, after time is over
@@ -431,7 +431,7 @@ def test_nobody_waits_for_a_step_or_a_solver_that_does_not_hear(monkeypatch):
     assert deaf.asked > 1  # SCIP forgets one that comes before it starts
     monkeypatch.setattr(highspy.Highs, "run", goes_on)
     one = np.ones(1)
-    program = LinearProgram(Columns({"x": 1}), 0 * one, one, one.astype(bool), one, {})
+    program = LinearProgram(VariableGroups({"x": 1}), 0 * one, one, one.astype(bool), one, {})
     run = highs.run(program, deadline=Deadline(0.1))
     assert (run.status, run.stopped_by) == ("stopped", "time limit")
     assert not ended
@@ -499,7 +499,7 @@ def test_a_linear_program_that_is_stopped_has_no_false_bound(seed, monkeypatch):
     """After each number of steps of the primal simplex method, which stay below what is best."""
     rng = np.random.default_rng(seed)
     rows, columns = rng.integers(3, 9, 2)
-    names = Columns({"x": int(columns)})
+    names = VariableGroups({"x": int(columns)})
     matrix = sp.csr_array(rng.uniform(0, 1, (rows, columns)))
     program = LinearProgram(
         names,

@@ -53,7 +53,7 @@ def test_a_label_is_dropped_where_one_that_is_kept_is_no_worse(seed):
 
 def only_offer(problem):
     """The offer of a problem in which some pipeline fits."""
-    offers = first_offers([problem], NEVER, apart=True)
+    offers = first_offers([problem], NEVER, keep_nodes_apart=True)
     if not offers or not len(offers[0].stage_rates):
         pytest.skip("no pipeline fits")
     return offers[0], offers[0].table.classes

@@ -135,7 +135,7 @@ def check(problem, found, truth, seen):
 def test_labels_and_tables_find_the_same(seed, few, monkeypatch):
     """Each alone."""
     monkeypatch.setattr(column_generation, "_FEW_MIXES", few)
-    monkeypatch.setattr(column_generation, "_SMALL_SHARE", -1.0)
+    monkeypatch.setattr(column_generation, "_SMALL_OPEN_SHARE", -1.0)
     problem, seen = small(seed), []
     if seed % 2:
         problem = late(small(seed, link_units="tokens"), seed)
@@ -148,7 +148,7 @@ def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     """As of large clusters: with one label at each boundary, and then with prices of pipelines that exist."""
     for name, most in (("_FEW_MIXES", 0), ("_FIRST_LABELS", 1), ("MOST_LABELS", 1)):
         monkeypatch.setattr(column_generation, name, most)
-    monkeypatch.setattr(column_generation, "_MOST_STEPS", 0)
+    monkeypatch.setattr(column_generation, "_MOST_LISTING_STEPS", 0)
     problem = small(seed)
     truth, found = every_division(problem)[-1], pl.deploy(problem)
     assert (found.throughput or 0.0) <= truth * (1 + 1e-9)
@@ -230,8 +230,8 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
     assert more.status == "infeasible"
     assert "2 such clusters would serve it" in more.reason
 
-    def together(problems, deadline, apart=False, limits=None):
-        if apart:
+    def together(problems, deadline, keep_nodes_apart=False, limits=None):
+        if keep_nodes_apart:
             raise pl.errors.TooLarge("too many compositions", {})
         return offers.first_offers(problems, deadline)
 

@@ -131,7 +131,7 @@ def test_the_rows_of_every_family_say_what_its_sentence_says(tiny, two_stages):
     """Of the others `tests/equal/test_definitions_placement.py` holds the rows against the definition."""
     rng, read = np.random.default_rng(0), set()
     listed = enumerate_candidates(two_stages)
-    segments = single_gpu.listed(single_gpu.rules(tiny))
+    segments = single_gpu.segment_candidates(single_gpu.rules(tiny))
     for c, form, program in (
         (listed, FORMS["tight"], joint.build(listed, FORMS["tight"])),
         (segments, joint.ONE_GPU, joint.build(segments, joint.ONE_GPU, most=1e9)),

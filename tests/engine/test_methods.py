@@ -132,7 +132,7 @@ def test_the_rows_as_written_are_counted():
     for seed in range(20):
         problem = oracle.random_problem(seed, max_gpus_per_stage=1)
         chosen = single_gpu.rules(problem, single_gpu.SEGMENTS[seed % 2])
-        c, size = single_gpu.listed(chosen), single_gpu.size(chosen)
+        c, size = single_gpu.segment_candidates(chosen), single_gpu.size(chosen)
         assert (size["segments"], size["connections"]) == (len(c.start), len(c.tail))
         followed, preceded = len(np.unique(c.tail)), len(np.unique(c.head))
         per_gpu, per_link = ("capacity", "u", "tau", "bottleneck"), 5

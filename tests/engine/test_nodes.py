@@ -16,7 +16,7 @@ from pipelab.engine.instance import instance_of
 from pipelab.engine.packing import Packing
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
+from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups, incidence
 from pipelab.writeup.linear_rates import with_link_units
 
 MEMORY = {"H100-SXM": 80, "A100-SXM-40": 40, "L4": 24, "T4": 16}
@@ -99,7 +99,9 @@ def test_stages_are_packed_where_that_is_possible(seed):
     sizes = np.sort(rng.choice(np.arange(2, 7), int(rng.integers(1, 4)), replace=False))
     capacity, number = rng.integers(2, 9, int(rng.integers(1, 4))), rng.integers(0, 3, len(sizes))
     packing = Packing(np.arange(len(sizes)), sizes, tuple(map(np.arange, capacity)))
-    columns = Columns({"n": len(sizes)} | ({"b": packing.columns} if packing.columns else {}))
+    columns = VariableGroups(
+        {"n": len(sizes)} | ({"b": packing.columns} if packing.columns else {})
+    )
     per_recipe = incidence(np.arange(len(sizes)), len(sizes))
     rows = [
         LinearConstraint(b.matrix, b.lower, b.upper) for b in packing.rows(columns, 0, per_recipe)
@@ -231,7 +233,7 @@ def test_data_centres_are_proven(nodes, objective):
 
 def test_a_limit_is_kept_where_another_row_differs_in_its_limit_only():
     """SCIP took the row for a bound of its objective, lost it, and returned 114 where 104 are allowed."""
-    columns, price = Columns({"n": 9}), np.array([[4, 4, 2, 2, 4, 4, 8, 8, 8]])
+    columns, price = VariableGroups({"n": 9}), np.array([[4, 4, 2, 2, 4, 4, 8, 8, 8]])
     least = np.array([[1, 1, 1, 1, 2, 2, 4, 4, 1]])
     most = np.array([[1, 1, 1, 1, 3, 3, 5, 5, 2]])
     first, last = np.array([[0, 1, 0, 1, 0, 1, 0, 1, 0]]), np.array([[0, 0, 0, 0, 0, 0, 0, 0, 1]])
@@ -263,7 +265,7 @@ def test_what_breaks_a_program_is_refused_and_said(monkeypatch):
 
 
 def test_what_a_solution_breaks_is_named():
-    columns = Columns({"n": 2, "t": 1})
+    columns = VariableGroups({"n": 2, "t": 1})
     blocks = {
         "whole": columns.rows({"n": np.array([[1.0, 2.0]])}, 1, 3),
         "mixed": columns.rows({"n": np.array([[1e4, 0.0]]), "t": -np.ones((1, 1))}, lower=0),

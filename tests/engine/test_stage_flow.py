@@ -17,7 +17,7 @@ from pipelab.engine.instance import instance_of
 from pipelab.engine.rate_search import least
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups
 
 CLOSE = 3e-6  # the solver's tolerance, and half as much again
 PRICES = {"A": 3.0, "B": 5.0, "C": 11.0}
@@ -122,7 +122,7 @@ def test_what_is_useful_is_what_no_part_replaces(seed, kind):
 def test_a_feasible_program_stays_feasible_without_presolve():
     """HiGHS 1.14's presolve calls this program infeasible; SCIP solves it."""
     stored = json.loads((Path(__file__).parents[1] / "data" / "called_infeasible.json").read_text())
-    columns = Columns(stored["groups"])
+    columns = VariableGroups(stored["groups"])
     infinite = {"inf": np.inf, "-inf": -np.inf}
 
     def numbers(values):

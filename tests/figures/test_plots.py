@@ -70,7 +70,10 @@ def test_progress_is_what_the_solver_said(two_stages):
     assert "tiny: 213.5 tokens/s after" in plot_progress(stopped).layout.title.text
     chart = LiveChart(progress_parts((), 0.0, "nothing yet"))
     before = [(t.type, t.name) for t in chart.data]  # however much is known, the same traces
-    for moments in ((Progress(0.1, None, 90.0, 1),), (Progress(0.3, 60.0, 80.0, 7),)):
+    for moments in (
+        (Progress(seconds=0.1, incumbent=None, bound=90.0, nodes=1),),
+        (Progress(seconds=0.3, incumbent=60.0, bound=80.0, nodes=7),),
+    ):
         chart.put(progress_parts(moments, 0.5, "now"))
         assert [(t.type, t.name) for t in chart.data] == before
 

@@ -291,7 +291,9 @@ def test_what_is_not_known_yet_zero_or_infinite_can_be_shown_everywhere(kind, va
     with contextlib.suppress(pl.errors.PipelabError):
         said.append(str(pl.certificate(answer)))
     if kind in ("rate", "program"):
-        moments = [Progress(0.0, value, bound, 0, answer.placement)]
+        moments = [
+            Progress(seconds=0.0, incumbent=value, bound=bound, nodes=0, placement=answer.placement)
+        ]
         watched = progress_parts(moments, 0.0, "now", WatchedSolve._gap(None, moments))
         said += [plot_progress(answer).layout.title.text, str(watched)]
     for text in said:

@@ -70,7 +70,15 @@ def test_misfits_agree_with_the_evaluator_and_with_brute_force():
         layers, last = problem.model.layers, len(problem.cluster) - 1
         parts = [(layers // 2, (0,)), (layers - layers // 2, (last,))]
         placement = pl.Placement.of(parts if last and layers > 1 else [(layers, (0,))])
-        unknown = pl.Result(problem, "none", "unknown", None, None, None, 0.0)
+        unknown = pl.Result(
+            problem=problem,
+            method="none",
+            status="unknown",
+            placement=None,
+            throughput=None,
+            bound=None,
+            seconds=0.0,
+        )
         found = pl.score(problem, placement, best=unknown)
         fits = [oracle.stage(problem, s.gpus, s.layers) is not None for s in placement.stages]
         said = [i + 1 not in [m.stage for m in found.misfits] for i in range(len(fits))]

@@ -24,9 +24,11 @@ def test_every_incumbent_brings_its_placement(method, options, two_stages):
 def test_the_picture_is_what_the_result_says(tiny):
     watched = pl.watch_solve(tiny)
     assert watched._gap(()) == "gap: not known before the first bound"
-    none_yet = watched._gap([Progress(0.1, None, 90.0, 1)])
+    none_yet = watched._gap([Progress(seconds=0.1, incumbent=None, bound=90.0, nodes=1)])
     assert none_yet == "gap: infinite, since there is no placement yet; bound 90"
-    assert watched._gap([Progress(0.1, 60.0, 90.0, 1)]).endswith("(90 − 60) / 60 = 50.00%")
+    assert watched._gap([Progress(seconds=0.1, incumbent=60.0, bound=90.0, nodes=1)]).endswith(
+        "(90 − 60) / 60 = 50.00%"
+    )
     result = watched.result(60)
     watched.refresh()
     last, (_, _, bound, best) = result.details["progress"][-1], watched.progress.data

@@ -29,10 +29,10 @@ import numpy as np
 from pipelab.costs import LayerTimes
 from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import NEVER, Deadline, Ended, Stop, deadline_of, made_in_time
-from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.formulations.candidates import StageCandidates
 from pipelab.engine.formulations.joint_ilp_forms import FAMILIES, Incidence
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import NotApplicable, UnknownName, nearest
 from pipelab.placement import show_layers
@@ -84,7 +84,7 @@ class Options:
         return self._segments[1].reshape(-1)
 
     @cached_property
-    def segments(self) -> Candidates:
+    def segments(self) -> StageCandidates:
         """The different segments, in order, and their connections at the average link's rate.
 
         No answer beats its fastest stage, so that rate stands for all of them.
@@ -94,7 +94,7 @@ class Options:
         theta = np.full(len(start), self.throughput.max())
         nu = np.full(len(tail), average_link(self.problem))
         none = np.zeros_like(start)
-        return Candidates(self.problem, (), none, start, size, theta, tail, head, nu)
+        return StageCandidates(self.problem, (), none, start, size, theta, tail, head, nu)
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def solve_type_count(
             held = most_layers(options)
             if rows == "as_written" and held < problem.model.layers:
                 # Added up, its rows forbid it. SCIP says so too, but on medium only after 20 s and more.
-                run = SolverRun("infeasible")
+                run = SolverRun(status="infeasible")
                 reason = (
                     f"the heuristic lets each GPU type hold one stage, and so at most {held} of "
                     f"{problem.model.layers} layers in all: it calls the problem infeasible, which proves nothing "
@@ -166,7 +166,7 @@ def solve_type_count(
                 )
                 reason = ""
         except Ended as end:
-            run = SolverRun("stopped", end.reason)
+            run = SolverRun(status="stopped", stopped_by=end.reason)
             reason = "the heuristic was stopped while its options were being listed"
         else:
             stages = _stages(options, program, run)
@@ -341,7 +341,7 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
     segments = options.segments
     number, links = len(segments.start), len(segments.tail)
     sizes = {"z": number, "e": links, "tau": number, "rho": links, "t": 1}
-    c = Columns({"n": len(options.start), **sizes})
+    c = VariableGroups({"n": len(options.start), **sizes})
     big_m = float(options.throughput.max())  # valid: no answer beats its fastest stage
     i = Incidence(segments, big_m, big_m)
     of_segment, one = incidence(options.segment_of, number), i.each_allocation
@@ -359,7 +359,7 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
     return c.program({"t": 1}, blocks, upper=whole, integer=whole)
 
 
-def _gpu_rows(options: Options, c: Columns, rows: str) -> RowBlock:
+def _gpu_rows(options: Options, c: VariableGroups, rows: str) -> RowBlock:
     """As written: per type and GPU number g, at most one option with more than g GPUs. Or counting them."""
     coefficients, limits = [], []
     for index, count in enumerate(options.counts):

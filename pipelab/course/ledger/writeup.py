@@ -36,7 +36,7 @@ from pipelab.writeup.linear_rates import with_link_units
 if TYPE_CHECKING:
     from pipelab.course.n05 import WithoutFamilies
     from pipelab.engine.answers import Result
-    from pipelab.engine.formulations.candidates import Candidates
+    from pipelab.engine.formulations.candidates import StageCandidates
     from pipelab.evaluation import Evaluation, StageReport
     from pipelab.placement import Placement
     from pipelab.problem import Problem
@@ -198,7 +198,7 @@ def evaluator_accepts(problem: "Problem", placement: "Placement") -> bool:
     return True
 
 
-def pairs(candidates: "Candidates") -> Iterator[tuple[int, int]]:
+def pairs(candidates: "StageCandidates") -> Iterator[tuple[int, int]]:
     """Pairs of allocations in layer order."""
     for a, b in combinations(range(len(candidates.start)), 2):
         yield (a, b) if candidates.start[a] <= candidates.start[b] else (b, a)

@@ -1,8 +1,20 @@
 """deploy(problem): several pipelines at once, proven best among all deployments.
 
-First the best single pipeline, and simple ones in every node: whatever ends the search later, the answer yields no
-less. Then column generation: a bound and a deployment close to it within a few rounds. If a gap remains, every
-pipeline that a better deployment could have is listed (`listing`), and the whole program over these proves the best.
+`deploy` checks what is asked and makes one problem for each workload that a pipeline may have: a batch
+size, a phase where requests are served, a way to start an engine. `_Deploying.run` answers in four steps:
+
+1. `solve` finds the best single pipeline, and rules of thumb simple ones in every node. Whatever ends the search later,
+   the answer yields no less.
+2. `offers` makes an *offer* of each problem: its stages by classes of GPUs and ranges of numbers in flight. Identical
+   nodes are taken together as long as no link binds.
+3. `column_generation` finds pipelines and, in each round, a bound on all deployments, from prices of GPUs which no
+   pipeline's rate exceeds. If a gap remains, it lists every pipeline that a better deployment could have, and the whole
+   program over these proves the best.
+4. GPU ids are given to the stages, and `evaluate` recomputes every pipeline. If the stages cannot be packed into nodes,
+   steps 2 and 3 are done again with nodes apart. The status is "optimal" only if the bound meets the recomputed value.
+
+With a load there are two goals, one after the other: first enough throughput, which also says whether the load can be
+served, and then the least price.
 """
 
 import math
@@ -18,11 +30,13 @@ from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import counted, listed
+from pipelab.engine import arguments
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import NEVER, Deadline, Ended, apart, deadline_of, made_in_time
 from pipelab.engine.deployments.column_generation import (
-    Column,
-    Demand,
+    DeploymentGoal,
     Generation,
+    PipelineColumn,
     are_few_mixes,
 )
 from pipelab.engine.deployments.gpu_ids import FreeGPUs
@@ -36,7 +50,6 @@ from pipelab.engine.flows.capacities import by_area, stages_of
 from pipelab.engine.infeasible import why_no_layer_fits, why_too_few
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.objective_and_bound import status_and_bound, status_and_least
-from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.runs_on import (
     as_engine_runs,
@@ -45,7 +58,6 @@ from pipelab.engine.runs_on import (
     why_not_here,
 )
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
@@ -66,11 +78,11 @@ from pipelab.placement import Placement
 from pipelab.problem import Phase, Problem, link_unit
 from pipelab.requests import Limits, for_phase, request_tokens
 
-_MUCH_MORE = 1.1  # than a deployment: worth a flow
-_SECONDS_ALONE = 5.0  # for the best single pipeline, of all workloads together
-_LEAST_LOAD = 1e-9  # below, rates are too many times a load
-_SHARE_ALONE = 0.4  # of the time, at most
-_BATCHES = tuple(2**i for i in range(9))  # where requests are served
+_RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
+_ALONE_SECONDS = 5.0  # at most, for the best single pipelines of all workloads
+_ALONE_TIME_SHARE = 0.4  # at most, of the time limit
+_LEAST_LOAD = 1e-9  # tokens/s or requests/s; a rate over less is too large a number
+_REQUEST_BATCHES = tuple(2**i for i in range(9))  # batch sizes where requests are served
 
 Batches = Annotated[
     Annotated[tuple[Count, ...], MinLen(1)] | None,
@@ -83,8 +95,8 @@ Waiting = Annotated[NotNegative, described("milliseconds, at least 0")]
 
 @checked_arguments
 def deploy(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
     batches: Batches = None,
     requests_per_s: Annotated[Positive | None, described("a number above 0, or None")] = None,
@@ -93,13 +105,13 @@ def deploy(
     waiting_ms: Waiting = 0.0,
     pools: Flag = False,
     single: Flag = False,
-    time_limit: choice.TimeLimit = None,
-    gap: choice.Gap = 0.0,
-    stop: choice.Stop = None,
-    on_progress: choice.OnProgress = None,
+    time_limit: arguments.TimeLimit = None,
+    gap: arguments.Gap = 0.0,
+    stop: arguments.Stop = None,
+    on_progress: arguments.OnProgress = None,
     runs_on: str | None = None,
 ) -> Deployment:
-    """The best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
+    """Find the best set of pipelines on disjoint GPUs: the greatest throughput, or the least price for a load.
 
     `solve` places the model once; here it may be placed as often as there are GPUs for it. With
     `requests_per_s`, a limit or `pools` it counts requests, each with a prompt of `sequence_length` and an
@@ -192,39 +204,48 @@ def deploy(
         sizes = dict.fromkeys(batches or (problem.workload.batch_size,))
         loads = [replace(problem.workload, batch_size=b) for b in sizes]
         problems = [replace(problem, workload=load) for load in loads]
-        first, counted = problems[0], {"": 1.0}
+        first, pool_tokens = problems[0], {"": 1.0}
         again = partial(deploy, batches=batches, single=single, gap=gap)
     else:
-        sizes = dict.fromkeys(batches or _BATCHES)
+        sizes = dict.fromkeys(batches or _REQUEST_BATCHES)
         phases: Sequence[Phase] = ("prefill", "decode") if pools else (problem.workload.phase,)
         problems = [for_phase(problem, phase, b) for phase in phases for b in sizes]
         first = problem
-        counted = {p.workload.phase: float(request_tokens(p)) for p in problems}
+        pool_tokens = {p.workload.phase: float(request_tokens(p)) for p in problems}
         options: dict[str, Any] = {"batches": batches, "pools": pools, "single": single, "gap": gap}
         again = partial(_deploy_again, limits=limits, **options)
     load, asked = requests_per_s or at_least, again
-    apart = limits is None and not load and not single
-    if runs_on is not None and apart and rules_of(runs_on, "runs_on").one_host:
+    by_host = limits is None and not load and not single
+    if runs_on is not None and by_host and rules_of(runs_on, "runs_on").one_host:
         hosts = identical_hosts(problem.cluster)
         if sum(map(len, hosts)) > 1:
             with deadline_of(time_limit, stop) as deadline:
                 asked = partial(again, runs_on=runs_on)
-                found = _host_by_host(problem, runs_on, hosts, asked, deadline, on_progress)
-            return replace(found, again=asked, any_engine=partial(again, problem))
+                answer = _deploy_each_host(problem, runs_on, hosts, asked, deadline, on_progress)
+            return replace(answer, again=asked, any_engine=partial(again, problem))
     if runs_on is not None:
         started = (starts_of(p, runs_on, {}, every_host=True) for p in problems)
-        problems = [start.problem for own in started for start in own]
+        problems = [start.problem for starts in started for start in starts]
         shown, asked = as_engine_runs(problem, runs_on), partial(again, runs_on=runs_on)
         first = problems[0] if problems else shown
     with deadline_of(time_limit, stop) as deadline:
         run = _Deploying(
-            first, problems, load, gap, on_progress, deadline, asked, limits, counted, single
+            problem=first,
+            problems=problems,
+            at_least=load,
+            gap=gap,
+            on_progress=on_progress,
+            deadline=deadline,
+            again=asked,
+            limits=limits,
+            pools=pool_tokens,
+            single=single,
         )
         if runs_on is None:
             return run.run()
-        found = run.run() if problems else run.none(why_not_here(problem, runs_on))
+        answer = run.run() if problems else run.none(why_not_here(problem, runs_on))
     free = partial(again, problem, load)
-    return replace(found, problem=shown, runs_on=runs_on, any_engine=free)
+    return replace(answer, problem=shown, runs_on=runs_on, any_engine=free)
 
 
 def _refuse_requests(problem: Problem, at_least: float, pools: bool) -> None:
@@ -241,11 +262,11 @@ def _refuse_requests(problem: Problem, at_least: float, pools: bool) -> None:
 
 
 def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: Any) -> Deployment:
-    """The same with another problem and rate of requests."""
+    """Deploy another problem for a rate of requests, with the limits and options of the first call."""
     return deploy(problem, requests_per_s=load or None, **limits._asdict(), **options)
 
 
-def _host_by_host(
+def _deploy_each_host(
     problem: Problem,
     runs_on: str,
     hosts: list[list[list[int]]],
@@ -253,22 +274,27 @@ def _host_by_host(
     deadline: Deadline,
     on_progress: Callable | None,
 ) -> Deployment:
-    """The best deployment of each host, where no pipeline is on two: identical hosts have the same."""
+    """Find the best deployment of one host of each kind, for engines whose pipelines are on one host each.
+
+    Parameters
+    ----------
+    hosts : list of list of list of int
+        For each kind of host, the GPU ids of every host of that kind.
+    again : function of a problem, `time_limit` and `stop`
+        Finds the best deployment of one host.
+    """
     parts, pipelines, bound = list[Deployment](), list[Pipeline](), 0.0
-    for i, alike in enumerate(hosts):
+    for i, identical in enumerate(hosts):
         left = deadline.share(len(hosts) - i)
-        one_host = replace(problem, cluster=problem.cluster.only(alike[0]))
-        own = again(one_host, time_limit=left, stop=apart(deadline.stop))
-        parts.append(own)
-        if own.status != "infeasible":
-            bound += len(alike) * (math.inf if own.bound is None else own.bound)
-        for p in own.pipelines:
-            placed = (_renumbered(r, ids) for ids in alike for r in p.replicas)
+        one_host = replace(problem, cluster=problem.cluster.only(identical[0]))
+        part = again(one_host, time_limit=left, stop=apart(deadline.stop))
+        parts.append(part)
+        if part.status != "infeasible":
+            bound += len(identical) * (math.inf if part.bound is None else part.bound)
+        for p in part.pipelines:
+            placed = (_renumbered(r, ids) for ids in identical for r in p.replicas)
             pipelines.append(replace(p, replicas=tuple(placed)))
-        moment = Progress(deadline.spent, sum_of(pipelines), None, i + 1)
-        if on_progress is not None:
-            on_progress(moment)
-        deadline.ask(moment)
+        deadline.tell(on_progress, incumbent=sum_of(pipelines), nodes=i + 1)
     value = sum_of(pipelines) if pipelines else None
     status, most = status_and_bound(value, bound if math.isfinite(bound) else None)
     if all(part.status == "infeasible" for part in parts):
@@ -295,14 +321,14 @@ def _host_by_host(
 
 
 def _renumbered(placement: Placement, ids: Sequence[int]) -> Placement:
-    """A placement on GPUs 0, 1, … as one on these."""
+    """Move a placement on GPUs 0, 1, … to the GPUs with these ids."""
     stages = placement.stages
     return Placement.of((len(s.layers), tuple(ids[g] for g in s.gpus)) for s in stages)
 
 
 @dataclass
 class _Deploying:
-    """One call of `deploy`."""
+    """One call of `deploy`: what was asked, and how it is answered."""
 
     problem: Problem  # as it was given; with the first workload where tokens count
     problems: Sequence[Problem]  # one for each workload, and each way to start an engine
@@ -312,131 +338,149 @@ class _Deploying:
     deadline: Deadline
     again: Callable[..., Deployment]
     limits: Limits | None  # where requests are served
-    pools: Mapping[str, float]  # see `Demand.pools`
+    pools: Mapping[str, float]  # see `DeploymentGoal.pools`
     single: bool
     alone: dict[Problem, Placement] = field(default_factory=dict)  # the best single pipelines
 
     def run(self) -> Deployment:
-        """Over identical nodes taken together; with nodes apart if the best cannot be packed into them.
+        """Find the best deployment, with identical nodes taken together if that is enough.
 
-        Also if it is not proven because links between nodes are slower than inside, and nodes apart have few mixes.
-        Within limits on time hops inside nodes and between them differ: with nodes apart where these are not too many.
+        Nodes are kept apart in a second search if the best of the first cannot be packed into them; or if it is not
+        proven, as links between nodes are slower than inside, and there are few mixes. Within limits on time they are
+        kept apart at once unless they are too many, since hops inside nodes and between them differ.
         """
         self._find_best_alone()
         try:
-            offers = self._offers(apart=self.limits is not None)
+            offers = self._make_offers(keep_nodes_apart=self.limits is not None)
         except Ended as end:
             return self._simple(end.reason, "the rates of stages were still being listed")
         if not offers:
             return self.none(why_no_layer_fits(self.problem))
-        able = self._able(offers)
+        able = self._keep_able(offers)
         if not able:
             return self.none(self._why_none(offers))
-        found, packed = self._best(able)
-        open_ = able[0].merged and found.stopped_by == "list limit"
+        merged, packed = self._best(able)
+        left_open = able[0].merged and merged.stopped_by == "list limit"
         nodes = Counter((gpu.type, gpu.node) for gpu in self.problem.cluster.gpus)
-        if packed and not (open_ and are_few_mixes(nodes.values())):
-            return found
+        if packed and not (left_open and are_few_mixes(nodes.values())):
+            return merged
         try:
-            offers = first_offers(self.problems, self.deadline, True, self.limits)
-            able = self._able(offers)
-            apart = self._best(able)[0] if able else self.none(self._why_none(offers))
+            offers = first_offers(
+                self.problems, self.deadline, keep_nodes_apart=True, limits=self.limits
+            )
+            able = self._keep_able(offers)
+            separate = self._best(able)[0] if able else self.none(self._why_none(offers))
         except (Ended, TooLarge):
-            return found
-        proven = apart.status in ("optimal", "infeasible")
-        return apart if proven or self._no_worse(apart, found) else found
+            return merged
+        proven = separate.status in ("optimal", "infeasible")
+        return separate if proven or self._is_no_worse(separate, merged) else merged
 
-    def _able(self, offers: list[Offer]) -> list[Offer]:
-        """Those with which the GPUs can hold all layers; none if a pool has none."""
+    def _keep_able(self, offers: list[Offer]) -> list[Offer]:
+        """Keep the offers with which the GPUs can hold all layers; none if a pool has none."""
         able = [offer for offer in offers if len(offer.stage_rates)]
         return able if {offer.pool for offer in able} == set(self.pools) else []
 
-    def _offers(self, apart: bool) -> list[Offer]:
-        """The offers to begin with; with nodes apart only if they are not too many."""
-        made = partial(first_offers, self.problems, limits=self.limits)
+    def _make_offers(self, keep_nodes_apart: bool) -> list[Offer]:
+        """Make the offers to begin with; with nodes apart only if they are not too many."""
+        make = partial(first_offers, self.problems, limits=self.limits)
         try:
-            return made_in_time(partial(made, apart=apart), self.deadline)
+            return made_in_time(partial(make, keep_nodes_apart=keep_nodes_apart), self.deadline)
         except TooLarge:
-            if not apart:
+            if not keep_nodes_apart:
                 raise
-        return made_in_time(made, self.deadline)
+        return made_in_time(make, self.deadline)
 
-    def _no_worse(self, one: Deployment, other: Deployment) -> bool:
+    def _is_no_worse(self, one: Deployment, other: Deployment) -> bool:
         if one.value is None or other.value is None:
             return one.value is not None
         return one.value <= other.value if self.at_least else one.value >= other.value
 
     def _best(self, offers: list[Offer]) -> tuple[Deployment, bool]:
-        """The best of pipelines with these workloads, and whether its stages could be packed into nodes."""
+        """Find the best deployment of these offers, and whether its stages could be packed into nodes."""
         classes = offers[0].table.classes
         price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-        demand = Demand(classes.count, 0.0, np.array(price), pools=self.pools)
+        goal = DeploymentGoal(
+            counts=classes.count, load=0.0, price=np.array(price), pools=self.pools
+        )
         report = None if self.at_least else self.on_progress
         enough = self.at_least or math.inf
         until = self.deadline.apart() if self.at_least else self.deadline
-        most = Generation(offers, demand, until, report, self.gap, enough)
+        most = Generation(
+            offers=offers,
+            goal=goal,
+            deadline=until,
+            on_progress=report,
+            gap=self.gap,
+            enough=enough,
+        )
         if self.single:
-            return self._answer(most, self._alone(most))
+            return self._answer(most, self._search_alone(most))
         if not self.at_least:
             return self._answer(most, self._search(most))
-        self._add_incumbents(most)
+        self._begin_with_simple(most)
         ended = None if most.finished else self._search(most)
         if (most.value or 0.0) < self.at_least * (1 - REACHED):
-            return self._out_of_reach(most, ended), True
-        demand = replace(demand, load=self.at_least)
-        least = Generation(most.offers, demand, self.deadline, self.on_progress, self.gap)
+            return self._answer_unserved(most, ended), True
+        goal = replace(goal, load=self.at_least)
+        least = Generation(
+            offers=most.offers,
+            goal=goal,
+            deadline=self.deadline,
+            on_progress=self.on_progress,
+            gap=self.gap,
+        )
         for column in most.columns:
-            least.take(column)
+            least.add_column(column)
         for chosen in ([column] for column in least.pipelines):
-            least.keep(chosen)
-        least.round_off()
-        least.keep(given(most.best))
+            least.keep_if_better(chosen)
+        least.round_relaxation()
+        least.keep_if_better(given(most.best))
         return self._answer(least, ended or self._search(least))
 
     def _search(self, generation: Generation) -> str | None:
-        """Generate columns and close the gap; what ended it before that."""
+        """Generate columns and close the gap; return what ended the search before that."""
         try:
-            self._add_incumbents(generation)
+            self._begin_with_simple(generation)
             generation.generate()
-            generation.close()
+            generation.close_gap()
             if not generation.finished:
                 bound = generation.bound
                 generation.generate_exactly()
                 if generation.bound != bound:
-                    generation.close()
+                    generation.close_gap()
         except Ended as end:
-            generation.round_off()
+            generation.round_relaxation()
             return end.reason
         return None
 
-    def _alone(self, generation: Generation) -> str | None:
-        """The best pipeline; what ended the search before that."""
+    def _search_alone(self, generation: Generation) -> str | None:
+        """Find the best pipeline; return what ended the search before that."""
         try:
-            self._take_incumbents(generation)
+            self._add_simple_columns(generation)
             for column in generation.pipelines:
-                generation.keep([column])
+                generation.keep_if_better([column])
             generation.generate_alone()
         except Ended as end:
             return end.reason
         return None
 
-    def _add_incumbents(self, generation: Generation) -> None:
-        """Begin with simple pipelines, and the best deployment of these."""
-        self._take_incumbents(generation)
-        generation.round_off()
+    def _begin_with_simple(self, generation: Generation) -> None:
+        """Add simple pipelines as columns, and keep the best deployment of these."""
+        self._add_simple_columns(generation)
+        generation.round_relaxation()
 
-    def _take_incumbents(self, generation: Generation) -> None:
-        """Make columns of simple pipelines, and of the best alone."""
-        for problem, offer in {own.problem: own for own in generation.offers}.items():
+    def _add_simple_columns(self, generation: Generation) -> None:
+        """Add simple pipelines, and the best single one, as columns."""
+        for problem, offer in {offer.problem: offer for offer in generation.offers}.items():
             alone = [self.alone[problem]] if problem in self.alone else []
             for placement in [*incumbents(problem), *alone]:
-                generation.take(_column(offer, placement))
+                generation.add_column(_column(offer, placement))
 
     def _find_best_alone(self) -> None:
-        """The best single pipeline of each workload, as many as there is time for."""
-        if self.limits is not None:  # it need not keep them
+        """Find the best single pipeline of each workload, of as many as there is time for."""
+        if self.limits is not None:  # the best pipeline need not keep them
             return
-        whole = self.deadline.within(min(_SECONDS_ALONE, _SHARE_ALONE * self.deadline.left))
+        whole = self.deadline.within(min(_ALONE_SECONDS, _ALONE_TIME_SHARE * self.deadline.left))
         for i, problem in enumerate(self.problems):
             if i and whole.reason:
                 break
@@ -445,8 +489,8 @@ class _Deploying:
             if placement is not None:
                 self.alone[problem] = placement
 
-    def _out_of_reach(self, most: Generation, ended: str | None) -> Deployment:
-        """A load that no deployment serves, or of which none was found that does."""
+    def _answer_unserved(self, most: Generation, ended: str | None) -> Deployment:
+        """Answer a load that no deployment serves, or that none of those found serves."""
         greatest = most.value or 0.0
         bound = greatest
         if not most.settled and (ended or most.bound is not None):  # without a bound nothing fits
@@ -458,14 +502,14 @@ class _Deploying:
         return self.none(_too_much(self.at_least, greatest, bound, what))
 
     def _answer(self, generation: Generation, ended: str | None) -> tuple[Deployment, bool]:
-        """From the best columns to pipelines, and what is known of them."""
+        """Make pipelines of the best columns, and say what is known of them; and whether stages could be packed."""
         if generation.best is None:
-            generation.round_off()
+            generation.round_relaxation()
         chosen = generation.best or []
         pipelines = pipelines_of(self.problem, chosen)
-        counted = min(generation.demand.serves(chosen).values())
-        packed = self._serve(pipelines) >= counted * (1 - ONE_ANSWER)
-        if not packed and self._serve(pipelines) < self.at_least * (1 - REACHED):
+        counted = min(generation.goal.serves(chosen).values())
+        packed = self._rate_served(pipelines) >= counted * (1 - ONE_ANSWER)
+        if not packed and self._rate_served(pipelines) < self.at_least * (1 - REACHED):
             pipelines = ()
         settled = packed and generation.proven
         if not pipelines and ended:
@@ -480,14 +524,14 @@ class _Deploying:
             reason = "" if within else _why_open(packed)
         return self._deployment(pipelines, bound, ended, reason, generation), packed
 
-    def _serve(self, pipelines: Sequence[Pipeline]) -> float:
-        """Tokens/s, or requests/s."""
+    def _rate_served(self, pipelines: Sequence[Pipeline]) -> float:
+        """Return what pipelines serve together, in tokens/s or requests/s."""
         if self.limits is None:
             return sum_of(pipelines)
         return requests_served(pipelines, self.pools)
 
     def _why_none(self, offers: Sequence[Offer]) -> str:
-        """The reason where stages fit but no pipeline does."""
+        """Give the reason where stages fit but no pipeline does."""
         if self.limits is not None and not self.deadline.reason:
             unkept = why_unkept(self.problems, self.limits, self.deadline)
             if unkept:
@@ -498,7 +542,7 @@ class _Deploying:
         return why_too_few(self.problem, held, "listing every pipeline")
 
     def _simple(self, ended: str, reason: str) -> Deployment:
-        """Ended without a deployment, for a reason: one pipeline at most, which a moment finds."""
+        """Answer a search that ended without a deployment: with one simple pipeline if that serves the load."""
         if self.limits is not None:
             return self._deployment((), None, ended, reason)
 
@@ -508,7 +552,7 @@ class _Deploying:
             return -evaluation.attainable
 
         placement = best_of(
-            incumbents(self.problem), self.at_least, value, lambda found: found.attainable
+            incumbents(self.problem), self.at_least, value, lambda evaluation: evaluation.attainable
         )
         pipelines: tuple[Pipeline, ...] = ()
         if placement is not None:
@@ -517,7 +561,7 @@ class _Deploying:
         return self._deployment(pipelines, None, ended, "" if pipelines else reason)
 
     def none(self, reason: str) -> Deployment:
-        """There is none."""
+        """Answer that there is no deployment."""
         return replace(self._deployment((), None, None, reason), status="infeasible")
 
     def _deployment(
@@ -528,13 +572,16 @@ class _Deploying:
         reason: str,
         generation: Generation | None = None,
     ) -> Deployment:
-        """What is known at the end: the one place where it gets its status."""
+        """Make the answer, and give it its status from its value and the bound.
+
+        Where throughput is the goal, the best single pipeline is the answer if it yields more.
+        """
         if self.limits is None and not self.at_least:
-            alone = [pipeline_of(own, (placed,), None) for own, placed in self.alone.items()]
+            alone = [pipeline_of(problem, (best,), None) for problem, best in self.alone.items()]
             most = max(alone, key=lambda pipeline: pipeline.throughput, default=None)
-            if most is not None and most.throughput > self._serve(pipelines):
+            if most is not None and most.throughput > self._rate_served(pipelines):
                 pipelines = (most,)
-        value = self._serve(pipelines)
+        value = self._rate_served(pipelines)
         throughput = value
         if self.limits is not None:
             throughput *= [*self.pools.values()][-1]  # tokens of answers, where there are any
@@ -548,8 +595,18 @@ class _Deploying:
         else:
             status, bound = status_and_bound(known, bound)
         proven = status == "optimal"
-        made = generation or Generation([], Demand(np.zeros(0), 0.0, np.zeros(0)), self.deadline)
-        size = {"columns": len(made.columns), "rounds": made.rounds}
+        size: dict[str, int] = {}
+        details: dict[str, Any] = {"dual_prices": {}, "progress": ()}
+        if generation is not None:
+            size = {
+                "classes": len(generation.goal.counts),
+                "columns": len(generation.columns),
+                "rounds": generation.rounds,
+            }
+            details = {
+                "dual_prices": _dual_prices(generation),
+                "progress": tuple(generation.progress),
+            }
         return Deployment(
             problem=self.problem,
             status=status,
@@ -560,55 +617,56 @@ class _Deploying:
             limits=self.limits,
             single=self.single,
             seconds=self.deadline.spent,
-            size={"classes": len(made.demand.counts)} | size if generation else {},
+            size=size,
             solver=choice.solver_version() if generation else "",
             reason=self.deadline.remark("" if proven else reason),
             stopped_by=None if proven else ended,
-            details={"dual_prices": _dual_prices(made), "progress": tuple(made.progress)}
-            | self._beyond_links(pipelines),
+            details=details | self._beyond_links(pipelines),
             again=self.again,
         )
 
     def _beyond_links(self, pipelines: Sequence[Pipeline]) -> dict[str, float]:
-        """What GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
+        """Return what GPUs alone let pass, where a link holds back a pipeline and this is much more; else nothing."""
         if self.limits is not None or self.at_least or len(self.problems) > 1:
             return {}
-        if not any(_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
+        if not any(_is_held_by_link(evaluate(self.problem, p.placement)) for p in pipelines):
             return {}
         try:
             most = by_area(stages_of(self.problem, True, self.deadline).at(0.0))
         except (Ended, TooLarge):
             return {}
-        much = most > _MUCH_MORE * sum_of(pipelines)
-        return {"gpus_alone": most} if much else {}
+        return {"gpus_alone": most} if most > _RATIO_FOR_A_FLOW * sum_of(pipelines) else {}
 
 
 def sum_of(pipelines: Sequence[Pipeline]) -> float:
+    """Add up the tokens/s of all pipelines."""
     return math.fsum(p.throughput * p.count for p in pipelines)
 
 
-def _held_by_link(found: Evaluation) -> bool:
-    """Whether a link alone is the bottleneck, and enough is in flight to fill it."""
-    full = found.attainable >= found.rate * (1 - SOLVER)
-    return full and all(name.startswith("link") for name in found.bottlenecks)
+def _is_held_by_link(evaluation: Evaluation) -> bool:
+    """Return whether a link alone is the bottleneck, and enough is in flight to fill it."""
+    full = evaluation.attainable >= evaluation.rate * (1 - SOLVER)
+    return full and all(name.startswith("link") for name in evaluation.bottlenecks)
 
 
-def _column(offer: Offer, placement: Placement) -> Column:
-    """A placement as a column: its layers and GPUs by class, and what it attains."""
+def _column(offer: Offer, placement: Placement) -> PipelineColumn:
+    """Make a column of a placement: its layers and GPUs by class, and what it attains."""
     stages = tuple(offer.stages_of(placement))
-    gpus = np.sum([own for _, own in stages], axis=0)
-    return Column(offer.attained(stages), tuple(gpus.tolist()), offer, stages)
+    gpus = np.sum([stage_gpus for _, stage_gpus in stages], axis=0)
+    return PipelineColumn(
+        rate=offer.attained(stages), gpus=tuple(gpus.tolist()), offer=offer, stages=stages
+    )
 
 
 # What is said beside the pipelines
 
 
 def _dual_prices(generation: Generation) -> dict[str, float]:
-    """What one more GPU of each type brings by the best bound; of several classes of a type the most."""
-    if generation.prices is None or generation.demand.load or not generation.prices.cost.any():
+    """Return what one more GPU of each type brings by the best bound; of several classes of a type the most."""
+    if generation.prices is None or generation.goal.load or not generation.prices.cost.any():
         return {}
     out: dict[str, float] = {}
-    tokens = [*generation.demand.pools.values()][-1]  # of answers, where there are any
+    tokens = [*generation.goal.pools.values()][-1]  # of answers, where there are any
     classes = generation.columns[0].offer.table.classes
     worth = generation.prices.cost * generation.prices.unit * tokens
     for a, price in enumerate(worth.tolist()):
@@ -618,33 +676,33 @@ def _dual_prices(generation: Generation) -> dict[str, float]:
 
 
 def _why_open(packed: bool) -> str:
-    """Why a deployment is not proven best, where nothing ended it early."""
+    """Say why a deployment is not proven best, where nothing ended the search early."""
     if packed:
         return "there are too many ways to divide the GPUs to list what is left"
     return "the bound leaves out that stages must be packed into nodes"
 
 
 def _none_yet(generation: Generation) -> str:
-    """How far a search had come that was stopped before it had a deployment."""
+    """Say how far a search had come that was stopped before it had a deployment."""
     rounds = generation.progress[-1].nodes if generation.progress else 0
     if not rounds:
         return "the first round of the search was not over"
     known = Counter(column.offer.pool for column in generation.pipelines)
-    found = counted(known.total(), "pipeline") if known else "no pipeline"
-    without = [pool for pool in generation.demand.pools if known and not known[pool]]
+    pipelines = counted(known.total(), "pipeline") if known else "no pipeline"
+    without = [pool for pool in generation.goal.pools if known and not known[pool]]
     rest = f", none of them for {listed(without)}" if without else ""
     rest = rest or (", and no deployment of them" if known else "")
-    return f"after {counted(rounds, 'round')} the search had found {found}{rest}"
+    return f"after {counted(rounds, 'round')} the search had found {pipelines}{rest}"
 
 
 def _not_reached(load: float, greatest: float, bound: float, what: str) -> str:
-    """How close a search came to a load that may or may not be served."""
+    """Say how close a search came to a load that may or may not be served."""
     most = "" if math.isinf(bound) else f"; none serves more than {bound:.7g}"
     return f"the best deployment found serves {greatest:.7g} of the {load:.7g} {what}{most}"
 
 
 def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
-    """The reason where a load cannot be served."""
+    """Give the reason where a load cannot be served."""
     if not greatest:
         return f"no pipeline fits, so {load:.7g} {what} cannot be served"
     most = (
@@ -657,41 +715,47 @@ def _too_much(load: float, greatest: float, bound: float, what: str) -> str:
     return f"{most}, {short}; {clusters} such clusters would serve it"
 
 
-def pipelines_of(problem: Problem, chosen: Sequence[Column]) -> tuple[Pipeline, ...]:
-    """Each column as often as it is chosen; the fastest pipelines first, at the rates that they really have.
+def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pipeline, ...]:
+    """Make pipelines of the chosen columns; the fastest first, at the rates that `evaluate` finds.
 
-    Where stages cannot be packed into nodes, fewer of them, or slower ones.
+    Where stages cannot be packed into nodes, pipelines are missing or slower.
     """
     if not chosen:
         return ()
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
     free = FreeGPUs(problem, columns[0].offer.table.classes)
-    replicas: dict[tuple[Column, float], list[Placement]] = defaultdict(list)
+    replicas: dict[tuple[PipelineColumn, float], list[Placement]] = defaultdict(list)
     stages = {  # of some a table says only how fast they are
         column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)
         for column in dict.fromkeys(columns)
     }
     ids = free.taken([stages[column] for column in columns])
-    for column, own in zip(columns, ids, strict=True):
+    for column, stage_ids in zip(columns, ids, strict=True):
         layers = [number for number, _ in stages[column]]
-        placement = Placement.of(zip(layers, own, strict=True))
+        placement = Placement.of(zip(layers, stage_ids, strict=True))
         rate = column.offer.rated(placement)[0]
         if rate:  # a stage over two nodes may lack the memory that it has within one
             replicas[column, rate].append(placement)
-    found = [
-        pipeline_of(c.offer.problem, tuple(own), c.offer.limits) for (c, _), own in replicas.items()
+    pipelines = [
+        pipeline_of(column.offer.problem, tuple(placements), column.offer.limits)
+        for (column, _), placements in replicas.items()
     ]
-    return tuple(sorted(found, key=lambda p: -p.throughput))
+    return tuple(sorted(pipelines, key=lambda p: -p.throughput))
 
 
 def pipeline_of(
     problem: Problem, replicas: tuple[Placement, ...], limits: Limits | None
 ) -> Pipeline:
-    """Replicas of one attainable rate, with the number in flight that it takes; within limits, if there are any."""
+    """Make a pipeline of replicas, with the number in flight at which it attains most, or serves most within limits."""
     if limits is None:
-        found = evaluate(problem, replicas[0])
-        load = replace(problem.workload, in_flight=found.in_flight)
-        return Pipeline(replicas, load, found.attainable)
+        evaluation = evaluate(problem, replicas[0])
+        load = replace(problem.workload, in_flight=evaluation.in_flight)
+        return Pipeline(replicas=replicas, workload=load, throughput=evaluation.attainable)
     served = given(best_service(problem, replicas[0], limits))
     load = replace(problem.workload, in_flight=served.in_flight)
-    return Pipeline(replicas, load, served.requests_per_s * request_tokens(problem), served)
+    return Pipeline(
+        replicas=replicas,
+        workload=load,
+        throughput=served.requests_per_s * request_tokens(problem),
+        service=served,
+    )

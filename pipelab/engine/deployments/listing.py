@@ -28,14 +28,14 @@ from pipelab.engine.deployments.pricing import Offer
 from pipelab.engine.tolerances import LAST_BITS
 
 MOST_LABELS = 10_000  # at one boundary
-_MANY = 10  # times as many, before some are dropped
-_MOST_ROWS = 1_000  # compositions
+_WAITING_PER_KEPT_LABEL = 10  # labels that may wait at a boundary before some are dropped
+_MOST_COMPOSITIONS = 1_000  # from which pipelines are listed
 _CELLS_AT_ONCE = 1_000_000
-_COMPARED = 4_000  # pipelines, each with each
-_AT_ONCE = 128  # labels that are compared with all before
+_MOST_PIPELINES_COMPARED = 4_000  # with all faster ones
+_LABELS_COMPARED_AT_ONCE = 128  # with all before them
 
 
-class Found(NamedTuple):
+class ListedPipeline(NamedTuple):
     """A pipeline by its classes: the rate it counts with, its GPUs of each class, and its stages."""
 
     rate: float
@@ -73,7 +73,7 @@ class _Labels(NamedTuple):
     rest: np.ndarray
 
     def part(self, which: np.ndarray | slice) -> "_Labels":
-        return _Labels(*(own[which] for own in self))
+        return _Labels(*(field[which] for field in self))
 
 
 class Listing:
@@ -106,7 +106,7 @@ class Listing:
         most: int = MOST_LABELS,
     ) -> None:
         self.offer, self.table, self.deadline, self.most = offer, offer.table, deadline, most
-        few = len(self.table.composition) <= _MOST_ROWS
+        few = len(self.table.composition) <= _MOST_COMPOSITIONS
         self.rows = np.arange(len(self.table.composition)) if few else offer.rows
         self.slack = slack
         self.gpus = self.table.composition[self.rows]
@@ -131,8 +131,8 @@ class Listing:
         self._first: list[np.ndarray] = []  # of all labels by number: the first stage's row,
         self._rest: list[np.ndarray] = []  # and the label that it was put before
 
-    def pipelines(self) -> list[Found]:
-        """Those of interest, the fastest first; none that another beats with the same GPUs or fewer.
+    def pipelines(self) -> list[ListedPipeline]:
+        """Return the pipelines of interest, the fastest first; none that another beats with the same GPUs or fewer.
 
         Raises
         ------
@@ -148,16 +148,16 @@ class Listing:
         end = self.ways.rate.shape[1]
         waiting[layers].append(
             _Labels(
-                np.zeros((1, classes), dtype=int),
-                0 * one,
-                np.inf * one,
-                0 * one,
-                0 * one,
-                none + self.short.shape[1] - 1,
-                none + end,
-                none,
-                none,
-                none - 1,
+                gpus=np.zeros((1, classes), dtype=int),
+                price=0 * one,
+                rate=np.inf * one,
+                seconds=0 * one,
+                late=0 * one,
+                reached=none + self.short.shape[1] - 1,
+                entered=none + end,
+                left=none,
+                row=none,
+                rest=none - 1,
             )
         )
         number, starts = 0, []
@@ -172,7 +172,7 @@ class Listing:
             for before, more in self._extended(labels, number, at, self.ways):
                 waiting[before].append(more)
                 many[before] += len(more.row)
-                if many[before] > _MANY * self.most:
+                if many[before] > _WAITING_PER_KEPT_LABEL * self.most:
                     waiting[before] = [self._kept(_joined(waiting[before]), before)]
                     many[before] = len(waiting[before][0].row)
             number += len(labels.row)
@@ -181,7 +181,7 @@ class Listing:
         return self._found(_joined(waiting[0]), starts)
 
     def _reached(self, rate: np.ndarray) -> np.ndarray:
-        """The last of the rates that are asked which each reaches; the first where it reaches none."""
+        """Number the last of the asked rates that each of these rates reaches; 0 where it reaches none."""
         at = np.searchsorted(self.offer.asked[0], rate * (1 + LAST_BITS), side="right") - 1
         return np.maximum(at, 0)
 
@@ -196,7 +196,7 @@ class Listing:
     def _extended(
         self, labels: _Labels, number: int, at: int, ways: Ways
     ) -> Iterator[tuple[int, _Labels]]:
-        """All labels with one stage more, by the boundary at which it begins."""
+        """Yield all labels with one stage more, by the boundary at which it begins."""
         offer, begins = self.offer, np.arange(at)
         spans = offer.span[begins, at - begins - 1]
         rate, seconds, index = self.rate[:, spans], self.took[:, spans], self.index[:, spans]
@@ -208,14 +208,14 @@ class Listing:
         step = max(1, _CELLS_AT_ONCE // (len(self.rows) * (at + self.gpus.shape[1])))
         for first in range(0, len(labels.row), step):
             self.deadline.check()
-            own = labels.part(slice(first, first + step))
-            room = own.gpus[:, None, :] + self.gpus <= self.table.classes.count
+            ends = labels.part(slice(first, first + step))
+            room = ends.gpus[:, None, :] + self.gpus <= self.table.classes.count
             i, c = np.nonzero(room.all(axis=2))
-            link = speed[leave[c], own.entered[i]]
-            slower = link < own.rate[i]
-            reached = own.reached[i]
+            link = speed[leave[c], ends.entered[i]]
+            slower = link < ends.rate[i]
+            reached = ends.reached[i]
             reached[slower] = self._reached(link[slower])
-            price = own.price[i] + self.price[c]
+            price = ends.price[i] + self.price[c]
             worth = (price + useful[reached] <= self.slack) & (link > 0)
             i, c, price, reached, link = (v[worth] for v in (i, c, price, reached, link))
             k = np.minimum(reached[:, None], index[c])
@@ -223,15 +223,15 @@ class Listing:
             good = (price[:, None] + self.short[begins, k] <= self.slack) & (rate[c] > 0)
             pair, begin = np.nonzero(good)
             i, c, price, link, k = i[pair], c[pair], price[pair], link[pair], k[pair, begin]
-            so_far = own.seconds[i] + delay[leave[c], own.entered[i]] + seconds[c, begin]
-            slowest = np.minimum(np.minimum(own.rate[i], link), rate[c, begin])
+            so_far = ends.seconds[i] + delay[leave[c], ends.entered[i]] + seconds[c, begin]
+            slowest = np.minimum(np.minimum(ends.rate[i], link), rate[c, begin])
             late, left, keep = np.zeros_like(so_far), np.zeros_like(i), np.ones(len(i), dtype=bool)
             if offer.timing is not None:
-                several = own.rest[i] >= 0
-                left = np.where(several, own.left[i], leave[c])
+                several = ends.rest[i] >= 0
+                left = np.where(several, ends.left[i], leave[c])
                 whole = several & (begin == 0)
                 back = np.where(whole, ways.back[left, enter[c]], 0.0)
-                rest = delay[leave[c], own.entered[i]] + own.late[i]
+                rest = delay[leave[c], ends.entered[i]] + ends.late[i]
                 late = self.late[c, spans[begin]] + np.maximum(self.after[c, spans[begin]], rest)
                 late += back
                 keep = offer.timing.in_time(
@@ -247,16 +247,16 @@ class Listing:
             elif offer.timing is None:
                 so_far = np.zeros_like(so_far)
             done = _Labels(
-                own.gpus[i] + self.gpus[c],
-                price,
-                slowest,
-                so_far,
-                late,
-                k,
-                enter[c],
-                left,
-                self.rows[c],
-                number + first + i,
+                gpus=ends.gpus[i] + self.gpus[c],
+                price=price,
+                rate=slowest,
+                seconds=so_far,
+                late=late,
+                reached=k,
+                entered=enter[c],
+                left=left,
+                row=self.rows[c],
+                rest=number + first + i,
             )
             which = np.flatnonzero(keep)
             which = which[np.argsort(begin[which], kind="stable")]
@@ -265,7 +265,7 @@ class Listing:
             for a, b in pairwise(cuts):
                 yield int(begin[a]), done.part(slice(a, b))
 
-    def _found(self, labels: _Labels, starts: list[int]) -> list[Found]:
+    def _found(self, labels: _Labels, starts: list[int]) -> list[ListedPipeline]:
         rate = np.minimum(labels.rate, self.offer.tokens / np.maximum(labels.seconds, 1e-300))
         few = labels.gpus.sum(axis=1) <= self.offer.most_gpus
         worth = np.flatnonzero((rate >= labels.price - self.slack) & few)
@@ -273,10 +273,10 @@ class Listing:
         _, kept = np.unique(labels.gpus[worth], axis=0, return_index=True)
         worth = worth[np.sort(kept)]
         gpus, alone = labels.gpus[worth], np.ones(len(worth), dtype=bool)
-        for i in range(1, min(len(worth), _COMPARED)):
+        for i in range(1, min(len(worth), _MOST_PIPELINES_COMPARED)):
             alone[i] = not ((gpus[:i] <= gpus[i]).all(axis=1) & alone[:i]).any()
         first, rest = np.concatenate(self._first), np.concatenate(self._rest)
-        found = []
+        pipelines = []
         for i in worth[alone].tolist():
             stages, begin = [], 0
             row, label = int(labels.row[i]), int(labels.rest[i])
@@ -287,16 +287,20 @@ class Listing:
                 if rest[label] < 0:
                     break
                 row, label = int(first[label]), int(rest[label])
-            found.append(Found(float(rate[i]), tuple(labels.gpus[i].tolist()), tuple(stages)))
-        return found
+            pipelines.append(
+                ListedPipeline(
+                    rate=float(rate[i]), gpus=tuple(labels.gpus[i].tolist()), stages=tuple(stages)
+                )
+            )
+        return pipelines
 
 
 def _joined(parts: list[_Labels]) -> _Labels:
-    return _Labels(*(np.concatenate(own) for own in zip(*parts, strict=True)))
+    return _Labels(*(np.concatenate(fields) for fields in zip(*parts, strict=True)))
 
 
 def _undominated(labels: _Labels) -> np.ndarray:
-    """Of labels with the same GPUs, entered and left in the same ways, those that no other beats in rate and times."""
+    """Number the labels that none with the same GPUs, entered and left in the same ways, beats in rate and times."""
     size = labels.gpus.max(axis=0, initial=0) + 1.0
     strides = np.append(1.0, np.cumprod(size))
     ways = labels.entered + (1 + labels.entered.max()) * labels.left
@@ -306,8 +310,8 @@ def _undominated(labels: _Labels) -> np.ndarray:
         keys = [ways, *labels.gpus.T]
     order = np.lexsort((labels.late, labels.seconds, -labels.rate, *keys))
     same = np.ones(len(order), dtype=bool)
-    for own in keys:
-        same[1:] &= own[order][1:] == own[order][:-1]
+    for key in keys:
+        same[1:] &= key[order][1:] == key[order][:-1]
     same[0] = False
     group = np.cumsum(~same)
     if labels.late.any():
@@ -319,18 +323,18 @@ def _undominated(labels: _Labels) -> np.ndarray:
 
 
 def _unbeaten(group: np.ndarray, seconds: np.ndarray, late: np.ndarray) -> np.ndarray:
-    """Whether no earlier one of the same group has as little of both; groups are runs.
+    """Return, label by label, whether no earlier one of its group has as little of both; groups are runs.
 
     What is beaten need not be compared with: what beat it is earlier, and has as little.
     """
     unbeaten = np.ones(len(group), dtype=bool)
-    for first in range(0, len(group), _AT_ONCE):
-        own = np.arange(first, min(first + _AT_ONCE, len(group)))
+    for first in range(0, len(group), _LABELS_COMPARED_AT_ONCE):
+        block = np.arange(first, min(first + _LABELS_COMPARED_AT_ONCE, len(group)))
         begin = int(np.searchsorted(group, group[first]))
-        before = begin + np.flatnonzero(unbeaten[begin : own[-1] + 1])
-        beats = group[before] == group[own, None]
-        beats &= seconds[before] <= seconds[own, None]
-        beats &= late[before] <= late[own, None]
-        beats &= before < own[:, None]
-        unbeaten[own] = ~beats.any(axis=1)
+        before = begin + np.flatnonzero(unbeaten[begin : block[-1] + 1])
+        beats = group[before] == group[block, None]
+        beats &= seconds[before] <= seconds[block, None]
+        beats &= late[before] <= late[block, None]
+        beats &= before < block[:, None]
+        unbeaten[block] = ~beats.any(axis=1)
     return unbeaten

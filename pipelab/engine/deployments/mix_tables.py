@@ -15,7 +15,7 @@ As t rises L(t, mix) rises. So between two rates a < b whose tables are known no
 min(b, n·w / L(a, mix)), and ranges in which that is no more than what is known are left out.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import NamedTuple
 
@@ -29,7 +29,7 @@ from pipelab.engine.reach import Reach
 from pipelab.engine.stages import Stages
 from pipelab.engine.tolerances import LAST_BITS
 
-_MOST_STEPS = 300_000_000  # of one table: a second
+_MOST_TABLE_STEPS = 300_000_000  # of one table: a second
 
 
 class BestRates(NamedTuple):
@@ -63,19 +63,26 @@ class MixTables:
         self.shape = tuple((offer.table.classes.count + 1).tolist())
 
     def fit(self) -> bool:
-        """Whether a table takes a moment: numbers of it times the stages that may end at each."""
+        """Return whether a table takes a moment, by its numbers times the stages that may end at each."""
         layers = len(self.offer.span)
         steps = (layers + 1) * layers // 2 * len(self.offer.table.composition) * prod(self.shape)
-        return steps <= _MOST_STEPS
+        return steps <= _MOST_TABLE_STEPS
 
-    def best(self, known: np.ndarray, enough: np.ndarray) -> BestRates:
-        """The best rate of every mix, where it is more than what is known, and than what is enough.
+    def best(self, known: np.ndarray, enough: np.ndarray, any_will_do: bool = False) -> BestRates:
+        """Return the best rate of every mix, where it is more than what is known, and than what is enough.
+
+        Rates of stages and links are looked at until no range between two of them may hold more.
+
+        Parameters
+        ----------
+        any_will_do : bool
+            End at the first rate at which a mix yields more.
 
         Raises
         ------
         Ended
         """
-        best = BestRates(known.copy(), np.full(self.shape, -1))
+        best = BestRates(rate=known.copy(), at=np.full(self.shape, -1))
 
         def look(at: int) -> np.ndarray:
             least = self._least(at)
@@ -84,39 +91,23 @@ class MixTables:
             best.rate[better], best.at[better] = rate[better], at
             return least
 
-        for _ in self._halved(look, lambda: np.maximum(best.rate, enough)):
-            pass
-        return best
-
-    def exceed(self, known: np.ndarray) -> bool:
-        """Whether a mix may yield more than what is known of it."""
-        above = False
-
-        def look(at: int) -> np.ndarray:
-            nonlocal above
-            least = self._least(at)
-            above |= bool((self._rates(at, least) > known * (1 + LAST_BITS)).any())
-            return least
-
-        return any(above for _ in self._halved(look, lambda: known)) or above
-
-    def _halved(
-        self, look: Callable[[int], np.ndarray], known: Callable[[], np.ndarray]
-    ) -> Iterator[None]:
-        """Look at rates until no range between two of them may hold more than what is known."""
         ranges = [(0, len(self.offer.rates), look(0))]
-        while ranges:
-            yield
+        while ranges and not (any_will_do and (best.at >= 0).any()):
             first, end, least = ranges.pop()
             if end - first < 2:
                 continue
             most = self._rates(end - 1, least)
-            if (most > known() * (1 + LAST_BITS)).any():
+            if (most > np.maximum(best.rate, enough) * (1 + LAST_BITS)).any():
                 middle = (first + end) // 2
                 ranges += [(first, middle, least), (middle, end, look(middle))]
+        return best
+
+    def exceed(self, known: np.ndarray) -> bool:
+        """Return whether a mix may yield more than what is known of it."""
+        return bool((self.best(known, known, any_will_do=True).at >= 0).any())
 
     def _least(self, index: int) -> np.ndarray:
-        """The least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
+        """Return the least time of a traversal at rate number `index`, on each mix or fewer GPUs; in seconds."""
         _, tables = self._filled(index)
         least = tables[-1].min(axis=0, initial=np.inf)
         least[np.indices(self.shape).sum(axis=0) > self.offer.most_gpus] = np.inf
@@ -125,20 +116,20 @@ class MixTables:
         return least
 
     def _rates(self, index: int, least: np.ndarray) -> np.ndarray:
-        """What pipelines yield that have these least times at rate number `index`; 0 where there is none."""
+        """Return what pipelines yield that have these least times at rate number `index`; 0 where there is none."""
         most = np.where(np.isfinite(least), np.inf, 0.0)
         if np.isfinite(self.offer.tokens):
             most = self.offer.tokens / least
         return np.minimum(self.offer.rates[index], most)
 
     def stages(self, index: int, mix: tuple[int, ...]) -> tuple[StageOf, ...]:
-        """The stages of a pipeline of the least time that uses just this mix."""
-        found, tables = self._filled(index)
+        """Return the stages of a pipeline of the least time that uses just this mix."""
+        recipes, tables = self._filled(index)
         at = len(tables) - 1
         way = min(range(len(tables[at])), key=lambda g: tables[at][(g, *mix)])
         stages: list[StageOf] = []
         while at:
-            begin, before, gpus = self._step_back(found, tables, at, way, mix)
+            begin, before, gpus = self._step_back(recipes, tables, at, way, mix)
             stages.append((at - begin, gpus))
             mix = tuple(n - m for n, m in zip(mix, gpus, strict=True))
             at, way = begin, before
@@ -147,7 +138,7 @@ class MixTables:
     def _step_back(
         self, stages: Stages, tables: list[np.ndarray], at: int, way: int, mix: tuple[int, ...]
     ) -> tuple[int, int, tuple[int, ...]]:
-        """Where the last stage begins, how the stage before it is left, and its GPUs."""
+        """Return where the last stage begins, how the stage before it is left, and its GPUs."""
         whole, best, links = tables[at][(way, *mix)], (np.inf, 0, 0, ()), stages.links
         for c in np.flatnonzero(links.leave[stages.link_kind] == way):
             left = np.array(mix) - stages.gpus[c]
@@ -168,7 +159,7 @@ class MixTables:
         return best[1:]
 
     def _filled(self, index: int) -> tuple[Stages, list[np.ndarray]]:
-        """The least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
+        """Return the least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
         if self._last is not None and self._last[0] == index:
             return self._last[1:]
         self.deadline.check()
@@ -199,13 +190,13 @@ class MixTables:
 
 
 def _room(gpus: Sequence[int], shape: tuple[int, ...]) -> tuple[tuple, tuple]:
-    """Where mixes with these GPUs more are, and those without them."""
+    """Return the slices of a table of mixes in which these GPUs are added, and in which they are not yet."""
     to = tuple(slice(n, None) for n in gpus)
     return to, tuple(slice(None, size - n) for n, size in zip(gpus, shape, strict=True))
 
 
 def smallest(rate: np.ndarray) -> np.ndarray:
-    """The mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
+    """Return the mixes whose best rate no mix with a GPU less has; shape (number, classes)."""
     fewer = np.zeros_like(rate)
     for axis in range(fewer.ndim):
         to = [slice(None)] * fewer.ndim

@@ -27,23 +27,23 @@ from pipelab.requests import Limits
 from pipelab.stage_arrays import mixes_as_slowest
 
 ALL_NUMBERS = Range(1, math.inf)
-_POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on
+_FIRST_RANGES = 12  # of numbers in flight where all are split: from 1, 2, 4, … on
 
 
 def first_offers(
     problems: Sequence[Problem],
     deadline: Deadline,
-    apart: bool = False,
+    keep_nodes_apart: bool = False,
     limits: Limits | None = None,
 ) -> list[Offer]:
-    """One for each workload with which some stage fits, over all numbers in flight.
+    """Make an offer of each workload with which some stage fits, over all numbers in flight.
 
     Parameters
     ----------
     problems : sequence of Problem
-        The same with different workloads.
-    apart : bool
-        Whether identical nodes are kept apart.
+        One problem with different workloads.
+    keep_nodes_apart : bool
+        False: identical nodes are taken together unless a link may bind.
     limits : Limits, optional
         Where requests are served.
 
@@ -54,9 +54,9 @@ def first_offers(
     TooLarge
         There are too many compositions of a stage.
     """
-    own = problems[0].workload.in_flight
-    numbers = ALL_NUMBERS if own is None else Range(own, own)
-    if not apart:
+    in_flight = problems[0].workload.in_flight
+    numbers = ALL_NUMBERS if in_flight is None else Range(in_flight, in_flight)
+    if not keep_nodes_apart:
         merged = _offers(problems, numbers, deadline, True, limits)
         if merged and not any(map(_link_binds, merged)):
             return merged
@@ -64,9 +64,9 @@ def first_offers(
 
 
 def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
-    """The same workload with each half of the numbers in flight; all numbers become 1, 2 to 3, 4 to 7, …
+    """Split an offer by its numbers in flight: in two halves, or all numbers into 1, 2 to 3, 4 to 7, …
 
-    Without those with which nothing fits; empty for a single number.
+    Parts with which nothing fits are left out; an offer of a single number has none.
 
     Raises
     ------
@@ -78,15 +78,11 @@ def halves(offer: Offer, deadline: Deadline) -> list[Offer]:
         return []
     parts: Sequence[Range] = numbers.halves(2 * numbers.first)
     if numbers == ALL_NUMBERS:
-        powers = [2**i for i in range(_POWERS)]
+        powers = [2**i for i in range(_FIRST_RANGES)]
         ends = [*(p - 1 for p in powers[1:]), MOST_IN_FLIGHT]
         parts = [Range(first, last) for first, last in zip(powers, ends, strict=True)]
-    made = [
-        own
-        for part in parts
-        for own in _offers([offer.problem], part, deadline, offer.merged, offer.limits)
-    ]
-    return [own for own in made if len(own.stage_rates)]
+    made = (_offers([offer.problem], part, deadline, offer.merged, offer.limits) for part in parts)
+    return [half for offers in made for half in offers if len(half.stage_rates)]
 
 
 def _offers(
@@ -110,25 +106,32 @@ def _offers(
         return _table(instance, merged, deadline)
 
     for problem in problems:
-        merged &= _repeat(problem.cluster)
+        merged &= _nodes_repeat(problem.cluster)
         table, timing = table_of(problem), None
         if limits is not None:
             table, timing = timed(problem, numbers, table, limits, table_of)
-        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(table.problem), timing)
+        offer = Offer(
+            problem=problem,
+            numbers=numbers,
+            table=table,
+            merged=merged,
+            mixed_as_slowest=mixes_as_slowest(table.problem),
+            timing=timing,
+        )
         if len(table.composition):
             offers.append(offer)
     return offers
 
 
 def _link_binds(offer: Offer) -> bool:
-    """Whether a link may be slower than the fastest pipeline."""
+    """Return whether a link may be slower than the fastest pipeline."""
     problem = offer.problem
     links = problem.link_throughput(problem.cluster.bandwidth_gb_per_s)
     return bool(np.min(links) < offer.stage_rates.max(initial=0.0))
 
 
 def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
-    """The instance by classes, as each has a price of its own; `merged`: over identical nodes as one.
+    """Group an instance by classes, each of which has its price; `merged`: identical nodes count as one.
 
     Where mixed stages are too many to list and no faster than their slowest GPUs, they are left out.
     """
@@ -141,13 +144,13 @@ def _table(instance: Instance, merged: bool, deadline: Deadline) -> Instance:
         return by_class(instance, groups, deadline, mixed=False)
 
 
-def _repeat(cluster: Cluster) -> bool:
-    """Whether nodes of the same contents repeat."""
+def _nodes_repeat(cluster: Cluster) -> bool:
+    """Return whether two nodes have the same contents."""
     return len(set(_nodes_of(cluster, True))) < len(set(_nodes_of(cluster, False)))
 
 
 def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
-    """The node of each GPU, -1 where it is in none; of nodes with the same contents that of the first, if `merged`."""
+    """Number the node of each GPU, -1 where it is in none; `merged`: nodes with the same contents have one number."""
     contents: dict[str, Counter] = {}
     for gpu in cluster.gpus:
         contents.setdefault(gpu.node, Counter())[
@@ -156,21 +159,21 @@ def _nodes_of(cluster: Cluster, merged: bool) -> np.ndarray:
     names = list(contents)
     first: dict[frozenset, int] = {}
     number = {
-        name: first.setdefault(frozenset(own.items()), names.index(name))
-        for name, own in contents.items()
+        name: first.setdefault(frozenset(content.items()), names.index(name))
+        for name, content in contents.items()
     }
     numbers = number if merged else {name: i for i, name in enumerate(names)}
     return np.array([numbers[gpu.node] if gpu.node else -1 for gpu in cluster.gpus])
 
 
 def _merged(instance: Instance) -> Groups:
-    """GPUs of one type in nodes of the same contents are one class, and all links as fast as any."""
+    """Make one class of the GPUs of a type in nodes with the same contents; all links count as fast as the fastest."""
     classes, problem = instance.classes, instance.problem
     label = _nodes_of(problem.cluster, True)
     keys: dict[tuple, list[int]] = {}
     for a, members in enumerate(classes.members):
         keys.setdefault((int(instance.type_of[a]), int(label[members[0]])), []).append(a)
-    first = [own[0] for own in keys.values()]
+    first = [classes_of_key[0] for classes_of_key in keys.values()]
     shape = len(keys), len(keys)
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
@@ -178,4 +181,10 @@ def _merged(instance: Instance) -> Groups:
     hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
     merged = classes.merged([*keys.values()], np.full(shape, fast), np.full(shape, soon))
     link = np.full(shape, problem.link_throughput(fast))
-    return Groups(merged, instance.type_of[first], link, np.full(shape, hop), label)
+    return Groups(
+        classes=merged,
+        type_of=instance.type_of[first],
+        link=link,
+        hop=np.full(shape, hop),
+        node=label,
+    )

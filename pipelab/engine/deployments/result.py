@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline(Frozen):
     """Pipelines with the same stages on GPUs that are interchangeable.
 
@@ -51,19 +51,19 @@ class Pipeline(Frozen):
 
     @property
     def placement(self) -> Placement:
-        """Of the first."""
+        """Placement of the first replica."""
         return self.replicas[0]
 
 
 def requests_served(pipelines: Sequence[Pipeline], pools: Iterable[str]) -> float:
-    """Requests/s of the pool that serves fewest."""
+    """Return requests/s of the pool that serves fewest."""
     rates = dict.fromkeys(pools, 0.0)
     for pipeline in pipelines:
         rates[pipeline.workload.phase] += pipeline.count * given(pipeline.service).requests_per_s
     return min(rates.values())
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Deployment(PlanAnswer):
     """Pipelines on disjoint GPUs: what `deploy` returns.
 
@@ -253,7 +253,7 @@ class Deployment(PlanAnswer):
         return " ".join(dict.fromkeys(rate.doubt for rate in rates if rate and rate.doubt))
 
     def to_frame(self) -> "DataFrame":
-        """The pipelines as a table, one row for each sort.
+        """Return the pipelines as a table, one row for each sort.
 
         Returns
         -------
@@ -282,7 +282,7 @@ class Deployment(PlanAnswer):
         return pd.DataFrame(rows)
 
     def _served_by(self, pipeline: Pipeline) -> dict[str, Any]:
-        """What a pipeline does for requests, by name; empty where tokens count."""
+        """Return what a pipeline does for requests, by name; empty where tokens count."""
         served, limits = pipeline.service, self.limits
         if served is None or limits is None:
             return {}
@@ -295,7 +295,7 @@ class Deployment(PlanAnswer):
         }
 
     def one_more(self, *, time_limit: float | None = None, stop: Stop = None) -> "DataFrame":
-        """What one more GPU of each type would bring, with the same workloads.
+        """Return what one more GPU of each type would bring, with the same workloads.
 
         Parameters
         ----------
@@ -345,7 +345,7 @@ class Deployment(PlanAnswer):
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict:
-        """Plain data for JSON, numbers unrounded.
+        """Return plain data for JSON, numbers unrounded.
 
         Returns
         -------

@@ -30,7 +30,7 @@ from pipelab.requests import (
     times,
 )
 
-_LEFT = 1 + 1e-9  # beyond what the evaluator allows: sums by another path
+_TIME_MARGIN_RATIO = 1 + 1e-9  # of what the evaluator allows: it adds in another order
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ class Timing:
     def in_time(
         self, seconds: np.ndarray, back: np.ndarray, late: np.ndarray, interval: np.ndarray
     ) -> np.ndarray:
-        """Whether pipelines keep the limits; more of anything is never better.
+        """Return whether pipelines keep the limits; more of anything is never better.
 
         Parameters
         ----------
@@ -106,7 +106,8 @@ def timed(
     """
     load = problem.workload
     ttft, tpot = (
-        KEPT * _LEFT * ms / 1000 for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
+        KEPT * _TIME_MARGIN_RATIO * ms / 1000
+        for ms in (limits.ttft_ms - limits.waiting_ms, limits.tpot_ms)
     )
     after, back = np.zeros_like(table.seconds), np.zeros_like(table.hop)
     late, last_rate, passes = table.seconds, table.rate, 0
@@ -114,8 +115,8 @@ def timed(
         after, latest, longest = _cache_seconds(problem, table), ttft, ttft
         slowest = math.inf
     else:
-        own = table_of(replace(problem, workload=replace(load, timed_at="last")))
-        late, last_rate = own.seconds, own.rate
+        at_last = table_of(replace(problem, workload=replace(load, timed_at="last")))
+        late, last_rate = at_last.seconds, at_last.rate
         back = _back_seconds(problem, table)
         latest = longest = slowest = tpot
         if load.phase == "mixed":
@@ -133,11 +134,23 @@ def timed(
         seconds=np.where(reached, table.seconds, np.inf),
         link=np.where(table.link >= least, table.link, 0.0),
     )
-    return masked, Timing(limits, late, after, back, latest, longest, ttft, passes, numbers.first)
+    return masked, Timing(
+        limits=limits,
+        late=late,
+        after=after,
+        back=back,
+        latest=latest,
+        longest=longest,
+        first=ttft,
+        passes=passes,
+        least=numbers.first,
+    )
 
 
 def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
-    """Between GPUs of two classes; a class of one GPU is on one side only."""
+    """Return the seconds of the hop back between GPUs of two classes, shape (A, A).
+
+    A class of one GPU is on one side only."""
     classes = table.classes
     gigabytes = problem.workload.batch_size * TOKEN_BYTES / 1e9
     bandwidth, alone = classes.bandwidth_gb_per_s, np.diag(classes.count == 1)
@@ -150,7 +163,7 @@ def _back_seconds(problem: Problem, table: Instance) -> np.ndarray:
 
 
 def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
-    """Of every composition with every kind of span, to the GPU that is reached last; shape (C, U)."""
+    """Return the seconds until a stage's cache has reached the GPU that is reached last; shape (C, U)."""
     classes = table.classes
     others = ~np.diag(classes.count == 1)
     spans = zip(*table.spans.examples, strict=True)
@@ -169,16 +182,16 @@ def _cache_seconds(problem: Problem, table: Instance) -> np.ndarray:
 
 
 def best_service(problem: Problem, placement: Placement, limits: Limits) -> Service | None:
-    """As `pipelab.requests.best_service`, with few looks at the numbers in flight.
+    """Find what `pipelab.requests.best_service` finds, with few looks at the numbers in flight.
 
     Numbers fall into runs within which all stages have the same times (`evaluation`), and within a run the number
     that serves most is known. Where no stage is faster with more in flight, a full pipeline within the limits ends
     the search, and so does a number beyond what the limits allow the slowest stage.
     """
-    own = problem.workload.in_flight
-    if own:
-        found = _times(problem, placement, own)
-        served = found and found.service(problem, own)
+    fixed = problem.workload.in_flight
+    if fixed:
+        known = _times(problem, placement, fixed)
+        served = known and known.service(problem, fixed)
         return served if served and served.keeps(limits) else None
     never_faster = getattr(problem.costs, "prefer", "rate") == "rate"
     best, begin = None, 1
@@ -207,19 +220,19 @@ def _times(problem: Problem, placement: Placement, number: int) -> Times | None:
         return None
 
 
-def _most(found: Times, limits: Limits) -> int:
-    """The most in flight for which the slowest stage has time within the limits."""
-    most, slowest = float(MOST_IN_FLIGHT), max(found.interval, found.last_interval)
-    if found.last_interval:
+def _most(here: Times, limits: Limits) -> int:
+    """Return the most in flight for which the slowest stage has time within the limits."""
+    most, slowest = float(MOST_IN_FLIGHT), max(here.interval, here.last_interval)
+    if here.last_interval:
         most = min(most, limits.tpot_ms / 1000 / slowest)
-    if found.passes:
-        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - found.first
-        most = min(most, first / found.passes / found.interval)
+    if here.passes:
+        first = (limits.ttft_ms - limits.waiting_ms) / 1000 - here.first
+        most = min(most, first / here.passes / here.interval)
     return max(0, math.floor(most * KEPT))
 
 
 def _end(problem: Problem, placement: Placement, here: Times, begin: int, most: int) -> int:
-    """The last number up to `most` with the same times."""
+    """Return the last number up to `most` with the same times."""
     step, last = most - begin, begin
     if step and _times(problem, placement, most) == here:
         return most

@@ -17,12 +17,12 @@ import numpy as np
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart
 from pipelab.engine.deployments.column_generation import (
-    Column,
-    Demand,
+    DeploymentGoal,
     Generation,
+    PipelineColumn,
     Prices,
-    repeated,
-    whole,
+    as_often_as_chosen,
+    solve_whole_program,
 )
 from pipelab.engine.deployments.deploying import deploy, pipelines_of, sum_of
 from pipelab.engine.deployments.offers import first_offers
@@ -35,9 +35,9 @@ from pipelab.fields import given
 from pipelab.problem import Problem
 
 _MOST_MIXES = 50_000  # of which every pipeline is listed
-_STEPS = 12
-_TPOT_STEP = 0.7
-_SHARE = 1 - 1e-9  # of the greatest throughput, as a load
+_LOAD_STEPS = 12  # points of a curve that is not listed whole
+_TPOT_STEP_RATIO = 0.7  # of a limit to the TPOT of the point before
+_GREATEST_LOAD_SHARE = 1 - 1e-9  # of what can be served: rounding must not put it out of reach
 
 
 def deployments_against(problem: Problem, against: str, curve: Curve, deadline: Deadline) -> None:
@@ -49,7 +49,7 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         Against GPUs there are too many mixes.
     """
     try:
-        offers = first_offers([problem], deadline, apart=True)
+        offers = first_offers([problem], deadline, keep_nodes_apart=True)
         offers = [offer for offer in offers if len(offer.stage_rates)]
         if not offers:
             return
@@ -57,10 +57,16 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
         mixes = prod((classes.count + 1).tolist())
         if mixes <= _MOST_MIXES:
             price = [classes.gpu(a).usd_per_hour or 0.0 for a in range(len(classes))]
-            each = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
-            most = Generation(offers, Demand(classes.count, 0.0, each), deadline)
-            free = Prices(np.zeros(len(classes)), {"": 1.0}, np.inf, 1.0)
-            columns, complete = most.listed(free, np.inf, True, deadline, _MOST_MIXES)
+            weight = np.array(price) if against == "usd_per_hour" else np.ones(len(classes))
+            most = Generation(
+                offers=offers,
+                goal=DeploymentGoal(counts=classes.count, load=0.0, price=weight),
+                deadline=deadline,
+            )
+            free = Prices(cost=np.zeros(len(classes)), ratio={"": 1.0}, bound=np.inf, unit=1.0)
+            columns, complete = most.list_columns(
+                free, np.inf, deadline, wide=True, most_labels=_MOST_MIXES
+            )
             if columns or complete:
                 curve.complete &= complete
                 _whole_curve(most, columns, complete, curve)
@@ -74,16 +80,18 @@ def deployments_against(problem: Problem, against: str, curve: Curve, deadline: 
     _in_steps(partial(deploy, problem), curve, deadline)
 
 
-def _whole_curve(most: Generation, columns: list[Column], complete: bool, curve: Curve) -> None:
+def _whole_curve(
+    most: Generation, columns: list[PipelineColumn], complete: bool, curve: Curve
+) -> None:
     """Add the points of all columns: the most within a budget, the least that it costs, less than that."""
-    demand = most.demand
+    goal = most.goal
     while columns:
-        best = _chosen(demand, columns, most.deadline)
+        best = _chosen(goal, columns, most.deadline)
         if not best:
             break
         rate = sum(column.rate for column in best)
-        same = _chosen(replace(demand, load=rate, budget=np.inf), columns, most.deadline)
-        cheapest = min([same or best, best], key=lambda chosen: total(demand.paid(chosen)))
+        same = _chosen(replace(goal, load=rate, budget=np.inf), columns, most.deadline)
+        cheapest = min([same or best, best], key=lambda chosen: total(goal.paid(chosen)))
         pipelines = pipelines_of(columns[0].offer.problem, cheapest)
         value = sum_of(pipelines)
         bound = max(rate, value)
@@ -99,26 +107,28 @@ def _whole_curve(most: Generation, columns: list[Column], complete: bool, curve:
                 bound=above,
                 at_least=0.0,
                 seconds=most.deadline.spent,
-                size={"classes": len(demand.counts), "columns": len(columns)},
+                size={"classes": len(goal.counts), "columns": len(columns)},
                 reason="the fastest deployment that costs no more",
                 again=deploy,
             )
         )
         # prices this close are one price
-        demand = replace(demand, budget=total(demand.paid(cheapest)) * (1 - ONE_ANSWER))
+        goal = replace(goal, budget=total(goal.paid(cheapest)) * (1 - ONE_ANSWER))
 
 
-def _chosen(demand: Demand, columns: list[Column], deadline: Deadline) -> list[Column]:
-    """The best deployment of these columns; empty if there is none."""
+def _chosen(
+    goal: DeploymentGoal, columns: list[PipelineColumn], deadline: Deadline
+) -> list[PipelineColumn]:
+    """Find the best deployment of these columns; empty if there is none."""
 
-    def ask(most: Mapping[float, int]) -> list[Column]:
-        run = whole(replace(demand, most_of=most), columns, deadline)
+    def ask(most: Mapping[float, int]) -> list[PipelineColumn]:
+        run = solve_whole_program(replace(goal, most_of=most), columns, deadline)
         deadline.check()
-        return [] if run.x is None else repeated(columns, run.x)
+        return [] if run.x is None else as_often_as_chosen(columns, run.x)
 
-    found = within_budget(ask, demand.paid, demand.budget)
+    deployments = within_budget(ask, goal.paid, goal.budget)
     # of the greatest throughput; all serve a load that is given, and then there is no budget
-    return max(found, key=lambda chosen: sum(column.rate for column in chosen))
+    return max(deployments, key=lambda chosen: sum(column.rate for column in chosen))
 
 
 def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline) -> None:
@@ -130,18 +140,18 @@ def _in_steps(find: Callable[..., Deployment], curve: Curve, deadline: Deadline)
         Finds the best deployment for a load; 0: the one that serves most.
     """
     curve.complete = False
-    most = find(0.0, time_limit=deadline.share(_STEPS + 1), stop=apart(deadline.stop))
+    most = find(0.0, time_limit=deadline.share(_LOAD_STEPS + 1), stop=apart(deadline.stop))
     least = np.inf
-    for step in range(_STEPS, 0, -1) if most.pipelines else ():
+    for step in range(_LOAD_STEPS, 0, -1) if most.pipelines else ():
         if deadline.reason is not None:
             break
-        load = given(most.value) * _SHARE * step / _STEPS
-        found = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
-        if not found.pipelines and step == _STEPS:
-            found = replace(most, at_least=load, bound=None, status="feasible")
-        if found.pipelines and given(found.value) < least * (1 - ONE_ANSWER):
-            least = given(found.value)
-            curve.add(found)
+        load = given(most.value) * _GREATEST_LOAD_SHARE * step / _LOAD_STEPS
+        deployment = find(load, time_limit=deadline.share(step), stop=apart(deadline.stop))
+        if not deployment.pipelines and step == _LOAD_STEPS:
+            deployment = replace(most, at_least=load, bound=None, status="feasible")
+        if deployment.pipelines and given(deployment.value) < least * (1 - ONE_ANSWER):
+            least = given(deployment.value)
+            curve.add(deployment)
 
 
 def requests_against(
@@ -166,12 +176,12 @@ def requests_against(
         return
     curve.complete = False
     limit = asked.get("tpot_ms") or np.inf
-    for step in range(_STEPS, 0, -1):
+    for step in range(_LOAD_STEPS, 0, -1):
         ends: dict[str, Any] = {"time_limit": deadline.share(step), "stop": apart(deadline.stop)}
-        found = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
-        if not found.pipelines or deadline.called_off:
+        deployment = deploy(problem, **{**asked, "tpot_ms": limit}, **ends)
+        if not deployment.pipelines or deadline.called_off:
             break
-        curve.add(found)
-        limit = given(found.slowest).tpot_ms * _TPOT_STEP
+        curve.add(deployment)
+        limit = given(deployment.slowest).tpot_ms * _TPOT_STEP_RATIO
         if not limit:  # prompts alone: nothing is less
             break

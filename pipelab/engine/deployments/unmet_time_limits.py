@@ -12,7 +12,7 @@ from pipelab.evaluation import evaluate, tally
 from pipelab.problem import Problem
 from pipelab.requests import Limits, seconds_back, times
 
-_SECONDS = 5.0  # for all workloads together
+_EXPLAINING_SECONDS = 5.0  # for all workloads together
 
 
 def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) -> str:
@@ -27,10 +27,10 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
     """
     phases, fits = dict.fromkeys(problem.workload.phase for problem in problems), 0
     for phase in phases:
-        own = [problem for problem in problems if problem.workload.phase == phase]
+        of_phase = [problem for problem in problems if problem.workload.phase == phase]
         closest: tuple[float, str] | None = None
-        for problem in own:
-            reason = _nearest(problem, limits, deadline.within(_SECONDS / len(own)))
+        for problem in of_phase:
+            reason = _nearest(problem, limits, deadline.within(_EXPLAINING_SECONDS / len(of_phase)))
             if reason is not None and (closest is None or reason < closest):
                 closest = reason
         if closest is not None and closest[0] > 1:
@@ -45,7 +45,7 @@ def why_unkept(problems: Sequence[Problem], limits: Limits, deadline: Deadline) 
 
 
 def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[float, str] | None:
-    """How many times the limit the pipeline of the shortest traversal takes, and the reason; None if none fits."""
+    """Return how many times the limit the shortest traversal takes, and the reason; None if no pipeline fits."""
     alone = problem.with_in_flight(1)
     if problem.workload.phase != "prefill":
         alone = replace(alone, workload=replace(alone.workload, timed_at="last"))
@@ -53,8 +53,8 @@ def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[floa
     placement = solve(alone, objective="latency", **ends).placement
     if placement is None:
         return None
-    found = times(problem, placement, 1).service(problem, 1)
-    tpot, ttft = 1000 * max(found.tpot_s, found.last_tpot_s), found.ttft_ms(limits)
+    served = times(problem, placement, 1).service(problem, 1)
+    tpot, ttft = 1000 * max(served.tpot_s, served.last_tpot_s), served.ttft_ms(limits)
     over = {"TPOT": tpot / limits.tpot_ms, "TTFT": ttft / limits.ttft_ms}
     what = max(over, key=over.__getitem__)
     ms, limit = (tpot, limits.tpot_ms) if what == "TPOT" else (ttft, limits.ttft_ms)
@@ -71,7 +71,7 @@ def _nearest(problem: Problem, limits: Limits, deadline: Deadline) -> tuple[floa
     took |= links
     help_ |= dict.fromkeys(links, "a link that is faster or has less latency")
     if load.phase == "prefill":
-        links = {"the way of the KV cache": found.ttft_s - parts.seconds_per_pass}
+        links = {"the way of the KV cache": served.ttft_s - parts.seconds_per_pass}
         took |= links
         help_ |= dict.fromkeys(links, "faster links, or a KV cache of fewer bits")
     longest = max(took, key=took.__getitem__)

@@ -43,7 +43,7 @@ import scipy.sparse as sp
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.flows.capacities import Capacities, Stages, by_area
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns
+from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
@@ -188,7 +188,7 @@ class Patterns:
         several = [[float(p.several) for p in columns]]
         idle, thetas = 0 if self._seconds is None else len(self._usage), len(self._to_save)
         sizes = {"patterns": len(columns), "short": 1, "idle": idle, "late": thetas}
-        group = Columns(sizes)
+        group = VariableGroups(sizes)
         blocks = {
             "GPUs": group.rows(
                 {"patterns": usage, "idle": self._usage[:idle].T}, upper=count.astype(float)
@@ -275,7 +275,7 @@ def _cheapest(
 ) -> tuple[Pattern | None, float]:
     """Two stages or more that together let all pass, at the least price that is soon found; a bound on the least."""
     size = len(prices)
-    group, eye = Columns({"stages": size, "shares": size}), sp.eye_array(size)
+    group, eye = VariableGroups({"stages": size, "shares": size}), sp.eye_array(size)
     blocks = {
         "pass": group.rows({"shares": np.ones((1, size))}, lower=1.0),
         "most": group.rows({"shares": eye, "stages": -sp.diags_array(share)}, upper=0.0),

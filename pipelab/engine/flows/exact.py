@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from pipelab.candidates import list_allocations
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns
+from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.flows import (
     Held,
@@ -83,7 +83,7 @@ def exact_flow(
     for v, w in hops:
         deadline.check()
         links[v, w] = link_between(problem, stages[v], stages[w])
-    columns = Columns({"held": len(options), "ways": len(ways)})
+    columns = VariableGroups({"held": len(options), "ways": len(ways)})
     pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
     shape = len(options), len(ways)
     through = sp.csr_array((np.ones(len(pairs)), pairs.T), shape=shape)

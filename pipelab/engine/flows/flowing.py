@@ -15,7 +15,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
@@ -25,9 +27,7 @@ from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
 from pipelab.engine.flows.series_parallel import Blocks
-from pipelab.engine.options import refuse_training
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.solving import solve
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER, SOLVER
 from pipelab.errors import TooLarge
@@ -49,14 +49,14 @@ _LONGER = 1.02  # no longer: planned for
 
 @checked_arguments
 def flow(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     objective: Annotated[
         Literal["throughput", "rate"], described("'throughput' or 'rate'")
     ] = "throughput",
     *,
-    time_limit: choice.TimeLimit = None,
-    gap: choice.Gap = 0.0,
-    stop: choice.Stop = None,
+    time_limit: arguments.TimeLimit = None,
+    gap: arguments.Gap = 0.0,
+    stop: arguments.Stop = None,
 ) -> Flow:
     """The greatest throughput if stages may overlap and every microbatch takes its own way through them.
 
@@ -200,8 +200,8 @@ class _Flowing:
 
     def _ask(self) -> None:
         """Ask a criterion, which counts what blocks were asked."""
-        known = self.value or None, self.bound if math.isfinite(self.bound) else None
-        self.deadline.ask(Progress(self.deadline.spent, *known, self.asked))
+        bound = self.bound if math.isfinite(self.bound) else None
+        self.deadline.tell(incumbent=self.value or None, bound=bound, nodes=self.asked)
 
     def _keep_pipelines(self, pipelines: Sequence[tuple[Placement, int, float]]) -> None:
         """Each with its number in flight and its tokens/s."""
@@ -367,20 +367,20 @@ class _Flowing:
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)
         flow = Flow(
-            self.problem,
-            status,
-            tuple(own.stage for own in self.held),
-            tuple(self._least_number(routing, v) for v in range(len(self.held))),
-            tuple(self.ways),
-            None,
-            None,
-            self.deadline.spent,
-            self.problem.workload.in_memory if self.full else None,
-            self.size,
-            choice.solver_version(),
-            self.deadline.remark(reason),
-            stopped,
-            {"progress": tuple(self.progress)},
+            problem=self.problem,
+            status=status,
+            stages=tuple(own.stage for own in self.held),
+            in_flight=tuple(self._least_number(routing, v) for v in range(len(self.held))),
+            ways=tuple(self.ways),
+            throughput=None,
+            bound=None,
+            seconds=self.deadline.spent,
+            memory_for=self.problem.workload.in_memory if self.full else None,
+            size=self.size,
+            solver=choice.solver_version(),
+            reason=self.deadline.remark(reason),
+            stopped_by=stopped,
+            details={"progress": tuple(self.progress)},
         )
         if status:
             return flow

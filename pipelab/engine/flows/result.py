@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from pipelab.display import counted, rate, table
-from pipelab.engine.answers import Answer
+from pipelab.engine.answers import ProvenAnswer
 from pipelab.evaluation import FlowEvaluation, evaluate, tally
 from pipelab.fields import derived, given
 from pipelab.flows import Way
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True, eq=False)
-class Flow(Answer):
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Flow(ProvenAnswer):
     """Stages on GPUs of their own, and what goes which way through them: what `flow` returns.
 
     Attributes

@@ -20,7 +20,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns
+from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.fields import given
 from pipelab.flows import Held, Way, goes_on, link_between, stage_times
 from pipelab.problem import Problem
@@ -113,7 +113,7 @@ class Routing:
         begins = np.array(ends[:, 0] < 0, float)
         scale = max(most)
         carried = np.array([self.links[arc][0] if arc in self.links else math.inf for arc in arcs])
-        columns = Columns({"arcs": len(arcs)})
+        columns = VariableGroups({"arcs": len(arcs)})
         rows = {
             "busy": columns.rows({"arcs": into}, upper=np.array(most) / scale),
             "kept": columns.rows({"arcs": into - out}, 0.0, 0.0),
@@ -131,7 +131,7 @@ class Routing:
         rates = np.array([rate for rate, _ in self.times])
         places = np.array([own.in_flight for own in self.held]) * self.problem.workload.tokens
         carried = np.array([rate for rate, _ in self.links.values()])
-        columns = Columns({"ways": len(ways)})
+        columns = VariableGroups({"ways": len(ways)})
         scale = rates.max()
         busy, places, carried = (own[:, None] / scale for own in (rates, places, carried))
         rows = {

@@ -29,7 +29,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.flows.capacities import Capacities
 from pipelab.engine.instance import Instance
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import Columns, RowBlock
+from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups
 from pipelab.placement import Stage
 
 _STAGES = 5  # of a block, at most
@@ -279,7 +279,7 @@ class _Choice:
         roles = ("middle", "first", "last", "both") if of.parts > 1 else ("middle",)
         walk = dict.fromkeys(("begin", "end", "place"), of.parts) | {"hops": len(self.hops)}
         sizes = dict.fromkeys(roles, len(blocks)) | (walk if of.parts > 1 else {})
-        self.roles, self.columns = roles, Columns(sizes)
+        self.roles, self.columns = roles, VariableGroups(sizes)
 
     def _crossings(self) -> Iterator[tuple[int, int, int, int]]:
         """From part, to part, the fewest exits and entries whose links carry t together."""

@@ -24,7 +24,7 @@ from pipelab.stage_arrays import problem_tables
 
 
 @dataclass(frozen=True, eq=False)
-class Candidates:
+class StageCandidates:
     """Allocations (A of them) and connections (E of them) of one problem.
 
     Attributes
@@ -73,7 +73,7 @@ class Candidates:
         return _membership(self.sets, self.gpus)
 
     def placement(self, chosen: np.ndarray) -> Placement:
-        """The placement of a set of allocation numbers, in layer order."""
+        """Return the placement of a set of allocation numbers, in layer order."""
         ordered = sorted(chosen, key=lambda a: self.start[a])
         return Placement(
             tuple(
@@ -83,7 +83,7 @@ class Candidates:
         )
 
     def rate_at_most(self, proven: float | None) -> float:
-        """The fastest rate that occurs at all and is not above a bound that a solver proved.
+        """Return the fastest rate that occurs at all and is not above a bound that a solver proved.
 
         Every placement's throughput is one of these rates, so this is a bound too. None means that nothing
         is proved.
@@ -94,7 +94,7 @@ class Candidates:
             top = min(top, proven + SOLVER * max(1.0, top))
         return float(rates[rates <= top].max(initial=rates.min()))
 
-    def connected_by(self, links: np.ndarray) -> "Candidates":
+    def connected_by(self, links: np.ndarray) -> "StageCandidates":
         """Keep all allocations, and the connections of a mask of shape (E,)."""
         return replace(
             self,
@@ -103,8 +103,8 @@ class Candidates:
             link_throughput=self.link_throughput[links],
         )
 
-    def reaching(self, rate: float) -> "Candidates":
-        """The allocations that reach a rate in tokens/s, and the connections between them that do."""
+    def reaching(self, rate: float) -> "StageCandidates":
+        """Return the allocations that reach a rate in tokens/s, and the connections between them that do."""
         kept = self.throughput >= rate
         number = np.cumsum(kept) - 1  # new number of each allocation that is kept
         links = (self.link_throughput >= rate) & kept[self.tail] & kept[self.head]
@@ -120,7 +120,7 @@ class Candidates:
         )
 
 
-def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> Candidates:
+def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> StageCandidates:
     """List every allocation that fits in memory and every connection between them.
 
     Allocations are ordered by first layer, number of layers, GPU set. The number of both
@@ -135,7 +135,7 @@ def enumerate_candidates(problem: Problem, deadline: Deadline = NEVER) -> Candid
 
     Returns
     -------
-    Candidates
+    StageCandidates
         A allocations and E connections as arrays, rates in tokens/s.
 
     Raises
@@ -155,7 +155,7 @@ def list_candidates(
     allowed: np.ndarray,
     starts: np.ndarray,
     deadline: Deadline = NEVER,
-) -> Candidates:
+) -> StageCandidates:
     """List the candidates over given GPU sets, kinds of span and first layers.
 
     Parameters
@@ -177,7 +177,18 @@ def list_candidates(
     tail, head = _connections(problem, sets, set_of, start, size, deadline)
     links = link_rates(problem, sets, deadline)[set_of[tail], set_of[head]]
     theta = rate[set_of, kind]
-    return Candidates(problem, tuple(sets), set_of, start, size, theta, tail, head, links, deadline)
+    return StageCandidates(
+        problem=problem,
+        sets=tuple(sets),
+        set_of=set_of,
+        start=start,
+        size=size,
+        throughput=theta,
+        tail=tail,
+        head=head,
+        link_throughput=links,
+        deadline=deadline,
+    )
 
 
 def stage_rates(
@@ -227,7 +238,7 @@ def _connections(
     size: np.ndarray,
     deadline: Deadline,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of allocations with a common boundary and no common GPU."""
+    """Return pairs of allocations with a common boundary and no common GPU."""
     member = _membership(sets, len(problem.cluster)).astype(np.float32)
     disjoint = np.empty((len(sets), len(sets)), dtype=bool)
     for rows in _parts(len(sets), len(sets), deadline):
@@ -244,14 +255,14 @@ def _connections(
 
 
 def _parts(rows: int, width: int, deadline: Deadline) -> Iterator[slice]:
-    """Rows of a table in parts, none of which takes long."""
+    """Cut rows of a table into parts, none of which takes long."""
     return deadline.slices(rows, max(1, 5_000_000 // max(1, width)))
 
 
 def link_rates(
     problem: Problem, sets: Sequence[tuple[int, ...]], deadline: Deadline = NEVER
 ) -> np.ndarray:
-    """ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
+    """Return ν between every two GPU sets, shape (S, S): the slowest pair carries the whole tensor."""
     bandwidth = problem.cluster.bandwidth_matrix()
     width = max((len(s) for s in sets), default=1)
     # Short sets are filled up with their own first GPU, which changes no minimum.

@@ -36,9 +36,9 @@ import scipy.sparse as sp
 
 from pipelab.display import breakable, table
 from pipelab.engine.classes import gpu_classes
-from pipelab.engine.formulations.candidates import Candidates
+from pipelab.engine.formulations.candidates import StageCandidates
 from pipelab.engine.formulations.program_size import count_candidates
-from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Frozen
 from pipelab.problem import Problem
@@ -97,7 +97,7 @@ class Family:
     counted: str
     terms: Callable[["Incidence"], Terms]
 
-    def rows(self, matrices: "Incidence", columns: Columns) -> RowBlock:
+    def rows(self, matrices: "Incidence", columns: VariableGroups) -> RowBlock:
         """Return its rows over these columns."""
         parts, least, most = self.terms(matrices)
         height = next(part.shape[0] for part in parts.values() if not isinstance(part, float))
@@ -115,7 +115,7 @@ class Incidence:
 
     Attributes
     ----------
-    candidates : Candidates
+    candidates : StageCandidates
     big_m_stage, big_m_link : float
         The M of the two end-to-end families.
     cap_links : bool
@@ -124,7 +124,7 @@ class Incidence:
         compute to about 1e-9, take a tiny part of it for a whole stage.
     """
 
-    candidates: Candidates
+    candidates: StageCandidates
     big_m_stage: float
     big_m_link: float
     cap_links: bool = True
@@ -160,14 +160,14 @@ class Incidence:
     @property
     def onward(self) -> Parts:
         """The connections that leave each allocation with a successor, less the allocation."""
-        own = np.unique(self.candidates.tail)
-        return {"e": self.leaves[own], "z": -self.each_allocation[own]}
+        with_successor = np.unique(self.candidates.tail)
+        return {"e": self.leaves[with_successor], "z": -self.each_allocation[with_successor]}
 
     @property
     def inward(self) -> Parts:
         """The connections that enter each allocation with a predecessor, less the allocation."""
-        own = np.unique(self.candidates.head)
-        return {"e": self.enters[own], "z": -self.each_allocation[own]}
+        with_predecessor = np.unique(self.candidates.head)
+        return {"e": self.enters[with_predecessor], "z": -self.each_allocation[with_predecessor]}
 
     @cached_property
     def each_allocation(self) -> sp.csr_array:
@@ -206,7 +206,7 @@ class Incidence:
 
 
 def twins(problem: Problem) -> np.ndarray:
-    """Pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
+    """Return pairs of neighbouring GPU ids that are interchangeable; shape (P, 2)."""
     of = gpu_classes(problem.cluster).of
     first = np.flatnonzero(of[:-1] == of[1:])
     return np.stack([first, first + 1], axis=1)
@@ -425,17 +425,17 @@ class Form:
         return tuple(FAMILIES[name] for name in self.names)
 
     def size(self, counts: Mapping[str, int]) -> dict[str, int]:
-        """Variables and rows from the numbers of `count_candidates`, nothing built."""
+        """Compute variables and rows from the numbers of `count_candidates`, nothing built."""
         number = _in_group(counts["allocations"], counts["connections"])
         return {
             "variables": sum(number[group] for group in self.groups),
             "rows": sum(family.count(counts) for family in self.families),
         }
 
-    def columns(self, candidates: Candidates) -> Columns:
-        """The groups side by side."""
+    def columns(self, candidates: StageCandidates) -> VariableGroups:
+        """Return the groups side by side."""
         number = _in_group(len(candidates.start), len(candidates.tail))
-        return Columns({group: number[group] for group in self.groups})
+        return VariableGroups({group: number[group] for group in self.groups})
 
 
 def _in_group(allocations: int, connections: int) -> dict[str, int]:
@@ -444,26 +444,26 @@ def _in_group(allocations: int, connections: int) -> dict[str, int]:
 
 FORMS = {
     "written": Form(
-        (
+        names=(
             *("layer_coverage", "gpu_exclusivity", "pipeline_start", "pipeline_end"),
             *("successor", "predecessor", "link_needs_sender", "link_needs_receiver"),
             *("stage_rate", "link_rate", "stage_bottleneck", "link_bottleneck"),
         ),
-        ("z", "e", "tau", "rho", "t"),
-        ("z", "e"),
-        (r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0"),
-        MARGIN,
+        groups=("z", "e", "tau", "rho", "t"),
+        whole=("z", "e"),
+        domains=(r"z_a, e_{ab} \in \{0, 1\}", r"\tau_a, \rho_{ab}, t \ge 0"),
+        margin=MARGIN,
     ),
     # e need not be declared whole: once z is, nothing flows into a stage that is not chosen, so
     # what leaves a chosen stage can only enter the one chosen stage that starts where it ends.
     "tight": Form(
-        (
+        names=(
             *("layer_coverage", "gpu_exclusivity", "flow_out", "flow_in"),
             *("layer_rate", "boundary_rate"),
         ),
-        ("z", "e", "t"),
-        ("z",),
-        (
+        groups=("z", "e", "t"),
+        whole=("z",),
+        domains=(
             r"z_a \in \{0, 1\}",
             r"z_a = 0 \text{ where nothing can follow or precede}",
             r"0 \le e_{ab} \le 1",
@@ -472,17 +472,17 @@ FORMS = {
     ),
 }
 ONE_GPU = Form(
-    (
+    names=(
         *("layer_coverage", "gpu_exclusivity", "link_forced", "gpu_bottleneck", "boundary_rate"),
         *("twins_in_order", "boundary_balance"),
     ),
-    ("z", "e", "t"),
-    ("z",),
+    groups=("z", "e", "t"),
+    whole=("z",),
 )
 
 
 def joint_form(form: str, big_m: str = "valid") -> Form:
-    """A form of the joint ILP by name.
+    """Return a form of the joint ILP by name.
 
     Raises
     ------
@@ -500,13 +500,13 @@ def joint_form(form: str, big_m: str = "valid") -> Form:
 
 
 def build(
-    candidates: Candidates, form: Form, big_m: str = "valid", most: float = np.inf
+    candidates: StageCandidates, form: Form, big_m: str = "valid", most: float = np.inf
 ) -> LinearProgram:
     """Build the program of one form as arrays: maximise t subject to its families.
 
     Parameters
     ----------
-    candidates : Candidates
+    candidates : StageCandidates
     form : Form
     big_m : {"valid", "as_written"}
     most : float
@@ -527,8 +527,8 @@ def build(
     return columns.program({"t": 1}, blocks, upper=upper, integer=form.whole)
 
 
-def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> Incidence:
-    """The matrices of the formulation, with its two big-Ms.
+def incidence_of(candidates: StageCandidates, form: Form, big_m: str = "valid") -> Incidence:
+    """Return the matrices of the formulation, with its two big-Ms.
 
     The write-up states no value of either. `M_stage` of its form is that of its author's code,
     1.1 · max θ. It is valid: no t exceeds max θ. `M_link` is max θ, too, if it is to be valid: an unused
@@ -538,17 +538,22 @@ def incidence_of(candidates: Candidates, form: Form, big_m: str = "valid") -> In
     fastest = float(candidates.throughput.max(initial=0.0))
     link = MARGIN * float(candidates.link_throughput.max(initial=0.0))
     valid = big_m == "valid"
-    return Incidence(candidates, form.margin * fastest, fastest if valid else link, valid)
+    return Incidence(
+        candidates=candidates,
+        big_m_stage=form.margin * fastest,
+        big_m_link=fastest if valid else link,
+        cap_links=valid,
+    )
 
 
-def big_m_is_valid(candidates: Candidates, big_m: str) -> bool:
-    """Whether an unused connection leaves every placement its full rate."""
-    own = incidence_of(candidates, FORMS["written"], big_m).big_m_link
-    return not len(candidates.tail) or own >= candidates.throughput.max(initial=0.0)
+def big_m_is_valid(candidates: StageCandidates, big_m: str) -> bool:
+    """Return whether an unused connection leaves every placement its full rate."""
+    link_m = incidence_of(candidates, FORMS["written"], big_m).big_m_link
+    return not len(candidates.tail) or link_m >= candidates.throughput.max(initial=0.0)
 
 
-def _can_be_chosen(candidates: Candidates) -> np.ndarray:
-    """0 for an allocation that nothing can follow or precede though something must; shape (A,).
+def _can_be_chosen(candidates: StageCandidates) -> np.ndarray:
+    """Return 0 for each allocation that nothing can follow or precede though something must, else 1; shape (A,).
 
     Coverage and exclusivity forbid choosing it anyhow; the relaxation does not know that.
     """
@@ -573,7 +578,7 @@ class Formulation(Frozen):
     counts: Mapping[str, int]
 
     def to_frame(self) -> "DataFrame":
-        """One row per family: name, group, sentence, formula, rows."""
+        """Return one row per family: name, group, sentence, formula, rows."""
         import pandas as pd
 
         families = self.form.families
@@ -599,7 +604,7 @@ class Formulation(Frozen):
 
 
 def joint_formulation(problem: Problem, form: str = "written") -> Formulation:
-    """The joint ILP of a problem, to be read.
+    """Return the joint ILP of a problem, to be read.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ def solve_aggregated(
     stop: Stop = None,
     on_progress: Callable | None = None,
 ) -> Result:
-    """The joint ILP's optimum by counting stages over classes of interchangeable GPUs.
+    """Find the joint ILP's optimum by counting stages over classes of interchangeable GPUs.
 
     Among placements of equal throughput the answer is one with the fewest GPUs, then the
     fewest stages, then the lowest price per hour where every GPU has a price; and the same on
@@ -74,7 +74,9 @@ def solve_aggregated(
             )
         except Ended as end:
             return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages", budget)
-        search = Search(instance, deadline, most, gap, on_progress).run()
+        search = Search(
+            instance=instance, deadline=deadline, most=most, gap=gap, on_progress=on_progress
+        ).run()
         if search.best is None and search.stopped is not None:
             known = best_of(incumbents(problem, budget))
             if known is not None:
@@ -91,7 +93,7 @@ def unlisted(
     what: str,
     budget: float | None = None,
 ) -> Result:
-    """The result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
+    """Return the result of a method that was stopped while listing: a rule of thumb's placement at most, no bound."""
     return rated_result(
         problem,
         method,
@@ -122,7 +124,7 @@ def _why_none(search: Search, solver: str) -> str:
 
 
 def result_of(search: Search) -> Result:
-    """What is known when the search has ended."""
+    """Make the result of a search that has ended."""
     instance, problem = search.instance, search.instance.problem
     size = {
         "classes": len(instance.classes),
@@ -145,7 +147,7 @@ def result_of(search: Search) -> Result:
         "fewest": search.fewest,
         "instance": instance,
     }
-    found = rated_result(
+    result = rated_result(
         problem,
         "aggregated",
         search.best,
@@ -157,4 +159,4 @@ def result_of(search: Search) -> Result:
         stopped_by=None if search.high < 0 else search.stopped,
         details=details,
     )
-    return found if search.high >= 0 else replace(found, status="infeasible", bound=None)
+    return result if search.high >= 0 else replace(result, status="infeasible", bound=None)

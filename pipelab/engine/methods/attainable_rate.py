@@ -63,49 +63,52 @@ def solve_for_attainable(
             options["on_progress"] = lambda moment: report(read(moment))
         if isinstance(stop, Criterion):
             options["stop"] = stop.part(read)
-    found = function(problem.with_in_flight(problem.workload.in_memory), **options)
-    found = replace(found, problem=problem)
-    if found.placement is None:
-        return found
-    evaluation = given(found.evaluation)
-    attains = evaluation.attainable >= given(found.throughput) * (1 - LAST_BITS)
-    found = replace(found, throughput=evaluation.attainable)
+    result = function(problem.with_in_flight(problem.workload.in_memory), **options)
+    result = replace(result, problem=problem)
+    if result.placement is None:
+        return result
+    evaluation = given(result.evaluation)
+    attains = evaluation.attainable >= given(result.throughput) * (1 - LAST_BITS)
+    result = replace(result, throughput=evaluation.attainable)
     if attains or evaluation.in_flight is None:
-        bound = evaluation.attainable if found.status == "optimal" else found.bound
-        return replace(found, bound=bound)
+        bound = evaluation.attainable if result.status == "optimal" else result.bound
+        return replace(result, bound=bound)
     if method not in _SEARCHED:
-        reason = f"{found.reason}; {NOT_CHOSEN}" if found.reason else NOT_CHOSEN
-        return replace(found, status="feasible", reason=reason)
-    if found.stopped_by in ("stop", "interrupt", "time limit") or found.method == "joint":
-        return replace(found, status="feasible")
-    if (found.bound or math.inf) <= to_beat:
-        return replace(found, status="feasible")
-    return _searched(found, deadline, options, stop, report, to_beat)
+        reason = f"{result.reason}; {NOT_CHOSEN}" if result.reason else NOT_CHOSEN
+        return replace(result, status="feasible", reason=reason)
+    if result.stopped_by in ("stop", "interrupt", "time limit") or result.method == "joint":
+        return replace(result, status="feasible")
+    if (result.bound or math.inf) <= to_beat:
+        return replace(result, status="feasible")
+    return _searched(result, deadline, options, stop, report, to_beat)
 
 
 def _searched(
-    found: Result,
+    result: Result,
     whole: Deadline,
     options: Mapping[str, Any],
     stop: Event | None,
     report: Callable | None,
     to_beat: float,
 ) -> Result:
-    """The pair that attains most, from the placement of the greatest rate."""
-    problem, progress = found.problem, [*found.details.get("progress", ())]
-    bound = found.bound
+    """Find the pair that attains most, from the placement of the greatest rate."""
+    problem, progress = result.problem, [*result.details.get("progress", ())]
+    bound = result.bound
 
     def moment() -> None:
         attained = given(pairs.evaluation).attainable
-        progress.append(Progress(whole.spent, attained, bound, 0, pairs.best))
+        now = Progress(seconds=whole.spent, incumbent=attained, bound=bound, placement=pairs.best)
+        progress.append(now)
         if report is not None:
-            report(progress[-1])
-        deadline.ask(progress[-1])
+            report(now)
+        deadline.ask(now)
 
     with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
-        pairs = Pairs(problem, deadline, budget, on_best=moment, to_beat=to_beat)
-        pairs.keep(given(found.placement))
+        pairs = Pairs(
+            problem=problem, deadline=deadline, budget=budget, on_best=moment, to_beat=to_beat
+        )
+        pairs.keep(given(result.placement))
         if bound is not None:
             pairs.knows(bound)
         most, stopped = pairs.greatest(options.get("gap", 0.0))
@@ -114,21 +117,21 @@ def _searched(
     bound = throughput if proven else min(most, bound or most)
     moment()
     return replace(
-        found,
+        result,
         status="optimal" if proven else "feasible",
         placement=pairs.best,
         throughput=throughput,
         bound=bound,
         seconds=whole.spent,
-        solver=found.solver or choice.solver_version(),
-        reason="" if proven else found.reason,
+        solver=result.solver or choice.solver_version(),
+        reason="" if proven else result.reason,
         stopped_by=None if proven else stopped,
-        details={**found.details, "progress": tuple(progress), "rounds": tuple(pairs.rounds)},
+        details={**result.details, "progress": tuple(progress), "rounds": tuple(pairs.rounds)},
     )
 
 
 def _attained(problem: Problem, moment: Progress) -> Progress:
-    """The progress with what the incumbent attains, in place of its rate."""
+    """Return the progress with what the incumbent attains, in place of its rate."""
     if moment.placement is None:
         return moment
     return replace(moment, incumbent=evaluate(problem, moment.placement).attainable)

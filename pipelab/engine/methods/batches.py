@@ -48,13 +48,13 @@ def best_batch(
     sizes = tuple(dict.fromkeys(whole_number("solve", "batches", size) for size in given))
     deadline, left = Deadline(options.get("time_limit")), sorted(sizes)
 
-    def following(found: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
-        best = _best(found).problem.workload if found else problem.workload
+    def following(results: Sequence[Result]) -> tuple[Problem, Mapping[str, Any]]:
+        best = _best(results).problem.workload if results else problem.workload
         size = left.pop(_nearest(left, best.batch_size))
         return replace(problem, workload=replace(problem.workload, batch_size=size)), options
 
-    found = solved_in_turn(len(sizes), following, solve, deadline)
-    answer = best_answer(found, len(found) < len(sizes))
+    results = solved_in_turn(len(sizes), following, solve, deadline)
+    answer = best_answer(results, len(results) < len(sizes))
     return replace(answer, seconds=deadline.spent, batches=sizes)
 
 
@@ -79,25 +79,25 @@ def solved_in_turn(
     to_beat : float
         Tokens/s that something else attains.
     """
-    found: list[Result] = []
-    while len(found) < number:
-        problem, options = following(found)
+    results: list[Result] = []
+    while len(results) < number:
+        problem, options = following(results)
         if "stop" in options:
             options = {**options, "stop": apart(options["stop"])}
         if deadline.limited:
-            last = len(found) + 1 == number
+            last = len(results) + 1 == number
             options = {**options, "time_limit": deadline.share(1 if last else 2)}
-        found.append(solve(problem, dict(options), to_beat))
-        to_beat = max(to_beat, found[-1].throughput or 0.0)
-        if found[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
+        results.append(solve(problem, dict(options), to_beat))
+        to_beat = max(to_beat, results[-1].throughput or 0.0)
+        if results[-1].stopped_by in ("stop", "interrupt") or deadline.reason:
             break
-    return found
+    return results
 
 
-def best_answer(found: Sequence[Result], left_out: bool) -> Result:
-    """The best of several answers to one question, with the bound of all; `left_out`: whether some are missing."""
-    answer = _best(found)
-    others = [result for result in found if result.status != "infeasible"]
+def best_answer(results: Sequence[Result], left_out: bool) -> Result:
+    """Return the best of several answers to one question, with the bound of all; `left_out`: some are missing."""
+    answer = _best(results)
+    others = [result for result in results if result.status != "infeasible"]
     if left_out and answer.placement is None:
         reason, ended = answer.reason or "the rest was not tried in time", answer.stopped_by
         return replace(answer, status="unknown", reason=reason, stopped_by=ended or "time limit")
@@ -119,17 +119,17 @@ def best_answer(found: Sequence[Result], left_out: bool) -> Result:
 
 
 def _nearest(sizes: Sequence[int], size: int) -> int:
-    """The place of the number whose ratio to `size` is nearest to 1; of two the greater."""
+    """Return the place of the number whose ratio to `size` is nearest to 1; of two the greater."""
     ratios = [max(other / size, size / other) for other in sizes]
     return len(sizes) - 1 - ratios[::-1].index(min(ratios))
 
 
-def _best(found: Sequence[Result]) -> Result:
-    """The greatest throughput, or the least value of the objective."""
-    placed = [result for result in found if result.placement is not None]
+def _best(results: Sequence[Result]) -> Result:
+    """Return the greatest throughput, or the least value of the objective."""
+    placed = [result for result in results if result.placement is not None]
     if not placed:
-        open_ = [result for result in found if result.status != "infeasible"]
-        return min(open_ or found, key=lambda result: result.problem.workload.batch_size)
+        open_ = [result for result in results if result.status != "infeasible"]
+        return min(open_ or results, key=lambda result: result.problem.workload.batch_size)
     if placed[0].objective is not None:
         return min(placed, key=lambda result: given(given(result.objective).value))
     return max(placed, key=lambda result: given(result.throughput))

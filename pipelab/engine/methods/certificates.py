@@ -41,7 +41,7 @@ from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of, without_node
 from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import highs
-from pipelab.engine.solvers.linear_program import Columns, incidence
+from pipelab.engine.solvers.linear_program import VariableGroups, incidence
 from pipelab.engine.tolerances import LAST_BITS
 from pipelab.errors import InvalidValue, NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
@@ -55,15 +55,15 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 _MOST_STAGES_CHECKED = 300_000
-_MOST_STEPS = 1_000_000  # from a case to the next: some seconds
+_MOST_CASE_STEPS = 1_000_000  # from a case to the next: some seconds
 # stages in the linear program; above, layers that differ are not priced one by one
-_MOST_ROWS = 20_000
+_MOST_PRICED_STAGES = 20_000
 # Denominators to try, the simplest first: a solver's decimals mostly approximate simple fractions.
 _DENOMINATORS = (12, 1000, 10**6)
 _BY_HELD = ("whole stages", "links")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Certificate(Frozen):
     """Why nothing is faster than a proven answer.
 
@@ -94,11 +94,11 @@ class Certificate(Frozen):
 
     problem: Problem
     throughput: float | None
-    rate: float | None
+    rate: float | None = None
     by: str
     prices: tuple[Fraction, ...]
     values: tuple[Fraction, ...]
-    most_layers: int | None
+    most_layers: int | None = None
     idle: tuple[int, ...] = ()
     placement: Placement | None = None
 
@@ -177,7 +177,7 @@ class Certificate(Frozen):
         return [(n, name, price) for (name, price), n in number.items()]
 
     def to_frame(self) -> "DataFrame":
-        """One row per kind of GPU: how many there are, the price of each in layers at the next rate, and together."""
+        """Return one row per kind of GPU: how many there are, and the price of one and of all in layers at `rate`."""
         import pandas as pd
 
         kinds = self.problem.cluster.kinds
@@ -246,7 +246,7 @@ class Certificate(Frozen):
         return number
 
     def _check_form(self) -> None:
-        """Every part is there, and a number of its sort; and the placement has the throughput."""
+        """Check that every part is there, of its type, and that the placement has the throughput."""
         problem, by = self.problem, ("no stage",)
         shape = len(problem.cluster.kinds), problem.model.layers
         _proven(shape == (len(self.prices), len(self.values)), f"{shape} prices and values are due")
@@ -258,14 +258,17 @@ class Certificate(Frozen):
         elif self.throughput is not None:
             by = ("no faster stage",)
         _proven(self.by in by, f"it is by {self.by!r}, where {' or '.join(by)} is possible")
-        found = None
+        evaluated = None
         if self.placement is not None:
             filled = problem.with_in_flight(problem.workload.in_memory)
-            found = evaluate(filled, self.placement).rate
-        _proven(_same(found, self.throughput), f"its placement has {found}, not {self.throughput}")
+            evaluated = evaluate(filled, self.placement).rate
+        _proven(
+            _same(evaluated, self.throughput),
+            f"its placement has {evaluated}, not {self.throughput}",
+        )
 
     def _check_rate(self, rates: set[float]) -> None:
-        """The rate is the next one of all that stages have, and links between them."""
+        """Check that the rate is the next one of all that stages have, and links between them."""
         apart = ~np.eye(len(self.problem.cluster), dtype=bool)
         bandwidths = np.unique(self.problem.cluster.bandwidth_matrix()[apart])
         links = np.atleast_1d(self.problem.link_throughput(bandwidths))
@@ -287,11 +290,11 @@ class Certificate(Frozen):
         return number
 
     def _counted_as(self, gpu: GPU) -> GPU:
-        """The GPU in no node, where identical nodes count as one."""
+        """Return the GPU in no node, where identical nodes count as one."""
         return without_node(gpu) if nodes_matter_alone(self.problem.costs) else gpu
 
     def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction]]:
-        """Every mixture of GPUs with every span, and the least that such GPUs cost.
+        """Return every mixture of GPUs with every span, and the least that such GPUs cost.
 
         Where identical nodes count as one, mixtures are of GPUs in no node, and identical GPUs of one node come apart.
         """
@@ -305,16 +308,17 @@ class Certificate(Frozen):
             prices[self._counted_as(kind)] += [price] * count
             if kind.node and self._counted_as(kind) != kind:
                 nodes[replace(kind, node="node", machine="")].append((count, price))
-        kinds, cheapest = list(prices), {gpu: sorted(own) for gpu, own in prices.items()}
+        kinds = list(prices)
+        cheapest = {gpu: sorted(of_kind) for gpu, of_kind in prices.items()}
         for mixture in _mixtures(problem, kinds, list(map(len, prices.values())), len(spans)):
             numbers = Counter(kinds[k] for k in mixture)
             paid = (sum(cheapest[gpu][:n]) for gpu, n in numbers.items())
             least = sum(paid, Fraction(0))
             yield from ((tuple(numbers.elements()), span, least) for span in spans)
-        for kind, each in nodes.items():
-            most = min(max(each)[0], problem.max_gpus_per_stage)
+        for kind, offers in nodes.items():
+            most = min(max(offers)[0], problem.max_gpus_per_stage)
             for number in range(2, most + 1):
-                least = number * min(price for count, price in each if count >= number)
+                least = number * min(price for count, price in offers if count >= number)
                 yield from (((kind,) * number, span, least) for span in spans)
 
     def __str__(self) -> str:
@@ -329,7 +333,7 @@ class Certificate(Frozen):
 
 
 def certificate(result: Result) -> Certificate:
-    """Why nothing is faster: the next higher rate, and what is missing there.
+    """Say why nothing is faster: the next higher rate, and what is missing there.
 
     Parameters
     ----------
@@ -381,18 +385,27 @@ def certificate(result: Result) -> Certificate:
     problem, instance = result.problem, instance_of(result.problem)
     nothing = (Fraction(0),) * len(problem.cluster.kinds)
     ones = (Fraction(1),) * problem.model.layers
+    unpriced = Certificate(
+        problem=problem,
+        throughput=result.throughput,
+        by="no faster stage",
+        prices=nothing,
+        values=ones,
+        placement=result.placement,
+    )
     if not len(instance.thresholds):
-        return Certificate(problem, None, None, "no stage", nothing, ones, 0)
+        return replace(unpriced, by="no stage", most_layers=0)
     rate = _next_rate(instance, result.throughput)
     if rate is None:
-        by = "no faster stage"
-        return Certificate(
-            problem, result.throughput, None, by, nothing, ones, None, (), result.placement
-        )
+        return unpriced
     prices, values = dual_prices(instance, rate)
-    idle, placement = _idle(instance, rate), result.placement
-    proof = Certificate(
-        problem, result.throughput, rate, "dual prices", prices, values, None, idle, placement
+    proof = replace(
+        unpriced,
+        rate=rate,
+        by="dual prices",
+        prices=prices,
+        values=values,
+        idle=_idle(instance, rate),
     )
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
@@ -403,11 +416,11 @@ def certificate(result: Result) -> Certificate:
         if held < problem.model.layers:
             return replace(proof, by=by, most_layers=held)
     if result.memory_for is None and "rounds" in result.details:
-        own, number = given(result.evaluation), result.in_flight
+        evaluated, number = given(result.evaluation), result.in_flight
         expected = (
             f"expected one that attains the greatest rate, as this proof is of rates: memory holds {number} in "
-            f"flight, and with so many no placement may attain its rate (this one's, {own.rate:.7g}, needs "
-            f"{own.in_flight_needed}). "
+            f"flight, and with so many no placement may attain its rate (this one's, {evaluated.rate:.7g}, needs "
+            f"{evaluated.in_flight_needed}). "
             f"certificate(solve(problem.with_in_flight({number}), objective='rate')) proves which rate none exceeds"
         )
         raise NotApplicable("certificate", [("result", result.throughput, expected)])
@@ -423,21 +436,21 @@ def _proven(holds: bool, otherwise: str) -> None:
 
 
 def _same(rate: float | None, other: float | None) -> bool:
-    """Whether two rates differ by their last bits at most, or neither is there."""
+    """Return whether two rates differ by their last bits at most, or neither is there."""
     if rate is None or other is None:
         return rate is other
     return math.isclose(rate, other, rel_tol=2 * LAST_BITS)
 
 
 def _next_rate(instance: Instance, throughput: float | None) -> float | None:
-    """The lowest rate of any stage or link above the answer; None if there is none."""
+    """Return the lowest rate of any stage or link above the answer; None if there is none."""
     reached = -1 if throughput is None else instance.index_of(throughput)
     higher = instance.thresholds[reached + 1 :]
     return float(higher[0]) if len(higher) else None
 
 
 def _idle(instance: Instance, rate: float) -> tuple[int, ...]:
-    """Kinds that are in no stage of that rate."""
+    """Return the kinds that are in no stage of that rate."""
     least, inside = rate * (1 - LAST_BITS), instance.inside
     if instance.pure:  # a mixed stage reaches it if all of its types do
         reached = instance.rate.reshape(instance.largest, len(instance.types), -1) >= least
@@ -472,7 +485,7 @@ def stages_of(problem: Problem, rate: float) -> list[_Stage]:
         np.flatnonzero(spans.kind[: layers - len(span) + 1, len(span) - 1] == u)
         for u, span in enumerate(examples)
     ]
-    firsts = [sum(1 << i for i in own.tolist()) for own in alike]
+    firsts = [sum(1 << i for i in first_layers.tolist()) for first_layers in alike]
     for mixture in _mixtures(problem, kinds, classes.count.tolist(), len(examples)):
         gpus, begins = tuple(kinds[a] for a in mixture), dict[int, int]()
         for span, first in zip(examples, firsts, strict=True):
@@ -486,7 +499,7 @@ def stages_of(problem: Problem, rate: float) -> list[_Stage]:
 def most_held(
     problem: Problem, stages: Sequence[_Stage], rate: float, links: bool
 ) -> tuple[int, int]:
-    """The most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
+    """Return the most layers, from the first on, that stages of a rate can hold, and the number of cases looked at.
 
     A case is how many GPUs of each class are used so far, and which stages may follow the last one. For each, the
     layers that can be held are the bits of a number: bit l is set where stages with just these GPUs hold the
@@ -507,15 +520,16 @@ def most_held(
         reached = problem.link_throughput(classes.bandwidth_gb_per_s) * (1 + LAST_BITS) >= rate
         uses = [np.flatnonzero(stage.taken) for stage in stages]
         follow = [
-            tuple(j for j in everything if reached[np.ix_(own, uses[j])].all()) for own in uses
+            tuple(j for j in everything if reached[np.ix_(classes_used, uses[j])].all())
+            for classes_used in uses
         ]
-    number, steps, found = 0, 0, 1
+    number, steps, every_end = 0, 0, 1
     waiting, cases = [(0,) * len(count)], {(0,) * len(count): {everything: 1}}
     while waiting:  # a stage leads to a later entry only, so each is complete when its turn comes
         used = heappop(waiting)
         for following, held in cases.pop(used).items():
-            number, steps, found = number + 1, steps + len(following), found | held
-            if steps > _MOST_STEPS:
+            number, steps, every_end = number + 1, steps + len(following), every_end | held
+            if steps > _MOST_CASE_STEPS:
                 text = f"a proof without a solver would look at more than {number:,} cases"
                 raise TooLarge(text, {"cases": number})
             for i in following:
@@ -529,13 +543,13 @@ def most_held(
                 if ends:
                     if after not in cases:
                         heappush(waiting, after)
-                    own = cases.setdefault(after, {})
-                    own[follow[i]] = own.get(follow[i], 0) | ends
-    return found.bit_length() - 1, number
+                    classes_used = cases.setdefault(after, {})
+                    classes_used[follow[i]] = classes_used.get(follow[i], 0) | ends
+    return every_end.bit_length() - 1, number
 
 
 def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float:
-    """Tokens/s of a stage; 0 where it does not fit."""
+    """Return the tokens/s of a stage; 0 where it does not fit."""
     cost = problem.stage_cost(gpus, layers)
     return cost.throughput if cost.fits(gpus) else 0.0
 
@@ -543,7 +557,7 @@ def _throughput(problem: Problem, gpus: tuple[GPU, ...], layers: range) -> float
 def _mixtures(
     problem: Problem, gpus: Sequence[GPU], count: Sequence[int], spans: int
 ) -> Iterator[tuple[int, ...]]:
-    """What a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
+    """Return what a stage may be made of: indices into `gpus`, as often as a stage has such a GPU.
 
     Raises
     ------
@@ -580,17 +594,17 @@ class _Priced(NamedTuple):
 
 
 def dual_prices(instance: Instance, threshold: float) -> DualPrices:
-    """Dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
+    """Find dual prices of layers and GPUs, the GPUs' as low as possible in total; most layers count as 1.
 
     Values are at least 0 if that is enough for a proof, and may be of any sign otherwise: a stage
     with more layers may be possible where one with fewer is not.
     """
     stages = _stages_at(instance, threshold)
-    found = _priced(instance, stages, signed=False)
-    if not _enough(instance, found):
+    prices = _priced(instance, stages, signed=False)
+    if not _enough(instance, prices):
         signed = _priced(instance, stages, signed=True)
-        found = signed if _enough(instance, signed) else found
-    return DualPrices(tuple(found.gpus[k] for k in instance.type_of_kind), found.layers)
+        prices = signed if _enough(instance, signed) else prices
+    return DualPrices(tuple(prices.gpus[k] for k in instance.type_of_kind), prices.layers)
 
 
 def _enough(instance: Instance, prices: DualPrices) -> bool:
@@ -599,7 +613,7 @@ def _enough(instance: Instance, prices: DualPrices) -> bool:
 
 
 def _stages_at(instance: Instance, threshold: float) -> _Priced:
-    """What reaches the rate; of runs of identical layers only the longest, which decides."""
+    """Return what reaches the rate; of runs of identical layers only the longest, which decides."""
     model = instance.problem.model
     groups, spans_of_kind = _positions(model.layers, spans_of(model))
     draws, holds = [], []
@@ -611,16 +625,20 @@ def _stages_at(instance: Instance, threshold: float) -> _Priced:
             kept = kept[[kept.sum(axis=1).argmax()]]
         draws += [parts] * len(kept)
         holds += list(kept)
-    return _Priced(draws, np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1), groups)
+    return _Priced(
+        draws=draws,
+        holds=np.array(holds, dtype=int).reshape(len(draws), groups.max() + 1),
+        layers=groups,
+    )
 
 
 def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndarray]]:
-    """The kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
+    """Return the kind of every layer; and, for every kind of span, how many layers of each kind its stages hold."""
     if spans.uniform:
         group = np.zeros(layers, dtype=int)
         return group, {n - 1: np.array([[n]]) for n in range(1, layers + 1)}
     inside = spans.alike_inside and layers > 2
-    few = layers * (layers + 1) // 2 <= _MOST_ROWS
+    few = layers * (layers + 1) // 2 <= _MOST_PRICED_STAGES
     if inside:
         group = np.array([0, *[1] * (layers - 2), 2])
     else:  # every layer on its own, or all together where that would be too much
@@ -634,16 +652,16 @@ def _positions(layers: int, spans: Spans) -> tuple[np.ndarray, dict[int, np.ndar
 
 
 def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
-    """The linear program and its answer, rounded so that it holds exactly."""
+    """Solve the linear program of prices, and round its answer so that it holds exactly."""
     kinds, number = len(instance.types), np.bincount(stages.layers)  # of layers of each kind
     prices, values = np.zeros(kinds), np.ones(len(number))
-    draws = [(i, n, own) for i, parts in enumerate(stages.draws) for n, own in parts]
-    if not draws or len(draws) > _MOST_ROWS:
+    draws = [(i, n, may_be) for i, parts in enumerate(stages.draws) for n, may_be in parts]
+    if not draws or len(draws) > _MOST_PRICED_STAGES:
         return _rounded(prices, values, stages)
     stage, gpus, possible = map(np.array, zip(*draws, strict=True))
     # Columns: the price u of each kind, the value y of each kind of layer, and the lowest price of
     # the kinds that each draw may take.
-    columns = Columns({"u": kinds, "y": len(number), "draw": len(draws)})
+    columns = VariableGroups({"u": kinds, "y": len(number), "draw": len(draws)})
     draw, kind = np.nonzero(possible)
     each_draw, each_kind = (sp.eye_array(n, format="csr") for n in (len(draws), kinds))
     cost = incidence(stage, len(stages.draws)) * gpus
@@ -660,7 +678,7 @@ def _priced(instance: Instance, stages: _Priced, signed: bool) -> DualPrices:
 
 
 def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Priced) -> DualPrices:
-    """The fractions that a solver's decimals approximate; if no simple ones hold, prices are raised until they do."""
+    """Return the fractions that a solver's decimals approximate; if none of them hold, raise prices until they do."""
     for most in _DENOMINATORS:
         exact = tuple(Fraction(v).limit_denominator(most) for v in values)
         simple = tuple(Fraction(max(0.0, u)).limit_denominator(most) for u in prices)
@@ -674,7 +692,7 @@ def _rounded(prices: np.ndarray, values: np.ndarray, stages: _Priced) -> DualPri
 def _of_layers(
     prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
 ) -> DualPrices:
-    """With the value of most layers as the unit."""
+    """Scale prices and values so that most layers have the value 1."""
     layers = [values[v] for v in stages.layers.tolist()]
     common = max(set(layers), key=layers.count)
     unit = common if common > 0 else Fraction(1)
@@ -684,11 +702,11 @@ def _of_layers(
 def _missing(
     prices: tuple[Fraction, ...], values: tuple[Fraction, ...], stages: _Priced
 ) -> Fraction:
-    """The most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
+    """Return the most by which the dual prices of a stage's layers exceed those of its GPUs; exact, at least 0."""
     most = Fraction(0)
     for parts, held in zip(stages.draws, stages.holds.tolist(), strict=True):
         cost = sum(
-            (n * min(prices[k] for k in np.flatnonzero(own)) for n, own in parts), Fraction(0)
+            (n * min(prices[k] for k in np.flatnonzero(may_be)) for n, may_be in parts), Fraction(0)
         )
         value = sum((n * v for n, v in zip(held, values, strict=True)), Fraction(0))
         most = max(most, value - cost)

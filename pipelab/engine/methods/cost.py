@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
-from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import TooLarge
 from pipelab.fields import checked_arguments, given
@@ -19,12 +19,12 @@ from pipelab.placement import Placement
 
 @checked_arguments
 def solve_for_cost(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
-    budget: choice.MostPrice = None,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    budget: arguments.MostPrice = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
 ) -> Result:
     """Find the placement with the least $ per million tokens among those that attain a rate in tokens/s.
 
@@ -71,7 +71,8 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
+        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        first = incumbents(problem, budget)
         full = replace(pairs.filled(), deadline=deadline.apart())  # another question
         answer = least_of(full, "cost", at_least, first)
         answer = replace(answer, problem=problem)
@@ -85,17 +86,17 @@ def solve_for_cost(
 
 
 def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:
-    """Whether what is least for full pipelines attains its rate, and so is least of all."""
+    """Return whether what is least for full pipelines attains its rate, and so is least of all."""
     placement, rate = given(full.placement), given(full.throughput)
     return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))
 
 
 def _longer(full: Pairs, rate: float) -> Iterator[Placement]:
-    """What costs least at twice the rate, at four times, …: of pipelines as cheap per token, long ones attain more."""
+    """Yield what costs least at twice the rate, at four times, …: of equally cheap pipelines, long ones attain more."""
     with suppress(TooLarge):
         while 2 * rate <= full.ceiling and full.deadline.reason is None:
-            found = full.least("price", 2 * rate).placement
-            if found is None:
+            cheapest = full.least("price", 2 * rate).placement
+            if cheapest is None:
                 return
-            yield found
-            rate = full.yields(found)
+            yield cheapest
+            rate = full.yields(cheapest)

@@ -14,7 +14,6 @@ from pipelab.engine.formulations.candidates import gpu_sets, link_rates, stage_r
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
 from pipelab.engine.instance import instance_of
 from pipelab.engine.methods.aggregated import unlisted
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -51,13 +50,13 @@ def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
     types = [gpu.type if problem.same_type_stages else "any" for gpu in problem.cluster.gpus]
     ways = [1]  # of s stages in order on disjoint sets of GPUs
     for name in dict.fromkeys(types):
-        own = _ways(types.count(name), largest, layers, deadline)
+        of_type = _ways(types.count(name), largest, layers, deadline)
         # t of the s stages have this type
-        most = min(layers, len(ways) + len(own) - 2)
+        most = min(layers, len(ways) + len(of_type) - 2)
         ways = [
             sum(
-                comb(s, t) * ways[s - t] * own[t]
-                for t in range(max(0, s - len(ways) + 1), min(s, len(own) - 1) + 1)
+                comb(s, t) * ways[s - t] * of_type[t]
+                for t in range(max(0, s - len(ways) + 1), min(s, len(of_type) - 1) + 1)
             )
             for s in range(most + 1)
         ]
@@ -65,7 +64,7 @@ def _count(problem: Problem, deadline: Deadline) -> dict[int, int]:
 
 
 def _ways(gpus: int, largest: int, most: int, deadline: Deadline) -> list[int]:
-    """Ordered choices of s disjoint sets of 1 … `largest` of these GPUs, for s = 0 … `most`."""
+    """Count ordered choices of s disjoint sets of 1 … `largest` of these GPUs, for s = 0 … `most`."""
     left = [1] * (gpus + 1)  # of n GPUs, for one s after the other
     ways = [1]
     for _ in range(min(most, gpus)):
@@ -124,14 +123,14 @@ def solve_exhaustive(
         except Ended as end:
             return unlisted(problem, "exhaustive", {}, deadline, end, "its GPU sets")
         size = {"placements": number}
-        search = _Search(problem, sets, np.where(fits, rate, -1.0), links, deadline)
+        search = _Enumeration(problem, sets, np.where(fits, rate, -1.0), links, deadline)
         search.enough = search.top if stop_at_bound else np.inf
         if fits.any():
             search.run()
         if search.best is None and not search.stopped:
             reason = why_infeasible(instance_of(problem), "trying them all")
             return infeasible_result(problem, "exhaustive", reason, size, deadline)
-        found = rated_result(
+        result = rated_result(
             problem,
             "exhaustive",
             search.best,
@@ -142,7 +141,7 @@ def solve_exhaustive(
             stopped_by=search.stopped,
             details={"tried": search.tried},
         )
-        return replace(found, reason=_how_many(search, number, found.status == "optimal"))
+        return replace(result, reason=_how_many(search, number, result.status == "optimal"))
 
 
 def _listed(problem: Problem, deadline: Deadline) -> tuple:
@@ -150,7 +149,7 @@ def _listed(problem: Problem, deadline: Deadline) -> tuple:
     return sets, *stage_rates(problem, sets, deadline), link_rates(problem, sets, deadline)
 
 
-def _how_many(search: "_Search", number: int, proven: bool) -> str:
+def _how_many(search: "_Enumeration", number: int, proven: bool) -> str:
     """Say how many placements were tried, of how many, and why not the others."""
     if search.stopped is None:
         if search.tried == number:
@@ -162,7 +161,7 @@ def _how_many(search: "_Search", number: int, proven: bool) -> str:
     return tried
 
 
-class _Search:
+class _Enumeration:
     """Depth first over stages: which GPU set comes next, and how many layers it takes."""
 
     def __init__(
@@ -225,7 +224,8 @@ class _Search:
         self.steps += 1
         if self.stopped is None and self.steps % 64 == 1:
             known = self.best_rate if self.best else None
-            moment = Progress(self.deadline.spent, known, self.top, self.steps, self.best)
-            self.deadline.ask(moment)
+            self.deadline.tell(
+                incumbent=known, bound=self.top, nodes=self.steps, placement=self.best
+            )
             self.stopped = self.deadline.reason
         return self.stopped is not None

@@ -30,7 +30,7 @@ Value = Callable[[Placement, Evaluation], float]  # the less, the better
 
 
 def fastest(placement: Placement, evaluation: Evaluation) -> float:
-    """The value where the greatest rate is sought."""
+    """Return the value where the greatest rate is sought."""
     return -evaluation.rate
 
 
@@ -40,19 +40,19 @@ def incumbents(problem: Problem, budget: float | None = None) -> dict[Placement,
     The simplest come first, until they have 300 stages together. Those that do not fit, or cost more than a budget in
     $ per hour, are left out.
     """
-    found: Iterator[Placement] = chain(
+    placements: Iterator[Placement] = chain(
         _by_rules(problem), _stages_alone(problem), _pipelines(problem)
     )
     if budget is not None:
-        found = (p for p in found if given(price_per_hour(problem, p)) <= budget)
-    return evaluated(problem, found, _MOST_STAGES)
+        placements = (p for p in placements if given(price_per_hour(problem, p)) <= budget)
+    return evaluated(problem, placements, _MOST_STAGES)
 
 
 def evaluated(
     problem: Problem, placements: Iterable[Placement], most_stages: float = math.inf
 ) -> dict[Placement, Evaluation]:
     """Evaluate placements until so many stages were evaluated, without those that do not fit."""
-    found, stages = {}, 0
+    evaluations, stages = {}, 0
     most = most_gpus(problem.costs)
     for placement in placements:
         if stages >= most_stages:
@@ -61,19 +61,19 @@ def evaluated(
             continue
         stages += len(placement)
         with suppress(InvalidPlacement):
-            found[placement] = evaluate(problem, placement)
-    return found
+            evaluations[placement] = evaluate(problem, placement)
+    return evaluations
 
 
 def best_of(
-    found: Mapping[Placement, Evaluation],
+    evaluations: Mapping[Placement, Evaluation],
     at_least: float = 0.0,
     value: Value = fastest,
     yields: Callable[[Evaluation], float] = lambda evaluation: evaluation.rate,
 ) -> Placement | None:
     """Choose the least value among placements that yield enough; of equal ones, the fewest GPUs."""
-    reach = [p for p, e in found.items() if yields(e) >= at_least * (1 - REACHED)]
-    return min(reach, key=lambda p: (value(p, found[p]), len(p.gpus)), default=None)
+    reach = [p for p, e in evaluations.items() if yields(e) >= at_least * (1 - REACHED)]
+    return min(reach, key=lambda p: (value(p, evaluations[p]), len(p.gpus)), default=None)
 
 
 def _by_rules(problem: Problem) -> Iterator[Placement]:
@@ -86,12 +86,12 @@ def _by_rules(problem: Problem) -> Iterator[Placement]:
 def _stages_alone(problem: Problem) -> Iterator[Placement]:
     """Put all layers on 1, 2, … identical GPUs of one node; of identical nodes, the first is used."""
     seen = set()
-    for gpu, own in _by_kind(problem).items():
-        for number in range(1, min(len(own), problem.max_gpus_per_stage) + 1):
+    for gpu, ids in _by_kind(problem).items():
+        for number in range(1, min(len(ids), problem.max_gpus_per_stage) + 1):
             key = replace(gpu, node=gpu.node and "one", machine=""), number
             if key not in seen:
                 seen.add(key)
-                yield Placement.of([(problem.model.layers, own[:number])])
+                yield Placement.of([(problem.model.layers, ids[:number])])
 
 
 def _pipelines(problem: Problem) -> Iterator[Placement]:
@@ -100,9 +100,9 @@ def _pipelines(problem: Problem) -> Iterator[Placement]:
     size = min(max(map(len, kinds.values())), problem.max_gpus_per_stage)
     while size:
         for name in dict.fromkeys(gpu.type for gpu in kinds):
-            nodes = [own for gpu, own in kinds.items() if gpu.type == name]
+            nodes = [ids for gpu, ids in kinds.items() if gpu.type == name]
             stages = [
-                own[i : i + size] for own in nodes for i in range(0, len(own) - size + 1, size)
+                ids[i : i + size] for ids in nodes for i in range(0, len(ids) - size + 1, size)
             ]
             number = 2
             while number <= min(len(stages), layers):
@@ -113,7 +113,7 @@ def _pipelines(problem: Problem) -> Iterator[Placement]:
 
 
 def _by_kind(problem: Problem) -> dict[GPU, list[int]]:
-    """GPU ids of every kind; nodes are kept apart."""
+    """List the GPU ids of every kind; nodes are kept apart."""
     kinds: dict[GPU, list[int]] = {}
     for g, gpu in enumerate(problem.cluster.gpus):
         kinds.setdefault(gpu, []).append(g)

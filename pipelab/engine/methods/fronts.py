@@ -20,7 +20,6 @@ from pipelab.engine.objective_and_bound import Objective
 from pipelab.engine.prices import usd_per_million_tokens
 from pipelab.engine.rate_search import BY_TOLERANCE, SETS
 from pipelab.engine.solvers import choice
-from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
 from pipelab.evaluation import Evaluation
@@ -28,7 +27,7 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-_SPREAD = 1_000.0  # times the bound: what takes longer waits
+_TIME_RATIO = 1_000.0  # to the bound: placements that take longer are searched later
 # Of an objective: its name, its unit, and the name of its bound among the details.
 _NAMES = {
     "latency": ("seconds_per_pass", "seconds per pass", "bound_seconds"),
@@ -38,7 +37,7 @@ _NAMES = {
         "bound_usd_per_million_tokens",
     ),
 }
-_NARROW = 1.3  # ranges of rates up to this ratio are not halved
+_NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of its ends
 
 
 def least_of(
@@ -68,12 +67,12 @@ def least_of(
 
     incumbent = best_of(known, floor, known_value, pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
-        found = Least(incumbent, bound)
+        answer = Least(incumbent, bound)
     elif objective == "latency":
-        found = _least_time(pairs, floor, incumbent)
+        answer = _least_time(pairs, floor, incumbent)
     else:
-        found = _LeastRatio(pairs).run(floor, incumbent)
-    placement, least, stopped, number, reason = found
+        answer = _LeastRatio(pairs).run(floor, incumbent)
+    placement, least, stopped, number, reason = answer
     least = max(least, bound)
     proven = None if least in (0.0, math.inf) else least
     if number is not None:
@@ -100,25 +99,27 @@ def least_of(
         status=status,
         placement=placement,
         throughput=throughput,
-        bound=None,
         seconds=pairs.deadline.spent,
         solver=choice.solver_version(),
         reason=pairs.deadline.remark(reason),
         stopped_by=stopped,
         details={name: value, bound_name: proven},
-        objective=Objective(name, unit, value, proven, floor),
+        objective=Objective(name=name, unit=unit, value=value, bound=proven, at_least=floor),
     )
 
 
 def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
-    """Seconds of a traversal, or dollars per million tokens."""
+    """Return seconds of a traversal, or dollars per million tokens."""
     if objective == "latency":
         return pairs.uses(placement, "seconds")
     return usd_per_million_tokens(pairs.uses(placement, "price"), pairs.yields(placement))
 
 
 def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Least:
-    """Without what takes far longer than the bound, if that is enough: no solver compares milliseconds with years."""
+    """Find the least time of a traversal, at first without placements that take far longer than the bound.
+
+    No solver compares milliseconds with years.
+    """
     most = math.inf if incumbent is None else pairs.uses(incumbent, "seconds")
     try:
         bound, longest = made_in_time(
@@ -126,17 +127,21 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
             pairs.deadline,
         )
     except Ended as end:
-        return Least(incumbent, 0.0, end.reason)
+        return Least(placement=incumbent, bound=0.0, stopped_by=end.reason)
     except TooLarge as refusal:
         if incumbent is None:
             raise
-        return Least(incumbent, 0.0, SETS, None, str(refusal))
+        return Least(
+            placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
+        )
     while bound < most * (1 - ATTAINED):
-        wanted = min(most, bound * _SPREAD) if longest > bound * _SPREAD else most
+        wanted = min(most, bound * _TIME_RATIO) if longest > bound * _TIME_RATIO else most
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return Least(incumbent, bound, SETS, None, str(refusal))
+            return Least(
+                placement=incumbent, bound=bound, stopped_by=SETS, number=None, reason=str(refusal)
+            )
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted
@@ -157,7 +162,7 @@ class _LeastRatio:
         self.ratio = math.inf
 
     def run(self, floor: float, incumbent: Placement | None) -> Least:
-        """The placement, and a bound in dollars per million tokens."""
+        """Return the placement, and a bound in dollars per million tokens."""
         if incumbent is not None:
             self._keep(incumbent)
         least, stopped = math.inf, None
@@ -173,36 +178,38 @@ class _LeastRatio:
                     least = min(least, here)
                     break
                 first = max(first, price / self.ratio)
-                halve = self.best is not None and 0 < _NARROW * first < last
+                halve = self.best is not None and 0 < _NARROW_RANGE_RATIO * first < last
                 at = math.sqrt(first) * math.sqrt(last) if halve else first
-                found, attained = self.pairs.least("price", at, self.ratio * last, price), at
-                stopped = found.stopped_by
-                if found.placement is not None:
-                    self._keep(found.placement)
-                    attained = self.pairs.yields(found.placement)
+                answer, attained = self.pairs.least("price", at, self.ratio * last, price), at
+                stopped = answer.stopped_by
+                if answer.placement is not None:
+                    self._keep(answer.placement)
+                    attained = self.pairs.yields(answer.placement)
                 self._ask(min(here, self.ratio))
                 attained = max(attained, at) * (1 + ATTAINED / 2)
                 if halve:
                     heapq.heappush(ranges, (price / at, first, at, price))
-                if found.placement is None and stopped is None and found.bound < math.inf:
-                    least = min(least, found.bound / last)  # left open by the solver's tolerance
+                if answer.placement is None and stopped is None and answer.bound < math.inf:
+                    least = min(least, answer.bound / last)  # left open by the solver's tolerance
                     continue
-                if found.bound < math.inf and attained < last:
-                    heapq.heappush(ranges, (found.bound / last, attained, last, found.bound))
+                if answer.bound < math.inf and attained < last:
+                    heapq.heappush(ranges, (answer.bound / last, attained, last, answer.bound))
                 if attained:
-                    least = min(least, found.bound / attained)
+                    least = min(least, answer.bound / attained)
         except (Ended, TooLarge) as end:
             stopped = end.reason if isinstance(end, Ended) else SETS
             least = min(least, here)
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
             return Least(None, math.inf)
-        return Least(self.best, usd_per_million_tokens(least, 1.0), stopped)
+        return Least(
+            placement=self.best, bound=usd_per_million_tokens(least, 1.0), stopped_by=stopped
+        )
 
     def _ask(self, bound: float) -> None:
         known = None if self.best is None else usd_per_million_tokens(self.ratio, 1.0)
-        least, spent = usd_per_million_tokens(bound, 1.0), self.pairs.deadline.spent
-        self.pairs.deadline.ask(Progress(spent, known, least, 0, self.best))
+        least = usd_per_million_tokens(bound, 1.0)
+        self.pairs.deadline.tell(incumbent=known, bound=least, placement=self.best)
 
     def _keep(self, placement: Placement) -> None:
         ratio = self.pairs.uses(placement, "price") / self.pairs.yields(placement)
@@ -213,7 +220,7 @@ class _LeastRatio:
 def why_none_attains(
     problem: Problem, floor: float, deadline: Deadline, budget: float | None = None
 ) -> str:
-    """The reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
+    """Return the reason why no placement attains a floor: the greatest attainable rate, or why nothing fits."""
     options = {"time_limit": deadline.share(), "budget": budget, "stop": apart(deadline.stop)}
     most = solve_for_attainable(problem, "aggregated", solve_aggregated, options)
     if not floor or most.placement is None or most.throughput is None:
@@ -263,6 +270,6 @@ def raise_floor(pairs: Pairs, objective: str, curve: Curve) -> None:
 
 
 def _open(answer: Result) -> Result:
-    """A point of which it is not settled whether a faster placement costs no more."""
+    """Return a point of which it is not settled whether a faster placement costs no more."""
     reason = answer.reason or "it is not settled whether a faster placement costs no more"
     return replace(answer, status="feasible", reason=reason)

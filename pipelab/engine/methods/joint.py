@@ -14,7 +14,7 @@ import numpy as np
 
 from pipelab.engine.answers import Result, rated_result
 from pipelab.engine.deadline import Deadline, Ended, Stop, deadline_of, made_in_time, waited_for
-from pipelab.engine.formulations.candidates import Candidates, enumerate_candidates
+from pipelab.engine.formulations.candidates import StageCandidates, enumerate_candidates
 from pipelab.engine.formulations.joint_ilp_forms import FORMS, big_m_is_valid, build, joint_form
 from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.infeasible import infeasible_result, why_infeasible, why_no_layer_fits
@@ -36,7 +36,7 @@ from pipelab.problem import Problem
 _SETTINGS = {"written": {}, "tight": {"propagating/probing/maxprerounds": 0}}
 # Below a millionth of the fastest rate, SCIP's tolerance hides a rate; below 1e-9 SCIP sees zero, and from
 # 1e15 on it does not compute.
-_FAR_APART, _SMALL, _LARGE = 1e6, 1e-4, 1e10
+_MOST_RATE_RATIO, _LEAST_RATE, _MOST_RATE = 1e6, 1e-4, 1e10
 
 # Peak memory of building and solving, per variable and per row, by form; measured on small
 # with two GPUs per stage (tests/benchmarks/joint_build.py) and rounded up.
@@ -44,13 +44,13 @@ BYTES = {"written": (2500, 2500), "tight": (15_000, 2500)}
 
 
 def gigabytes(size: Mapping[str, int], form: str = "written") -> float:
-    """Estimated peak memory of building and solving a model of this size."""
+    """Estimate the peak memory of building and solving a model of this size."""
     per_variable, per_row = BYTES[form]
     return (size["variables"] * per_variable + size["rows"] * per_row) / 1e9
 
 
 def free_gigabytes() -> float:
-    """Gigabytes of memory that are free now."""
+    """Return the gigabytes of memory that are free now."""
     import psutil
 
     return psutil.virtual_memory().available / 1e9
@@ -144,7 +144,7 @@ def joint_capacity(form: str = "written") -> int:
 
 def joint_program(
     problem: Problem, form: str = "written", big_m: str = "valid"
-) -> tuple[LinearProgram, Candidates]:
+) -> tuple[LinearProgram, StageCandidates]:
     """Build the joint ILP as arrays: a `LinearProgram` and the candidates of its columns.
 
     Parameters
@@ -161,7 +161,7 @@ def joint_program(
     -------
     program : LinearProgram
         Bounds, whole-number columns, objective and blocks of rows, as arrays.
-    candidates : Candidates
+    candidates : StageCandidates
         What its columns represent; see `enumerate_candidates`.
 
     Raises
@@ -284,7 +284,7 @@ def solve_joint(
             if candidates is None:
                 what = "its allocations and connections"
                 return unlisted(problem, "joint", size, deadline, end, what)
-            run, placement = SolverRun("stopped", end.reason), None
+            run, placement = SolverRun(status="stopped", stopped_by=end.reason), None
             reason = "the program was still being built"
         if run.status == "infeasible":  # whatever M is: t = 0 keeps every row that has one
             solver = choice.solver_version("scip")
@@ -302,7 +302,7 @@ def solve_joint(
 
 def run_scip(
     program: LinearProgram,
-    candidates: Candidates,
+    candidates: StageCandidates,
     deadline: Deadline,
     gap: float,
     on_progress: Callable | None,
@@ -330,29 +330,31 @@ def run_scip(
 
 
 def _faster(problem: Problem, placement: Placement | None) -> Placement | None:
-    """The placement, or one by rules of thumb if that is faster."""
+    """Return the placement, or one by rules of thumb if that is faster."""
     simple = incumbents(problem)
     if placement is not None:
         simple[placement] = evaluate(problem, placement)
     return best_of(simple)
 
 
-def not_refuted(proven: float | None, throughput: float | None, candidates: Candidates) -> float:
-    """The bound in listed rates, or the fastest stage's rate where a placement refutes it."""
+def not_refuted(
+    proven: float | None, throughput: float | None, candidates: StageCandidates
+) -> float:
+    """Return the bound in listed rates, or the fastest stage's rate where a placement refutes it."""
     bound = candidates.rate_at_most(proven)
     refuted = throughput is not None and bound < throughput * (1 - SOLVER)
     return candidates.rate_at_most(None) if refuted else bound
 
 
-def refuse_far_apart(candidates: Candidates, method: str) -> None:
+def refuse_far_apart(candidates: StageCandidates, method: str) -> None:
     """Raise `NotApplicable` where two rates are too far apart for SCIP; links faster than every stage do not count."""
     fastest = given(candidates.throughput.max())
     links = candidates.link_throughput
     slowest = min(candidates.throughput.min(), links[links < fastest].min(initial=np.inf))
-    if fastest <= slowest * _FAR_APART and slowest >= _SMALL and fastest <= _LARGE:
+    if fastest <= slowest * _MOST_RATE_RATIO and slowest >= _LEAST_RATE and fastest <= _MOST_RATE:
         return
     expected = (
-        f"expected rates within a factor of 10^6, from {_SMALL:g} to {_LARGE:g}: the fastest stage has "
+        f"expected rates within a factor of 10^6, from {_LEAST_RATE:g} to {_MOST_RATE:g}: the fastest stage has "
         f"{fastest:.3g} tokens/s and the slowest stage or link {slowest:.3g}. method='aggregated' takes any"
     )
     raise NotApplicable(method, [("problem", candidates.problem.name, expected)])
@@ -368,8 +370,8 @@ def result_of(
     deadline: Deadline,
     reason: str,
 ) -> Result:
-    """The result of a run of SCIP; no placement is faster than `proven`."""
-    found = rated_result(
+    """Return the result of a run of SCIP; no placement is faster than `proven`."""
+    result = rated_result(
         problem,
         method,
         placement,
@@ -380,16 +382,22 @@ def result_of(
         reason=reason,
         stopped_by=run.stopped_by,
     )
-    last = Progress(run.solve_seconds, found.throughput, found.bound, run.nodes, placement)
+    last = Progress(
+        seconds=run.solve_seconds,
+        incumbent=result.throughput,
+        bound=result.bound,
+        nodes=run.nodes,
+        placement=placement,
+    )
     details = {
-        "build_seconds": found.seconds - run.solve_seconds,
+        "build_seconds": result.seconds - run.solve_seconds,
         "solve_seconds": run.solve_seconds,
         "nodes": run.nodes,
         "progress": (*run.progress, last),
         "solver_status": run.status,
         "solver_objective": run.objective,
     }
-    return replace(found, details=details)
+    return replace(result, details=details)
 
 
 def _not_trusted(run: SolverRun) -> str:

@@ -3,25 +3,25 @@
 from dataclasses import replace
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.in_flight import Pairs, within
 from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
-from pipelab.engine.solvers import choice
 from pipelab.fields import checked_arguments
 from pipelab.problem import link_unit
 
 
 @checked_arguments
 def solve_for_latency(
-    problem: choice.AskedProblem,
-    at_least: choice.Floor = 0.0,
+    problem: arguments.AskedProblem,
+    at_least: arguments.LeastThroughput = 0.0,
     *,
-    budget: choice.MostPrice = None,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    budget: arguments.MostPrice = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
 ) -> Result:
     """Find the placement with the lowest time of a traversal among those that attain a rate in tokens/s.
 
@@ -75,7 +75,8 @@ def solve_for_latency(
     if budget is not None:
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
+        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        first = incumbents(problem, budget)
         answer = least_of(pairs, "latency", at_least, first)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))

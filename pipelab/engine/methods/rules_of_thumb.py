@@ -24,7 +24,7 @@ from pipelab.splits import (
 
 
 def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """Equally many layers on every GPU.
+    """Place equally many layers on every GPU.
 
     Parameters
     ----------
@@ -37,7 +37,7 @@ def solve_even(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result
 
 
 def solve_proportional(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """Layers in proportion to each GPU's memory; see `solve_even` for `gpus`."""
+    """Place layers in proportion to each GPU's memory; see `solve_even` for `gpus`."""
 
     def rule(order: Any) -> Any:
         return split_proportional(
@@ -54,7 +54,7 @@ def solve_by_flops(problem: Problem, *, gpus: Sequence[int] | None = None) -> Re
 
 
 def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None) -> Result:
-    """By the bandwidth from each GPU to the next (the last to the first), within twice its share of all memory."""
+    """Place layers by the bandwidth from each GPU to the next (the last to the first), to twice its share of memory."""
 
     def rule(order: Any) -> Any:
         onward = [*order[1:], order[0]]
@@ -69,7 +69,7 @@ def solve_bandwidth_aware(problem: Problem, *, gpus: Sequence[int] | None = None
 
 
 def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
-    """GPU ids of the cluster, at least one, none twice."""
+    """Return GPU ids of the cluster, at least one, none twice."""
     top = len(problem.cluster) - 1
     good = isinstance(gpus, Sequence) and all(
         isinstance(g, Integral) and 0 <= int(g) <= top for g in gpus
@@ -83,7 +83,7 @@ def _checked(problem: Problem, gpus: Any) -> tuple[int, ...]:
 
 
 def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Callable) -> Result:
-    """One stage per GPU, cut by a rule and evaluated; if it does not fit, the result has a reason and no placement."""
+    """Cut one stage per GPU by a rule and evaluate it; if it does not fit, the result has a reason and no placement."""
     began = time.perf_counter()
     order = tuple(range(len(problem.cluster))) if gpus is None else _checked(problem, gpus)
     known: dict[str, Any] = {
@@ -94,13 +94,13 @@ def _by_rule(problem: Problem, method: str, gpus: Sequence[int] | None, rule: Ca
     result = partial(rated_result, problem, method, bound=None, **known)
     if len(order) > problem.model.layers:
         reason = f"{len(order)} GPUs for {problem.model.layers} layers; name fewer with gpus=(…)"
-        found = result(placement=None, reason=reason, details={"not_applicable": True})
+        answer = result(placement=None, reason=reason, details={"not_applicable": True})
     else:
         stages = zip(rule(order), order, strict=True)
         placement = Placement(tuple(Stage(part, (g,)) for part, g in stages))
         try:
-            found = result(placement=placement)
+            answer = result(placement=placement)
         except InvalidPlacement as error:
             reason = "; ".join(error.defects)
-            found = result(placement=None, reason=reason, details={"misfit": True})
-    return replace(found, seconds=time.perf_counter() - began)
+            answer = result(placement=None, reason=reason, details={"misfit": True})
+    return replace(answer, seconds=time.perf_counter() - began)

@@ -25,7 +25,7 @@ from pipelab.engine.deadline import (
     made_in_time,
     waited_for,
 )
-from pipelab.engine.formulations.candidates import Candidates, list_candidates, stage_rates
+from pipelab.engine.formulations.candidates import StageCandidates, list_candidates, stage_rates
 from pipelab.engine.formulations.joint_ilp_forms import ONE_GPU, build, twins
 from pipelab.engine.formulations.program_size import starts_and_ends
 from pipelab.engine.infeasible import infeasible_result, why_infeasible
@@ -85,15 +85,16 @@ def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -
         return reproduction("segments='as_run'")(problem, deadline)
     alone = replace(problem, max_gpus_per_stage=1)
     rate, fits = stage_rates(alone, _alone(alone), deadline)
-    return SegmentRules(alone, rate, fits, fits, np.arange(problem.model.layers))
+    layers = np.arange(problem.model.layers)
+    return SegmentRules(problem=alone, rate=rate, fits=fits, allowed=fits, starts=layers)
 
 
 def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return tuple((g,) for g in range(len(problem.cluster)))
 
 
-def listed(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
-    """The segments as candidates over single GPUs, with every connection."""
+def segment_candidates(chosen: SegmentRules, deadline: Deadline = NEVER) -> StageCandidates:
+    """Return the segments as candidates over single GPUs, with every connection."""
     return list_candidates(
         chosen.problem, _alone(chosen.problem), chosen.rate, chosen.allowed, chosen.starts, deadline
     )
@@ -201,23 +202,23 @@ def solve_single_gpu(
     """
     alone = replace(problem, max_gpus_per_stage=1)
     with deadline_of(time_limit, stop) as deadline:
-        found = _solved(alone, segments, gap, on_progress, deadline)
+        result = _solved(alone, segments, gap, on_progress, deadline)
     if problem.max_gpus_per_stage == 1:
-        return found
+        return result
     # What was proven of one GPU per stage is no bound on more.
-    if found.status == "infeasible":
-        reason = f"with one GPU per stage, {found.reason}"
+    if result.status == "infeasible":
+        reason = f"with one GPU per stage, {result.reason}"
     else:
-        remarks = f"with one GPU per stage: {found.status}", found.reason
+        remarks = f"with one GPU per stage: {result.status}", result.reason
         reason = "; ".join(filter(None, (*remarks, "more per stage may be faster")))
-    among = {"proven_among": "one GPU per stage"} if found.status == "optimal" else {}
+    among = {"proven_among": "one GPU per stage"} if result.status == "optimal" else {}
     return replace(
-        found,
+        result,
         problem=problem,
-        status="unknown" if found.placement is None else "feasible",
+        status="unknown" if result.placement is None else "feasible",
         bound=None,
         reason=reason,
-        details={**found.details, **among},
+        details={**result.details, **among},
     )
 
 
@@ -240,7 +241,7 @@ def _solved(
             gigabytes({"variables": sizes["segments"], "rows": 0}),
             lambda _: "Fewer layers or GPUs would",
         )
-        every = made_in_time(partial(listed, chosen), deadline)
+        every = made_in_time(partial(segment_candidates, chosen), deadline)
         refuse_far_apart(every, "single_gpu")
         # Where no link is slower than the bound, few segments reach it, and a pipeline of them is
         # proven the best: on medium SCIP finds one in a tenth of the time that all segments take.
@@ -273,6 +274,6 @@ def _solved(
 
 
 def _no_segments(chosen: SegmentRules, sizes: dict[str, int], deadline: Deadline) -> Result:
-    """Nothing fits with one GPU per stage."""
+    """Answer that nothing fits with one GPU per stage."""
     reason = why_infeasible(instance_of(chosen.problem), "SCIP")
     return infeasible_result(chosen.problem, "single_gpu", reason, sizes, deadline)

@@ -13,12 +13,12 @@ import numpy as np
 from pydantic import BeforeValidator
 
 from pipelab.costs import refuse_transfers
+from pipelab.engine import arguments
 from pipelab.engine.deadline import Deadline, Ended, deadline_of
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.engine.schedules.named_schedules import name_of
-from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.tolerances import SOLVER
@@ -33,8 +33,8 @@ from pipelab.problem import link_unit
 
 ANY = "best"
 _OVER = object()
-_SECONDS = 5.0  # for the reason why none fits, and for the remedy
-_CLOSE = 1.01  # times the memory there is
+_EXPLAINING_SECONDS = 5.0  # for the reason why none fits, and for the remedy
+_NEAR_MEMORY_RATIO = 1.01  # of the memory needed to the memory there is
 
 
 def _schedule(name: Any) -> str:
@@ -52,14 +52,14 @@ ScheduleName = Annotated[str, BeforeValidator(_schedule)]
 
 @checked_arguments
 def solve_for_step_time(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     *,
     schedule: ScheduleName = "1F1B",
     recompute: str | None = None,
     bytes_per_parameter: float | None = None,
-    time_limit: choice.TimeLimit = None,
+    time_limit: arguments.TimeLimit = None,
     gap: float = 0.0,
-    stop: choice.Stop = None,
+    stop: arguments.Stop = None,
     on_progress: Callable | None = None,
 ) -> TrainingResult:
     """Find the placement whose training step takes the least time.
@@ -131,13 +131,10 @@ def solve_for_step_time(
             stages = stages_in_training(problem, recompute, bytes_per_parameter, deadline)
         except Ended as end:
             return TrainingResult(
-                problem,
-                "step_time",
-                "unknown",
-                None,
-                None,
-                None,
-                deadline.spent,
+                problem=problem,
+                method="step_time",
+                status="unknown",
+                seconds=deadline.spent,
                 reason="the times of stages were still being computed",
                 stopped_by=end.reason,
                 objective=_objective(schedule, None, None),
@@ -153,7 +150,12 @@ def solve_for_step_time(
 
         def moment(bound: float | None = None) -> Progress:
             known = best.seconds if best.plan is not None else None
-            return Progress(deadline.spent, known, bound, sum(each.count for each in searches))
+            return Progress(
+                seconds=deadline.spent,
+                incumbent=known,
+                bound=bound,
+                nodes=sum(search.count for search in searches),
+            )
 
         if on_progress is not None:
             best.on_change = lambda: on_progress(moment())
@@ -163,7 +165,7 @@ def solve_for_step_time(
         stopped = _search(searches, best, floor, lambda least: deadline.ask(moment(least)))
         stopped = stopped or ("list limit" if too_large else None)
         least: float | None = min(
-            [best.seconds, *(each.bound for each in searches), *(floor for _ in too_large)]
+            [best.seconds, *(search.bound for search in searches), *(floor for _ in too_large)]
         )
         step, value, reason = None, None, ""
         if best.plan is not None:
@@ -179,23 +181,21 @@ def solve_for_step_time(
         else:
             status, least = status_and_least(value, least or None)
         return TrainingResult(
-            problem,
-            "step_time",
-            status,
-            None if step is None else step.placement,
-            None if step is None else step.rate,
-            None,
-            deadline.spent,
-            {
+            problem=problem,
+            method="step_time",
+            status=status,
+            placement=None if step is None else step.placement,
+            throughput=None if step is None else step.rate,
+            seconds=deadline.spent,
+            size={
                 "classes": len(stages.classes),
                 "compositions": len(stages.composition),
-                "states": sum(each.states for each in searches),
+                "states": sum(search.states for search in searches),
             },
-            "",
-            reason,
-            stopped if status not in ("optimal", "infeasible") else None,
-            {"nodes": sum(each.count for each in searches)},
-            _objective(schedule, value, least),
+            reason=reason,
+            stopped_by=stopped if status not in ("optimal", "infeasible") else None,
+            details={"nodes": sum(search.count for search in searches)},
+            objective=_objective(schedule, value, least),
             schedule=None if step is None else best.rule,
             recompute=None if step is None else step.recompute,
             step=step,
@@ -204,7 +204,14 @@ def solve_for_step_time(
 
 def _objective(schedule: str, value: float | None, least: float | None) -> StepTime:
     among = schedule if schedule != ANY else "the published schedules"
-    return StepTime("seconds_per_step", "s per step", value, least, 0.0, among)
+    return StepTime(
+        name="seconds_per_step",
+        unit="s per step",
+        value=value,
+        bound=least,
+        at_least=0.0,
+        schedule=among,
+    )
 
 
 def _search(
@@ -218,13 +225,13 @@ def _search(
     for search in searches:
         search.bound = floor
     while going:
-        search = min(going, key=lambda each: each.bound)
+        search = min(going, key=lambda other: other.bound)
         if search.bound >= best.useful:
             break
         if next(going[search], _OVER) is _OVER:
             del going[search]
             stopped = search.stopped or stopped
-        ask(min(each.bound for each in searches))
+        ask(min(other.bound for other in searches))
     return stopped
 
 
@@ -265,7 +272,7 @@ def _why_none_fits(
             f"under {rule.name} every rank has {rule.chunks} equal chunks, "
             f"which {stages.layers} layers are not"
         )
-    within = deadline.within(_SECONDS)
+    within = deadline.within(_EXPLAINING_SECONDS)
     try:
         nearest = _nearest(stages, rule, within)
     except Ended:
@@ -275,26 +282,26 @@ def _why_none_fits(
         problem = replace(stages.problem, workload=load)
         forward = solve_for_attainable(problem, "auto", solve_auto, {"time_limit": within.left})
         return f"not even the forward alone fits: {forward.reason or forward.sentence}"
-    within = deadline.within(_SECONDS)
+    within = deadline.within(_EXPLAINING_SECONDS)
     remedy = _remedy(stages, rule, bytes_per_parameter, within)
     return f"{_misfit(stages, rule, *nearest)}; {remedy}"
 
 
 def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str] | None:
     """Return the placement that fits if all GPUs have the least more memory, and what it is called."""
-    low, high, found = 1.0, 2.0, None
-    while (found := _any(stages, rule, deadline, high)) is None:
+    low, high, nearest = 1.0, 2.0, None
+    while (nearest := _any(stages, rule, deadline, high)) is None:
         low, high = high, high * 4
         if high > 1e9:
             return None
-    while high > low * _CLOSE:
+    while high > low * _NEAR_MEMORY_RATIO:
         middle = (low * high) ** 0.5
         try:
             some = _any(stages, rule, deadline, middle)
         except Ended:
-            return found, "a placement that comes near"
-        low, high, found = (low, middle, some) if some else (middle, high, found)
-    return found, "the placement that comes nearest"
+            return nearest, "a placement that comes near"
+        low, high, nearest = (low, middle, some) if some else (middle, high, nearest)
+    return nearest, "the placement that comes nearest"
 
 
 def _any(stages: Stages, rule: Rule, deadline: Deadline, factor: float = 1.0) -> Plan | None:

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pipelab.costs import refuse_transfers
 from pipelab.display import table
+from pipelab.engine import arguments
 from pipelab.engine.answers import Result
+from pipelab.engine.arguments import refuse_training
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
@@ -14,7 +16,6 @@ from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
 from pipelab.engine.in_flight import Budget, Pairs
 from pipelab.engine.methods.fronts import raise_floor
-from pipelab.engine.options import refuse_training
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
@@ -30,7 +31,7 @@ _TPOT = "tpot_ms"
 _LEAST = {"usd_per_million_tokens": "cost", "seconds_per_pass": "latency"}
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TradeOff(Frozen):
     """Placements none of which is beaten in both throughput and what it costs.
 
@@ -56,7 +57,7 @@ class TradeOff(Frozen):
     seconds: float
 
     def to_frame(self) -> "DataFrame":
-        """One row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
+        """Return one row per point: GPUs, price, throughput, stages, bottleneck, whether it is proven, placement.
 
         Of deployments the number of pipelines and the gap in place of stages and bottleneck.
         """
@@ -74,7 +75,7 @@ class TradeOff(Frozen):
 
 
 def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
-    """A point as a row of the table."""
+    """Return a point as a row of the table."""
     if isinstance(point, Result):
         r, placement = point, given(point.placement)
         return ({r.objective.name: r.objective.value} if r.objective else {}) | {
@@ -102,7 +103,7 @@ def _row(problem: Problem, point: Result | Deployment) -> dict[str, Any]:
 
 @checked_arguments
 def trade_off(
-    problem: choice.AskedProblem,
+    problem: arguments.AskedProblem,
     against: str = "gpus",
     *,
     deployments: Flag = False,
@@ -111,11 +112,11 @@ def trade_off(
     tpot_ms: Milliseconds = None,
     waiting_ms: Waiting = 0.0,
     pools: Flag = False,
-    time_limit: choice.TimeLimit = None,
-    stop: choice.Stop = None,
+    time_limit: arguments.TimeLimit = None,
+    stop: arguments.Stop = None,
     on_point: Annotated[Callable | None, described("a function of a Result, or None")] = None,
 ) -> TradeOff:
-    """Every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
+    """Find every best compromise between throughput and what it costs: GPUs, dollars, or the time of a pass.
 
     Against GPUs or dollars per hour it starts at the fastest placement, then asks for the fastest
     that is cheaper, and so on until none is left. Against dollars per million tokens or seconds per
@@ -204,7 +205,13 @@ def trade_off(
                 curve = Curve(on_point)
                 find(pairs, what, curve)
         points = curve.points[::-1] if against in _LEAST else curve.points
-        return TradeOff(problem, against, tuple(points), curve.complete, deadline.spent)
+        return TradeOff(
+            problem=problem,
+            against=against,
+            points=tuple(points),
+            complete=curve.complete,
+            seconds=deadline.spent,
+        )
 
 
 @dataclass

@@ -1,7 +1,7 @@
 """A schedule as columns of numbers: what each rank runs, what waits for what, and what is wrong with it.
 
 Equal to `pipelab.schedules.Schedule`, action by action: `columns_of` makes the columns of a
-schedule once, and `Columns.schedule` is the schedule of columns, whose actions are made when
+schedule once, and `ScheduleArrays.schedule` is the schedule of columns, whose actions are made when
 somebody asks for them.
 
 A forward needs the forward of the stage before; a backward needs the backward of the stage after,
@@ -68,7 +68,7 @@ class Graph(Frozen):
         For each of these arrays, the entry of the schedule whose end is waited for, -1 for none: of a
         pair the half whose result is needed, and the first where the rank was busy with both.
     row : int array, shape (nodes,)
-        Which row of a table of times (`Columns.times`) each node takes; -1, the last, takes none.
+        Which row of a table of times (`ScheduleArrays.times`) each node takes; -1, the last, takes none.
     """
 
     first: np.ndarray
@@ -86,13 +86,13 @@ class Graph(Frozen):
 
     @derived
     def makers(self) -> list[np.ndarray]:
-        """For each array of `waits` but the first, the action whose result each action needs."""
+        """Return for each array of `waits` but the first, the action whose result each action needs."""
         made_by, n = np.append(self.waits[1], len(self)), self.actions
         return [np.where(w < n, w, made_by[w]) for w in (waits[:n] for waits in self.waits[1:])]
 
     @derived
     def rounds(self) -> np.ndarray:
-        """The round in which each action runs, from 1; 0 where it never does.
+        """Return the round in which each action runs, from 1; 0 where it never does.
 
         Raises
         ------
@@ -154,12 +154,14 @@ class Graph(Frozen):
             own, *others = (source[low:high] for source in sources)
             needed = [(i, source) for i, source in enumerate(others) if (source != n).any()]
             rounds.append((low, high, own, needed))
-        return _Steps(self.row[order], place[:n], rounds, [each[order] for each in late])
+        return _Steps(
+            row=self.row[order], place=place[:n], rounds=rounds, late=[each[order] for each in late]
+        )
 
     def finish(
         self, took: np.ndarray, queued: bool = False, free: np.ndarray | None = None
     ) -> np.ndarray:
-        """When every node ends: the longest paths through the graph, for one set of times or for K.
+        """Return when every node ends: the longest paths through the graph, for one set of times or for K.
 
         Parameters
         ----------
@@ -186,7 +188,7 @@ class Graph(Frozen):
         return self._ended(took, self._queued)[: len(self)].max(axis=0)
 
     def _ended(self, took: np.ndarray, steps: _Steps, free: np.ndarray | None = None) -> np.ndarray:
-        """As `finish`, by round."""
+        """Compute what `finish` does, by round."""
         n, row = len(steps.row), steps.row
         end = np.zeros((n + len(self.first), *took.shape[1:]))
         end[n] = -np.inf
@@ -219,7 +221,7 @@ def _check_size(rounds: int, ranks: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Columns(Frozen):
+class ScheduleArrays(Frozen):
     """All actions of a schedule, rank after rank; of a pair both halves, one after the other.
 
     Attributes
@@ -268,12 +270,12 @@ class Columns(Frozen):
 
     @derived
     def held(self) -> np.ndarray:
-        """How many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
+        """Return how many stages every rank holds, (ranks,) array of ints; 0 for a rank with nothing to do."""
         return np.bincount(self.holder, minlength=self.ranks)
 
     @derived
     def chunk(self) -> np.ndarray:
-        """Which of its rank's stages every stage is, from 0; (stages,) array of ints."""
+        """Return which of its rank's stages every stage is, from 0; (stages,) array of ints."""
         order = np.argsort(self.holder, kind="stable")
         before = np.cumsum(self.held) - self.held
         chunk = np.empty(self.stages, dtype=np.int64)
@@ -281,7 +283,7 @@ class Columns(Frozen):
         return chunk
 
     def part_layers(self, layers: Sequence[int] | np.ndarray) -> np.ndarray:
-        """How many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
+        """Return how many layers every stage has, shape (…, stages), where ranks have so many, shape (…, ranks).
 
         A rank's are dealt out as equally as whole layers are, the larger numbers first. Stages have the
         model's layers in their own sequence: so embedding and head lie with the first and the last stage.
@@ -291,7 +293,7 @@ class Columns(Frozen):
 
     @derived
     def rank(self) -> np.ndarray:
-        """The rank of every action; (n,) array of ints."""
+        """Return the rank of every action; (n,) array of ints."""
         return np.repeat(np.arange(self.ranks), np.diff(self.first))
 
     @derived
@@ -315,11 +317,11 @@ class Columns(Frozen):
         return bool(np.isin(self.kind, (I, W)).any())
 
     def action(self, i: int) -> Action:
-        """Entry i, without its partner, where it is half of a pair."""
+        """Return entry i, without its partner, where it is half of a pair."""
         return Action(int(self.stage[i]), KINDS[self.kind[i]], int(self.microbatch[i]))
 
     def whole(self, i: int) -> Action:
-        """Entry i, or the pair of which it is a half."""
+        """Return entry i, or the pair of which it is a half."""
         low = i - int(self.second[i])
         if self.paired[low]:
             return Action.pair(self.action(low), self.action(low + 1))
@@ -327,7 +329,7 @@ class Columns(Frozen):
 
     @derived
     def texts(self) -> tuple[str, ...]:
-        """Every entry as text, each half of a pair by itself; n of them."""
+        """Return every entry as text, each half of a pair by itself; n of them."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
         numbers = self.stage.tolist(), self.microbatch.tolist()
         return tuple(
@@ -336,7 +338,7 @@ class Columns(Frozen):
 
     @derived
     def actions(self) -> tuple[tuple[Action, ...], ...]:
-        """Every rank's actions; a pair is one action with two parts."""
+        """Return every rank's actions; a pair is one action with two parts."""
         kinds = [KINDS[code] for code in self.kind.tolist()]
         numbers = self.stage.tolist(), kinds, self.microbatch.tolist()
         single = list(map(Action, *numbers))
@@ -348,7 +350,7 @@ class Columns(Frozen):
         return tuple(tuple(kept[low:high]) for low, high in pairwise(first))
 
     def to_frame(self) -> "DataFrame":
-        """The entries as a table: rank, position, action, stage, kind and microbatch, -1 for none."""
+        """Return the entries as a table: rank, position, action, stage, kind and microbatch, -1 for none."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -362,12 +364,12 @@ class Columns(Frozen):
             }
         )
 
-    def computing(self) -> "Columns":
-        """Without idle ticks."""
+    def computing(self) -> "ScheduleArrays":
+        """Return the entries without idle ticks."""
         return self.select(self.kind != IDLE)
 
-    def select(self, keep: np.ndarray) -> "Columns":
-        """Some of the entries; `keep` is True for them, shape (n,)."""
+    def select(self, keep: np.ndarray) -> "ScheduleArrays":
+        """Return some of the entries; `keep` is True for them, shape (n,)."""
         first = np.concatenate([[0], np.cumsum(keep)])[self.first]
         arrays = {
             name: getattr(self, name)[keep] for name in ("kind", "stage", "microbatch", "paired")
@@ -375,7 +377,7 @@ class Columns(Frozen):
         return replace(self, first=first, **arrays)
 
     def where(self, *kinds: int) -> np.ndarray:
-        """Entry of the action of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""
+        """Find the entry of one of `kinds` for every stage and microbatch, (stages, microbatches); -1 for none."""
         table = np.full((self.stages, self.microbatches), -1, dtype=np.int64)
         chosen = np.flatnonzero(np.isin(self.kind, kinds))
         table[self.stage[chosen], self.microbatch[chosen]] = chosen
@@ -383,7 +385,7 @@ class Columns(Frozen):
 
     @derived
     def makers(self) -> np.ndarray:
-        """The entry whose result each entry needs, shape (n,); -1 for none."""
+        """Return the entry whose result each entry needs, shape (n,); -1 for none."""
         waits = np.full(len(self) + 1, -1, dtype=np.int64)  # one cell more, for -1 to write into
         forward, backward = self.where(F), self.where(I, B)
         waits[forward[1:]] = forward[:-1]
@@ -396,7 +398,7 @@ class Columns(Frozen):
 
     @derived
     def links(self) -> np.ndarray:
-        """The link over which what each entry needs arrives, shape (n,); the number of links for none.
+        """Return the link over which what each entry needs arrives, shape (n,); the number of links for none.
 
         Link s joins the stages s and s + 1.
         """
@@ -411,7 +413,7 @@ class Columns(Frozen):
 
     @derived
     def defects(self) -> tuple[str, ...]:
-        """Why the schedule cannot be run; empty if it can."""
+        """Say why the schedule cannot be run; empty if it can."""
         return (
             _listed(_impossible(self))
             or _listed(_wrong_numbers(self))
@@ -421,17 +423,17 @@ class Columns(Frozen):
 
     @derived
     def node(self) -> np.ndarray:
-        """The node of every entry, (n,) array of ints; both halves of a pair share one."""
+        """Return the node of every entry, (n,) array of ints; both halves of a pair share one."""
         return np.cumsum(~self.second) - 1
 
     @derived
     def entry(self) -> np.ndarray:
-        """The first entry of every node; (actions,) array of ints."""
+        """Return the first entry of every node; (actions,) array of ints."""
         return np.flatnonzero(~self.second)
 
     @derived
     def graph(self) -> Graph:
-        """What waits for what, where nothing is wrong but that ranks may wait for each other.
+        """Return what waits for what, where nothing is wrong but that ranks may wait for each other.
 
         Raises
         ------
@@ -461,7 +463,7 @@ class Columns(Frozen):
         base, row = 4 * self.stages, self._row_alone[self.entry]
         row[self.node[self.paired]] = base + self._pairs[1]
         row = np.append(row, base + len(self._pairs[0]) + self.links[received])
-        return Graph(first, tuple(waits), tuple(meant), row)
+        return Graph(first=first, waits=tuple(waits), meant=tuple(meant), row=row)
 
     @cached_property
     def _row_alone(self) -> np.ndarray:
@@ -477,7 +479,7 @@ class Columns(Frozen):
         return different, which.ravel()
 
     def times(self, times: np.ndarray, comm: np.ndarray, overlap: float = 1.0) -> np.ndarray:
-        """How long everything takes that nodes do, by row: F, I, B and W of every stage, pairs, messages, nothing.
+        """Return how long everything takes that nodes do, by row: F, I, B, W of every stage, pairs, messages, nothing.
 
         Parameters
         ----------
@@ -500,7 +502,7 @@ class Columns(Frozen):
 
     @derived
     def peak_in_flight(self) -> tuple[int, ...]:
-        """Per rank, most forwards whose full backward or input gradient has not ended.
+        """Return per rank, most forwards whose full backward or input gradient has not ended.
 
         A rank does one thing at a time, so that its order alone decides; a pair holds both of its
         parts. In a schedule without backwards nothing waits for one: a rank holds what it works on.
@@ -513,7 +515,7 @@ class Columns(Frozen):
 
     @derived
     def held_counts(self) -> tuple[np.ndarray, ...]:
-        """Per rank, how much its order has it hold at the fullest moments, whatever the times.
+        """Return per rank, how much its order has it hold at the fullest moments, whatever the times.
 
         Returns
         -------
@@ -524,7 +526,7 @@ class Columns(Frozen):
             these still held by its weight gradient, the peak of `Timeline.memory` is the largest
             sum of i·a + j·w.
         """
-        found, rows = [], pairwise(self.first.tolist())
+        counts, rows = [], pairwise(self.first.tolist())
         for (low, high), chunks in zip(rows, self.held.tolist(), strict=True):
             kind, chunk = self.kind[low:high], self.chunk[self.stage[low:high]]
             here = chunk[:, None] == np.arange(chunks)
@@ -538,14 +540,14 @@ class Columns(Frozen):
             for row in sorted(set(map(tuple, step.cumsum(axis=0)[full].tolist())), key=sum)[::-1]:
                 if not any((other >= row).all() for other in kept):
                     kept.append(np.array(row))
-            found.append(np.array(kept, dtype=np.int64).reshape(-1, 2 * chunks))
-        return tuple(found)
+            counts.append(np.array(kept, dtype=np.int64).reshape(-1, 2 * chunks))
+        return tuple(counts)
 
 
 class _Rows(Sequence):
     """The rows of columns: `Schedule.actions`, made when they are looked at."""
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: ScheduleArrays) -> None:
         self.columns = columns
 
     def __len__(self) -> int:
@@ -570,8 +572,8 @@ class _Rows(Sequence):
         )
 
 
-def columns_of(schedule: Schedule) -> Columns:
-    """The columns of a schedule, made once: schedules do not change."""
+def columns_of(schedule: Schedule) -> ScheduleArrays:
+    """Return the columns of a schedule, made once: schedules do not change."""
     if isinstance(schedule.actions, _Rows):
         return schedule.actions.columns
     kept = schedule.__dict__.get("_columns")
@@ -580,8 +582,8 @@ def columns_of(schedule: Schedule) -> Columns:
     return kept
 
 
-def runnable(schedule: Schedule) -> Columns:
-    """The columns of a schedule in which nothing is wrong.
+def runnable(schedule: Schedule) -> ScheduleArrays:
+    """Return the columns of a schedule in which nothing is wrong.
 
     Raises
     ------
@@ -595,39 +597,39 @@ def runnable(schedule: Schedule) -> Columns:
 
 
 def a_schedule(what: str, schedule: Any) -> Schedule:
-    """The argument of this name of the function `what`, if it is a schedule."""
+    """Return the argument of this name of the function `what`, if it is a schedule."""
     remedy = "a Schedule; make one with pl.schedule(...)"
     return instance(what, "schedule", schedule, Schedule, remedy)
 
 
-def _made(schedule: Schedule) -> Columns:
+def _made(schedule: Schedule) -> ScheduleArrays:
     parts = [[a.parts or (a,) for a in row] for row in schedule.actions]
     single = [part for row in parts for each in row for part in each]
     code = {kind: i for i, kind in enumerate(KINDS)}
     paired = [len(each) > half + 1 for row in parts for each in row for half in range(len(each))]
     lengths = [sum(map(len, row)) for row in parts]
-    return Columns(
-        schedule.name,
-        schedule.microbatches,
-        schedule.stage_rank,
-        np.array([code[part.kind] for part in single], np.int8),
-        np.array([part.stage for part in single], np.int32),
-        np.array([part.microbatch for part in single], np.int32),
-        np.array([0, *np.cumsum(lengths)], np.int64),
-        np.array(paired, bool),
+    return ScheduleArrays(
+        name=schedule.name,
+        microbatches=schedule.microbatches,
+        stage_rank=schedule.stage_rank,
+        kind=np.array([code[part.kind] for part in single], np.int8),
+        stage=np.array([part.stage for part in single], np.int32),
+        microbatch=np.array([part.microbatch for part in single], np.int32),
+        first=np.array([0, *np.cumsum(lengths)], np.int64),
+        paired=np.array(paired, bool),
     )
 
 
-def _listed(found: Iterable[str]) -> tuple[str, ...]:
-    """The first thousand defects, and a last sentence where there are more."""
-    found = iter(found)
-    first = tuple(islice(found, _MOST_DEFECTS))
-    more = next(found, None) is not None
+def _listed(defects: Iterable[str]) -> tuple[str, ...]:
+    """Return the first thousand defects, and a last sentence where there are more."""
+    defects = iter(defects)
+    first = tuple(islice(defects, _MOST_DEFECTS))
+    more = next(defects, None) is not None
     return (*first, f"and more; the first {_MOST_DEFECTS:,} are listed") if more else first
 
 
-def _impossible(columns: Columns) -> Iterator[str]:
-    """Actions of stages or microbatches that do not exist, on a rank that does not hold the stage, or bad pairs."""
+def _impossible(columns: ScheduleArrays) -> Iterator[str]:
+    """Find actions of stages or microbatches that do not exist, on ranks that do not hold the stage, and bad pairs."""
     working = columns.kind != IDLE
     holders = columns.holder
     if (holders >= columns.ranks).any():
@@ -649,8 +651,8 @@ def _impossible(columns: Columns) -> Iterator[str]:
             yield f"{_place(columns, i)}: a pair is a forward and a full backward"
 
 
-def _wrong_numbers(columns: Columns) -> Iterator[str]:
-    """Actions there twice or not at all: of every stage and microbatch one F, and one B or else one I and one W."""
+def _wrong_numbers(columns: ScheduleArrays) -> Iterator[str]:
+    """Find actions that are there twice or not at all: every microbatch needs one F, and one B or else I and W."""
     shape = columns.stages, columns.microbatches
     cell = columns.stage * np.int64(shape[1]) + columns.microbatch
     cells = shape[0] * shape[1]
@@ -676,7 +678,7 @@ def _wrong_numbers(columns: Columns) -> Iterator[str]:
             yield f"{stage}{KINDS[kind]}{batch} is missing on rank {rank[stage]}"
 
 
-def _first_gap(columns: Columns, cell: np.ndarray, cells: int) -> str:
+def _first_gap(columns: ScheduleArrays, cell: np.ndarray, cells: int) -> str:
     there = np.unique(cell[columns.kind == F])
     gap = np.append(there, -1) != np.arange(len(there) + 1)
     stage, batch = divmod(int(np.argmax(gap)), columns.microbatches)
@@ -687,7 +689,7 @@ def _first_gap(columns: Columns, cell: np.ndarray, cells: int) -> str:
     return f"{missing}: {counted} and there are {len(there):,}"
 
 
-def _doubled(columns: Columns, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
+def _doubled(columns: ScheduleArrays, count: np.ndarray, code: np.ndarray) -> Iterator[str]:
     order = np.argsort(code, kind="stable")
     ordered = code[order]
     for flat in np.flatnonzero(count.ravel() > 1):
@@ -697,14 +699,16 @@ def _doubled(columns: Columns, count: np.ndarray, code: np.ndarray) -> Iterator[
         yield f"{stage}{KINDS[kind]}{batch} is there {len(entries)} times, expected once ({places})"
 
 
-def _wrong_order(columns: Columns) -> Iterator[str]:
-    """Actions listed before what they need on their own rank."""
+def _wrong_order(columns: ScheduleArrays) -> Iterator[str]:
+    """Find actions listed before what they need on their own rank."""
     pairs = [columns.makers]
     if not columns.forward_only:
         forward, backward = columns.where(F), columns.where(I, B)
-        own = np.full(len(columns), -1)
-        own[backward] = forward
-        pairs.append(np.where(own == pairs[0], -1, own))  # on the last stage both are the same
+        forward_of = np.full(len(columns), -1)
+        forward_of[backward] = forward
+        pairs.append(
+            np.where(forward_of == pairs[0], -1, forward_of)
+        )  # on the last stage both are the same
     late = [
         (needs > np.arange(len(columns))) & (columns.rank[needs] == columns.rank) for needs in pairs
     ]
@@ -718,8 +722,8 @@ def _wrong_order(columns: Columns) -> Iterator[str]:
                 yield f"{_place(columns, i)}: the backward of the pair waits for its own forward"
 
 
-def _blocked(columns: Columns) -> list[str]:
-    """The circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
+def _blocked(columns: ScheduleArrays) -> list[str]:
+    """Return the circle of ranks that wait for each other, one sentence per edge; empty without a deadlock."""
     graph, entry = columns.graph, columns.entry
     never = np.flatnonzero(graph.rounds == 0)
     ranks, first = np.unique(columns.rank[entry[never]], return_index=True)
@@ -747,17 +751,17 @@ def _blocked(columns: Columns) -> list[str]:
     return [f"deadlock: {circle[0]}", *circle[1:]] if circle else []
 
 
-def _where(columns: Columns, i: int) -> str:
+def _where(columns: ScheduleArrays, i: int) -> str:
     rank = int(columns.rank[i])
     return f"rank {rank}, position {i - int(columns.first[rank])}"
 
 
-def _place(columns: Columns, i: SupportsInt) -> str:
+def _place(columns: ScheduleArrays, i: SupportsInt) -> str:
     return f"{columns.action(int(i))} ({_where(columns, int(i))})"
 
 
 def defects(schedule: Schedule) -> tuple[str, ...]:
-    """Why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
+    """Say why a schedule cannot be run: impossible, duplicate or missing actions, wrong order, or a deadlock.
 
     Parameters
     ----------
@@ -792,7 +796,7 @@ def validate(schedule: Schedule) -> Schedule:
 
 
 def with_idle(schedule: Schedule) -> Schedule:
-    """The same schedule with an idle tick wherever a rank waits, every action taking one tick.
+    """Return the schedule with an idle tick wherever a rank waits, if every action takes one tick.
 
     Parameters
     ----------

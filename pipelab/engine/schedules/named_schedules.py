@@ -16,14 +16,14 @@ from itertools import count
 import numpy as np
 
 from pipelab.display import counted
-from pipelab.engine.schedules.columns import B, Columns, F, I, W
+from pipelab.engine.schedules.columns import B, F, I, ScheduleArrays, W
 from pipelab.errors import InvalidValue, TooLarge, UnknownName, nearest, shown
 from pipelab.fields import whole_number
 from pipelab.schedules import LARGEST_SIZE, Schedule, zb_v
 
 
 def dualpipev(ranks: int, microbatches: int) -> Schedule:
-    """DualPipeV; needs at least 2p microbatches."""
+    """Make DualPipeV; needs at least 2p microbatches."""
     rows = [_dualpipev_letters(rank, ranks, microbatches) for rank in range(ranks)]
     paired = _codes("".join(rows).replace("P", "10").replace("p", "10")) == ord("1")
     rows = [row.replace("P", "Fb").replace("p", "fB") for row in rows]
@@ -39,8 +39,16 @@ def dualpipev(ranks: int, microbatches: int) -> Schedule:
     stage[kind == W], microbatch[kind == W] = stage[kind == I], microbatch[kind == I]
     first = np.searchsorted(rank, np.arange(ranks + 1))
     holder = (*range(ranks), *reversed(range(ranks)))
-    columns = kind, stage, microbatch, first, paired
-    return Columns("DualPipeV", microbatches, holder, *columns).schedule
+    return ScheduleArrays(
+        name="DualPipeV",
+        microbatches=microbatches,
+        stage_rank=holder,
+        kind=kind,
+        stage=stage,
+        microbatch=microbatch,
+        first=first,
+        paired=paired,
+    ).schedule
 
 
 def _codes(letters: str) -> np.ndarray:
@@ -48,7 +56,7 @@ def _codes(letters: str) -> np.ndarray:
 
 
 def _dualpipev_letters(rank: int, ranks: int, microbatches: int) -> str:
-    """What a rank does; capitals are of its stage on the way down, small letters of that on the way back.
+    """Return what a rank does; capitals are of its stage on the way down, small letters of that on the way back.
 
     P is a forward of the first at the same time as a full backward of the second, p the reverse, and
     w the oldest weight gradient that is put off, of either stage.
@@ -64,7 +72,7 @@ def _dualpipev_letters(rank: int, ranks: int, microbatches: int) -> str:
 
 
 @dataclass(frozen=True)
-class Rule:
+class ScheduleRule:
     """How a named schedule is made."""
 
     ahead: int | None = None  # forwards before the first backward, for each rank behind; None: all
@@ -83,7 +91,7 @@ class Rule:
     def table(
         self, ranks: int, microbatches: int, chunks: int
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Kind, stage and microbatch of every action, each (ranks, actions per rank).
+        """Return kind, stage and microbatch of every action, each (ranks, actions per rank).
 
         Forward k is in turn k, backward k as many turns later as forwards run ahead, weight gradient
         k later by those held back; within a turn the order is F, B, W.
@@ -111,24 +119,24 @@ class Rule:
 
 RULES = {
     # all forwards, then all backwards
-    "GPipe": Rule(),
+    "GPipe": ScheduleRule(),
     # one forward and one backward in turn; saves memory, not time
-    "1F1B": Rule(ahead=1),
+    "1F1B": ScheduleRule(ahead=1),
     # 1F1B over several chunks per rank
-    "Interleaved1F1B": Rule(ahead=2, chunked=True),
+    "Interleaved1F1B": ScheduleRule(ahead=2, chunked=True),
     # GPipe over several chunks per rank
-    "LoopedBFS": Rule(chunked=True, breadth_first=True),
+    "LoopedBFS": ScheduleRule(chunked=True, breadth_first=True),
     # ZB-H1 over several chunks per rank
-    "InterleavedZeroBubble": Rule(ahead=1, held_back=1, chunked=True),
+    "InterleavedZeroBubble": ScheduleRule(ahead=1, held_back=1, chunked=True),
     # weight gradients fill the end, memory as 1F1B
-    "ZBH1": Rule(ahead=1, held_back=1),
+    "ZBH1": ScheduleRule(ahead=1, held_back=1),
     # no idle time within a rank where F = I = W and m ≥ 2p-1, up to twice the memory of 1F1B
-    "ZBH2": Rule(ahead=2, held_back=2),
+    "ZBH2": ScheduleRule(ahead=2, held_back=2),
     # no idle time within a rank where F = I = W and m ≥ 2p-1, memory as 1F1B's fullest rank
-    "ZBV": Rule(v_shaped=zb_v),
+    "ZBV": ScheduleRule(v_shaped=zb_v),
     # forward and backward of two chunks at the same time
-    "DualPipeV": Rule(v_shaped=dualpipev, microbatches_per_rank=2),
-    "Inference": Rule(forward_only=True),
+    "DualPipeV": ScheduleRule(v_shaped=dualpipev, microbatches_per_rank=2),
+    "Inference": ScheduleRule(forward_only=True),
 }
 
 # torch's and the papers' other names for the same schedules.
@@ -136,7 +144,7 @@ _ALIASES = {"ZBVZeroBubble": "ZBV", "ZB-H1": "ZBH1", "ZB1P": "ZBH1", "ZB-H2": "Z
 
 
 def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None) -> Schedule:
-    """Every rank's actions, in order.
+    """Make a named schedule: every rank's actions, in order.
 
     Parameters
     ----------
@@ -190,13 +198,20 @@ def schedule(name: str, ranks: int, microbatches: int, chunks: int | None = None
     if rule.v_shaped:
         return rule.v_shaped(ranks, microbatches)
     kind, stage, microbatch = rule.table(ranks, microbatches, chunks)
-    first, alone = np.arange(ranks + 1) * kind.shape[1], np.zeros(kind.size, bool)
-    columns = kind.ravel(), stage.ravel(), microbatch.ravel(), first, alone
-    return Columns(known, microbatches, tuple(range(ranks)) * chunks, *columns).schedule
+    return ScheduleArrays(
+        name=known,
+        microbatches=microbatches,
+        stage_rank=tuple(range(ranks)) * chunks,
+        kind=kind.ravel(),
+        stage=stage.ravel(),
+        microbatch=microbatch.ravel(),
+        first=np.arange(ranks + 1) * kind.shape[1],
+        paired=np.zeros(kind.size, bool),
+    ).schedule
 
 
 def name_of(name: str) -> str:
-    """The name under which `RULES` has a schedule.
+    """Return the name under which `RULES` has a schedule.
 
     Raises
     ------
@@ -208,7 +223,7 @@ def name_of(name: str) -> str:
     return known
 
 
-def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: int) -> None:
+def _check_size(name: str, rule: ScheduleRule, ranks: int, microbatches: int, chunks: int) -> None:
     most, rows, factors = LARGEST_SIZE, microbatches, "microbatches · chunks"
     if rule.v_shaped:  # written action by action, and for at least 2p - 1 microbatches
         most //= 5
@@ -221,7 +236,7 @@ def _check_size(name: str, rule: Rule, ranks: int, microbatches: int, chunks: in
         raise TooLarge(words, {"forwards": passes})
 
 
-def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
+def _check_chunks(name: str, rule: ScheduleRule, chunks: int | None) -> int:
     if chunks is not None:
         chunks = whole_number("schedule", "chunks", chunks)
     if rule.chunked:
@@ -235,7 +250,7 @@ def _check_chunks(name: str, rule: Rule, chunks: int | None) -> int:
     return fixed
 
 
-def _check_microbatches(name: str, rule: Rule, ranks: int, microbatches: int) -> None:
+def _check_microbatches(name: str, rule: ScheduleRule, ranks: int, microbatches: int) -> None:
     def fits(number: int) -> bool:
         return not rule.even_rounds or number % max(1, number // ranks) == 0
 

@@ -1,40 +1,16 @@
 """Solve a program with HiGHS or SCIP; what the solver returns is checked before it is read."""
 
-from collections.abc import Callable
-from threading import Event
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from annotated_types import Ge
-from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import LinearProgram
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.engine.tolerances import NOT_SOLVED
 from pipelab.errors import PipelabError
-from pipelab.fields import NotNegative, Positive, Real, described
-from pipelab.problem import Problem
 
 _SOLVERS: dict[str, Any] = {"highs": highs, "scip": scip}
-
-# Arguments of a method, as `checked_arguments` reads them.
-AskedProblem = Annotated[Problem, InstanceOf(), described("a Problem, such as load_case('tiny')")]
-TimeLimit = Annotated[Annotated[Real, Ge(0)] | None, described("seconds, at least 0, or None")]
-Floor = Annotated[NotNegative, described("tokens/s, a finite number of at least 0")]
-Gap = Annotated[NotNegative, described("a share, a finite number of at least 0")]
-MostPrice = Annotated[Positive | None, described("$ per hour, a number above 0, or None")]
-OnProgress = Annotated[Callable | None, described("a function of Progress, or None")]
-
-
-def _can_stop(value: Any) -> Any:
-    """Return an event or a function; the class Event was meant to be called."""
-    if isinstance(value, Event) or (callable(value) and not isinstance(value, type)):
-        return value
-    raise ValueError("expected a threading.Event, a function of Progress, or None")
-
-
-Stop = Annotated[Any, BeforeValidator(lambda value: None if value is None else _can_stop(value))]
 
 
 def run_program(program: LinearProgram, solver: str = "highs", **options: Any) -> SolverRun:
@@ -78,17 +54,17 @@ def broken_by(program: LinearProgram, x: np.ndarray | None) -> str | None:
         terms, amount = abs(block.matrix), block.matrix @ values
         # rows of whole numbers alone are kept exactly; others as well as a solver knows each number
         mixed = terms @ ~program.integer > 0
-        own = np.where(mixed, terms @ size, 1.0)
+        amounts = np.where(mixed, terms @ size, 1.0)
         for side, excess in (
             (block.lower, block.lower - amount),
             (block.upper, amount - block.upper),
         ):
-            room = NOT_SOLVED * np.maximum(own, np.where(np.isfinite(side), np.abs(side), 0.0))
+            room = NOT_SOLVED * np.maximum(amounts, np.where(np.isfinite(side), np.abs(side), 0.0))
             if (excess > room).any():
                 return f"row {name!r}"
     return None
 
 
 def solver_version(solver: str = "highs") -> str:
-    """Name and version, as a result states it."""
+    """Return name and version, as a result states it."""
     return _SOLVERS[solver].version()

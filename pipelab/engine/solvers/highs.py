@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from pipelab.engine.deadline import NEVER, Deadline, Ended, waited_for
 from pipelab.engine.solvers.linear_program import LinearProgram
-from pipelab.engine.solvers.solver_run import Progress, SolverRun
+from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.errors import PipelabError
 
 _GRACE_SECONDS = 0.25  # what HiGHS has to end after the deadline
@@ -47,7 +47,7 @@ _ENDS = {
 
 @cache
 def version() -> str:
-    """Name and version of the solver, such as "HiGHS 1.11.0"."""
+    """Return name and version of the solver, such as "HiGHS 1.11.0"."""
     import highspy
 
     return f"HiGHS {highspy.Highs().version()}"
@@ -83,7 +83,9 @@ def run(program: LinearProgram, *, gap: float = 0.0, deadline: Deadline = NEVER)
         waited_for(highs.run, deadline, enough.set, _GRACE_SECONDS, "highs")
         asking.ask(int(highs.getInfo().mip_node_count))
     except Ended as end:
-        return SolverRun("stopped", end.reason, solve_seconds=time.perf_counter() - began)
+        return SolverRun(
+            status="stopped", stopped_by=end.reason, solve_seconds=time.perf_counter() - began
+        )
     if asking.failure is not None:  # in the caller's own criterion
         raise asking.failure
     return _read(highs, program, deadline.reason, time.perf_counter() - began)
@@ -104,7 +106,7 @@ class _Asking:
         if self.deadline.asks and nodes > self.nodes:
             self.nodes = nodes
             try:
-                self.deadline.ask(Progress(self.deadline.spent, None, None, nodes))
+                self.deadline.tell(nodes=nodes)
                 if self.deadline.called_off == "stop":
                     self.enough.set()
             except BaseException as error:  # an exception must not pass through HiGHS's own code
@@ -113,7 +115,7 @@ class _Asking:
 
 
 def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float) -> SolverRun:
-    """What HiGHS has found and proven."""
+    """Return what HiGHS has found and proven."""
     ended, info = highs.getModelStatus(), highs.getInfo()
     status = _ENDS.get(ended.name)
     if status is None:
@@ -131,11 +133,11 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
     elif status == "optimal":  # a linear program that is stopped has no bound
         bound = objective
     return SolverRun(
-        status,
-        (reason or "time limit") if status == "stopped" else None,
-        x,
-        objective,
-        bound if bound is not None and math.isfinite(bound) else None,
+        status=status,
+        stopped_by=(reason or "time limit") if status == "stopped" else None,
+        x=x,
+        objective=objective,
+        bound=bound if bound is not None and math.isfinite(bound) else None,
         nodes=max(0, int(info.mip_node_count)) if whole else 0,
         solve_seconds=seconds,
         row_duals=row_duals,
@@ -143,7 +145,7 @@ def _read(highs: Any, program: LinearProgram, reason: str | None, seconds: float
 
 
 def as_highs(program: LinearProgram) -> Any:
-    """The program as HiGHS takes it: least of the negative objective, columns compressed."""
+    """Return the program as HiGHS takes it: least of the negative objective, columns compressed."""
     import highspy
 
     rows = program.rows

@@ -19,7 +19,7 @@ Values = Mapping[str, Any]  # by group: an array, or one number for all of its c
 def incidence(
     row: np.ndarray, height: int, column: np.ndarray | None = None, width: int | None = None
 ) -> sp.csr_array:
-    """A matrix of ones at (row, column); by default one in every column."""
+    """Return a matrix of ones at (row, column); by default one in every column."""
     column = np.arange(len(row)) if column is None else column
     return sp.csr_array(
         (np.ones(len(row)), (row, column)), shape=(height, len(row) if width is None else width)
@@ -27,7 +27,7 @@ def incidence(
 
 
 @dataclass(frozen=True)
-class Columns:
+class VariableGroups:
     """Named groups of columns, side by side.
 
     Parameters
@@ -56,7 +56,7 @@ class Columns:
         lower: np.ndarray | float = -np.inf,
         upper: np.ndarray | float = np.inf,
     ) -> "RowBlock":
-        """Rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
+        """Return rows lower ≤ Σ_group part · columns ≤ upper; groups not named are not used."""
         # Put together by hand: scipy's hstack of many small blocks costs more than small programs
         # take to solve.
         blocks = {g: part if sp.issparse(part) else sp.coo_array(part) for g, part in parts.items()}
@@ -67,7 +67,9 @@ class Columns:
         data = np.concatenate([b.data for b, _ in entries]).astype(float)
         matrix = sp.csr_array((data, (row, column)), shape=(height, self.total))
         return RowBlock(
-            matrix, np.full(height, lower, dtype=float), np.full(height, upper, dtype=float)
+            matrix=matrix,
+            lower=np.full(height, lower, dtype=float),
+            upper=np.full(height, upper, dtype=float),
         )
 
     def program(
@@ -90,12 +92,12 @@ class Columns:
             Groups of whole numbers.
         """
         return LinearProgram(
-            self,
-            self._filled(0.0, lower),
-            self._filled(np.inf, upper),
-            self._filled(0.0, dict.fromkeys(integer, 1.0)) > 0,
-            self._filled(0.0, objective),
-            blocks,
+            columns=self,
+            lower=self._filled(0.0, lower),
+            upper=self._filled(np.inf, upper),
+            integer=self._filled(0.0, dict.fromkeys(integer, 1.0)) > 0,
+            objective=self._filled(0.0, objective),
+            blocks=blocks,
         )
 
     def _filled(self, others: float, parts: Values) -> np.ndarray:
@@ -121,7 +123,7 @@ class RowBlock:
 class LinearProgram:
     """Maximise objective · x subject to bounds, whole-number columns and blocks of rows."""
 
-    columns: Columns
+    columns: VariableGroups
     lower: np.ndarray
     upper: np.ndarray
     integer: np.ndarray
@@ -134,9 +136,9 @@ class LinearProgram:
         blocks = self.blocks.values()
         none = sp.csr_array((0, self.columns.total))
         return RowBlock(
-            sp.vstack([none, *(block.matrix for block in blocks)], format="csr"),
-            np.concatenate([[], *(block.lower for block in blocks)]),
-            np.concatenate([[], *(block.upper for block in blocks)]),
+            matrix=sp.vstack([none, *(block.matrix for block in blocks)], format="csr"),
+            lower=np.concatenate([[], *(block.lower for block in blocks)]),
+            upper=np.concatenate([[], *(block.upper for block in blocks)]),
         )
 
     @property
@@ -150,5 +152,5 @@ class LinearProgram:
         }
 
     def relaxed(self) -> "LinearProgram":
-        """The same program without the demand for whole numbers."""
+        """Drop the demand for whole numbers: the linear relaxation."""
         return replace(self, integer=np.zeros_like(self.integer))

@@ -43,7 +43,7 @@ _SOUND = {
 
 @cache  # making a model takes 7 ms
 def version() -> str:
-    """Name and version of the solver, such as "SCIP 10.0.2"."""
+    """Return name and version of the solver, such as "SCIP 10.0.2"."""
     from pyscipopt import Model
 
     model = Model()
@@ -88,7 +88,7 @@ def run(
         with _in_words():
             model, variables = _load(program, deadline)
     except Ended as end:
-        return SolverRun("stopped", end.reason)
+        return SolverRun(status="stopped", stopped_by=end.reason)
     built = time.perf_counter()
     if deadline.left < 1e19:  # SCIP's infinity begins at 1e20
         model.setParam("limits/time", deadline.left)
@@ -104,15 +104,15 @@ def run(
         with _in_words():
             _optimize(model, deadline)
     except Ended as end:
-        found = recorder.stopped(end.reason)
+        outcome = recorder.stopped(end.reason)
     else:
         recorder.over = True
-        found = _read(model, variables, deadline.reason)
+        outcome = _read(model, variables, deadline.reason)
         _free(model, variables)
     if recorder.failure is not None:  # in the caller's own `on_progress`
         raise recorder.failure
     return replace(
-        found,
+        outcome,
         solve_seconds=time.perf_counter() - built,
         progress=tuple(recorder.progress),
     )
@@ -120,7 +120,7 @@ def run(
 
 @contextmanager
 def _in_words() -> Iterator[None]:
-    """What SCIP itself raises has no class of its own and says little: it becomes an error of ours."""
+    """Raise what SCIP itself raises as an error of ours: it has no class of its own and says little."""
     try:
         yield
     except Exception as error:
@@ -172,7 +172,7 @@ def _side(value: float) -> float | None:
 
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
-    """Millions of small objects, none of them garbage: looking for some would double the time.
+    """Stop looking for garbage: among millions of small objects, none of it, that would double the time.
 
     Nor is any looked for right afterwards, which may be at the end of the time: what is there
     counts as old.
@@ -183,9 +183,8 @@ def _without_garbage_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if (
-                not gc.get_freeze_count()
-            ):  # no other code has frozen what unfreezing would give back
+            # else other code has frozen what unfreezing would give back
+            if not gc.get_freeze_count():
                 gc.freeze()
                 gc.unfreeze()
             gc.enable()
@@ -234,7 +233,7 @@ class Recorder:
         self.placement_of = reading[1] if reading else None
         # The incumbent's values in the columns kept, with its moment: one assignment, for whoever
         # reads meanwhile.
-        self.reported: tuple[np.ndarray | None, Progress] = (None, Progress(0.0, None, None, 0))
+        self.reported: tuple[np.ndarray | None, Progress] = None, Progress(seconds=0.0)
         self.progress: list[Progress] = []
         self.failure: BaseException | None = None
         self.over = False
@@ -259,8 +258,13 @@ class Recorder:
         if incumbent is not None and last.incumbent != incumbent:
             values = _values(model, best, self.variables[self.kept])
             placement = self.placement_of(values) if self.placement_of else None
-        seconds = time.perf_counter() - self.began
-        moment = Progress(seconds, incumbent, bound, model.getNTotalNodes(), placement)
+        moment = Progress(
+            seconds=time.perf_counter() - self.began,
+            incumbent=incumbent,
+            bound=bound,
+            nodes=model.getNTotalNodes(),
+            placement=placement,
+        )
         if not self.progress or (last.incumbent, last.bound) != (incumbent, bound):
             self.reported = values, moment
             self.progress.append(moment)
@@ -271,13 +275,20 @@ class Recorder:
             model.interruptSolve()
 
     def stopped(self, reason: str) -> SolverRun:
-        """The end of a run that SCIP itself does not come to: what it has reported so far."""
+        """Return the end of a run that SCIP itself does not come to: what it has reported so far."""
         self.over = True
         x, (values, last) = None, self.reported
         if values is not None:
             x = np.full(len(self.variables), np.nan)
             x[self.kept] = values
-        return SolverRun("stopped", reason, x, last.incumbent, last.bound, last.nodes)
+        return SolverRun(
+            status="stopped",
+            stopped_by=reason,
+            x=x,
+            objective=last.incumbent,
+            bound=last.bound,
+            nodes=last.nodes,
+        )
 
 
 def _values(model: Any, solution: Any, variables: list) -> np.ndarray:
@@ -289,18 +300,18 @@ def _finite(model: Any, value: float) -> float | None:
 
 
 def _read(model: Any, variables: list, reason: str | None) -> SolverRun:
-    """What SCIP has found and proven."""
+    """Return what SCIP has found and proven."""
     said = model.getStatus()
     status = _ENDS.get(said, "stopped")
     best = model.getBestSol() if model.getNSols() else None
     begun = model.getStage() >= 9  # SCIP has begun to solve
     return SolverRun(
-        status,
-        (_LIMITS.get(said) or reason or said) if status == "stopped" else None,
-        None if best is None else _values(model, best, variables),
-        None if best is None else model.getSolObjVal(best),
-        _finite(model, model.getDualbound()),
-        model.getNTotalNodes() if begun else 0,
+        status=status,
+        stopped_by=(_LIMITS.get(said) or reason or said) if status == "stopped" else None,
+        x=None if best is None else _values(model, best, variables),
+        objective=None if best is None else model.getSolObjVal(best),
+        bound=_finite(model, model.getDualbound()),
+        nodes=model.getNTotalNodes() if begun else 0,
     )
 
 

@@ -7,18 +7,18 @@ import numpy as np
 from pipelab.placement import Placement
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """What was known at one moment of a solve."""
 
     seconds: float
-    incumbent: float | None  # best solution so far
-    bound: float | None  # nothing better exists; None before the first bound
-    nodes: int
+    incumbent: float | None = None  # best solution so far
+    bound: float | None = None  # nothing better exists; None before the first bound
+    nodes: int = 0
     placement: Placement | None = None  # of the incumbent, from methods that report it
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class SolverRun:
     """The end of one solve.
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class Sweep(Frozen):
     """What `sweep` returns: one row per point, in the order of the points.
 
@@ -192,7 +192,13 @@ def sweep(
 
     def so_far() -> Sweep:
         rows = tuple(done[key] for key in keys if key in done)
-        return Sweep(names, rows, len(keys), task.name, time.perf_counter() - began)
+        return Sweep(
+            names=names,
+            rows=rows,
+            requested=len(keys),
+            method=task.name,
+            seconds=time.perf_counter() - began,
+        )
 
     try:
         with ExitStack() as stack:

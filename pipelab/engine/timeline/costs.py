@@ -14,9 +14,9 @@ from pipelab.fields import checked, described, is_list, whole_number
 from pipelab.schedules import Schedule
 
 PerStage = Annotated[float | Sequence[float], PlainValidator(lambda value: _per_stage(value))]
-_UNITS = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
+_MICROSECONDS_OF = {"": 1.0, "s": 1e6, "ms": 1e3, "us": 1.0}
 _OF_STAGES = ("forward", "backward_input", "backward_weight", "activation", "weight_activation")
-_MOST = 1e30  # sums of such times stay far from infinity, in microseconds too
+_MOST_MICROSECONDS = 1e30  # sums of such times stay far from infinity, in microseconds too
 
 
 @checked
@@ -75,7 +75,7 @@ class StageCosts:
     unit: Annotated[Literal["", "s", "ms", "us"], described('"", "s", "ms" or "us"')] = ""
 
     def split(self, chunks: int) -> "StageCosts":
-        """The costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
+        """Return the costs of a stage cut into `chunks` equal ones; messages stay as large as they are.
 
         Parameters
         ----------
@@ -107,7 +107,7 @@ class StageCosts:
         return replace(self, **changed)
 
     def cut_for(self, schedule: Schedule) -> "StageCosts":
-        """Costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
+        """Return costs of whole ranks, cut to the schedule's stages: every rank's work in equal chunks; messages stay.
 
         Parameters
         ----------
@@ -156,10 +156,10 @@ class StageCosts:
     @property
     def microseconds(self) -> float:
         """Microseconds in one unit of time; 1 where no unit is given."""
-        return _UNITS[self.unit]
+        return _MICROSECONDS_OF[self.unit]
 
     def tables(self, schedule: Schedule) -> dict[str, np.ndarray]:
-        """Everything as arrays for one schedule.
+        """Return everything as arrays for one schedule.
 
         Parameters
         ----------
@@ -184,7 +184,7 @@ class StageCosts:
         return result
 
     def times(self, schedule: Schedule) -> np.ndarray:
-        """How long everything takes that a schedule's graph has, by row.
+        """Return how long everything takes that a schedule's graph has, by row.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class StageCosts:
         Returns
         -------
         numpy.ndarray
-            As `Columns.times` has them, (rows,) array of floats.
+            As `ScheduleArrays.times` has them, (rows,) array of floats.
 
         Raises
         ------
@@ -203,11 +203,11 @@ class StageCosts:
         """
         table = self.tables(schedule)
         names = ("forward", "backward_input", "backward_weight")
-        each = np.array([table[name] for name in names])
-        return columns_of(schedule).times(each, table["comm"], self.overlap)
+        per_stage = np.array([table[name] for name in names])
+        return columns_of(schedule).times(per_stage, table["comm"], self.overlap)
 
     def arrays(self, stages: int, backward: str | None) -> dict[str, np.ndarray]:
-        """Everything as arrays for so many stages, each on a rank of its own.
+        """Return everything as arrays for so many stages, each on a rank of its own.
 
         Parameters
         ----------
@@ -241,7 +241,7 @@ class StageCosts:
 
 
 def _per_stage(value: Any) -> float | tuple[float, ...]:
-    """A number, or a list of numbers, as floats that can be added up, compared and hashed."""
+    """Return a number, or a list of numbers, as floats that can be added up, compared and hashed."""
     expected = "expected a number or a list of numbers"
     if not is_list(value):
         return _amount(value, expected)
@@ -256,11 +256,11 @@ def _amount(value: Any, expected: str = "expected a number", place: str = "") ->
         number = float(value)
     except OverflowError:  # a whole number beyond all floats: too large, and not infinite
         number = float(np.copysign(1e300, -1 if value < 0 else 1))
-    if 0 <= number <= _MOST:
+    if 0 <= number <= _MOST_MICROSECONDS:
         return number
     expected = "expected finite numbers of at least 0"
-    if _MOST < number < np.inf:
-        expected = f"expected numbers of at most {_MOST:g}, or take a larger unit"
+    if _MOST_MICROSECONDS < number < np.inf:
+        expected = f"expected numbers of at most {_MOST_MICROSECONDS:g}, or take a larger unit"
     raise ValueError(expected + (place and f"{place}{number:g}"))
 
 

@@ -96,7 +96,7 @@ def _overlapped(c: _Case) -> float:
 
 
 def _bubble(weights: int) -> Callable[[_Case], float]:
-    """m(F+B) + (p-1)(F+I-`weights`·W)."""
+    """Return m(F+B) + (p-1)(F+I-`weights`·W)."""
     return lambda c: c.m * c.FB + (c.p - 1) * (c.F + c.I - weights * c.W)
 
 
@@ -189,7 +189,7 @@ _FORMS = {
 def closed_forms(
     schedule: Schedule, costs: StageCosts, *, transfers: str = "buffered"
 ) -> tuple[ClosedForm, ...]:
-    """Every formula for a schedule of this name, its value for these costs, and when it holds.
+    """Return every formula for a schedule of this name, its value for these costs, and when it holds.
 
     Parameters
     ----------
@@ -234,17 +234,26 @@ def closed_forms(
     p, v, table = schedule.ranks, schedule.chunks, costs.tables(schedule)
     names = ("forward", "backward_input", "backward_weight")
     forward, back, weight = (v * float(table[name][0]) for name in names)
-    case = _Case(p, schedule.microbatches, v, forward, back, weight, costs.overlap, table)
+    case = _Case(
+        p=p,
+        m=schedule.microbatches,
+        v=v,
+        F=forward,
+        I=back,
+        W=weight,
+        overlap=costs.overlap,
+        table=table,
+    )
     # InterleavedZeroBubble with one chunk is ZB-H1 under torch's name.
     name = schedule.name
     name = "ZBH1" if (name, v) == ("InterleavedZeroBubble", 1) else name
     made = _made(schedule.name, p, schedule.microbatches, v)
     as_made = made is not None and columns_of(made).schedule == columns.computing().schedule
-    found = []
+    answers = []
     for quantity, form in (
         (q, f) for q, forms in _FORMS.items() for f in forms if name in f.schedules
     ):
-        holds = as_made and all(_HOLDS[each](case) for each in form.conditions)
+        holds = as_made and all(_HOLDS[condition](case) for condition in form.conditions)
         when, value = list(form.conditions), cast(float | tuple[int, ...] | None, None)
         if not as_made:
             when.insert(0, f"pl.schedule's own order of {name}, which this is not")
@@ -256,13 +265,22 @@ def closed_forms(
             most = case.m * v
             value = tuple(int(min(form.value(case, rank), most)) for rank in range(p))
         words = ", ".join(when) or "always"
-        found.append(ClosedForm(name, quantity, form.formula, words, value, form.source))
-    return tuple(found)
+        answers.append(
+            ClosedForm(
+                schedule=name,
+                quantity=quantity,
+                formula=form.formula,
+                holds_when=words,
+                value=value,
+                source=form.source,
+            )
+        )
+    return tuple(answers)
 
 
 @lru_cache(maxsize=8)
 def _made(name: str, ranks: int, microbatches: int, chunks: int) -> Schedule | None:
-    """What `pl.schedule` makes of these numbers; None if it makes nothing."""
+    """Return what `pl.schedule` makes of these numbers; None if it makes nothing."""
     try:
         return make_schedule(name, ranks, microbatches, chunks)
     except PipelabError:
@@ -277,7 +295,7 @@ def lower_bound(
     max_in_flight: int | Sequence[int] | None = None,
     split_backward: bool = True,
 ) -> float:
-    """A makespan that no order of one stage per rank can beat, however messages are handed over.
+    """Return a makespan that no order of one stage per rank can beat, however messages are handed over.
 
     Parameters
     ----------
@@ -359,13 +377,13 @@ def bounds(costs: StageCosts, microbatches: int, held: np.ndarray, split_backwar
     busy = passes + microbatches * weight + np.maximum(0.0, first_gradient - held * forward)
     before = np.cumsum(home) - home
     drained = np.maximum.accumulate((before + passes)[::-1])[::-1] - before + weight
-    return Bounds(np.cumsum(forward + comm) - (forward + comm), busy, drained)
+    return Bounds(arrives=np.cumsum(forward + comm) - (forward + comm), busy=busy, drained=drained)
 
 
 def held_at_most(
     what: str, most: int | Sequence[int] | None, ranks: int, microbatches: int
 ) -> np.ndarray:
-    """How many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
+    """Return how many microbatches each rank may hold, no more than there are; (ranks,) array of floats.
 
     Raises
     ------
@@ -374,12 +392,12 @@ def held_at_most(
     """
     field = "max_in_flight"
     if not is_list(most):
-        each = microbatches if most is None else whole_number(what, field, most)
-        return np.full(ranks, float(min(each, microbatches)))
-    found = list(cast(Sequence[int], most))
-    if len(found) != ranks:
-        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(found)}"
+        limit = microbatches if most is None else whole_number(what, field, most)
+        return np.full(ranks, float(min(limit, microbatches)))
+    limits = list(cast(Sequence[int], most))
+    if len(limits) != ranks:
+        expected = f"expected one number, or {ranks} for {ranks} ranks; got {len(limits)}"
         raise InvalidValue(what, [(field, most, expected)])
-    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(found))
+    named = ((f"{field}[{rank}]", number) for rank, number in enumerate(limits))
     checked = [whole_number(what, name, number) for name, number in named]
     return np.minimum(np.array(checked, dtype=float), microbatches)

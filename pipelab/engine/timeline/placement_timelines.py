@@ -38,8 +38,8 @@ from pipelab.schedules import Schedule
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-_REACHED = 1e-6  # of a rate: what is as close has it
-_MOST_POINTS = 40  # of a figure; more would only be slower to look at
+_RATE_TOLERANCE_SHARE = 1e-6  # of a rate: what is as close has it
+_MOST_POINTS_OF_A_FIGURE = 40  # of a figure; more would only be slower to look at
 
 
 class Lane(NamedTuple):
@@ -54,7 +54,7 @@ class Lane(NamedTuple):
     wait: float = 0.0
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class PlacedTimeline(Frozen):
     """A placement's pipeline in inference; made by `pl.timeline_of`. Times are in seconds, rates in tokens/s.
 
@@ -110,7 +110,16 @@ class PlacedTimeline(Frozen):
             name = f"link {stage + 1}→{stage + 2}" if link else f"stage {stage + 1}"
             label = name if link else stage_label(self.evaluation, stage)
             slowest = name in self.evaluation.bottlenecks
-            lanes.append(Lane(name, label, bool(link), seconds, slowest, wait))
+            lanes.append(
+                Lane(
+                    name=name,
+                    label=label,
+                    link=bool(link),
+                    seconds=seconds,
+                    bottleneck=slowest,
+                    wait=wait,
+                )
+            )
         return tuple(lanes)
 
     @property
@@ -142,7 +151,7 @@ class PlacedTimeline(Frozen):
     @property
     def reaches_predicted_rate(self) -> bool:
         """Whether the steady rate equals the predicted rate to 1e-6."""
-        return abs(self.steady_rate / self.predicted_rate - 1) <= _REACHED
+        return abs(self.steady_rate / self.predicted_rate - 1) <= _RATE_TOLERANCE_SHARE
 
     @property
     def latency_s(self) -> float:
@@ -159,13 +168,13 @@ class PlacedTimeline(Frozen):
 
     @derived
     def in_flight_needed(self) -> int:
-        """The fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
+        """Return the fewest microbatches in flight for which the steady rate equals the predicted rate to 1e-6."""
         return least_in_flight(
             self.timeline.costs, self.predicted_rate / self.problem.workload.tokens, self.leaving
         )
 
     def sweep(self, in_flight: Iterable[int] | None = None) -> "DataFrame":
-        """The steady rate against microbatches in flight.
+        """Return the steady rate against microbatches in flight.
 
         Parameters
         ----------
@@ -204,7 +213,7 @@ class PlacedTimeline(Frozen):
 
     def _counts(self) -> list[int]:
         last = self.in_flight_needed + max(2, self.in_flight_needed // 4)
-        every = -(-last // _MOST_POINTS)
+        every = -(-last // _MOST_POINTS_OF_A_FIGURE)
         return sorted({1, *range(every, last + 1, every), self.in_flight_needed, self.in_flight})
 
     @property
@@ -223,7 +232,7 @@ class PlacedTimeline(Frozen):
         return text
 
     def to_frame(self) -> "DataFrame":
-        """The lanes as a table, one row each.
+        """Return the lanes as a table, one row each.
 
         Returns
         -------
@@ -261,14 +270,14 @@ class PlacedTimeline(Frozen):
 
 
 def stage_label(evaluation: Evaluation, index: int) -> str:
-    """A stage in words, such as "stage 1: 20 layers on 2 × A100"."""
+    """Return a stage in words, such as "stage 1: 20 layers on 2 × A100"."""
     report = evaluation.stages[index]
     layers = len(report.stage.layers)
     return f"stage {index + 1}: {counted(layers, 'layer')} on {tally(report.gpu_types)}"
 
 
 def with_memory_for(problem: Problem, placement: Placement, number: int) -> Evaluation | None:
-    """The evaluation with so many in flight; None where memory does not hold them."""
+    """Return the evaluation with so many in flight; None where memory does not hold them."""
     try:
         return evaluate(problem.with_in_flight(number), placement)
     except InvalidPlacement:
@@ -297,21 +306,21 @@ def least_in_flight(costs: StageCosts, rate: float, leaving: float = 0.0) -> int
         The rate is beyond the slowest lane's.
     """
     slowest = float(np.max(costs.forward))
-    if rate * slowest * (1 - _REACHED) > 1:
+    if rate * slowest * (1 - _RATE_TOLERANCE_SHARE) > 1:
         raise InvalidValue(
             "least_in_flight", [("rate", rate, f"expected at most {1 / slowest:.9g}")]
         )
-    return max(1, ceil(rate * (1 - _REACHED) * _traversal(costs, leaving)))
+    return max(1, ceil(rate * (1 - _RATE_TOLERANCE_SHARE) * _traversal(costs, leaving)))
 
 
 def _traversal(costs: StageCosts, leaving: float) -> float:
-    """From the entry into an empty pipeline to the exit."""
+    """Return the seconds from the entry into an empty pipeline to the exit."""
     lanes = np.size(costs.forward)
     return float(np.sum(costs.forward) + np.sum(costs.arrays(lanes, None)["comm"])) + leaving
 
 
 def inference_costs(problem: Problem, placement: Placement, tokens: float) -> StageCosts:
-    """Forward times of a placement's stages and links, for microbatches of so many tokens.
+    """Return forward times of a placement's stages and links, for microbatches of so many tokens.
 
     Every link is a stage of its own here: it carries one microbatch at a time, just as a stage
     computes one, and can therefore be the bottleneck. `comm` is how much longer a microbatch takes,
@@ -360,7 +369,7 @@ def inference_costs(problem: Problem, placement: Placement, tokens: float) -> St
 
 
 def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageCosts, float]:
-    """The lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
+    """Return the lanes' times, and how long after the end of the last lane a microbatch has left the pipeline."""
     if evaluation.links:
         refuse_transfers(what, evaluation.link_unit)
     lanes = [
@@ -379,7 +388,7 @@ def lane_costs(evaluation: Evaluation, tokens: float, what: str) -> tuple[StageC
     return StageCosts(tuple(busy), comm=comm, unit="s"), leaving
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingTimeline(Frozen):
     """One training step of a placement's pipeline; made by `pl.timeline_of(…, training=True)`.
 
@@ -480,7 +489,7 @@ class TrainingTimeline(Frozen):
 
     @derived
     def labels(self) -> tuple[str, ...]:
-        """Every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
+        """Return every rank in words, such as "stage 1: 20 layers on 2 × A100"."""
         return tuple(stage_label(self.evaluation, i) for i in range(len(self.placement)))
 
     @property
@@ -494,7 +503,7 @@ class TrainingTimeline(Frozen):
         )
 
     def to_frame(self) -> "DataFrame":
-        """The ranks as a table, one row each.
+        """Return the ranks as a table, one row each.
 
         Returns
         -------
@@ -636,7 +645,14 @@ def training_timeline(
         unit="s",
     )
     timeline = simulate(order, costs, transfers="queued")
-    return TrainingTimeline(problem, placement, evaluation, timeline, stages if how else None, how)
+    return TrainingTimeline(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        timeline=timeline,
+        stages=stages if how else None,
+        recompute=how,
+    )
 
 
 def _of_parts(
@@ -646,7 +662,7 @@ def _of_parts(
     recompute: str | Sequence[str] | None,
     recipe: Mapping[str, Any],
 ) -> tuple[np.ndarray, tuple[str, ...] | None]:
-    """What each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
+    """Return what each stage of the schedule takes and keeps, shape (8, stages), and what each rank recomputes.
 
     Where the cost model does not say, each gradient takes as long as the forward, and None is recomputed.
     """
@@ -664,7 +680,7 @@ def _of_parts(
             raise InvalidValue("timeline_of", [("recompute", recompute, expected)])
     columns = columns_of(order)
     sizes = columns.part_layers([len(report.stage.layers) for report in stages]).tolist()
-    ends, found = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
+    ends, fields = list(accumulate(sizes)), np.zeros((len(TrainingCost._fields), order.stages))
 
     def ask(rank: int, how: str) -> np.ndarray:
         mine, more = np.flatnonzero(columns.holder == rank).tolist(), dict(recipe)
@@ -676,30 +692,30 @@ def _of_parts(
             layers = range(ends[part] - sizes[part], ends[part])
             report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
             alone = [report.seconds] * 3 + [0, 0, 1 / len(mine), 0, 0]
-            found[:, part] = (
+            fields[:, part] = (
                 problem.costs.training_cost(problem, report, **more) if known else alone
             )
         if columns.holder[0] == columns.holder[-1] == rank:
-            found[3:5, -1] *= not_shared(problem.model, sizes[-1])
-        return found[:, mine]
+            fields[3:5, -1] *= not_shared(problem.model, sizes[-1])
+        return fields[:, mine]
 
     for rank, held in enumerate(columns.held_counts):
         if modes[rank] == "auto":
             need, offer = needed_gb(ask(rank, "none"), held), min(stages[rank].memory_limit_gb)
             modes[rank] = "none" if fits_in(need, offer) else "full"
         ask(rank, modes[rank])
-    return found, tuple(modes) if known else None
+    return fields, tuple(modes) if known else None
 
 
 def report_of(problem: Problem, stage: Stage) -> StageReport:
-    """What the cost model says of a stage, whatever memory there is."""
+    """Return what the cost model says of a stage, whatever memory there is."""
     gpus, load = [problem.cluster.gpus[g] for g in stage.gpus], problem.workload
     asked = problem.model, load, gpus, stage.layers, problem.batch_split
     return stage_report(problem, stage, answered(problem.costs, *asked))
 
 
 def not_shared(model: ModelLike, last: int) -> float:
-    """Share of the parameters of so many last layers and the head that whoever holds the embedding must add to it.
+    """Return the share of parameters of last layers and head that whoever holds the embedding must add to it.
 
     Less than 1 where embedding and head are one matrix, which one rank holds once.
     """
@@ -710,12 +726,12 @@ def not_shared(model: ModelLike, last: int) -> float:
 
 
 def on_rank(parts: np.ndarray) -> np.ndarray:
-    """Fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
+    """Return fields of `TrainingCost` of a rank, shape (8, …), from those of its parts, shape (8, …, parts)."""
     return np.concatenate([parts[:-1].sum(axis=-1), parts[-1:].max(axis=-1)])
 
 
 def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
-    """GB on the fullest GPU of a rank with these parts, shape (8, …, parts), for its `Columns.held_counts`."""
+    """Return GB on a rank's fullest GPU with these parts, shape (8, …, parts), for its `ScheduleArrays.held_counts`."""
     kept = np.concatenate([parts[5], parts[6]], axis=-1)
     most = np.zeros(kept.shape[:-1])
     for numbers in held:
@@ -725,14 +741,14 @@ def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def in_training(problem: Problem) -> Problem:
-    """With links that carry what stages send in training, where the cost model tells it from inference."""
+    """Return the problem with links that carry what stages send in training, where the cost model knows that."""
     if hasattr(problem.costs, "for_training"):
         return replace(problem, costs=problem.costs.for_training())
     return problem
 
 
 def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:
-    """Seconds of the message between each stage of the schedule and the next; 0 within a rank."""
+    """Return seconds of the message between each stage of the schedule and the next; 0 within a rank."""
     at, stages = order.stage_rank, placement.stages
     # A stage's link to itself is left out: a GPU's bandwidth to itself may be any number.
     return [
@@ -742,7 +758,7 @@ def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]
 
 
 def _hop(problem: Problem, one: Stage, other: Stage) -> float:
-    """Activations go forward, gradients of the same size back: the slower direction."""
+    """Return the slower direction of a hop: activations go forward, gradients of the same size back."""
     return max(link_between(problem, *ends)[1] for ends in ((one, other), (other, one)))
 
 
@@ -846,4 +862,11 @@ def timeline_of(
         microbatches = 3 * in_flight
     microbatches = whole_number("timeline_of", "microbatches", microbatches)
     timeline = simulate_in_flight(costs, microbatches, in_flight, leaving)
-    return PlacedTimeline(problem, placement, evaluation, in_flight, timeline, leaving)
+    return PlacedTimeline(
+        problem=problem,
+        placement=placement,
+        evaluation=evaluation,
+        in_flight=in_flight,
+        timeline=timeline,
+        leaving=leaving,
+    )

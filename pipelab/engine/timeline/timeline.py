@@ -14,10 +14,10 @@ import numpy as np
 from pipelab.engine.schedules.columns import (
     IDLE,
     B,
-    Columns,
     F,
     Graph,
     I,
+    ScheduleArrays,
     W,
     a_schedule,
     columns_of,
@@ -62,7 +62,7 @@ class Idle(NamedTuple):
         return self.warm_up + self.steady + self.cool_down + self.network
 
     def to_frame(self) -> "DataFrame":
-        """One row per rank."""
+        """Return one row per rank."""
         import pandas as pd
 
         return pd.DataFrame(
@@ -92,7 +92,7 @@ class Messages(NamedTuple):
     arrives: np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Timeline(Frozen):
     """When everything happens; made by `pl.simulate`. Times are in the unit of the costs.
 
@@ -128,19 +128,19 @@ class Timeline(Frozen):
     ends: np.ndarray = field(repr=False)
 
     @property
-    def columns(self) -> Columns:
-        """The schedule as arrays; see `pipelab.engine.schedules.columns.Columns`."""
+    def columns(self) -> ScheduleArrays:
+        """The schedule as arrays; see `pipelab.engine.schedules.columns.ScheduleArrays`."""
         return columns_of(self.schedule)
 
     @derived
     def arrivals(self) -> tuple[np.ndarray, ...]:
-        """For each array of the graph's `waits`, when what an action waits for is there; 0 for nothing."""
+        """Return for each array of the graph's `waits`, when what an action waits for is there; 0 for nothing."""
         known = np.append(self.ends, 0.0)
         return tuple(known[waits[: len(self.node_entry)]] for waits in self.graph.waits)
 
     @derived
     def node_start(self) -> np.ndarray:
-        """When every action starts: as the last of what it waits for is there; shape (actions,)."""
+        """Return when every action starts: as the last of what it waits for is there; shape (actions,)."""
         return np.maximum.reduce(self.arrivals)
 
     @property
@@ -150,12 +150,12 @@ class Timeline(Frozen):
 
     @derived
     def start(self) -> np.ndarray:
-        """When every entry of the schedule starts; (n,) array of floats."""
+        """Return when every entry of the schedule starts; (n,) array of floats."""
         return self.node_start[self.columns.node]
 
     @derived
     def end(self) -> np.ndarray:
-        """When every entry of the schedule ends; (n,) array of floats."""
+        """Return when every entry of the schedule ends; (n,) array of floats."""
         return self.node_end[self.columns.node]
 
     @property
@@ -170,12 +170,12 @@ class Timeline(Frozen):
 
     @derived
     def node_rank(self) -> np.ndarray:
-        """The rank of every node; (nodes,) array of ints."""
+        """Return the rank of every node; (nodes,) array of ints."""
         return self.columns.rank[self.node_entry]
 
     @derived
     def busy(self) -> np.ndarray:
-        """How long every rank computes, shape (ranks,); a pair counts once."""
+        """Return how long every rank computes, shape (ranks,); a pair counts once."""
         work = np.where(self.node_works, self.node_end - self.node_start, 0.0)
         return np.bincount(self.node_rank, work, self.schedule.ranks)
 
@@ -186,7 +186,7 @@ class Timeline(Frozen):
 
     @derived
     def rank_ends(self) -> np.ndarray:
-        """When every rank has ended, 0 for a rank that does nothing; shape (ranks,)."""
+        """Return when every rank has ended, 0 for a rank that does nothing; shape (ranks,)."""
         ends = np.zeros(self.schedule.ranks)
         np.maximum.at(ends, self.node_rank, self.node_end)
         return ends
@@ -258,7 +258,7 @@ class Timeline(Frozen):
         )
 
     def memory(self, rank: int) -> Steps:
-        """Memory held for activations over time: from a forward's start to the end of its backward.
+        """Return the memory held for activations over time: from a forward's start to the end of its backward.
 
         An input gradient leaves `weight_activation` behind until the weight gradient ends. Without
         backwards (inference), a forward's activations go as it ends.
@@ -306,7 +306,7 @@ class Timeline(Frozen):
 
     @derived
     def idle(self) -> Idle:
-        """Idle time of every rank by its cause: every gap before an action, and the one behind the last."""
+        """Return the idle time of every rank by its cause: every gap before an action, and the one behind the last."""
         rank, ranks, kind = self.node_rank, self.schedule.ranks, self.columns.kind
         known = np.append(self.end, 0.0)
         before, *others = (known[entry] for entry in self.graph.meant)
@@ -324,15 +324,15 @@ class Timeline(Frozen):
             return np.bincount(rank, np.where(chosen, amount, 0.0), ranks)
 
         return Idle(
-            by_rank(early, gap - network),
-            by_rank(~early & ~late, gap - network),
-            by_rank(late, gap - network) + self.makespan - self.rank_ends,
-            np.bincount(rank, network, ranks),
+            warm_up=by_rank(early, gap - network),
+            steady=by_rank(~early & ~late, gap - network),
+            cool_down=by_rank(late, gap - network) + self.makespan - self.rank_ends,
+            network=np.bincount(rank, network, ranks),
         )
 
     @derived
     def waited_for(self) -> np.ndarray:
-        """The entry that each entry had to wait for last, -1 where it waited for nothing, shape (n,).
+        """Return the entry that each entry had to wait for last, -1 where it waited for nothing, shape (n,).
 
         Where its own rank was busy longest, that is the action before it on the same rank. Of a
         pair it is the half whose result was needed, and the forward where the rank was busy with
@@ -342,7 +342,7 @@ class Timeline(Frozen):
 
     @derived
     def _last(self) -> tuple[np.ndarray, np.ndarray]:
-        """For every action which array of the graph's `waits` names what ended last, and the entry meant there.
+        """Return for every action which array of the graph's `waits` names what ended last, and the entry meant there.
 
         The entry is -1 for nothing. Of several that end together, the one on the same rank is named.
         """
@@ -353,7 +353,7 @@ class Timeline(Frozen):
         return which, entry
 
     def names_waited_for(self, entries: np.ndarray) -> list[str]:
-        """What each of these entries waited for last, as text.
+        """Return what each of these entries waited for last, as text.
 
         Parameters
         ----------
@@ -380,11 +380,11 @@ class Timeline(Frozen):
         columns = self.columns
         taker = np.flatnonzero(columns.links < columns.stages - 1)
         maker = columns.makers[taker]
-        return Messages(maker, taker, self.end[maker], self.start[taker])
+        return Messages(maker=maker, taker=taker, leaves=self.end[maker], arrives=self.start[taker])
 
     @derived
     def critical_entries(self) -> np.ndarray:
-        """Entries on the critical path, first to last; it ends with the action that ends last.
+        """Return entries on the critical path, first to last; it ends with the action that ends last.
 
         Of a pair, the half whose result is needed next; where nothing is but the rank, the half that
         had to wait.
@@ -406,7 +406,7 @@ class Timeline(Frozen):
         return tuple(self.columns.action(i) for i in self.critical_entries)
 
     def to_frame(self) -> "DataFrame":
-        """The actions as a table, one row each.
+        """Return the actions as a table, one row each.
 
         Returns
         -------
@@ -421,7 +421,7 @@ class Timeline(Frozen):
         return frame
 
     def measures(self) -> dict[str, float]:
-        """The measures that must never be mixed up, by name.
+        """Return the measures that must never be mixed up, by name.
 
         Returns
         -------
@@ -449,12 +449,12 @@ class Timeline(Frozen):
 
 
 def _ratio(part: float, whole: float) -> float:
-    """0 where all costs are zero: nothing takes time, so nothing is idle."""
+    """Divide; 0 where all costs are zero: nothing takes time, so nothing is idle."""
     return float(part / whole) if whole else 0.0
 
 
 def _stepped(time: np.ndarray, change: np.ndarray) -> Steps:
-    """One step per moment, and one of no length before it where more was held for that moment alone."""
+    """Return one step per moment, and one of no length before it where more was held for that moment alone."""
     amount = np.cumsum(change)
     begins = (
         np.flatnonzero(np.append(True, time[1:] != time[:-1]))
@@ -477,7 +477,7 @@ def simulate(
     transfers: str = "buffered",
     synchronous_optimizer: bool = True,
 ) -> Timeline:
-    """Times of every action: each starts as soon as its rank is free and its data is there.
+    """Compute the times of every action: each starts as soon as its rank is free and its data is there.
 
     Parameters
     ----------
@@ -523,13 +523,20 @@ def simulate(
     check_transfers(transfers)
     took, graph = costs.times(schedule), runnable(schedule).graph
     ends = graph.finish(took, queued=transfers == "queued")
-    return Timeline(schedule, costs, transfers, waits, graph, ends)
+    return Timeline(
+        schedule=schedule,
+        costs=costs,
+        transfers=transfers,
+        synchronous_optimizer=waits,
+        graph=graph,
+        ends=ends,
+    )
 
 
 def simulate_in_flight(
     costs: StageCosts, microbatches: int, in_flight: int, leaving: float = 0.0
 ) -> Timeline:
-    """Passes of microbatches through lanes of which at most `in_flight` are in flight at any time.
+    """Simulate passes of microbatches through lanes of which at most `in_flight` are in flight at any time.
 
     Lanes (stages and links) work on one microbatch at a time, in order. With n in flight,
     microbatch q waits at the first lane until microbatch q - n has left the last. In decode that is
@@ -582,9 +589,16 @@ def simulate_in_flight(
     room[in_flight:microbatches], meant[in_flight:microbatches] = total + out, left
     waits = (np.append(before, np.full(len(out), count)), np.append(made_by, left), room)
     row = np.append(graph.row, np.full(len(out), len(took)))
-    loop = Graph(graph.first, waits, (*graph.meant, meant), row)
+    loop = Graph(first=graph.first, waits=waits, meant=(*graph.meant, meant), row=row)
     ends = loop.finish(np.append(took, [leaving, 0.0]))
-    return Timeline(schedule, costs, "buffered", True, loop, ends)
+    return Timeline(
+        schedule=schedule,
+        costs=costs,
+        transfers="buffered",
+        synchronous_optimizer=True,
+        graph=loop,
+        ends=ends,
+    )
 
 
 def check_transfers(transfers: str) -> None:

@@ -34,7 +34,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import best_shares
 from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
-from pipelab.engine.schedules.columns import Columns, columns_of
+from pipelab.engine.schedules.columns import ScheduleArrays, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.engine.training.stages import BIG, Merged, Stages, Times
 from pipelab.errors import InvalidValue, TooLarge
@@ -46,7 +46,7 @@ _STATES_AT_ONCE = 64
 
 
 @lru_cache(maxsize=256)
-def order_of(name: str, ranks: int, microbatches: int) -> Columns:
+def order_of(name: str, ranks: int, microbatches: int) -> ScheduleArrays:
     """Return the published rule of this name; raises as `pl.schedule` does."""
     return columns_of(make_schedule(name, ranks, microbatches))
 
@@ -90,7 +90,7 @@ class Rule:
 
     def __init__(self, name: str, most: int, microbatches: int) -> None:
         self.name, self.microbatches = name, microbatches
-        self.orders: dict[int, Columns] = {}
+        self.orders: dict[int, ScheduleArrays] = {}
         self.absent, self.too_large = "", None
         for ranks in range(1, most + 1):
             try:
@@ -189,7 +189,7 @@ class Rule:
         return np.maximum(first * forward + run, steady) + (rounds - 1) * run + through
 
 
-def of_ranks(order: Columns, parts: np.ndarray) -> np.ndarray:
+def of_ranks(order: ScheduleArrays, parts: np.ndarray) -> np.ndarray:
     """Return the sums of parts on every rank, shape (n, ranks, K), of an array of shape (n, parts, K)."""
     found = np.zeros((len(parts), order.ranks, parts.shape[2]))
     np.add.at(found.swapaxes(0, 1), order.holder, parts.swapaxes(0, 1))
@@ -197,7 +197,7 @@ def of_ranks(order: Columns, parts: np.ndarray) -> np.ndarray:
 
 
 def step_times(
-    stages: Stages, order: Columns, compositions: np.ndarray, sizes: np.ndarray
+    stages: Stages, order: ScheduleArrays, compositions: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
     """Return the simulated seconds of a step of K placements (`Stages.seconds`); infinite if one does not fit."""
     found, at = np.full(len(sizes), np.inf), order.holder
@@ -214,7 +214,7 @@ def step_times(
     return found
 
 
-def makespans(order: Columns, times: np.ndarray, comm: np.ndarray) -> np.ndarray:
+def makespans(order: ScheduleArrays, times: np.ndarray, comm: np.ndarray) -> np.ndarray:
     """Return the makespans of K placements in seconds, as `simulate` has them with queued transfers.
 
     Parameters

@@ -29,7 +29,7 @@ _COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StepTime(Objective):
     """Seconds of a training step, and the placements among which they are the least."""
 
@@ -41,7 +41,7 @@ class StepTime(Objective):
         return f" under {self.schedule}"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class TrainingResult(Result):
     """What `pl.solve(problem, objective="step_time")` returns: a `Result` with the step itself.
 

@@ -19,7 +19,7 @@ from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, apart, best_shares, by_class, instance_of
-from pipelab.engine.schedules.columns import Columns
+from pipelab.engine.schedules.columns import ScheduleArrays
 from pipelab.engine.stages import slowest_between
 from pipelab.engine.timeline.placement_timelines import (
     in_training,
@@ -167,7 +167,9 @@ class Stages:
             self._kept[asked] = found
         return self._kept[asked]
 
-    def seconds(self, order: Columns, compositions: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    def seconds(
+        self, order: ScheduleArrays, compositions: np.ndarray, sizes: np.ndarray
+    ) -> np.ndarray:
         """Return the seconds of the parts of K placements, shape (4, parts, K), infinite where a rank does not fit.
 
         Parameters
@@ -185,7 +187,7 @@ class Stages:
         return found
 
     def needs(
-        self, order: Columns, compositions: np.ndarray, sizes: np.ndarray
+        self, order: ScheduleArrays, compositions: np.ndarray, sizes: np.ndarray
     ) -> Iterator[dict[str | None, tuple[np.ndarray, np.ndarray]]]:
         """Yield of every rank of K placements, by mode, the costs of its parts, (8, K, parts), and GB needed, (K,).
 
