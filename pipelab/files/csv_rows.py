@@ -103,6 +103,7 @@ def read_objects(
     more: Mapping[str, Any] = {},
     renamed: Mapping[str, str] = {},
     others: Sequence[str] = (),
+    header: Sequence[str] = (),
 ) -> list[tuple[Row, Any]]:
     """Read a CSV file as one checked object per row.
 
@@ -122,6 +123,8 @@ def read_objects(
         Columns that have another name than their field.
     others : sequence of str
         Columns that must be there, and are left to the caller.
+    header : sequence of str
+        The columns of a file that does not name them.
 
     Returns
     -------
@@ -137,7 +140,8 @@ def read_objects(
     readers = {name: read for name, one in types.items() if (read := _reader(one))}
     required = [f.name for f in fields(cls) if f.default is MISSING and f.name in readers]
     column_of = {name: renamed.get(name, name) for name in readers}
-    rows = read_rows(path, [*others, *(column_of[name] for name in required)])
+    needed = [*others, *(column_of[name] for name in required)]
+    rows = read_rows(path, needed, header=header)
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
     found = []
     for row in rows:

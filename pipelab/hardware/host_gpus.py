@@ -3,11 +3,12 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pipelab.cluster import GPU
-from pipelab.errors import InvalidData, UnknownName, shown
+from pipelab.errors import InvalidData, shown
 from pipelab.files.csv_rows import NUMBER, Row, read_rows
 from pipelab.files.reading_and_writing import read_text
 from pipelab.hardware.known_gpus import GPUFacts, type_of, type_of_named
@@ -136,10 +137,8 @@ def _gpu(row: Row, tool: _Tool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, flo
     columns = [column for column in tool.names if column in row.cells]
     known = (column for column in columns if type_of(row.cells[column], facts))
     column = next(known, columns[0])
-    try:
-        kind = type_of_named(row.cells[column], facts, _UNKNOWN)
-    except UnknownName as error:
-        raise row.error(column, row.cells[column], str(error)) from None
+    name = row.cells[column]
+    kind = type_of_named(name, facts, _UNKNOWN, partial(row.error, column, name))
     gpu = facts[kind]
     slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
     generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))

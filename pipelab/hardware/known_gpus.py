@@ -1,12 +1,12 @@
 """What is known of GPUs: memory, bandwidth, FLOP/s, links, prices; every row with its source."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import InvalidData, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, read_by_name
@@ -130,20 +130,21 @@ def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
     return None
 
 
-def type_of_named(name: str, facts: Mapping[str, GPUFacts], remedy: str) -> str:
-    """`type_of`, of a GPU that must be known.
+def type_of_named(
+    name: str, facts: Mapping[str, GPUFacts], remedy: str, error: Callable[[str], InvalidData]
+) -> str:
+    """Find the type of GPU with this name of a driver, which must be known.
 
     Raises
     ------
-    UnknownName
-        The message has the drivers' names of these types, the nearest first, and the remedy.
+    InvalidData
+        Made by `error` of a message with the drivers' names of these types, the nearest first, and the remedy.
     """
-    found = type_of(name, facts)
-    if found is None:
+    gpu_type = type_of(name, facts)
+    if gpu_type is None:
         named = [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
-        known = nearest(name, named)
-        raise UnknownName(f"no type of GPU has this name; {known}; or {remedy}")
-    return found
+        raise error(f"no type of GPU has this name; {nearest(name, named)}; or {remedy}")
+    return gpu_type
 
 
 def _plain_name(name: str) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.benchmark_files import Stated, measurements_of
+from pipelab.hardware.benchmark_files import StatedFacts, measurements_of
 
 FILES = Path(__file__).parents[1] / "data" / "measured"
 BENCH, SERVE, LATENCY = (
@@ -22,7 +22,7 @@ ROOF = pl.Roofline()
 
 
 def _rows(path, kind="json", **stated):
-    return measurements_of(path, kind, Stated(**stated), ROOF)
+    return measurements_of(path, kind, StatedFacts(**stated), ROOF)
 
 
 def _table(path, **stated):
