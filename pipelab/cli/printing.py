@@ -95,7 +95,7 @@ def _print_stages(evaluation: "Evaluation") -> None:
 
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
-    """Every claim (on standard output only), the verdicts counted, and those that changed."""
+    """Print every claim (on standard output only), the verdicts counted, and those that changed."""
     if stream is sys.stdout:
         for row in ledger.data.to_dict("records"):
             claim = f"{row['document']} {row['row']}"

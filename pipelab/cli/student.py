@@ -22,7 +22,7 @@ def without_solutions(notebook: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        The same one.
+        The notebook given.
     """
     cells = notebook["cells"]
     for cell in cells:

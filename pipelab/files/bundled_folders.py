@@ -27,7 +27,7 @@ def notebooks_dir() -> Path:
 
 
 def notebook_files() -> dict[str, Path]:
-    """Every notebook, and the page about the data, by names such as "solutions/05_joint_ilp"; solutions last."""
+    """Return every notebook, and the page about the data, by names such as "solutions/05_joint_ilp"; solutions last."""
     root = notebooks_dir()
     found = {
         path.relative_to(root).with_suffix("").as_posix(): path

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from types import UnionType
@@ -26,6 +26,7 @@ from typing import (
 )
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.files.bundled_folders import data_dir
 from pipelab.files.reading_and_writing import read_text
 
 if TYPE_CHECKING:
@@ -162,6 +163,12 @@ def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, A
     return found
 
 
+@cache
+def bundled_by_name(file: str, key: str, cls: type) -> dict[str, Any]:
+    """Read the objects of a file in `data/` by name, once."""
+    return read_by_name(data_dir() / file, key, cls)
+
+
 def _reader(annotation: Any) -> Callable[[Row, str], Any] | None:
     """Return what reads a field's cells: of text, numbers, or true and false; None if no cell can hold it."""
     origin, parts = get_origin(annotation), get_args(annotation)
@@ -271,8 +278,6 @@ def saved_run(name: str) -> "DataFrame":
     'aggregated'
     """
     import pandas as pd
-
-    from pipelab.files.bundled_folders import data_dir
 
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
     if name not in there:

@@ -64,7 +64,7 @@ Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
 
 @checked
 class Measurement:
-    """One row."""
+    """One measured time of `data/measured_times.csv`, or of a file of its columns."""
 
     what: str
     model: str
@@ -104,7 +104,7 @@ class Measurement:
 
 
 class Traversal:
-    """What the time of a row is computed from, whatever the constants."""
+    """The work and the GPU of one measurement, from which any cost model predicts its time."""
 
     def __init__(self, row: Measurement, costs: Roofline) -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
@@ -183,7 +183,7 @@ def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
     return rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Calibration(Frozen):
     """A cost model fitted to measurements, and how far off it was and is."""
 
@@ -215,7 +215,7 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
     """Fit the constants of a cost model to these rows."""
     import pandas as pd
 
-    fit = _Fit(costs, rows)
+    fit = ConstantsFit(costs, rows)
     best = fit.solved(range(len(rows)))
     folds = [str(i % FOLDS) for i in range(len(rows))]
     table = pd.DataFrame(
@@ -227,20 +227,15 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
         }
     )
     calibrated = fit.costs_with(best)
-    return Calibration(calibrated, table, fit.changes(calibrated), _contradictions(rows, table))
+    return Calibration(
+        costs=calibrated,
+        table=table,
+        constants=fit.changes(calibrated),
+        warnings=_contradictions(rows, table),
+    )
 
 
-def predicted_from_others(
-    costs: Roofline, rows: Sequence[Measurement], groups: Sequence[str]
-) -> np.ndarray:
-    """Error of every row, predicted by constants that were fitted without its group.
-
-    `groups` names one group per row, such as its GPU type or its source.
-    """
-    return _Fit(costs, rows).errors_from_others(groups)
-
-
-class _Fit:
+class ConstantsFit:
     """Rows, and the logarithms of factors on the constants that they depend on."""
 
     def __init__(self, costs: Roofline, rows: Sequence[Measurement]) -> None:
@@ -258,7 +253,7 @@ class _Fit:
         self.zero = np.zeros(len(self.constants))
 
     def solved(self, chosen: Sequence[int]) -> np.ndarray:
-        """Log factors that fit the chosen rows best."""
+        """Return the log factors that fit the chosen rows best."""
         from scipy.optimize import least_squares
 
         picked = list(chosen)
@@ -273,24 +268,24 @@ class _Fit:
         return least_squares(residuals, self.zero, jac_sparsity=sparse, ftol=1e-5, xtol=1e-5).x
 
     def _depends_on(self, picked: Sequence[int]) -> np.ndarray:
-        """Which residual depends on which constant: rows on those of their engine and GPU."""
+        """Say which residual depends on which constant: rows on those of their engine and GPU."""
         names = [("", self.engine_of[i], self.rows[i].gpu_type) for i in picked]
         rows = [[whose in of_row for whose, _ in self.constants] for of_row in names]
         return np.array([*rows, *np.eye(len(self.constants))], dtype=int)
 
     def log_predicted(self, theta: np.ndarray, picked: Sequence[int]) -> np.ndarray:
-        """Logarithms of the times in milliseconds of the picked rows."""
+        """Predict the logarithms of the picked rows' times in milliseconds."""
         costs = self.costs_with(theta)
         running = {name: costs.running(name) for name in set(self.engine_of)}
         times = [self.passes[i].milliseconds(running[self.engine_of[i]]) for i in picked]
         return np.log(times)
 
     def errors(self, theta: np.ndarray) -> np.ndarray:
-        """Predicted time over measured time, less 1."""
+        """Return predicted time over measured time, less 1."""
         return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
 
     def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
-        """Compute the errors of every group with constants fitted to the other groups."""
+        """Predict every row by constants fitted without its group; `groups` has one name per row, such as its source."""
         errors = self.errors(self.zero)  # of a group that has no others
         for group in dict.fromkeys(groups):
             others = [i for i, name in enumerate(groups) if name != group]
@@ -320,7 +315,7 @@ class _Fit:
         return replace(self.costs, gpus=gpus, engines=engines)
 
     def changes(self, calibrated: Roofline) -> "DataFrame":
-        """Every constant that was fitted, as it was and as it is."""
+        """Tabulate every constant that was fitted, as it was and as it is."""
         import pandas as pd
 
         rows: list[tuple[str, str, float, float]] = []

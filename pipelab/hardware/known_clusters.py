@@ -51,9 +51,9 @@ class _Nodes:
             raise InvalidValue("cluster", [("gpus_per_machine", self.gpus_per_machine, expected)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Node:
-    """One node: what is in it, and how fast it talks inside, through its slots and over the network, in GB/s."""
+    """One node: its GPUs, and how fast it talks inside, through its slots and over the network, in GB/s."""
 
     facts: _Nodes
     gpu: GPU
@@ -201,12 +201,12 @@ def cluster_of_counts(
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
-    found: dict[str, list[_Nodes]] = {}
+    by_cluster: dict[str, list[_Nodes]] = {}
     for row, nodes in read_objects(path, _Nodes, others=["cluster", "network_gbit_per_s"]):
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")
-        found.setdefault(row.cells["cluster"], []).append(nodes)
-    return found
+        by_cluster.setdefault(row.cells["cluster"], []).append(nodes)
+    return by_cluster
 
 
 def _cluster(
@@ -246,7 +246,9 @@ def _cluster(
                 machine=machine if row.gpus_per_machine else "",
             )
             slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
-            nodes.append(_Node(row, one, size, inside, slot, outside / 8))
+            nodes.append(
+                _Node(facts=row, gpu=one, count=size, inside=inside, slot=slot, outside=outside / 8)
+            )
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
     return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))

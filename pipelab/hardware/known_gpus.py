@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import InvalidData, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import frame_of, read_by_name
+from pipelab.files.csv_rows import bundled_by_name, frame_of, read_by_name
 from pipelab.files.reading_and_writing import path_of
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class GPUFacts:
 
 
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
-    """GPU types by name: the bundled ones, and after them those of a file of your own.
+    """Return GPU types by name: the bundled ones, and after them those of a file of your own.
 
     Parameters
     ----------
@@ -105,12 +104,8 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     >>> load_gpus()["L4"].fp16_tflop_per_s
     121.0
     """
-    return _bundled() | ({} if path is None else _read(path_of("load_gpus", path)))
-
-
-@cache
-def _bundled() -> dict[str, GPUFacts]:
-    return _read(data_dir() / "gpus.csv")
+    bundled = bundled_by_name("gpus.csv", "gpu_type", GPUFacts)
+    return bundled | ({} if path is None else _read(path_of("load_gpus", path)))
 
 
 def _read(path: Path) -> dict[str, GPUFacts]:
@@ -148,7 +143,7 @@ def type_of_named(
 
 
 def _plain_name(name: str) -> str:
-    """Without the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
+    """Remove the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
     return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
 
 

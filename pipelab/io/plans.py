@@ -188,7 +188,7 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
 
 
 def _conditions(problem: Problem) -> dict[str, Any]:
-    """Under which rules, and for which workload, a plan has its rates and fits."""
+    """Return the rules and the workload for which a plan has its rates and fits."""
     return {
         **{name: getattr(problem, field) for name, field in _RULES.items()},
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},

@@ -27,7 +27,7 @@ _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20"
 # The first visible GPU by llama.cpp's name: GGML_CUDA_NAME (ggml/include/ggml-cuda.h), GGML_METAL_NAME
 # (ggml/src/ggml-metal/ggml-metal.cpp).
 _DEVICES = {"CUDA": "CUDA0", "ROCm": "ROCm0", "Metal": "MTL0"}
-_ONE_STEP = 0.01  # in which engines are told their share of a GPU
+_SHARE_STEP = 0.01  # in which engines are told their share of a GPU
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Hosts = str | Sequence[str] | None
 
@@ -51,7 +51,7 @@ class Host(Frozen):
     gpus: tuple[int | str, ...]
 
 
-class Start(NamedTuple):
+class LaunchCommand(NamedTuple):
     """Consecutive ranks that one command starts on one host.
 
     Attributes
@@ -69,7 +69,7 @@ class Start(NamedTuple):
     gpus: tuple[int | str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnginePlan:
     """A plan as ranks on hosts. Rank s · size + i is GPU i of stage s.
 
@@ -129,7 +129,14 @@ class EnginePlan:
             Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
             for name, i in number.items()
         )
-        return cls(problem, evaluation, engine, machines, places, pipeline=pipeline)
+        return cls(
+            problem=problem,
+            evaluation=evaluation,
+            engine=engine,
+            hosts=machines,
+            places=places,
+            pipeline=pipeline,
+        )
 
     @property
     def size(self) -> int:
@@ -217,12 +224,12 @@ class EnginePlan:
     @property
     def shares(self) -> list[float]:
         """For every start, the share of all memory that drivers show, which leaves what is taken on its fullest GPU."""
-        free, each = self.free_shares, len(self.starts[0].gpus)
-        least = [min(free[i : i + each]) for i in range(0, len(free), each)]
+        shares, each = self.free_shares, len(self.starts[0].gpus)
+        least = [min(shares[i : i + each]) for i in range(0, len(shares), each)]
         # Drivers of some GPUs keep some MiB more; less than a step makes no difference (`host_listings`).
         return [
-            _rounded_down(self.memory_share * own) if own < 1 - _ONE_STEP else self.memory_share
-            for own in least
+            _rounded_down(self.memory_share * free) if free < 1 - _SHARE_STEP else self.memory_share
+            for free in least
         ]
 
     @property
@@ -249,7 +256,7 @@ class EnginePlan:
         return [(host, [gpu for _, gpu in ranks]) for host, ranks in runs]
 
     @property
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[LaunchCommand]:
         """As few starts as there can be: each has whole stages, or equal parts of one, and all have as many ranks.
 
         Engines number ranks start by start. So stages may come back to a host, and hosts may have different numbers of
@@ -258,7 +265,7 @@ class EnginePlan:
         numbers = [len(gpus) for _, gpus in self.runs]
         each = math.gcd(*numbers)
         of_all = memory_of(self.engine).share_of == "all"  # a start has one share
-        several = of_all and max(self.free_shares) - min(self.free_shares) > _ONE_STEP
+        several = of_all and max(self.free_shares) - min(self.free_shares) > _SHARE_STEP
         if several or each % self.size:
             each = math.gcd(each, self.size)
         parts = [
@@ -266,7 +273,9 @@ class EnginePlan:
             for host, gpus in self.runs
             for i in range(0, len(gpus), each)
         ]
-        return [Start(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)]
+        return [
+            LaunchCommand(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)
+        ]
 
     def visible(self, host: int) -> str:
         """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
