@@ -220,50 +220,25 @@ def test_what_terminals_and_scripts_put_around_it(tmp_path):
 GOOD = ["X NV4 SYS", "NV4 X SYS", "SYS SYS X"]
 # File, what stands there, what is put in its place, and what is said.
 SPOILT = [
-    (
-        "h.topo.txt",
-        "SYS\tSYS\tX",
-        "SYS",
-        "line 4: 1 cells after GPU2; expected 3: the listing is torn",
-    ),
+    ("h.topo.txt", "SYS\tSYS\tX", "SYS", "line 4: 1 cells after GPU2; expected 3: the listing is torn"),
     ("h.topo.txt", "NV4\tX", "PHB\tX", "GPU0 to GPU1 is NV4, and the way back PHB"),
     ("h.topo.txt", "NV4", "NV40", "line 2: GPU0 to GPU1: 'NV40': expected NV1 … NV18, PIX"),
     ("h.topo.txt", "X\tNV4", "NV4\tX", "line 2: GPU0 to GPU0: 'NV4': expected X"),
-    (
-        "h.topo.txt",
-        "GPU1\tGPU2",
-        "GPU1GPU2",
-        r"line 1: a header with GPU0; expected the GPUs of h\.gpus\.csv: GPU0",
-    ),
-    (
-        "h.topo.txt",
-        "\tGPU0",
-        "MIG 1g.5gb Device 0:",
-        "line 1: 'MIG 1g.5gb .*a MIG instance: expected whole GPUs",
-    ),
+    ("h.topo.txt", "GPU1\tGPU2", "GPU1GPU2", r"line 1: a header with GPU0; expected the GPUs of h\.gpus\.csv: GPU0"),
+    ("h.topo.txt", "\tGPU0", "MIG 1g.5gb Device 0:", "line 1: 'MIG 1g.5gb .*a MIG instance: expected whole GPUs"),
     ("h.topo.txt", "GPU", "", "no line begins with GPU0 GPU1"),
     ("h.topo.txt", "\nGPU2", "\nend", "no row of GPU2: the listing is torn"),
     ("h.topo.txt", "\nGPU2", "\nGPU1", "line 4: GPU1 is listed already"),
     ("h.topo.txt", "\nGPU2", "\nGPU7", "line 4: GPU7 is not in the header"),
-    (
-        "h.gpus.csv",
-        "A40",
-        "A100-SXM-64GB",
-        "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM4-[48]0GB'",
-    ),
+    ("h.gpus.csv", "A40", "A100-SXM-64GB", "row 2, column 'name': .*did you mean 'NVIDIA A100-SXM4-[48]0GB'"),
     ("h.gpus.csv", "A40", "A100-SXM4-40GB MIG 1g.5gb", "a MIG instance.*expected whole GPUs"),
-    (
-        "h.gpus.csv",
-        "46068 MiB",
-        "[N/A]",
-        r"column 'memory.total \[MiB\]': '\[N/A\]': expected a number of MiB",
-    ),
+    ("h.gpus.csv", "46068 MiB", "[N/A]", r"column 'memory.total \[MiB\]': '\[N/A\]': expected a number of MiB"),
     ("h.gpus.csv", "46068", "0", "'0 MiB': expected MiB"),
     ("h.gpus.csv", "\n0", "\nx", "column 'index': 'x'"),
     ("links.csv", "h,k", "h,g", "column 'other': 'g': no host of this folder; .*Known: h, k"),
     ("links.csv", "10", "0", "column 'gbit_per_s': '0': expected a number above 0"),
     ("links.csv", "10", "10\nh,k,2", "row 3, column 'other': 'k': this way is listed already"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("file", "old", "new", "message"), SPOILT)
