@@ -285,7 +285,7 @@ class ConstantsFit:
         return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
 
     def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
-        """Predict every row by constants fitted without its group; `groups` has one name per row, such as its source."""
+        """Predict every row by constants fitted without its group; `groups` names one per row, such as its source."""
         errors = self.errors(self.zero)  # of a group that has no others
         for group in dict.fromkeys(groups):
             others = [i for i, name in enumerate(groups) if name != group]

@@ -256,14 +256,13 @@ def _cluster(
 
 def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     """Return GB/s between nodes, and inside each on the diagonal."""
-    outside = np.array([n.outside for n in nodes])
-    matrix = np.minimum(outside[:, None], outside)
-    between = np.array([(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes])
-    sites = np.array([n.facts.site for n in nodes])
-    far = sites[:, None] != sites
-    matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
-    slot = np.array([n.slot for n in nodes])
-    matrix = np.where(_one_machine(nodes), np.minimum(slot[:, None], slot), matrix)
+    between = [(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes]
+    outside, far, slot = (
+        np.minimum.outer(rates, rates)
+        for rates in ([n.outside for n in nodes], between, [n.slot for n in nodes])
+    )
+    matrix = np.where(_other_sites(nodes), np.minimum(outside, far), outside)
+    matrix = np.where(_one_machine(nodes), slot, matrix)
     np.fill_diagonal(matrix, [n.inside for n in nodes])
     return matrix
 
@@ -274,15 +273,18 @@ def _one_machine(nodes: list[_Node]) -> np.ndarray:
     return machine[:, None] == machine
 
 
+def _other_sites(nodes: list[_Node]) -> np.ndarray:
+    """Tell which nodes are at different sites; bool, (nodes, nodes)."""
+    site = np.array([n.facts.site for n in nodes])
+    return site[:, None] != site
+
+
 def _latency(nodes: list[_Node]) -> np.ndarray:
     """Return milliseconds between nodes; nothing inside a machine."""
-    network, between = (
-        np.array([getattr(n.facts, name) or 0.0 for n in nodes])
-        for name in ("network_latency_ms", "between_sites_latency_ms")
-    )
-    sites = np.array([n.facts.site for n in nodes])
-    near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
-    matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
+    network = [n.facts.network_latency_ms or 0.0 for n in nodes]
+    between = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
+    near, far = (np.maximum.outer(latency, latency) for latency in (network, between))
+    matrix = np.where(_other_sites(nodes), np.maximum(near, far), near)
     return np.where(_one_machine(nodes), 0.0, matrix)
 
 

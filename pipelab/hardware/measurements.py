@@ -249,9 +249,9 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     cut = degree.map(_cut)
     engine = table.get("engine", pd.Series("", table.index)).fillna("")
     groups = [(("all", "all", "all"), table["error"])]
-    groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
-    groups += [((*k, "all"), e) for k, e in table["error"].groupby([table["phase"], cut])]
-    groups += [(k, e) for k, e in table["error"].groupby([table["phase"], cut, engine])]
+    for depth in (1, 2, 3):
+        by = table["error"].groupby([table["phase"], cut, engine][:depth])
+        groups += [((*key, "all", "all")[:3], errors) for key, errors in by]
     rows = {key: (len(e), e.abs().median(), e.quantile(0.1), e.quantile(0.9)) for key, e in groups}
     found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
     found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])

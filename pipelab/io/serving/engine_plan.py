@@ -409,23 +409,16 @@ def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int |
 
 def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
     """List llama.cpp's servers: one for each GPU that is not beside the last stage, each with its own port."""
-    found: list[dict[str, object]] = []
+    servers: list[dict[str, object]] = []
     ports: dict[int, int] = {}  # of every host, so far
     kinds = [kind for report in plan.evaluation.stages for kind in report.gpu_types]
     served = plan.places[: len(plan.places) - len(plan.runs[-1][1])]
     for (host, gpu), kind in zip(served, kinds, strict=False):
         ports[host] = ports.get(host, plan.port(50052, 16) - 1) + 1
-        address = f"${{host[{host + 1}]}}" if len(plan.hosts) > 1 else "127.0.0.1"
-        place = f"{address}:{ports[host]}"
-        device = _DEVICES[platform_of(kind)]
-        found.append(
-            {
-                "host": host,
-                "gpu": gpu,
-                "address": address,
-                "port": ports[host],
-                "place": place,
-                "device": device,
-            }
-        )
-    return found
+        server: dict[str, object] = {"host": host, "gpu": gpu, "port": ports[host]}
+        several = len(plan.hosts) > 1
+        server["address"] = f"${{host[{host + 1}]}}" if several else "127.0.0.1"
+        server["place"] = f"{server['address']}:{ports[host]}"
+        server["device"] = _DEVICES[platform_of(kind)]
+        servers.append(server)
+    return servers
