@@ -187,8 +187,7 @@ def reproduce(
 
 @app.command(rich_help_panel=_COURSE)
 def copy(
-    folder: Annotated[str, typer.Argument(help="Where the notebooks go.")],
-    student: Student = False,
+    folder: Annotated[str, typer.Argument(help="Where the notebooks go.")], student: Student = False
 ) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
     from pipelab.cli.open_notebooks import copy_notebooks

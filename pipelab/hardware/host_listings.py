@@ -142,12 +142,7 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     switched = [facts[kind].pcie_gb_per_s is not None for kind in kinds]
     most = [count if has else _MOST_LINKS for count, has in zip(links, switched, strict=True)]
     return _Host(
-        name=name,
-        listed=listed,
-        nvlink=nvlink,
-        most=most,
-        words=words,
-        nvlinks=np.array(nvlinks),
+        name=name, listed=listed, nvlink=nvlink, most=most, words=words, nvlinks=np.array(nvlinks)
     )
 
 

@@ -10,14 +10,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import (
-    Count,
-    NotNegative,
-    Positive,
-    checked,
-    checked_arguments,
-    described,
-)
+from pipelab.fields import Count, NotNegative, Positive, checked, checked_arguments, described
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, read_objects
 from pipelab.files.reading_and_writing import path_of
@@ -210,10 +203,7 @@ def _read(path: Path) -> dict[str, list[_Nodes]]:
 
 
 def _cluster(
-    place: str,
-    rows: Sequence[_Nodes],
-    facts: Mapping[str, GPUFacts],
-    network: float | None = None,
+    place: str, rows: Sequence[_Nodes], facts: Mapping[str, GPUFacts], network: float | None = None
 ) -> Cluster:
     """Make a cluster of the nodes of all rows."""
     nodes: list[_Node] = []

@@ -11,12 +11,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.files.bundled_folders import data_dir, in_clone
-from pipelab.hardware.calibration import (
-    ConstantsFit,
-    Traversal,
-    fit_constants,
-    read_measurements,
-)
+from pipelab.hardware.calibration import ConstantsFit, Traversal, fit_constants, read_measurements
 from pipelab.hardware.measurements import error_bands, held_out_errors
 
 TABLE = read_measurements(data_dir() / "measured_times.csv")

@@ -20,13 +20,7 @@ from pipelab.cli.commands.problem_options import (
     known_gpus,
     option,
 )
-from pipelab.cli.printing import (
-    print_deployment,
-    print_evaluation,
-    print_result,
-    say,
-    table_text,
-)
+from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.reading_and_writing import write_to
