@@ -144,27 +144,25 @@ class Traversal:
         """
         demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
         flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
-        for own, numbers in demand.groups(span):
-            attention = batch * own.attention_flops()
+        for group, numbers in demand.groups(span):
+            attention = batch * group.attention_flops()
+            cache = group.kv_bytes(batch) * (group.load.phase == "decode")
             for kind, number in numbers.items():
-                weights = own.layer_weight_bytes(kind, 1 / own.new_tokens)
-                flops += number * (own.layer_flops(kind, batch) + attention)
-                moved += number * (weights + own.kv_bytes(batch) * (own.load.phase == "decode"))
+                weights = group.layer_weight_bytes(kind, 1 / group.new_tokens)
+                flops += number * (group.layer_flops(kind, batch) + attention)
+                moved += number * (weights + cache)
         peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
         if demand.model.precision in ("fp8", "int8", "int4"):
             peaks.append(facts.fp8_tflop_per_s or 0.0)
-        speed, among = (
-            facts.memory_bandwidth_gb_per_s,
-            f" on each of {gpus} GPUs" if gpus > 1 else "",
-        )
+        speed = facts.memory_bandwidth_gb_per_s
+        among = f" on each of {gpus} GPUs" if gpus > 1 else ""
         computing = 1000 * flops / (gpus * max(peaks) * 1e12)
         moving = 1000 * moved / (gpus * speed * 1e9)
         if computing > moving:
             what = f"{flops / gpus / 1e12:.3g} TFLOP at {max(peaks):g} TFLOP/s{among}"
             return float(computing), what
-        return float(
-            moving
-        ), f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
+        what = f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
+        return float(moving), what
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:

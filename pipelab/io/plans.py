@@ -273,18 +273,15 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
 def _read(path: Path) -> dict[str, Any]:
     """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
     document = read_json(path)
-    stages = document.get("stages") if isinstance(document, dict) else None
+    names = document if isinstance(document, dict) else {}
+    stages = names.get("stages")
     if not isinstance(stages, list) or not stages:
         expected = 'expected an object with "stages", a list of at least one stage'
-        if isinstance(document, dict) and "pipelines" in document:
+        parts = {"pipelines": ("deployment", "replicas"), "points": ("trade-off", "points")}
+        for kind, inside in (parts[name] for name in parts if name in names):
             expected = (
-                "expected a plan of one pipeline, and this is a deployment; "
-                "load one of its replicas from a file of its own"
-            )
-        elif isinstance(document, dict) and "points" in document:
-            expected = (
-                "expected a plan of one pipeline, and this is a trade-off; "
-                "load one of its points from a file of its own"
+                f"expected a plan of one pipeline, and this is a {kind}; "
+                f"load one of its {inside} from a file of its own"
             )
         raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})
