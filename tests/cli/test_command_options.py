@@ -180,11 +180,9 @@ def test_what_is_answered_is_said(run):
     out = run("solve", *OWN)[1]
     assert out.startswith(answer.sentence.split(", proven")[0])
     assert f"Method: aggregated, {answer.solver}" in out
-    told = f"gets a token every {duration(each)} (TPOT), with {found.in_flight} in flight; a pass"
-    assert told in out
+    assert f"{duration(each)} (TPOT), with {found.in_flight} in flight" in out
     passed = pl.solve(_problem(load=pl.Workload(512, 4))).evaluation.seconds_per_pass
-    out = run("solve", *OWN, "--phase", "prefill")[1]
-    assert f"A prompt has its first token after {duration(passed)} (TTFT)" in out
+    assert f"{duration(passed)} (TTFT)" in run("solve", *OWN, "--phase", "prefill")[1]
     out = run("solve", "medium")[1]  # its links have no time
     assert ("slowest_pair" in out, "(TPOT)" in out) == (True, False)
     out = run("solve", *TRAINED)[1]
@@ -194,7 +192,6 @@ def test_what_is_answered_is_said(run):
     found = pl.deploy(_problem(), 500.0)
     out = run("deploy", *OWN, "--at-least", "500")[1]
     assert out.startswith(f"{number(found.usd_per_hour)} $ per hour: {found.count} pipeline")
-    assert f"Its GPUs cost {found.usd_per_hour:.7g} $ per hour" in out
     assert run("compare", "tiny")[1].count("proven") >= 3
     assert "9,887,608,011" in run("count", "demo", "--max-gpus", "3")[1]
 
