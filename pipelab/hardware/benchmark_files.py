@@ -62,12 +62,9 @@ class StatedFacts:
     tensor_parallel: Count | None = None
     node_gb_per_s: Positive | None = None
 
-    def needed(self, argument: str, place: str, what: str) -> Any:
-        """Return a fact that the file does not say; if the caller does not either, the error says so."""
-        return _needed(getattr(self, argument), argument, place, what)
-
 
 def _needed(value: Any, argument: str, place: str, what: str) -> Any:
+    """Return a fact that the file or the caller says; if nobody does, the error names the argument."""
     if value in (None, ""):
         raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
     return value
@@ -481,20 +478,24 @@ class _VllmLatency:
 
     def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
         """Read a batch of prompts, or of answers so long that the prompt counts as one token more."""
-        model = stated.needed("model", result.place, "which model this is")
-        at_once = "how many sequences ran at once (--batch-size)"
-        batch = stated.needed("batch", result.place, at_once)
-        prompt = stated.needed("tokens", result.place, "how long the prompts were (--input-len)")
-        long = "how long the answers were (--output-len)"
-        answer = stated.needed("output_tokens", result.place, long)
+        needed = {
+            "model": "which model this is",
+            "batch": "how many sequences ran at once (--batch-size)",
+            "tokens": "how long the prompts were (--input-len)",
+            "output_tokens": "how long the answers were (--output-len)",
+        }
+        model, batch, prompt, answer = (
+            _needed(getattr(stated, name), name, result.place, what)
+            for name, what in needed.items()
+        )
         timed = _of_engine(result, stated, model, of_form="vLLM")
-        # A short prompt takes about as long as one token more: reading the weights.
-        milliseconds = 1000 * self.avg_latency / answer
-        if answer == 1:
-            yield timed(phase="prefill", batch=batch, milliseconds=milliseconds, tokens=prompt)
-        else:
-            context = prompt + answer // 2
-            yield timed(phase="decode", batch=batch, milliseconds=milliseconds, tokens=context)
+        yield timed(
+            phase="prefill" if answer == 1 else "decode",
+            batch=batch,
+            # A short prompt takes about as long as one token more: reading the weights.
+            milliseconds=1000 * self.avg_latency / answer,
+            tokens=prompt if answer == 1 else prompt + answer // 2,
+        )
 
 
 # How the names of backends begin, in vLLM's and SGLang's benchmarks.
@@ -523,11 +524,12 @@ def _of_engine(
     engine = stated.engine or next(named_one, of_form if not backend else None)
     if engine is None:
         if not backend or str(backend).startswith("openai"):  # which any engine speaks
-            stated.needed("engine", result.place, "whose engine answered")
+            _needed(None, "engine", result.place, "whose engine answered")
         known_names = ", ".join(_BACKENDS.values())
         raise result.error("backend", f"expected one of {known_names}, or give engine=…")
     if _QUANTISED.search(model):
-        stated.needed("precision", result.place, "in which precision its weights were")
+        what = "in which precision its weights were"
+        _needed(stated.precision, "precision", result.place, what)
     return partial(
         _TimedPass,
         place=result.place,
@@ -679,7 +681,7 @@ def _of_helix(path: Path, stated: StatedFacts) -> list[_TimedPass]:
     phase = stated.phase or _needed(phase, "phase", named(path), which)
     length = 1
     if phase == "prefill":
-        length = stated.needed("tokens", named(path), "how many tokens a prompt had")
+        length = _needed(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
     timed = partial(_TimedPass, phase=phase, tokens=stated.tokens, model=stated.model, layers=1)
     passes, sizes = [], set()
     for line, row in read_objects(path, _HelixRow, header=("size", "milliseconds")):

@@ -135,8 +135,7 @@ def _refuse_unusable(row: Row) -> None:
 def _gpu(row: Row, tool: _ListingTool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
     """Return one GPU without its node, and the GB/s of its slot."""
     columns = [column for column in tool.names if column in row.cells]
-    known = (column for column in columns if type_of(row.cells[column], facts))
-    column = next(known, columns[0])
+    column = next((c for c in columns if type_of(row.cells[c], facts)), columns[0])
     name = row.cells[column]
     kind = type_of_named(name, facts, _UNKNOWN, partial(row.error, column, name))
     gpu = facts[kind]
