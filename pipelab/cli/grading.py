@@ -183,14 +183,14 @@ def _checks(source: str) -> Iterator[tuple[str, str]]:
         tree = ast.parse(plain)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep for Python's parser
         return
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) == 2:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             name, value = node.args
             if called == "check" and isinstance(name, ast.Constant) and name.value in EXERCISES:
-                found[str(name.value)] = ast.get_source_segment(plain, value) or ""
-    yield from found.items()
+                expressions[str(name.value)] = ast.get_source_segment(plain, value) or ""
+    yield from expressions.items()
 
 
 def _exercises(path: Path, checks: list[str]) -> list[str]:

@@ -47,10 +47,8 @@ class Row(NamedTuple):
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
         """Make an error that names file, row, column, value and what was expected."""
-        found = "empty" if value in ("", None) else shown(value)
-        return InvalidData(
-            f"{self.path}, row {self.number}, column {column!r}: {found}: {expected}"
-        )
+        cell = "empty" if value in ("", None) else shown(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {cell}: {expected}")
 
 
 def read_rows(
@@ -144,23 +142,23 @@ def read_objects(
     needed = [*others, *(column_of[name] for name in required)]
     rows = read_rows(path, needed, header=header)
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
-    found = []
+    objects = []
     for row in rows:
         given = [n for n in readers if n in required or row.cells.get(column_of[n])]
         values = {name: readers[name](row, column_of[name]) for name in given}
-        found.append((row, place(row, column_of, partial(make or cls, **values))))
-    return found
+        objects.append((row, place(row, column_of, partial(make or cls, **values))))
+    return objects
 
 
 def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, Any]:
     """Read the objects of a file by the name in the column `key`, of which each stands once."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for row, one in read_objects(path, cls, others=[key], **options):
         name = row.cells[key]
-        if not name or name in found:
+        if not name or name in by_name:
             raise row.error(key, name, "expected a name that no other row has")
-        found[name] = one
-    return found
+        by_name[name] = one
+    return by_name
 
 
 @cache

@@ -762,10 +762,10 @@ def _files(path: str | Path) -> list[Path]:
     path = path_of("calibrate", path)
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
+    if not files:
         raise InvalidData(f"{path}: no .csv, .json or .jsonl file is in this folder")
-    return found
+    return files
 
 
 def _slow_enough(row: Row, one: Measurement, costs: Roofline) -> Measurement:

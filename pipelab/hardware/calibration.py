@@ -243,8 +243,8 @@ class ConstantsFit:
         self.engine_of = [one.engine for one in self.passes]
         self.constants: list[Constant] = [("", "all_compute")]
         for name in dict.fromkeys(self.engine_of):
-            own = costs.engines[name]
-            self.constants += [(name, c) for c in PRIORS if getattr(own, c, 0.0)]
+            engine = costs.engines[name]
+            self.constants += [(name, c) for c in PRIORS if getattr(engine, c, 0.0)]
         for gpu in dict.fromkeys(row.gpu_type for row in rows):
             self.constants += [(gpu, "compute"), (gpu, "memory")]
         self.sigma = np.array([PRIORS[c] for _, c in self.constants])
@@ -304,9 +304,9 @@ class ConstantsFit:
                 memory_factor=facts.memory_factor * factor.get((name, "memory"), 1.0),
             )
         for name in dict.fromkeys(self.engine_of):
-            own = {c: f for (whose, c), f in factor.items() if whose == name}
-            own |= {TOGETHER[c]: f for c, f in own.items() if c in TOGETHER}
-            changed = {c: getattr(engines[name], c) * f for c, f in own.items()}
+            factors = {c: f for (whose, c), f in factor.items() if whose == name}
+            factors |= {TOGETHER[c]: f for c, f in factors.items() if c in TOGETHER}
+            changed = {c: getattr(engines[name], c) * f for c, f in factors.items()}
             engines[name] = replace(
                 engines[name], **{c: min(1.0, v) if c in SHARES else v for c, v in changed.items()}
             )

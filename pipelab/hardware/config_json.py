@@ -33,8 +33,8 @@ class _Config:
 
     def error(self, key: str, expected: str) -> InvalidData:
         """Make an error that names file, field, value and what was expected."""
-        found = shown(self.values[key]) if key in self.values else "is missing"
-        return InvalidData(f"{named(self.path)}, field {key!r}: {found}: {expected}")
+        value = shown(self.values[key]) if key in self.values else "is missing"
+        return InvalidData(f"{named(self.path)}, field {key!r}: {value}: {expected}")
 
     def refused(self, what: str, reason: str) -> InvalidData:
         """Make an error for a model that `Transformer` cannot hold."""
@@ -117,9 +117,9 @@ def _read(path: Path) -> _Config:
 
 def _name(c: _Config) -> str:
     """Return the last part of the model's name; without one, the folder's or the file's."""
-    own = c.get("_name_or_path")
+    stated = c.get("_name_or_path")
     stem = c.path.parent.name if c.path.stem == "config" else c.path.stem
-    name = own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else ""
+    name = stated.rstrip("/").rpartition("/")[2] if isinstance(stated, str) else ""
     return (name or stem or "config.json")[:100]
 
 
@@ -277,11 +277,11 @@ def _windows_if_used(c: _Config) -> dict[str, Any]:
     """Read Qwen's windows: of `use_sliding_window`, in the layers from `max_window_layers` on."""
     if not c.flag("use_sliding_window"):
         return {"window": None}
-    found = _windows(c, 4096)
-    if found["window"] is None or c.get("layer_types") is not None:
-        return found
+    windows = _windows(c, 4096)
+    if windows["window"] is None or c.get("layer_types") is not None:
+        return windows
     layers, full = c.whole("num_hidden_layers"), c.whole("max_window_layers", least=0)
-    return {"window": None} if full >= layers else found | {"full_layers": tuple(range(full))}
+    return {"window": None} if full >= layers else windows | {"full_layers": tuple(range(full))}
 
 
 def _gemma3_windows(c: _Config) -> dict[str, Any]:

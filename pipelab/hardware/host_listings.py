@@ -116,12 +116,12 @@ def _with_equal_memory(gpus: list[GPU]) -> tuple[GPU, ...]:
 def _host_names(folder: Path) -> list[str]:
     """List the hosts in the order people count: node2 before node10."""
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        files = sorted(path.name for path in folder.iterdir())
     except (OSError, ValueError) as error:
         raise refused(folder, "read", error) from None
-    names = {n.removesuffix(end) for n in found for end in (TOPOLOGY, GPUS) if n.endswith(end)}
+    names = {n.removesuffix(end) for n in files for end in (TOPOLOGY, GPUS) if n.endswith(end)}
     if not names - {""}:
-        there = ", ".join(found[:20]) or "nothing"
+        there = ", ".join(files[:20]) or "nothing"
         raise InvalidData(
             f"{named(folder)}: no host in it: expected HOST{GPUS} (`{COMMANDS}`) and HOST{TOPOLOGY} "
             f"(`nvidia-smi topo -m`, or AMD's) of every host; the folder has {there}"
@@ -152,7 +152,7 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
         raise InvalidData(f"{path}: there is no such file; {_EXPECTED}")
     wanted = [gpu.number for gpu in listed]
     header: list[int] = []
-    found: dict[int, list[str]] = {}
+    rows: dict[int, list[str]] = {}
     for n, raw in enumerate(as_topo_m(path, read_text(path)).splitlines(), start=1):
         place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
         if line.startswith("MIG"):
@@ -164,8 +164,8 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
             continue
         if header:
             index, cells = labels[0], words[1 : 1 + len(header)]
-            _check_row(place, index, cells, header, found)
-            found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
+            _check_row(place, index, cells, header, rows)
+            rows[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
         elif not set(wanted) <= set(labels):
             expected = f"expected the GPUs of {gpus}: {_labels(wanted)}"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
@@ -173,20 +173,20 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
             expected = f"expected the column index in {gpus}, as UUIDs do not say which these are"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
         header = header or labels
-        if len(found) == len(header):  # another table may follow, such as that of `topo -p2p`
+        if len(rows) == len(header):  # another table may follow, such as that of `topo -p2p`
             break
     if not header:
         raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {_EXPECTED}")
-    if missing := [i for i in header if i not in found]:
+    if missing := [i for i in header if i not in rows]:
         torn = "the listing is torn; expected a row for every GPU"
         raise InvalidData(f"{path}: no row of {_labels(missing)}: {torn}")
     for i, j in combinations(range(len(header)), 2):
-        there, back = found[header[i]][j], found[header[j]][i]
+        there, back = rows[header[i]][j], rows[header[j]][i]
         if there != back:
             pair = f"GPU{header[i]} to GPU{header[j]} is {there}, and the way back {back}"
             raise InvalidData(f"{path}: {pair}; expected the same word both ways")
     at = [header.index(number) for number in wanted]
-    return [[found[header[i]][j] for j in at] for i in at]
+    return [[rows[header[i]][j] for j in at] for i in at]
 
 
 def _labels(indices: list[int]) -> str:

@@ -253,9 +253,9 @@ def error_bands(table: "DataFrame") -> "DataFrame":
         by = table["error"].groupby([table["phase"], cut, engine][:depth])
         groups += [((*key, "all", "all")[:3], errors) for key, errors in by]
     rows = {key: (len(e), e.abs().median(), e.quantile(0.1), e.quantile(0.9)) for key, e in groups}
-    found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
-    found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
-    return found
+    bands = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
+    bands.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
+    return bands
 
 
 def _cut(degree: int) -> str:

@@ -81,18 +81,18 @@ class QuantisationScheme:
 
     def kv_precision(self) -> str | None:
         """Return that of keys and values; None if nothing is said of them."""
-        found = None
+        precision = None
         for key, value in self.values.items():
             if "kv_cache" not in key or not value:
                 continue
             name = str(value).lower().removesuffix("_e4m3")
             if isinstance(value, Mapping):
                 name = _BITS.get((str(value.get("type")), _whole(value.get("num_bits"))), "")
-            if name not in ("fp8", "int8") or found not in (None, name):
+            if name not in ("fp8", "int8") or precision not in (None, name):
                 expected = "expected FP8 or INT8 for keys and values"
                 raise self.error(key, value, expected, "kv_precision")
-            found = name
-        return found
+            precision = name
+        return precision
 
     def precision(self, model: Transformer) -> str | None:
         """Return that of the layers' matrices, if this model then has the right size; None: nothing is said."""
@@ -155,11 +155,11 @@ class QuantisationScheme:
         groups = self.values.get("config_groups")
         if not isinstance(groups, Mapping) or not groups:
             raise self.error("config_groups", groups, "expected an object with groups")
-        found = {self._of_group(f"config_groups.{key[:40]}", one) for key, one in groups.items()}
-        if len(found) > 1:
-            precisions = sorted({one.precision for one in found})
+        stored = {self._of_group(f"config_groups.{key[:40]}", one) for key, one in groups.items()}
+        if len(stored) > 1:
+            precisions = sorted({one.precision for one in stored})
             raise self.error("config_groups", precisions, "expected one precision in equal groups")
-        return found.pop()
+        return stored.pop()
 
     def _of_group(self, place: str, group: Any) -> _StoredWeights:
         weights = group.get("weights") if isinstance(group, Mapping) else None
@@ -173,9 +173,9 @@ class QuantisationScheme:
         if form not in (_FORMATS[-1:] if precision == "int4" else _FORMATS):
             raise self.error("format", form, f"expected that of {precision}")
         size = get("block_structure") or get("group_size")
-        each = inf if get("strategy") == "tensor" else self._group("group_size", size)
+        group_size = inf if get("strategy") == "tensor" else self._group("group_size", size)
         zero = PRECISIONS[precision] if get("symmetric") is False else 0
-        return _StoredWeights(precision, each, 2 + zero, self._has_head())
+        return _StoredWeights(precision, group_size, 2 + zero, self._has_head())
 
     def _named(self, key: str, kind: Any, bits: Any) -> str:
         if not isinstance(kind, str) or (kind, _whole(bits)) not in _BITS:
@@ -258,11 +258,11 @@ def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme
     quantize_config.json or quant_config.json; of `X_config.json`, those that begin with "X_".
     """
     stated = [key for key in FIELDS if config.get(key) is not None]
-    found = [QuantisationScheme(f"{named(path)}, field {key!r}", config[key]) for key in stated]
+    of_fields = [QuantisationScheme(f"{named(path)}, field {key!r}", config[key]) for key in stated]
     prefix = path.name.removesuffix("config.json") if path.name.endswith("config.json") else ""
     beside = [other for other in path.parent.glob("*quant*.json") if other.name != path.name]
     mine = sorted(other for other in beside if other.name.startswith(prefix))
-    return found + [QuantisationScheme(named(other), read_json(other)) for other in mine]
+    return of_fields + [QuantisationScheme(named(other), read_json(other)) for other in mine]
 
 
 def agreed(
@@ -271,9 +271,9 @@ def agreed(
     read: Callable[[QuantisationScheme], str | None],
 ) -> str | None:
     """Return the one precision that is read from the schemes which say something; None if none does."""
-    found = {name: scheme for scheme in schemes if (name := read(scheme)) is not None}
-    if len(found) > 1:
-        *_, last = found.values()
+    by_precision = {name: scheme for scheme in schemes if (name := read(scheme)) is not None}
+    if len(by_precision) > 1:
+        *_, last = by_precision.values()
         expected = "expected one precision in all places"
-        raise last.error("", sorted(found), expected, option)
-    return next(iter(found), None)
+        raise last.error("", sorted(by_precision), expected, option)
+    return next(iter(by_precision), None)

@@ -416,17 +416,17 @@ class Transformer:
             sums["full"], sums["full_dense"] = (
                 list(map(float, column)) for column in zip(*pairs, strict=True)
             )
-        found = spans_from_factors(
+        kinds = spans_from_factors(
             self.layers, self.weight_factors, self.work_factors, first=first, last=last, **sums
         )
         # Where embedding and head are one matrix, a span with both ends holds it once.
         twice = (
             (self.tied_embeddings and self.layers > 1)
-            * found.others["first"]
-            * found.others["last"]
+            * kinds.others["first"]
+            * kinds.others["last"]
         )
         matrix = self.vocab * self.d_model * self.kept_bytes / self.layer_bytes()
-        return replace(found, weight=found.weight - twice * matrix)
+        return replace(kinds, weight=kinds.weight - twice * matrix)
 
     def _repr_html_(self) -> str:
         from pipelab.display import table

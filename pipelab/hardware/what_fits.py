@@ -78,11 +78,11 @@ class Capacity(Frozen):
 
         rows = []
         for i, stage in enumerate(self.stages, start=1):
-            found = {name: getattr(stage, name) for name in ("context", "sequences")}
+            most_of = {name: getattr(stage, name) for name in ("context", "sequences")}
             limits = [
-                n for n, most in found.items() if most is not None and most == getattr(self, n)
+                n for n, most in most_of.items() if most is not None and most == getattr(self, n)
             ]
-            context, sequences = (np.inf if n is None else n for n in found.values())
+            context, sequences = (np.inf if n is None else n for n in most_of.values())
             rows.append(
                 {
                     "stage": i,
@@ -262,9 +262,9 @@ def _row(
     demand = Demand(model, load)
     hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
     alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
-    each = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
-    split = given(split_minmax(each, stages))  # there are no limits
-    seconds = [sum(each[i] for i in layers) for layers in split]
+    layer_seconds = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
+    split = given(split_minmax(layer_seconds, stages))  # there are no limits
+    seconds = [sum(layer_seconds[i] for i in layers) for layers in split]
     sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
     link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.

@@ -139,11 +139,11 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
 
     Rates, conditions, every stage and every link; of a result, its method, status and bound, too.
     """
-    found = evaluate(problem, placement_in(plan, "save_placement"))
-    rates = {name: getattr(found, field) for name, field in _PLAN.items()}
+    evaluation = evaluate(problem, placement_in(plan, "save_placement"))
+    rates = {name: getattr(evaluation, field) for name, field in _PLAN.items()}
     conditions, cluster = _conditions(problem), problem.cluster
-    if found.in_flight is not None:
-        conditions["microbatches_that_fill_the_pipeline"] = found.in_flight_needed
+    if evaluation.in_flight is not None:
+        conditions["microbatches_that_fill_the_pipeline"] = evaluation.in_flight_needed
     stages = [
         {
             "stage": i,
@@ -159,23 +159,23 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
             "memory_needed_gb": [float(need) for need in report.memory_gb],
             "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
         }
-        for i, report in enumerate(found.stages, start=1)
+        for i, report in enumerate(evaluation.stages, start=1)
     ]
     links = [
         {
             "link": f"{i}→{i + 1}",
             "slowest_pair_of_gpus": [link.sender, link.receiver],
             "bandwidth_gb_per_s": float(link.bandwidth_gb_per_s),
-            f"throughput_{found.link_unit}_per_s": float(link.throughput),
+            f"throughput_{evaluation.link_unit}_per_s": float(link.throughput),
         }
-        for i, link in enumerate(found.links, start=1)
+        for i, link in enumerate(evaluation.links, start=1)
     ]
     document = {
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
         **{name: value for name, value in rates.items() if value is not None},
-        "bottlenecks": list(found.bottlenecks),
+        "bottlenecks": list(evaluation.bottlenecks),
         "conditions": conditions,
         "stages": stages,
         "links": links,
@@ -266,8 +266,8 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
     kept = (*_RULES, _UNITS)
-    own = {rule: said[rule] for rule in kept if said.get(rule) is not None}
-    return load_case(name, **(own | rules))
+    plan_rules = {rule: said[rule] for rule in kept if said.get(rule) is not None}
+    return load_case(name, **(plan_rules | rules))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -315,17 +315,19 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
     """Refuse a plan made under other conditions; the message has the call that sets them."""
-    own = _conditions(problem)
+    conditions = _conditions(problem)
     read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
         read.remove("output_tokens")
     other = {
-        name: said[name] for name in own if name in read & set(said) and said[name] != own[name]
+        name: said[name]
+        for name in conditions
+        if name in read & set(said) and said[name] != conditions[name]
     }
     if not other:
         return
     theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
-    ours = ", ".join(f"{name} = {own[name]!r}" for name in other)
+    ours = ", ".join(f"{name} = {conditions[name]!r}" for name in other)
     parts, load = (
         [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
         for fields in (_RULES, _WORKLOAD)

@@ -224,8 +224,8 @@ class EnginePlan:
     @property
     def shares(self) -> list[float]:
         """For every start, the share of all memory that drivers show, which leaves what is taken on its fullest GPU."""
-        shares, each = self.free_shares, len(self.starts[0].gpus)
-        least = [min(shares[i : i + each]) for i in range(0, len(shares), each)]
+        shares, per_command = self.free_shares, len(self.starts[0].gpus)
+        least = [min(shares[i : i + per_command]) for i in range(0, len(shares), per_command)]
         # Drivers of some GPUs keep some MiB more; less than a step makes no difference (`host_listings`).
         return [
             _rounded_down(self.memory_share * free) if free < 1 - _SHARE_STEP else self.memory_share
@@ -263,15 +263,15 @@ class EnginePlan:
         GPUs, if a host has several starts.
         """
         numbers = [len(gpus) for _, gpus in self.runs]
-        each = math.gcd(*numbers)
+        per_command = math.gcd(*numbers)
         of_all = memory_of(self.engine).share_of == "all"  # a start has one share
         several = of_all and max(self.free_shares) - min(self.free_shares) > _SHARE_STEP
-        if several or each % self.size:
-            each = math.gcd(each, self.size)
+        if several or per_command % self.size:
+            per_command = math.gcd(per_command, self.size)
         parts = [
-            (host, gpus[i : i + each])
+            (host, gpus[i : i + per_command])
             for host, gpus in self.runs
-            for i in range(0, len(gpus), each)
+            for i in range(0, len(gpus), per_command)
         ]
         return [
             LaunchCommand(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)
@@ -327,26 +327,26 @@ class EnginePlan:
 
     def notes(self) -> list[str]:
         """List what a reader must know that no setting says."""
-        found = []
+        notes = []
         if self.without_bf16 and self.weights in ("bf16", "fp32"):
             types = ", ".join(self.without_bf16)
-            found.append(f"{types} has no bf16, and one engine has one data type: half")
+            notes.append(f"{types} has no bf16, and one engine has one data type: half")
         if self.weights in ("fp8", "int8", "int4"):
-            found.append(f"take a checkpoint with weights in {self.weights}")
+            notes.append(f"take a checkpoint with weights in {self.weights}")
         if not self.memory_counts:
-            found.append(
+            notes.append(
                 f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
         if self.engine == "vLLM" and min(self.shares) < self.memory_share:
-            found.append(
+            notes.append(
                 f"memory is taken on a GPU, which leaves {min(self.free_shares):.0%} of it; "
                 "--gpu-memory-utilization is a share of all, so it is as much smaller there"
             )
-        found += self._notes_on_batches()
+        notes += self._notes_on_batches()
         plan = self.evaluation
         if plan.attainable < plan.rate * (1 - 1e-6):
             given = self.problem.workload.in_flight is not None
-            found.append(
+            notes.append(
                 f"{plan.in_flight} microbatches in flight yield {plan.attainable:,.7g} tokens/s, and the plan's rate "
                 f"of {plan.rate:,.7g} needs {plan.in_flight_needed}: "
                 + (
@@ -355,22 +355,22 @@ class EnginePlan:
                     else "no more fit without slowing it"
                 )
             )
-        return found
+        return notes
 
     def _notes_on_batches(self) -> list[str]:
         """List how the engine's batches differ from the plan's microbatches."""
         rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
         limits = {"stages": stages, "one": 1, "told": has if stages > 1 else 1}
         most = limits.get(rules.in_flight)
-        found = [rules.batches] if rules.batches and stages > 1 else []
+        notes = [rules.batches] if rules.batches and stages > 1 else []
         if has is not None and most is not None and most < has:
             fewer = replace(self.evaluation, in_flight=most).attainable
             sequences = counted(self.problem.workload.batch_size, "sequence")
-            found.append(
+            notes.append(
                 f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield "
                 f"{fewer:,.7g} of its {self.evaluation.attainable:,.7g} tokens/s if each has {sequences}"
             )
-        return found
+        return notes
 
 
 def _rounded_down(share: float) -> float:
