@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pipelab.cli.commands.problem_options import ProblemCommand
+from pipelab.cli.commands.problem_options import ProblemCommand, Text, option
 from pipelab.cli.commands.problems import COMMANDS, write
 from pipelab.cli.printing import mute, print_ledger, say
 from pipelab.errors import InvalidValue, MissingPackage, PipelabError
@@ -27,7 +27,14 @@ app = typer.Typer(
     "Exit status: 0, 1 where there is no placement, 2 where something is refused.",
 )
 _PLAN, _FACTS, _COURSE = "Place a model", "What is known", "The course"
-_LEFT = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
+_PIPE_CLOSED = 141  # as a shell reports a closed pipe: 128 and the number of SIGPIPE
+Documents = Annotated[
+    list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
+]
+Notebooks = Annotated[
+    list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
+]
+Student = Annotated[bool, option("Without solutions.", "--student")]
 _PASS_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
@@ -54,7 +61,7 @@ def _run() -> int | str | None:
         app(standalone_mode=True)
     except SystemExit as ended:
         # typer and rich end with 1 where the reader of the output has left
-        return _LEFT if isinstance(ended.__context__, BrokenPipeError) else ended.code
+        return _PIPE_CLOSED if isinstance(ended.__context__, BrokenPipeError) else ended.code
     except PipelabError as error:
         return say(error)
     except ModuleNotFoundError as error:
@@ -74,7 +81,7 @@ def _unheard(error: OSError) -> int:
     """Return the exit status if standard output takes no more."""
     mute(sys.stdout)
     left = isinstance(error, BrokenPipeError)
-    return _LEFT if left else say(refused("standard output", "write", error))
+    return _PIPE_CLOSED if left else say(refused("standard output", "write", error))
 
 
 def _warn(message: object, *_: Any, **__: Any) -> None:
@@ -156,15 +163,11 @@ def gpus() -> None:
 
 @app.command(rich_help_panel=_COURSE)
 def reproduce(
-    documents: Annotated[
-        list[str] | None, typer.Argument(help="pmetal, scheduler, boostr, write-up; or all.")
-    ] = None,
+    documents: Documents = None,
     csv: Annotated[
-        str | None, typer.Option(help="Write the ledger to this CSV file; - for standard output.")
+        Text, option("Write the ledger to this CSV file; - for standard output.")
     ] = None,
-    html: Annotated[
-        str | None, typer.Option(help="Write it as a page; - for standard output.")
-    ] = None,
+    html: Annotated[Text, option("Write it as a page; - for standard output.")] = None,
 ) -> None:
     """Compute every claim of the write-up and of three programs; exit status 1 if a verdict is not as recorded."""
     from pipelab.course.ledger import reproduce as run
@@ -184,8 +187,7 @@ def reproduce(
 
 @app.command(rich_help_panel=_COURSE)
 def copy(
-    folder: Annotated[str, typer.Argument(help="Where the notebooks go.")],
-    student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
+    folder: Annotated[str, typer.Argument(help="Where the notebooks go.")], student: Student = False
 ) -> None:
     """Copy the notebooks to a folder of your own; no file there is overwritten, only a torn copy is repaired."""
     from pipelab.cli.open_notebooks import copy_notebooks
@@ -199,13 +201,9 @@ def copy(
 
 @app.command(rich_help_panel=_COURSE)
 def static(
-    folder: Annotated[
-        str, typer.Argument(help="Where the pages go: new, empty, or an earlier copy.")
-    ],
-    notebooks: Annotated[
-        list[str] | None, typer.Argument(help="Such as 00_start_here; all of them without it.")
-    ] = None,
-    student: Annotated[bool, typer.Option("--student", help="Without solutions.")] = False,
+    folder: Annotated[str, typer.Argument(help="Where pages go: new, empty, or an earlier copy.")],
+    notebooks: Notebooks = None,
+    student: Student = False,
 ) -> None:
     """Run the notebooks and write them as pages that read without installing; a few minutes for all."""
     from pipelab.cli.static_pages import static_copy
@@ -217,21 +215,17 @@ def static(
 @app.command(rich_help_panel=_COURSE)
 def grade(
     copy: Annotated[
-        str,
-        typer.Argument(help="A student's copy, such as 05_joint_ilp.ipynb, or a folder of copies."),
+        str, typer.Argument(help="A student's copy, such as 05.ipynb, or a folder of them.")
     ],
-    limit: Annotated[float, typer.Option(help="Seconds for a whole notebook.")] = 600.0,
-    each: Annotated[float, typer.Option(help="Seconds for a cell.")] = 60.0,
+    limit: Annotated[float, option("Seconds for a whole notebook.")] = 600.0,
+    each: Annotated[float, option("Seconds for a cell.")] = 60.0,
     seed: Annotated[
-        int,
-        typer.Option(help="Try functions on hidden inputs, too, drawn with this number."),
+        int, option("Try functions on hidden inputs, too, drawn with this number.")
     ] = 0,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print Gradescope's results.json, of one copy.")
+        bool, option("Print Gradescope's results.json, of one copy.", "--json")
     ] = False,
-    csv: Annotated[
-        str | None, typer.Option(help="Write a row per copy of a folder; - for standard output.")
-    ] = None,
+    csv: Annotated[Text, option("Write a row per copy of a folder; - for standard output.")] = None,
 ) -> None:
     """Run a student's copy of a notebook, or all in a folder, and check the answers in another process.
 

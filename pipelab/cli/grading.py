@@ -42,7 +42,7 @@ def grade_folder(
     *,
     progress: bool = False,
 ) -> "DataFrame":
-    """Points for every copy in a folder and in the folders below it.
+    """Compute the points for every copy in a folder and in the folders below it.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def grade_folder(
 def grade(
     path: str | Path, limit: float = 600.0, each: float = LIMIT, seed: int = 0
 ) -> dict[str, Any]:
-    """Points for every exercise of a notebook.
+    """Compute the points for every exercise of a notebook.
 
     Parameters
     ----------
@@ -172,29 +172,29 @@ def _read(path: Path) -> "NotebookNode":
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of what an error says."""
+    """Return the first line of what an error says."""
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
 def _checks(source: str) -> Iterator[tuple[str, str]]:
-    """The exercises that a cell checks, each with the expression of its answer; of several the last."""
+    """List the exercises that a cell checks, each with the expression of its answer; of several the last."""
     plain = re.sub(r"^[ \t]*[%!].*$", "", source, flags=re.M)
     try:
         tree = ast.parse(plain)
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # too deep for Python's parser
         return
-    found: dict[str, str] = {}
+    expressions: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and len(node.args) == 2:
             called = getattr(node.func, "attr", getattr(node.func, "id", ""))
             name, value = node.args
             if called == "check" and isinstance(name, ast.Constant) and name.value in EXERCISES:
-                found[str(name.value)] = ast.get_source_segment(plain, value) or ""
-    yield from found.items()
+                expressions[str(name.value)] = ast.get_source_segment(plain, value) or ""
+    yield from expressions.items()
 
 
 def _exercises(path: Path, checks: list[str]) -> list[str]:
-    """The names of all exercises that there are points for."""
+    """List the names of all exercises that there are points for."""
     groups = dict.fromkeys(map(group_of, EXERCISES))
     most = Counter(map(group_of, checks)).most_common(1)
     named = re.findall(rf"(?<!\d)(?:{'|'.join(groups)})(?!\d)", path.name)
@@ -267,7 +267,7 @@ def _run(notebook: "NotebookNode", limit: float, each: float) -> str:
 def _answers(
     notebook: "NotebookNode", each: float, stopped: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """What the kernel said last of every exercise, and why it says nothing of a later check, if any.
+    """Return what the kernel said last of every exercise, and why it says nothing of a later check, if any.
 
     A value that cannot be found hides no earlier one.
     """
@@ -287,7 +287,7 @@ def _answers(
 
 
 def _failed(notebook: "NotebookNode") -> str:
-    """How many of the student's cells raise, and what the first one does."""
+    """Say how many of the student's cells raise, and what the first one does."""
     errors = [
         output.get("ename", "")
         for cell in notebook.cells

@@ -89,5 +89,5 @@ def open_lab(arguments: list[str]) -> None:
     from jupyterlab.labapp import LabApp
 
     folder = working_folder()
-    own = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{START}"]
-    LabApp.launch_instance(argv=[*own, *arguments])
+    options = [f"--ServerApp.root_dir={folder}", f"--LabApp.default_url=/lab/tree/{START}"]
+    LabApp.launch_instance(argv=[*options, *arguments])

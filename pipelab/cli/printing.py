@@ -49,13 +49,13 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
     from pipelab.display import number, rate
     from pipelab.evaluation import evaluate
 
-    found = evaluate(problem, placement)
-    text = rate(found.attainable)
-    if found.in_flight is not None:
-        text += f" with {found.in_flight} in flight"
-    if found.attainable < found.rate * (1 - 1e-6):
-        text += f", of a rate of {number(found.rate)} that {found.in_flight_needed} would reach"
-    print(f"{text}; slowest: {', '.join(found.bottlenecks)}")
+    evaluation = evaluate(problem, placement)
+    text = rate(evaluation.attainable)
+    if evaluation.in_flight is not None:
+        text += f" with {evaluation.in_flight} in flight"
+    if evaluation.attainable < evaluation.rate * (1 - 1e-6):
+        text += f", of a rate of {number(evaluation.rate)} that {evaluation.in_flight_needed} would reach"
+    print(f"{text}; slowest: {', '.join(evaluation.bottlenecks)}")
     load, unlimited = held.workload, "any number of"
     context = unlimited if held.context is None else f"{held.context:,}"
     sequences = unlimited if held.sequences is None else f"{held.sequences:,}"
@@ -63,16 +63,16 @@ def print_evaluation(problem: "Problem", placement: "Placement", held: "Capacity
         f"It holds {load.batch_size * load.in_memory:,} sequences of {context} tokens, "
         f"or {sequences} sequences of {load.sequence_length:,} tokens"
     )
-    _print_times(problem, found)
-    _print_stages(found)
+    _print_times(problem, evaluation)
+    _print_stages(evaluation)
 
 
 def _print_times(problem: "Problem", found: "Evaluation") -> None:
     """Print how long the sequences in flight take, where links have a time."""
     from pipelab.display import duration
 
-    each = found.seconds_per_token
-    if each is None:
+    per_token = found.seconds_per_token
+    if per_token is None:
         return
     passed = duration(found.seconds_per_pass)
     some = f"{found.in_flight} in flight"
@@ -82,7 +82,7 @@ def _print_times(problem: "Problem", found: "Evaluation") -> None:
         )
     else:
         print(
-            f"Every sequence gets a token every {duration(each)} (TPOT), with {some}; a pass takes {passed}"
+            f"Every sequence gets a token every {duration(per_token)} (TPOT), with {some}; a pass takes {passed}"
         )
 
 
@@ -95,7 +95,7 @@ def _print_stages(evaluation: "Evaluation") -> None:
 
 
 def print_ledger(ledger: "Ledger", stream: TextIO) -> None:
-    """Every claim (on standard output only), the verdicts counted, and those that changed."""
+    """Print every claim (on standard output only), the verdicts counted, and those that changed."""
     if stream is sys.stdout:
         for row in ledger.data.to_dict("records"):
             claim = f"{row['document']} {row['row']}"

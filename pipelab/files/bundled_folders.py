@@ -27,11 +27,11 @@ def notebooks_dir() -> Path:
 
 
 def notebook_files() -> dict[str, Path]:
-    """Every notebook, and the page about the data, by names such as "solutions/05_joint_ilp"; solutions last."""
+    """Return every notebook, and the page about the data, by names such as "solutions/05_joint_ilp"; solutions last."""
     root = notebooks_dir()
-    found = {
+    files = {
         path.relative_to(root).with_suffix("").as_posix(): path
         for path in root.rglob("*")
         if path.suffix in (".ipynb", ".md") and ".ipynb_checkpoints" not in path.parts
     }
-    return {name: found[name] for name in sorted(found, key=lambda name: ("/" in name, name))}
+    return {name: files[name] for name in sorted(files, key=lambda name: ("/" in name, name))}

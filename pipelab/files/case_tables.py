@@ -127,15 +127,15 @@ def read_bandwidth(folder: Path, gpus: int) -> np.ndarray:
         raise InvalidData(f"{path}: {size}; expected {gpus} × {gpus}, one per GPU of gpu_pool.csv")
     for label in set(labels) - set(wanted):
         raise InvalidData(f"{path}, row 1: label {label!r} matches no GPU; {expected}")
-    found: dict[str, list[float]] = {}
+    by_label: dict[str, list[float]] = {}
     for row in rows:
         label = row.cells[corner]
         if label not in labels:
             raise row.error("label", label, f"matches no GPU; {expected}")
-        if label in found:
+        if label in by_label:
             raise row.error("label", label, "is already in an earlier row")
-        found[label] = [_bandwidth(row, name, label == name) for name in wanted]
-    return np.array([found[label] for label in wanted])
+        by_label[label] = [_bandwidth(row, name, label == name) for name in wanted]
+    return np.array([by_label[label] for label in wanted])
 
 
 def _bandwidth(row: Row, receiver: str, own: bool) -> float:

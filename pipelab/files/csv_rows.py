@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from difflib import get_close_matches
-from functools import partial
+from functools import cache, partial
 from io import StringIO
 from pathlib import Path
 from types import UnionType
@@ -26,6 +26,7 @@ from typing import (
 )
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
+from pipelab.files.bundled_folders import data_dir
 from pipelab.files.reading_and_writing import read_text
 
 if TYPE_CHECKING:
@@ -46,10 +47,8 @@ class Row(NamedTuple):
 
     def error(self, column: str, value: Any, expected: str) -> InvalidData:
         """Make an error that names file, row, column, value and what was expected."""
-        found = "empty" if value in ("", None) else shown(value)
-        return InvalidData(
-            f"{self.path}, row {self.number}, column {column!r}: {found}: {expected}"
-        )
+        cell = "empty" if value in ("", None) else shown(value)
+        return InvalidData(f"{self.path}, row {self.number}, column {column!r}: {cell}: {expected}")
 
 
 def read_rows(
@@ -103,6 +102,7 @@ def read_objects(
     more: Mapping[str, Any] = {},
     renamed: Mapping[str, str] = {},
     others: Sequence[str] = (),
+    header: Sequence[str] = (),
 ) -> list[tuple[Row, Any]]:
     """Read a CSV file as one checked object per row.
 
@@ -122,6 +122,8 @@ def read_objects(
         Columns that have another name than their field.
     others : sequence of str
         Columns that must be there, and are left to the caller.
+    header : sequence of str
+        The columns of a file that does not name them.
 
     Returns
     -------
@@ -137,25 +139,32 @@ def read_objects(
     readers = {name: read for name, one in types.items() if (read := _reader(one))}
     required = [f.name for f in fields(cls) if f.default is MISSING and f.name in readers]
     column_of = {name: renamed.get(name, name) for name in readers}
-    rows = read_rows(path, [*others, *(column_of[name] for name in required)])
+    needed = [*others, *(column_of[name] for name in required)]
+    rows = read_rows(path, needed, header=header)
     _refuse_misspelt(rows[0], [*others, *column_of.values()])
-    found = []
+    objects = []
     for row in rows:
         given = [n for n in readers if n in required or row.cells.get(column_of[n])]
         values = {name: readers[name](row, column_of[name]) for name in given}
-        found.append((row, place(row, column_of, partial(make or cls, **values))))
-    return found
+        objects.append((row, place(row, column_of, partial(make or cls, **values))))
+    return objects
 
 
 def read_by_name(path: Path, key: str, cls: type, **options: Any) -> dict[str, Any]:
     """Read the objects of a file by the name in the column `key`, of which each stands once."""
-    found: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
     for row, one in read_objects(path, cls, others=[key], **options):
         name = row.cells[key]
-        if not name or name in found:
+        if not name or name in by_name:
             raise row.error(key, name, "expected a name that no other row has")
-        found[name] = one
-    return found
+        by_name[name] = one
+    return by_name
+
+
+@cache
+def bundled_by_name(file: str, key: str, cls: type) -> dict[str, Any]:
+    """Read the objects of a file in `data/` by name, once."""
+    return read_by_name(data_dir() / file, key, cls)
 
 
 def _reader(annotation: Any) -> Callable[[Row, str], Any] | None:
@@ -267,8 +276,6 @@ def saved_run(name: str) -> "DataFrame":
     'aggregated'
     """
     import pandas as pd
-
-    from pipelab.files.bundled_folders import data_dir
 
     there = sorted(path.stem for path in data_dir().glob("*_runs.csv"))
     if name not in there:

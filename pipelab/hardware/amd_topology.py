@@ -47,12 +47,12 @@ def _word(word: str, hops: str) -> str:
 
 def _tables(text: str) -> dict[str, _Lines]:
     """Find the rows of every table, by the last word of its title."""
-    found: dict[str, _Lines] = {}
+    tables: dict[str, _Lines] = {}
     title = ""
     for at, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         if heading := _TITLE.search(line):
             title = heading[1].lower()
         elif words and _LABEL.fullmatch(words[0]):
-            found.setdefault(title, {})[at] = words
-    return found
+            tables.setdefault(title, {})[at] = words
+    return tables

@@ -1,22 +1,34 @@
 """Measured times from other tools' files: benchmarks of llama.cpp, vLLM and SGLang, Vidur's and Helix's profiles.
 
-What a file does not say is stated by the caller (`Stated`); what nobody says is an error that names
+What a file does not say is stated by the caller (`StatedFacts`); what nobody says is an error that names
 the argument. `llama-bench -o json` (or jsonl) and the benchmarks of servers have times of whole models;
 Vidur's mlp.csv, and Helix's prompt_bs2time.csv and decode_bs2time.csv, have profiles of single layers.
+
+Every format is a class: its fields are the columns that are read, `refused` lists what no time can be read
+from, and `passes` makes times of the columns.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Gt, Le
-from pydantic import AllowInfNan, Strict, StringConstraints
+from pydantic import AllowInfNan, Strict
 
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import Count, NotNegative, Positive, checked, described, instance, is_list
+from pipelab.fields import (
+    Count,
+    Natural,
+    NotNegative,
+    Positive,
+    checked,
+    described,
+    instance,
+    is_list,
+)
 from pipelab.files.csv_rows import NUMBER, Row, place, read_objects
 from pipelab.files.reading_and_writing import json_of, named, path_of, read_text
 from pipelab.hardware.calibration import Calibration, Measurement, fit_constants, read_measurements
@@ -32,16 +44,12 @@ Phase = Literal["prefill", "decode"]
 # In JSON, where "3" is not a number.
 _Above = Annotated[float, Strict(), Gt(0), AllowInfNan(False), described("a number above 0")]
 _Whole = Annotated[int, Strict(), Ge(0), Le(10**9), described("a whole number from 0 to 10^9")]
-_Text = Annotated[
-    str,
-    StringConstraints(strip_whitespace=True, min_length=1),
-    described("text that is not empty"),
-]
+_Facts = Mapping[str, GPUFacts]
 
 
 @checked
-class Stated:
-    """What the caller says of the measurements in a file; what is stated counts, whatever the file says."""
+class StatedFacts:
+    """Facts that the caller states of the times in a file; they count, whatever the file says."""
 
     gpu_type: str | None = None
     model: str | None = None
@@ -55,8 +63,15 @@ class Stated:
     node_gb_per_s: Positive | None = None
 
 
-@dataclass(frozen=True)
-class _Timed:
+def _needed(value: Any, argument: str, place: str, what: str) -> Any:
+    """Return a fact that the file or the caller says; if nobody does, the error names the argument."""
+    if value in (None, ""):
+        raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class _TimedPass:
     """One traversal of a batch, and where it is written."""
 
     place: str  # file and record
@@ -65,28 +80,26 @@ class _Timed:
     milliseconds: float
     tokens: int | None  # of a prompt, or of the context in decode
     model: str | None
-    engine: str
-    precision: str
+    engine: str = "kernels"
+    precision: str = "fp16"
     gpu_type: str = ""
     layers: int | None = None  # of a profile; None: the whole model with its head
     tensor_parallel: int = 1
 
     @property
     def what(self) -> str:
-        """What was timed."""
+        """Name what was timed."""
         which = "a layer of " if self.layers else ""
         run = f"{which}{self.model or 'a model'} {self.precision}"
         return f"{run}, {self.phase} of {self.batch} × {self.tokens or 'any'} tokens"
 
-
-def _said(value: Any, argument: str, place: str, what: str) -> Any:
-    """Return what the file or the caller says; if nobody does, the error names the argument that would."""
-    if value in (None, ""):
-        raise InvalidData(f"{place}: the file does not say {what}; give {argument}=…")
-    return value
+    @property
+    def known_model(self) -> str:
+        """Return the model, which must be known."""
+        return _needed(self.model, "model", self.place, "which model this is")
 
 
-def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Stated]:
+def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, StatedFacts]:
     """Return whose file it is ("json", "vidur", "helix", or "own" for anything else), and the arguments as facts.
 
     Raises
@@ -98,15 +111,16 @@ def stated_of(what: str, path: Path, given: Mapping[str, Any]) -> tuple[str, Sta
         The model is unknown.
     """
     try:
-        stated = Stated(**given)
+        stated = StatedFacts(**given)
     except InvalidValue as error:
         raise InvalidValue(what, error.problems) from None
     if stated.model is not None and stated.model not in models().index:
         known = nearest(stated.model, models().index)
         raise UnknownName(f"there is no model {shown(stated.model)}; {known}")
     kind = _format_of(path)
-    for name, value in given.items() if kind == "own" else ():
+    if kind == "own" and given:
         expected = f"{named(path)} already contains this; arguments are for {_FORMATS}"
+        name, value = next(iter(given.items()))
         raise InvalidValue(what, [(name, value, f"expected none: {expected}")])
     return kind, stated
 
@@ -124,7 +138,9 @@ def _format_of(path: Path) -> str:
     return "helix" if len(cells) == 2 and all(NUMBER.fullmatch(c.strip()) for c in cells) else "own"
 
 
-def measurements_of(path: Path, kind: str, stated: Stated, costs: Roofline) -> list[Measurement]:
+def measurements_of(
+    path: Path, kind: str, stated: StatedFacts, costs: Roofline
+) -> list[Measurement]:
     """Read the times of a file as rows that `Roofline` can be fitted to.
 
     Of a long profile only every second, fourth, eighth, … number of tokens. `kind` is from
@@ -136,121 +152,125 @@ def measurements_of(path: Path, kind: str, stated: Stated, costs: Roofline) -> l
         The file is torn or strange, does not say what nobody states, or has a time that is too short to be
         true; names file and place.
     """
-    found = []
-    for one in _timed(path, kind, stated, costs.gpus, few=True):
-        _said(one.model, "model", one.place, "which model this is")
-        _said(one.tokens, "tokens", one.place, "how long the context was")
-        same = {f: getattr(one, f) for f in Measurement.__dataclass_fields__ if hasattr(one, f)}
-        node = stated.node_gb_per_s
-        made = Measurement(**same, measured=one.milliseconds, unit="ms", node_gb_per_s=node)
+    rows = []
+    for timed in _timed_passes(path, kind, stated, costs.gpus, few=True):
+        _needed(
+            timed.known_model and timed.tokens, "tokens", timed.place, "how long the context was"
+        )
+        facts = {"what": timed.what, "measured": timed.milliseconds, "unit": "ms", **vars(timed)}
+        facts["node_gb_per_s"] = stated.node_gb_per_s
+        row = Measurement(**{field.name: facts[field.name] for field in fields(Measurement)})
         try:
-            text = made.too_fast(costs)
+            doubt = row.too_fast(costs)
         except InvalidValue as error:
             field, value, expected = error.problems[0]
-            text = f"{field} = {shown(value)}: {expected}; give {field}=…"
-        if text:
-            raise InvalidData(f"{one.place}: {text}")
-        found.append(made)
-    return found
+            doubt = f"{field} = {shown(value)}: {expected}; give {field}=…"
+        if doubt:
+            raise InvalidData(f"{timed.place}: {doubt}")
+        rows.append(row)
+    return rows
 
 
 def table_of(
-    path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts], engine: str | None = None
+    path: Path, kind: str, stated: StatedFacts, gpus: _Facts, engine: str | None = None
 ) -> dict[str, dict[tuple[int, float], float]]:
     """Read the times of a file as a table for `Measured`: milliseconds of one layer by (1, batch), per GPU type.
 
     They are to be of `engine`, or of kernels alone.
     """
-    found = _timed(path, kind, stated, gpus)
-    for one in found:
-        if engine is not None and one.engine not in (engine, "kernels"):
-            remedy = f"give pl.Roofline(engine={one.engine!r}), or engine={engine!r} if they count for it"
-            raise InvalidData(f"{one.place}: times of {one.engine}, not of {engine}: {remedy}")
-    if len({one.phase for one in found}) > 1:
-        raise InvalidData(
-            f"{named(path)}: it has times of prefill and of decode; say which with phase=…"
-        )
+    passes = _timed_passes(path, kind, stated, gpus)
+    for timed in passes:
+        if engine is not None and timed.engine not in (engine, "kernels"):
+            remedy = f"give pl.Roofline(engine={timed.engine!r}), or engine={engine!r} if they count for it"
+            raise InvalidData(f"{timed.place}: times of {timed.engine}, not of {engine}: {remedy}")
+    if len({timed.phase for timed in passes}) > 1:
+        remedy = "say which with phase=…"
+        raise InvalidData(f"{named(path)}: it has times of prefill and of decode; {remedy}")
     if kind == "json" and stated.tokens is not None:
-        there = sorted({one.tokens or 0 for one in found})
-        found = [one for one in found if one.tokens == stated.tokens]
-        if not found:
-            known = ", ".join(map(str, there[:20]))
-            raise InvalidData(f"{named(path)}: no time with tokens={stated.tokens}; it has {known}")
+        there = sorted({timed.tokens or 0 for timed in passes})[:20]
+        passes = [timed for timed in passes if timed.tokens == stated.tokens]
+        if not passes:
+            text = f"no time with tokens={stated.tokens}; it has {', '.join(map(str, there))}"
+            raise InvalidData(f"{named(path)}: {text}")
+    by_batch: dict[tuple[str, int], _TimedPass] = {}
+    for timed in passes:
+        if timed.tensor_parallel > 1:
+            text = f"tensor_parallel = {timed.tensor_parallel}: expected 1: a table has no stages that cut layers"
+            raise InvalidData(f"{timed.place}: {text}")
+        before = by_batch.setdefault((timed.gpu_type, timed.batch), timed)
+        if before is not timed:
+            twice = f"batch {timed.batch} occurs twice: {before.what} and {timed.what}"
+            raise InvalidData(f"{timed.place}: {twice}; say which with tokens=…, or keep one")
     table: dict[str, dict[tuple[int, float], float]] = {}
-    seen: dict[tuple[str, int], _Timed] = {}
-    for one in found:
-        if one.tensor_parallel > 1:
-            expected = "expected 1: such a table knows no stages that cut layers"
-            raise InvalidData(f"{one.place}: tensor_parallel = {one.tensor_parallel}: {expected}")
-        before = seen.setdefault((one.gpu_type, one.batch), one)
-        if before is not one:
-            other = f"{before.what} and {one.what}"
-            raise InvalidData(
-                f"{one.place}: batch {one.batch} occurs twice: {other}; say which with tokens=…, or keep one"
-            )
-        layers = one.layers
-        if layers is None:
-            model = _said(one.model, "model", one.place, "which model this is")
-            layers = load_model(model).layers
-        table.setdefault(one.gpu_type, {})[1, one.batch] = one.milliseconds / layers
+    for (gpu_type, batch), timed in by_batch.items():
+        layers = timed.layers or load_model(timed.known_model).layers
+        table.setdefault(gpu_type, {})[1, batch] = timed.milliseconds / layers
     return table
 
 
-def _timed(
-    path: Path, kind: str, stated: Stated, gpus: Mapping[str, GPUFacts], few: bool = False
-) -> list[_Timed]:
-    """Every pass that the file has times of; at least one."""
+def _timed_passes(
+    path: Path, kind: str, stated: StatedFacts, gpus: _Facts, few: bool = False
+) -> list[_TimedPass]:
+    """List every pass that the file has times of; at least one."""
     if kind == "json":
-        found = [one for record in _records(path) for one in _benchmark(record, stated, gpus)]
-    elif kind == "vidur":
-        found = _vidur(path, stated, few)
+        passes = [timed for result in _results(path) for timed in result.passes(stated, gpus)]
     else:
-        found = _helix(path, stated)
-    kept = [one for one in found if stated.phase in (None, one.phase)]
-    if not kept:
+        passes = _of_vidur(path, stated, few) if kind == "vidur" else _of_helix(path, stated)
+    passes = [timed for timed in passes if stated.phase in (None, timed.phase)]
+    if not passes:
         raise InvalidData(f"{named(path)}: it has no time of phase={stated.phase!r}")
     names = ("gpu_type", "engine", "precision")
-    counts = {name: value for name in names if (value := getattr(stated, name)) is not None}
-    kept = [replace(one, **counts) for one in kept]
-    for one in kept:
-        _said(one.gpu_type, "gpu_type", one.place, "on which GPU it ran")
-    return kept
+    facts = {name: value for name in names if (value := getattr(stated, name)) is not None}
+    passes = [replace(timed, **facts) for timed in passes]
+    for timed in passes:
+        _needed(timed.gpu_type, "gpu_type", timed.place, "on which GPU it ran")
+    return passes
 
 
 # Benchmarks: JSON
 
 
 @dataclass(frozen=True)
-class _Record:
-    """One JSON object of a file."""
+class _Result:
+    """One JSON object of a file: a result of a benchmark."""
 
     place: str
     fields: Mapping[str, Any]
+
+    @property
+    def all_fields(self) -> dict[str, Any]:
+        """Its fields, and those of the objects in it, such as SGLang's server_info."""
+        inner = [value for value in self.fields.values() if isinstance(value, dict)]
+        return {name: value for part in (*inner, self.fields) for name, value in part.items()}
 
     def error(self, field: str, expected: str) -> InvalidData:
         value = self.all_fields.get(field)
         return InvalidData(f"{self.place}, field {field!r}: {shown(value)}: {expected}")
 
-    @property
-    def all_fields(self) -> dict[str, Any]:
-        """Its fields, and those of the objects in it, such as SGLang's server_info."""
-        found: dict[str, Any] = {}
-        for inside in (value for value in self.fields.values() if isinstance(value, dict)):
-            found |= inside
-        return {**found, **self.fields}
-
-    def read(self, cls: type) -> Any:
-        """Make an object of the fields that a class has; the others are passed over."""
-        known = [f.name for f in fields(cls) if f.name in self.fields]
+    def passes(self, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+        """Read its times, by the format whose marks it has."""
+        columns = [
+            form for form in (_LlamaBench, _VllmLatency, _Serving) if form.marks & set(self.fields)
+        ]
+        if not columns:
+            keys = ", ".join(map(str, list(self.fields)[:12])) or "nothing"
+            raise InvalidData(
+                f"{self.place}: fields {shown(keys)}: expected those of llama-bench (n_prompt, avg_ns, …), "
+                "vllm bench serve, SGLang's bench_serving (total_input_tokens, …) or vllm bench latency (avg_latency)"
+            )
+        known = [f.name for f in fields(columns[0]) if f.name in self.fields]
         try:
-            return cls(**{name: self.fields[name] for name in known})
+            run = columns[0](**{name: self.fields[name] for name in known})
         except InvalidValue as error:
             field, _, expected = error.problems[0]
             raise self.error(field, expected) from None
+        for field, expected in run.refused(stated):
+            raise self.error(field, expected)
+        return run.passes(self, stated, gpus)
 
 
-def _records(path: Path) -> list[_Record]:
-    """Objects in a list, alone, or one in each line."""
+def _results(path: Path) -> list[_Result]:
+    """Read objects in a list, alone, or one in each line."""
     text = read_text(path)
     lines = [line for line in text.splitlines() if line.strip()]
     try:
@@ -262,141 +282,126 @@ def _records(path: Path) -> list[_Record]:
     objects = whole if isinstance(whole, list) else [whole]
     if not objects:
         raise InvalidData(f"{named(path)}: an empty list; expected results of a benchmark")
-    records = [_Record(f"{named(path)}, result {n}", one) for n, one in enumerate(objects, start=1)]
-    for record in records:
-        if not isinstance(record.fields, dict):
-            found = shown(record.fields)
-            raise InvalidData(f"{record.place}: {found}: expected an object with fields")
-    return records
+    for n, one in enumerate(objects, start=1):
+        if not isinstance(one, dict):
+            expected = "expected an object with fields"
+            raise InvalidData(f"{named(path)}, result {n}: {shown(one)}: {expected}")
+    return [_Result(f"{named(path)}, result {n}", one) for n, one in enumerate(objects, start=1)]
 
 
-def _benchmark(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) -> list[_Timed]:
-    """Every time of one result of llama-bench, or of the benchmarks of vLLM and SGLang."""
-    if "n_prompt" in record.fields or "avg_ns" in record.fields:
-        return [_llama_bench(record, stated, gpus)]
-    if "avg_latency" in record.fields:
-        return [_vllm_latency(record, stated)]
-    if "total_input_tokens" in record.fields:
-        return _serving(record, stated)
-    keys = ", ".join(map(str, list(record.fields)[:12])) or "nothing"
-    raise InvalidData(
-        f"{record.place}: fields {shown(keys)}: expected those of llama-bench (n_prompt, avg_ns, …), "
-        "vllm bench serve, SGLang's bench_serving (total_input_tokens, …) or vllm bench latency (avg_latency)"
-    )
-
-
-_ALL = "a model that is all on the GPU, with keys and values in 16 bits"
-
-
-@checked
-class _LlamaBench:
-    """One test of llama-bench; older files do not say that all is on the GPU, and KV in 16 bits."""
-
-    model_n_params: _Above
-    avg_ns: _Above
-    model_type: _Text
-    n_prompt: _Whole = 0
-    n_gen: _Whole = 0
-    n_depth: _Whole = 0
-    n_gpu_layers: Annotated[int, Strict()] = -1
-    gpu_info: str | None = None
-    n_cpu_moe: Annotated[Literal[0], described(_ALL)] = 0
-    fit_target: Annotated[Literal[0], described(_ALL)] = 0  # -fitt moves what does not fit
-    no_kv_offload: Annotated[Literal[False, 0], described(_ALL)] = False
-    tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ALL)] = "none"
-    type_k: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
-    type_v: Annotated[Literal["f16", "bf16"], described(_ALL)] = "f16"
-    backends: str | None = None
-    devices: str | None = None
-    split_mode: str | None = None
-    tensor_split: str | None = None
-
-
+_Refused = Iterator[tuple[str, str]]  # fields that no time can be read with, and what was expected
+_ON_GPU = "a model that is all on the GPU, with keys and values in 16 bits"
+_Zero = Annotated[Literal[0, False], described(_ON_GPU)]
+_Cache16 = Annotated[Literal["f16", "bf16"], described(_ON_GPU)]
 # llama.cpp's words for what weights are stored in, and the nearest of ours. Its int8 has 8.5 bits
 # per weight with the scales, its 4-bit kinds 4.5 to 4.9.
 _PRECISION = {"F32": "fp32", "F16": "fp16", "BF16": "bf16", "Q8_0": "int8", "Q4_": "int4"}
 _LLAMA_CPP_TYPE = re.compile(r"(?:^| )(F32|F16|BF16|Q8_0|Q4_(?=[01K]))")
 
 
-def _llama_bench(record: _Record, stated: Stated, gpus: Mapping[str, GPUFacts]) -> _Timed:
-    """Read one test: a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
-    test = record.read(_LlamaBench)
-    if bool(test.n_prompt) == bool(test.n_gen):
-        raise record.error("n_gen", "expected a prompt (-p) or generation (-n): leave out -pg")
-    if test.n_prompt and test.n_depth:
-        expected = "expected 0: a prompt after others (-d) is none of the passes known here"
-        raise record.error("n_depth", expected)
-    model = _model_by_size(record, test.model_n_params, stated)
-    layers = load_model(model).layers
-    if 0 <= test.n_gpu_layers <= layers:
-        expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
-        raise record.error("n_gpu_layers", expected)
-    _refuse_several_gpus(record, test)
-    kind = _LLAMA_CPP_TYPE.search(test.model_type)
-    precision = stated.precision or (_PRECISION[kind[1]] if kind else None)
-    if precision is None:
-        expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
-        raise record.error("model_type", expected)
-    gpu = stated.gpu_type or _gpu_by_name(record, test.gpu_info, gpus)
-    phase: Phase = "prefill"
-    tokens, time = test.n_prompt, test.avg_ns / 1e6
-    if test.n_gen:  # the context grows from the depth by one token each: its mean
-        phase, tokens = "decode", max(1, test.n_depth + test.n_gen // 2)
-        time /= test.n_gen
-    return _Timed(record.place, phase, 1, time, tokens, model, "llama.cpp", precision, gpu)
+@checked
+class _LlamaBench:
+    """One test of llama-bench; older files do not say that all is on the GPU, and KV in 16 bits."""
+
+    marks: ClassVar = {"n_prompt", "avg_ns"}
+    model_n_params: _Above
+    avg_ns: _Above
+    model_type: str
+    n_prompt: _Whole = 0
+    n_gen: _Whole = 0
+    n_depth: _Whole = 0
+    n_gpu_layers: Annotated[int, Strict()] = -1
+    gpu_info: str | None = None
+    n_cpu_moe: _Zero = 0
+    fit_target: _Zero = 0  # -fitt moves what does not fit
+    no_kv_offload: _Zero = False
+    tensor_buft_overrides: Annotated[Literal["none", "", "-"], described(_ON_GPU)] = "none"
+    type_k: _Cache16 = "f16"
+    type_v: _Cache16 = "f16"
+    backends: str | None = None
+    devices: str | None = None
+    split_mode: str | None = None
+    tensor_split: str | None = None
+
+    def refused(self, _: StatedFacts) -> _Refused:
+        """List what is not one pass on one GPU; without a choice, all that llama.cpp found share the layers."""
+        if bool(self.n_prompt) == bool(self.n_gen):
+            yield "n_gen", "expected a prompt (-p) or generation (-n): leave out -pg"
+        if self.n_prompt and self.n_depth:
+            yield (
+                "n_depth",
+                "expected 0: a prompt after others (-d) is none of the passes known here",
+            )
+        one_gpu = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none"
+        backends, devices = self.backends or "", self.devices or "auto"
+        if re.search(r"\bRPC", backends):
+            remedy = "older builds name RPC without using it: run a newer one"
+            yield "backends", f"{one_gpu}; {remedy}"
+        if backends in ("CPU", "BLAS"):
+            yield "backends", one_gpu
+        if re.search("[,/]|^(none|CPU|RPC)", devices):
+            yield "devices", one_gpu
+        shares = len(re.findall("[^,/]*[1-9][^,/]*", self.tensor_split or ""))
+        if shares > 1 and self.split_mode != "none":
+            yield "tensor_split", one_gpu
+        chosen = self.split_mode == "none" or devices != "auto" or shares == 1
+        several, no_gpu = "," in (self.gpu_info or ""), self.gpu_info == "" and backends
+        if (several and not chosen) or no_gpu:
+            yield "gpu_info", one_gpu
+
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+        """Read a prompt of n_prompt tokens, or n_gen tokens one after the other, of one sequence."""
+        model = _model_by_size(result, self.model_n_params, stated)
+        layers = load_model(model).layers
+        if 0 <= self.n_gpu_layers <= layers:
+            expected = f"expected all {layers} layers of {model} and its head on the GPU (-ngl 99)"
+            raise result.error("n_gpu_layers", expected)
+        stored = _LLAMA_CPP_TYPE.search(self.model_type)
+        if stored is None and stated.precision is None:
+            expected = f"none of {', '.join(_PRECISION)}…; give precision=…"
+            raise result.error("model_type", expected)
+        yield _TimedPass(
+            place=result.place,
+            phase="decode" if self.n_gen else "prefill",
+            batch=1,
+            milliseconds=self.avg_ns / 1e6 / (self.n_gen or 1),
+            # the context grows from the depth by one token each: its mean
+            tokens=self.n_prompt or max(1, self.n_depth + self.n_gen // 2),
+            model=model,
+            engine="llama.cpp",
+            precision=_PRECISION[stored[1]] if stored else "",
+            gpu_type=stated.gpu_type or _gpu_by_name(result, self.gpu_info, gpus),
+        )
 
 
-def _refuse_several_gpus(record: _Record, test: _LlamaBench) -> None:
-    """Refuse a run on other than one GPU; without a choice, all that llama.cpp found share the layers."""
-    devices = re.split("[,/]", (test.devices or "auto"))
-    shares = re.split("[,/]", (test.tensor_split or ""))
-    used = sum(bool(re.search("[1-9]", share)) for share in shares)
-    chosen = test.split_mode == "none" or devices != ["auto"] or used == 1
-    wrong = {
-        "backends": re.search(r"\bRPC|^(CPU|BLAS)$", test.backends or ""),
-        "devices": len(devices) > 1 or re.match("none|CPU|RPC", devices[0]),
-        "tensor_split": used > 1 and test.split_mode != "none",
-        "gpu_info": ("," in (test.gpu_info or "") and not chosen)
-        or (test.gpu_info == "" and test.backends),  # it found no GPU
-    }
-    for field in (field for field, is_wrong in wrong.items() if is_wrong):
-        expected = "expected one GPU, as with CUDA_VISIBLE_DEVICES=0 or -sm none"
-        if "RPC" in str(record.fields[field]):
-            expected += "; older builds name RPC without using it: run a newer one"
-        raise record.error(field, expected)
-
-
-def _model_by_size(record: _Record, size: float, stated: Stated) -> str:
+def _model_by_size(result: _Result, size: float, stated: StatedFacts) -> str:
     """Find the model with this number of parameters; a stated one must have about as many."""
     if stated.model is not None:
-        own = load_model(stated.model).parameters()
-        if abs(size / own - 1) > 0.02:
-            expected = f"{stated.model} has {own:,}; give another model=…"
-            raise record.error("model_n_params", expected)
+        parameters = load_model(stated.model).parameters()
+        if abs(size / parameters - 1) > 0.02:
+            expected = f"{stated.model} has {parameters:,}; give another model=…"
+            raise result.error("model_n_params", expected)
         return stated.model
-    published = models()["parameters_published"].dropna()
-    near = [str(name) for name, own in published.items() if abs(size / own - 1) < 1e-4]
+    published = models()["parameters_published"]
+    near = published.index[(size / published - 1).abs() < 1e-4]
     if len(near) != 1:
-        raise record.error(
-            "model_n_params", "no known model has this number of parameters; give model=…"
-        )
-    return near[0]
+        expected = "no known model has this number of parameters; give model=…"
+        raise result.error("model_n_params", expected)
+    return str(near[0])
 
 
-def _gpu_by_name(record: _Record, info: str | None, gpus: Mapping[str, GPUFacts]) -> str:
-    if not info or "," in info:
-        what = "one GPU, as with CUDA_VISIBLE_DEVICES=0" if info else "text that is not empty"
-        raise record.error("gpu_info", f"expected {what}; or give gpu_type=…")
-    try:
-        return type_of_named(info, gpus, "give gpu_type=…")
-    except UnknownName as error:
-        raise record.error("gpu_info", str(error)) from None
+def _gpu_by_name(result: _Result, name: str | None, gpus: _Facts) -> str:
+    if not name or "," in name:
+        what = "one GPU, as with CUDA_VISIBLE_DEVICES=0" if name else "text that is not empty"
+        raise result.error("gpu_info", f"expected {what}; or give gpu_type=…")
+    return type_of_named(name, gpus, "give gpu_type=…", partial(result.error, "gpu_info"))
 
 
 @checked
 class _Serving:
     """One result of `vllm bench serve`, or of SGLang's `bench_serving`."""
 
+    marks: ClassVar = {"total_input_tokens"}
     completed: _Above
     total_input_tokens: _Above
     total_output_tokens: Annotated[NotNegative, Strict()] = 0.0
@@ -407,104 +412,90 @@ class _Serving:
     median_ttft_ms: _Above | None = None
     median_tpot_ms: _Above | None = None
 
-
-def _serving(record: _Record, stated: Stated) -> list[_Timed]:
-    """Take decode from the time per output token; prefill from the time to the first, if no request waits.
-
-    With several requests in flight, the first token of one waits for the others, and the
-    time per token is the median, in which few prompts of others count.
-    """
-    run = record.read(_Serving)
-    asked, answered = (n / run.completed for n in (run.total_input_tokens, run.total_output_tokens))
-    batch = stated.batch
-    if batch is None:
-        _said(run.max_concurrency, "batch", record.place, "how many requests ran at once")
-        at_once = str(run.request_rate).lower() in ("none", "inf", "infinity")
-        if run.ramp_up_strategy or not at_once:
-            expected = "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
-            raise record.error("ramp_up_strategy" if at_once else "request_rate", expected)
-        batch = min(run.max_concurrency, int(run.completed))
-        if not batch:
-            raise record.error("max_concurrency", "expected a whole number of at least 1")
-    timed = _of_engine(record, stated, _served(record, run.model_id, stated))
-    found = []
-    if batch == 1 and run.median_ttft_ms is not None:
-        found.append(timed("prefill", 1, run.median_ttft_ms, max(1, round(asked))))
-    if answered >= 2:
-        if stated.phase != "prefill":
-            _refuse_drafts(record)
-        if run.median_tpot_ms is None:
-            raise record.error("median_tpot_ms", "expected a number above 0")
-        context = max(1, round(asked + answered / 2))
-        found.append(timed("decode", batch, run.median_tpot_ms, context))
-    if not found:
+    def refused(self, stated: StatedFacts) -> _Refused:
+        """List why as many as the file says do not run at once all the time."""
+        if stated.batch is not None or self.max_concurrency is None:
+            return
         expected = (
-            "expected 2 tokens in each answer, or one request at a time: this has no time of a pass"
+            "expected all at once (inf), or places stay empty; give batch=…, as many as ran at once"
         )
-        raise record.error("total_output_tokens", expected)
-    return found
+        if str(self.request_rate).lower() not in ("none", "inf", "infinity"):
+            yield "request_rate", expected
+        if self.ramp_up_strategy:
+            yield "ramp_up_strategy", expected
+        if not min(self.max_concurrency, int(self.completed)):
+            yield "max_concurrency", "expected a whole number of at least 1"
+
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+        """Take decode from the time per output token; prefill from the time to the first, if no request waits.
+
+        With several requests in flight, the first token of one waits for the others, and the
+        time per token is the median, in which few prompts of others count.
+        """
+        batch, at_once = stated.batch, "how many requests ran at once"
+        if batch is None:
+            most = _needed(self.max_concurrency, "batch", result.place, at_once)
+            batch = min(most, int(self.completed))
+        timed = _of_engine(result, stated, _model_by_name(result, self.model_id, stated))
+        prompt = self.total_input_tokens / self.completed
+        answer = self.total_output_tokens / self.completed
+        first, later = self.median_ttft_ms, self.median_tpot_ms
+        if batch == 1 and first is not None:
+            yield timed(phase="prefill", batch=1, milliseconds=first, tokens=max(1, round(prompt)))
+        elif answer < 2:
+            expected = "expected 2 tokens in each answer, or one request at a time: this has no time of a pass"
+            raise result.error("total_output_tokens", expected)
+        if answer >= 2:
+            if stated.phase != "prefill":
+                _refuse_drafts(result)
+            if later is None:
+                raise result.error("median_tpot_ms", "expected a number above 0")
+            context = max(1, round(prompt + answer / 2))
+            yield timed(phase="decode", batch=batch, milliseconds=later, tokens=context)
 
 
-def _refuse_drafts(record: _Record) -> None:
+def _refuse_drafts(result: _Result) -> None:
     """Refuse answers of which a pass makes several tokens, as vLLM's and SGLang's benchmarks say of drafts."""
-    for key, value in record.all_fields.items():
-        if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", key):
-            raise record.error(key, "expected none: without drafts, a pass makes one token")
+    for field, value in result.all_fields.items():
+        if value and re.match("spec_decode_|accept_length$|speculative_algorithm$", field):
+            raise result.error(field, "expected none: without drafts, a pass makes one token")
 
 
 @checked
 class _VllmLatency:
     """One result of `vllm bench latency`, which does not say what was run."""
 
+    marks: ClassVar = {"avg_latency"}
     avg_latency: _Above  # seconds of one batch from prompt to end
 
+    def refused(self, stated: StatedFacts) -> _Refused:
+        """List lengths with which prefill and decode cannot be told apart."""
+        prompt, answer = stated.tokens, stated.output_tokens
+        if prompt and answer and 1 < answer < 4 * prompt:
+            lengths = f"measure with --output-len 1 (prefill) or {4 * prompt} (decode)"
+            apart = "prefill and decode cannot be told apart"
+            yield "avg_latency", f"with prompts of {prompt} tokens, {apart}; {lengths}"
 
-def _vllm_latency(record: _Record, stated: Stated) -> _Timed:
-    model, batch, prompt, answer = (
-        _said(getattr(stated, argument), argument, record.place, what)
-        for argument, what in (
-            ("model", "which model this is"),
-            ("batch", "how many sequences ran at once (--batch-size)"),
-            ("tokens", "how long the prompts were (--input-len)"),
-            ("output_tokens", "how long the answers were (--output-len)"),
+    def passes(self, result: _Result, stated: StatedFacts, gpus: _Facts) -> Iterator[_TimedPass]:
+        """Read a batch of prompts, or of answers so long that the prompt counts as one token more."""
+        needed = {
+            "model": "which model this is",
+            "batch": "how many sequences ran at once (--batch-size)",
+            "tokens": "how long the prompts were (--input-len)",
+            "output_tokens": "how long the answers were (--output-len)",
+        }
+        model, batch, prompt, answer = (
+            _needed(getattr(stated, name), name, result.place, what)
+            for name, what in needed.items()
         )
-    )
-    # A short prompt takes about as long as one token more: reading the weights.
-    time = 1000 * record.read(_VllmLatency).avg_latency / answer
-    if 1 < answer < 4 * prompt:
-        lengths = f"measure with --output-len 1 (prefill) or {4 * prompt} (decode)"
-        expected = (
-            f"with prompts of {prompt} tokens, prefill and decode cannot be told apart; {lengths}"
+        timed = _of_engine(result, stated, model, of_form="vLLM")
+        yield timed(
+            phase="prefill" if answer == 1 else "decode",
+            batch=batch,
+            # A short prompt takes about as long as one token more: reading the weights.
+            milliseconds=1000 * self.avg_latency / answer,
+            tokens=prompt if answer == 1 else prompt + answer // 2,
         )
-        raise record.error("avg_latency", expected)
-    timed = _of_engine(record, stated, model, of_form="vLLM")
-    if answer == 1:
-        return timed("prefill", batch, time, prompt)
-    return timed("decode", batch, time, prompt + answer // 2)
-
-
-def _of_engine(
-    record: _Record, stated: Stated, model: str, of_form: str | None = None
-) -> partial[_Timed]:
-    """Say who measured: whoever the file names, or whose form it has."""
-    backend = record.fields.get("backend") or record.fields.get("endpoint_type") or ""
-    known = [name for start, name in _BACKENDS.items() if str(backend).lower().startswith(start)]
-    engine = stated.engine or next(iter(known), of_form if not backend else None)
-    if engine is None:
-        if not backend or str(backend).startswith("openai"):  # which any engine speaks
-            _said(None, "engine", record.place, "whose engine answered")
-        known_names = ", ".join(_BACKENDS.values())
-        raise record.error("backend", f"expected one of {known_names}, or give engine=…")
-    if _QUANTISED.search(model):
-        _said(stated.precision, "precision", record.place, "in which precision its weights were")
-    return partial(
-        _Timed,
-        record.place,
-        model=model,
-        engine=engine,
-        precision=stated.precision or "bf16",
-        tensor_parallel=stated.tensor_parallel or _tensor_parallel(record),
-    )
 
 
 # How the names of backends begin, in vLLM's and SGLang's benchmarks.
@@ -515,35 +506,62 @@ _BACKENDS = {
     "trt": "TensorRT-LLM",
     "llama.cpp": "llama.cpp",
 }
-_TENSOR, _OTHERWISE = ("tp", "tensor_parallel"), ("pp", "pipeline_parallel", "dp", "data_parallel")
-
-
-def _tensor_parallel(record: _Record) -> int:
-    """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
-    found = 1
-    for key, value in record.all_fields.items():
-        name = key.lower().replace("-", "_").removesuffix("_size")
-        if name not in _TENSOR + _OTHERWISE or str(value) in ("1", "None", ""):
-            continue
-        if name in _OTHERWISE or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
-            raise record.error(key, "expected one copy, all of whose layers are on the same GPUs")
-        found = int(value)
-    return found
-
-
 # DeepSeek's own weights have 8 bits.
 _QUANTISED = re.compile(r"(?i)fp8|fp4|int[48]|w\da\d|awq|gptq|gguf|bnb|[48]bit|deepseek-(v3|r1)")
 _PURPOSE = r"(-(instruct|chat|hf|it|base|v\d[\d.]*|\d{4}))*"
+# Fields that say how many GPUs cut a layer, or in how many stages or copies a model is.
+_PARALLEL = r"(?i)(?:(tp|tensor.parallel)|pp|dp|(pipeline|data).parallel)(.size)?"
 
 
-def _served(record: _Record, name: str | None, stated: Stated) -> str:
+def _of_engine(
+    result: _Result, stated: StatedFacts, model: str, of_form: str | None = None
+) -> partial[_TimedPass]:
+    """Say who measured: whoever the file names, or whose form it has."""
+    backend = result.fields.get("backend") or result.fields.get("endpoint_type") or ""
+    named_one = (
+        name for start, name in _BACKENDS.items() if str(backend).lower().startswith(start)
+    )
+    engine = stated.engine or next(named_one, of_form if not backend else None)
+    if engine is None:
+        if not backend or str(backend).startswith("openai"):  # which any engine speaks
+            _needed(None, "engine", result.place, "whose engine answered")
+        known_names = ", ".join(_BACKENDS.values())
+        raise result.error("backend", f"expected one of {known_names}, or give engine=…")
+    if _QUANTISED.search(model):
+        what = "in which precision its weights were"
+        _needed(stated.precision, "precision", result.place, what)
+    return partial(
+        _TimedPass,
+        place=result.place,
+        model=model,
+        engine=engine,
+        precision="bf16",
+        tensor_parallel=stated.tensor_parallel or _tensor_parallel(result),
+    )
+
+
+def _tensor_parallel(result: _Result) -> int:
+    """Return how many GPUs cut each layer, if the file says it; refuse a run that is split otherwise."""
+    gpus = 1
+    for field, value in result.all_fields.items():
+        split = re.fullmatch(_PARALLEL, field)
+        if split and str(value) not in ("1", "None", ""):
+            if not split[1] or not re.fullmatch(r"[1-9]\d{0,3}", str(value)):
+                raise result.error(
+                    field, "expected one copy, all of whose layers are on the same GPUs"
+                )
+            gpus = int(value)
+    return gpus
+
+
+def _model_by_name(result: _Result, name: str | None, stated: StatedFacts) -> str:
     """Find the model by its name on the hub, which has a maker in front, and a purpose or month behind."""
     if not name and (stated.model is None or stated.precision is None):
         expected = "expected text that is not empty; or give model=… and precision=…"
-        raise record.error("model_id", expected)
+        raise result.error("model_id", expected)
     if stated.precision is None and _QUANTISED.search(name or ""):
         expected = "its name is one of quantised weights; give precision=…"
-        raise record.error("model_id", expected)
+        raise result.error("model_id", expected)
     if stated.model is not None:
         return stated.model
     plain = (name or "").rpartition("/")[2].removeprefix("Meta-")
@@ -551,7 +569,7 @@ def _served(record: _Record, name: str | None, stated: Stated) -> str:
         if re.fullmatch(re.escape(known) + _PURPOSE, plain, re.IGNORECASE):
             return known
     expected = f"no model has this name; {nearest(plain, models().index)}; give model=…"
-    raise record.error("model_id", expected)
+    raise result.error("model_id", expected)
 
 
 # Profiles: CSV
@@ -559,7 +577,7 @@ def _served(record: _Record, name: str | None, stated: Stated) -> str:
 
 @checked
 class _VidurRow:
-    """One row of Vidur's mlp.csv: what the layer is, and milliseconds of its kernels but for attention."""
+    """One row of Vidur's mlp.csv: widths of the layer, and milliseconds of its kernels but for attention."""
 
     n_head: Count
     n_kv_head: Count
@@ -580,7 +598,7 @@ class _VidurRow:
 
     @property
     def milliseconds(self) -> float:
-        """Of one layer without its attention."""
+        """Time of one layer without its attention."""
         return sum(getattr(self, kernel) for kernel in _KERNELS) + self.add
 
 
@@ -592,10 +610,10 @@ _DIMENSIONS = {
     "vocab_size": "vocab",
 }
 _KERNELS = list(_VidurRow.__dataclass_fields__)[len(_DIMENSIONS) + 2 :]
-_DECODE_UP_TO = 128  # tokens at once: more are taken for prompts
+_DECODE_UP_TO_TOKENS = 128  # at once: more are taken for prompts
 
 
-def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
+def _of_vidur(path: Path, stated: StatedFacts, few: bool) -> list[_TimedPass]:
     """Read times of one layer without its attention kernel, by tokens at once, without tensor parallelism.
 
     `few` takes 1, 2, 4, … tokens, each as a sequence with no context, so that no attention is
@@ -604,87 +622,83 @@ def _vidur(path: Path, stated: Stated, few: bool) -> list[_Timed]:
     columns = {kernel: f"time_stats.{kernel}.median" for kernel in _KERNELS}
     rows = read_objects(path, _VidurRow, renamed=columns)
     model = _model_by_dimensions(*rows[0], stated) if few else stated.model
-    times: dict[int, list[float]] = {}
-    for _, one in rows:
-        if one.num_tensor_parallel_workers == 1:
-            times.setdefault(one.num_tokens, []).append(one.milliseconds)
     if few and stated.tokens not in (None, 1):
         expected = "expected none: without attention, no length counts"
         raise InvalidData(f"{named(path)}: tokens = {stated.tokens}: {expected}")
-    each = stated.tokens or 1
-    kept = [n for n in sorted(times) if (n & (n - 1) == 0 if few else n % each == 0)]
-    if not kept:
-        wanted = "power of 2" if few else f"multiple of {each}"
+    length = stated.tokens or 1
+    times: dict[int, list[float]] = {}
+    for _, row in rows:
+        tokens = row.num_tokens
+        taken = tokens & (tokens - 1) == 0 if few else tokens % length == 0
+        if taken and row.num_tensor_parallel_workers == 1:
+            times.setdefault(tokens, []).append(row.milliseconds)
+    if not times:
+        wanted = "power of 2" if few else f"multiple of {length}"
         expected = f"no row with num_tensor_parallel_workers = 1 and num_tokens a {wanted}"
         raise InvalidData(f"{named(path)}: {expected}")
-    found = []
-    for n in kept:
-        phase: Phase = "decode" if (n <= _DECODE_UP_TO if few else each == 1) else "prefill"
-        own = phase if few else stated.phase or phase
-        time = sum(times[n]) / len(times[n])
-        found.append(_of_layer(named(path), own, n // each, time, each, model))
-    return found
+    timed = partial(_TimedPass, place=named(path), tokens=length, model=model, layers=1)
+    passes = []
+    for tokens, measured in sorted(times.items()):
+        decodes = tokens <= _DECODE_UP_TO_TOKENS if few else length == 1
+        phase: Phase = "decode" if decodes else "prefill"
+        phase = phase if few else stated.phase or phase
+        milliseconds = sum(measured) / len(measured)
+        passes.append(timed(phase=phase, batch=tokens // length, milliseconds=milliseconds))
+    return passes
 
 
-def _model_by_dimensions(row: Row, one: _VidurRow, stated: Stated) -> str:
+def _model_by_dimensions(row: Row, sizes: _VidurRow, stated: StatedFacts) -> str:
     """Find the model of these widths; a stated one must have them, except for its vocabulary."""
-    own = {name: getattr(one, column) for column, name in _DIMENSIONS.items()}
+    wanted = {name: getattr(sizes, column) for column, name in _DIMENSIONS.items()}
     if stated.model is not None:
         model = load_model(stated.model)
         for column, name in _DIMENSIONS.items():
-            if name != "vocab" and getattr(model, name) != own[name]:
+            if name != "vocab" and getattr(model, name) != wanted[name]:
                 expected = f"{stated.model} has {getattr(model, name)}; give another model=…"
-                raise row.error(column, own[name], expected)
+                raise row.error(column, wanted[name], expected)
         return stated.model
     table = models()
-    same = (table[list(own)] == list(own.values())).all(axis=1)
-    found = [str(name) for name in table.index[same & (table["experts"].fillna(1) == 1)]]
-    if len(found) != 1:
-        said = ", ".join(f"{column} {own[name]}" for column, name in _DIMENSIONS.items())
+    same = (table[list(wanted)] == list(wanted.values())).all(axis=1)
+    names = table.index[same & (table["experts"].fillna(1) == 1)]
+    if len(names) != 1:
+        said = ", ".join(f"{column} {wanted[name]}" for column, name in _DIMENSIONS.items())
         raise InvalidData(f"{row.path}: no model has {said}; give model=…")
-    return found[0]
+    return str(names[0])
 
 
-def _helix(path: Path, stated: Stated) -> list[_Timed]:
+@checked
+class _HelixRow:
+    """One row of Helix's tables, which have no header."""
+
+    size: Natural  # tokens of prompts, or sequences in decode
+    milliseconds: NotNegative
+
+
+def _of_helix(path: Path, stated: StatedFacts) -> list[_TimedPass]:
     """Read times of one layer, by prompt tokens, or by sequences in decode."""
-    phase, each = stated.phase or _phase_by_name(path), 1
+    phase: Any = {"prompt": "prefill", "decode": "decode"}.get(path.name[:6])
+    which = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
+    phase = stated.phase or _needed(phase, "phase", named(path), which)
+    length = 1
     if phase == "prefill":
-        each = _said(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
-    found, seen = [], set()
-    for n, line in enumerate(read_text(path).splitlines(), start=1):
-        if not line.strip():
+        length = _needed(stated.tokens, "tokens", named(path), "how many tokens a prompt had")
+    timed = partial(_TimedPass, phase=phase, tokens=stated.tokens, model=stated.model, layers=1)
+    passes, sizes = [], set()
+    for line, row in read_objects(path, _HelixRow, header=("size", "milliseconds")):
+        if row.size == row.milliseconds == 0:  # every such table begins so
             continue
-        place, cells = f"{named(path)}, row {n}", [cell.strip() for cell in line.split(",")]
-        if len(cells) != 2 or not all(NUMBER.fullmatch(cell) for cell in cells):
-            expected = "expected tokens (or sequences) and milliseconds"
-            raise InvalidData(f"{place}: {shown(line)}: {expected}")
-        size, milliseconds = map(float, cells)
-        if size == milliseconds == 0:  # every such table begins so
-            continue
-        if not (0 < size < 1e9 and size == int(size)) or not 0 < milliseconds < float("inf"):
-            expected = "expected a whole number and milliseconds, both above 0"
-            raise InvalidData(f"{place}: {shown(line)}: {expected}")
-        if size in seen:
-            raise InvalidData(f"{place}: {shown(line)}: {size:g} is listed already")
-        seen.add(size)
-        if size % each == 0:
-            batch, tokens = int(size) // each, stated.tokens
-            found.append(_of_layer(place, phase, batch, milliseconds, tokens, stated.model))
-    if not found:
-        raise InvalidData(f"{named(path)}: no row with a multiple of tokens = {each}")
-    return found
-
-
-def _of_layer(
-    place: str, phase: Phase, batch: int, time: float, tokens: int | None, model: str | None
-) -> _Timed:
-    return _Timed(place, phase, batch, time, tokens, model, "kernels", "fp16", layers=1)
-
-
-def _phase_by_name(path: Path) -> Phase:
-    phases: dict[str, Phase] = {"prompt": "prefill", "decode": "decode"}
-    of = "whether it is of prompts or of decode (prompt_bs2time.csv, decode_bs2time.csv)"
-    return _said(phases.get(path.name[:6]), "phase", named(path), of)
+        if not row.size or not row.milliseconds or row.size in sizes:
+            expected = (
+                "expected tokens or sequences that no other row has, and milliseconds, both above 0"
+            )
+            raise line.error("size", line.cells["size"], expected)
+        sizes.add(row.size)
+        if row.size % length == 0:
+            place, batch = f"{named(path)}, row {line.number}", row.size // length
+            passes.append(timed(place=place, batch=batch, milliseconds=row.milliseconds))
+    if not passes:
+        raise InvalidData(f"{named(path)}: no row with a multiple of tokens = {length}")
+    return passes
 
 
 def calibrate(
@@ -726,8 +740,8 @@ def calibrate(
         The model is unknown.
     """
     instance("calibrate", "costs", costs, Roofline, "Roofline()")
-    several: Any = path if is_list(path) else [path]
-    files = [file for one in several for file in _files(one)]
+    paths: Any = path if is_list(path) else [path]
+    files = [file for given in paths for file in _files(given)]
     if not files:
         raise InvalidValue("calibrate", [("path", path, "expected at least one file")])
     tables = [file for file in files if _format_of(file) == "own"]
@@ -748,10 +762,10 @@ def _files(path: str | Path) -> list[Path]:
     path = path_of("calibrate", path)
     if not path.is_dir():
         return [path]
-    found = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
-    if not found:
+    files = sorted(file for file in path.iterdir() if file.suffix in (".csv", ".json", ".jsonl"))
+    if not files:
         raise InvalidData(f"{path}: no .csv, .json or .jsonl file is in this folder")
-    return found
+    return files
 
 
 def _slow_enough(row: Row, one: Measurement, costs: Roofline) -> Measurement:

@@ -64,7 +64,7 @@ Constant = tuple[str, str]  # ("engine" or "gpu" names: whose it is; which)
 
 @checked
 class Measurement:
-    """One row."""
+    """One measured time of `data/measured_times.csv`, or of a file of its columns."""
 
     what: str
     model: str
@@ -104,7 +104,7 @@ class Measurement:
 
 
 class Traversal:
-    """What the time of a row is computed from, whatever the constants."""
+    """The work and the GPU of one measurement, from which any cost model predicts its time."""
 
     def __init__(self, row: Measurement, costs: Roofline) -> None:
         model = load_model(row.model, precision=row.precision or "bf16")
@@ -144,27 +144,25 @@ class Traversal:
         """
         demand, span, batch, gpus = self.demand, self.span, self.batch[0], self.degree
         flops, moved = span.last * demand.head_flops(batch), span.last * demand.head_bytes
-        for own, numbers in demand.groups(span):
-            attention = batch * own.attention_flops()
+        for group, numbers in demand.groups(span):
+            attention = batch * group.attention_flops()
+            cache = group.kv_bytes(batch) * (group.load.phase == "decode")
             for kind, number in numbers.items():
-                weights = own.layer_weight_bytes(kind, 1 / own.new_tokens)
-                flops += number * (own.layer_flops(kind, batch) + attention)
-                moved += number * (weights + own.kv_bytes(batch) * (own.load.phase == "decode"))
+                weights = group.layer_weight_bytes(kind, 1 / group.new_tokens)
+                flops += number * (group.layer_flops(kind, batch) + attention)
+                moved += number * (weights + cache)
         peaks = [facts.fp16_tflop_per_s, facts.fp16_accumulate_tflop_per_s or 0.0]
         if demand.model.precision in ("fp8", "int8", "int4"):
             peaks.append(facts.fp8_tflop_per_s or 0.0)
-        speed, among = (
-            facts.memory_bandwidth_gb_per_s,
-            f" on each of {gpus} GPUs" if gpus > 1 else "",
-        )
+        speed = facts.memory_bandwidth_gb_per_s
+        among = f" on each of {gpus} GPUs" if gpus > 1 else ""
         computing = 1000 * flops / (gpus * max(peaks) * 1e12)
         moving = 1000 * moved / (gpus * speed * 1e9)
         if computing > moving:
             what = f"{flops / gpus / 1e12:.3g} TFLOP at {max(peaks):g} TFLOP/s{among}"
             return float(computing), what
-        return float(
-            moving
-        ), f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
+        what = f"{moved / gpus / 1e9:.3g} GB of weights, keys and values at {speed:g} GB/s{among}"
+        return float(moving), what
 
 
 def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
@@ -183,7 +181,7 @@ def read_measurements(path: Path) -> list[tuple[Row, Measurement]]:
     return rows
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Calibration(Frozen):
     """A cost model fitted to measurements, and how far off it was and is."""
 
@@ -215,7 +213,7 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
     """Fit the constants of a cost model to these rows."""
     import pandas as pd
 
-    fit = _Fit(costs, rows)
+    fit = ConstantsFit(costs, rows)
     best = fit.solved(range(len(rows)))
     folds = [str(i % FOLDS) for i in range(len(rows))]
     table = pd.DataFrame(
@@ -227,20 +225,15 @@ def fit_constants(costs: Roofline, rows: Sequence[Measurement]) -> Calibration:
         }
     )
     calibrated = fit.costs_with(best)
-    return Calibration(calibrated, table, fit.changes(calibrated), _contradictions(rows, table))
+    return Calibration(
+        costs=calibrated,
+        table=table,
+        constants=fit.changes(calibrated),
+        warnings=_contradictions(rows, table),
+    )
 
 
-def predicted_from_others(
-    costs: Roofline, rows: Sequence[Measurement], groups: Sequence[str]
-) -> np.ndarray:
-    """Error of every row, predicted by constants that were fitted without its group.
-
-    `groups` names one group per row, such as its GPU type or its source.
-    """
-    return _Fit(costs, rows).errors_from_others(groups)
-
-
-class _Fit:
+class ConstantsFit:
     """Rows, and the logarithms of factors on the constants that they depend on."""
 
     def __init__(self, costs: Roofline, rows: Sequence[Measurement]) -> None:
@@ -250,15 +243,15 @@ class _Fit:
         self.engine_of = [one.engine for one in self.passes]
         self.constants: list[Constant] = [("", "all_compute")]
         for name in dict.fromkeys(self.engine_of):
-            own = costs.engines[name]
-            self.constants += [(name, c) for c in PRIORS if getattr(own, c, 0.0)]
+            engine = costs.engines[name]
+            self.constants += [(name, c) for c in PRIORS if getattr(engine, c, 0.0)]
         for gpu in dict.fromkeys(row.gpu_type for row in rows):
             self.constants += [(gpu, "compute"), (gpu, "memory")]
         self.sigma = np.array([PRIORS[c] for _, c in self.constants])
         self.zero = np.zeros(len(self.constants))
 
     def solved(self, chosen: Sequence[int]) -> np.ndarray:
-        """Log factors that fit the chosen rows best."""
+        """Return the log factors that fit the chosen rows best."""
         from scipy.optimize import least_squares
 
         picked = list(chosen)
@@ -273,24 +266,24 @@ class _Fit:
         return least_squares(residuals, self.zero, jac_sparsity=sparse, ftol=1e-5, xtol=1e-5).x
 
     def _depends_on(self, picked: Sequence[int]) -> np.ndarray:
-        """Which residual depends on which constant: rows on those of their engine and GPU."""
+        """Say which residual depends on which constant: rows on those of their engine and GPU."""
         names = [("", self.engine_of[i], self.rows[i].gpu_type) for i in picked]
         rows = [[whose in of_row for whose, _ in self.constants] for of_row in names]
         return np.array([*rows, *np.eye(len(self.constants))], dtype=int)
 
     def log_predicted(self, theta: np.ndarray, picked: Sequence[int]) -> np.ndarray:
-        """Logarithms of the times in milliseconds of the picked rows."""
+        """Predict the logarithms of the picked rows' times in milliseconds."""
         costs = self.costs_with(theta)
         running = {name: costs.running(name) for name in set(self.engine_of)}
         times = [self.passes[i].milliseconds(running[self.engine_of[i]]) for i in picked]
         return np.log(times)
 
     def errors(self, theta: np.ndarray) -> np.ndarray:
-        """Predicted time over measured time, less 1."""
+        """Return predicted time over measured time, less 1."""
         return np.exp(self.log_predicted(theta, range(len(self.rows))) - self.log_measured) - 1
 
     def errors_from_others(self, groups: Sequence[str]) -> np.ndarray:
-        """Compute the errors of every group with constants fitted to the other groups."""
+        """Predict every row by constants fitted without its group; `groups` names one per row, such as its source."""
         errors = self.errors(self.zero)  # of a group that has no others
         for group in dict.fromkeys(groups):
             others = [i for i, name in enumerate(groups) if name != group]
@@ -311,16 +304,16 @@ class _Fit:
                 memory_factor=facts.memory_factor * factor.get((name, "memory"), 1.0),
             )
         for name in dict.fromkeys(self.engine_of):
-            own = {c: f for (whose, c), f in factor.items() if whose == name}
-            own |= {TOGETHER[c]: f for c, f in own.items() if c in TOGETHER}
-            changed = {c: getattr(engines[name], c) * f for c, f in own.items()}
+            factors = {c: f for (whose, c), f in factor.items() if whose == name}
+            factors |= {TOGETHER[c]: f for c, f in factors.items() if c in TOGETHER}
+            changed = {c: getattr(engines[name], c) * f for c, f in factors.items()}
             engines[name] = replace(
                 engines[name], **{c: min(1.0, v) if c in SHARES else v for c, v in changed.items()}
             )
         return replace(self.costs, gpus=gpus, engines=engines)
 
     def changes(self, calibrated: Roofline) -> "DataFrame":
-        """Every constant that was fitted, as it was and as it is."""
+        """Tabulate every constant that was fitted, as it was and as it is."""
         import pandas as pd
 
         rows: list[tuple[str, str, float, float]] = []

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from pipelab.errors import InvalidData, InvalidValue, nearest, shown
 from pipelab.fields import is_list
 from pipelab.files.reading_and_writing import named, read_json
-from pipelab.hardware.quantisation import FIELDS, Scheme, agreed, schemes_of
+from pipelab.hardware.quantisation import FIELDS, QuantisationScheme, agreed, schemes_of
 from pipelab.hardware.transformer import LatentAttention, Transformer
 
 
@@ -33,8 +33,8 @@ class _Config:
 
     def error(self, key: str, expected: str) -> InvalidData:
         """Make an error that names file, field, value and what was expected."""
-        found = shown(self.values[key]) if key in self.values else "is missing"
-        return InvalidData(f"{named(self.path)}, field {key!r}: {found}: {expected}")
+        value = shown(self.values[key]) if key in self.values else "is missing"
+        return InvalidData(f"{named(self.path)}, field {key!r}: {value}: {expected}")
 
     def refused(self, what: str, reason: str) -> InvalidData:
         """Make an error for a model that `Transformer` cannot hold."""
@@ -42,7 +42,7 @@ class _Config:
         return InvalidData(f"{named(self.path)}: {what} is not supported: {reason}; {instead}")
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Any value; the default where it is absent or null."""
+        """Return any value; the default where it is absent or null."""
         value = self.values.get(key)
         return default if value is None else value
 
@@ -54,7 +54,7 @@ class _Config:
         return value
 
     def flag(self, key: str, default: bool = False) -> bool:
-        """True or false."""
+        """Return true or false."""
         value = self.get(key, default)
         if not isinstance(value, bool):
             raise self.error(key, "expected true or false")
@@ -86,7 +86,7 @@ def model_of_config(path: Path, precision: str | None, kv_precision: str | None)
     unsaid = precision is None or kv_precision is None
     schemes = schemes_of(c.path, c.values) if unsaid else []
     if kv_precision is None:
-        kv_precision = agreed(schemes, "kv_precision", Scheme.kv_precision) or "bf16"
+        kv_precision = agreed(schemes, "kv_precision", QuantisationScheme.kv_precision) or "bf16"
     try:
         model = Transformer(_name(c), **fields, kv_precision=kv_precision)
         if precision is None:
@@ -117,9 +117,9 @@ def _read(path: Path) -> _Config:
 
 def _name(c: _Config) -> str:
     """Return the last part of the model's name; without one, the folder's or the file's."""
-    own = c.get("_name_or_path")
+    stated = c.get("_name_or_path")
     stem = c.path.parent.name if c.path.stem == "config" else c.path.stem
-    name = own.rstrip("/").rpartition("/")[2] if isinstance(own, str) else ""
+    name = stated.rstrip("/").rpartition("/")[2] if isinstance(stated, str) else ""
     return (name or stem or "config.json")[:100]
 
 
@@ -192,7 +192,7 @@ def _refuse_unsupported(c: _Config, kind: Any) -> None:
 
 
 class _Family(NamedTuple):
-    """How the fields of one family's configurations become those of `Transformer`."""
+    """The rules by which one family's configurations become the fields of `Transformer`."""
 
     each: bool = False  # without num_key_value_heads, every head has its own keys and values
     biased: bool = False  # `attention_bias` and `mlp_bias` count
@@ -274,18 +274,18 @@ def _full_by_type(c: _Config) -> list[int]:
 
 
 def _windows_if_used(c: _Config) -> dict[str, Any]:
-    """Qwen's: of `use_sliding_window`, and in the layers from `max_window_layers` on."""
+    """Read Qwen's windows: of `use_sliding_window`, in the layers from `max_window_layers` on."""
     if not c.flag("use_sliding_window"):
         return {"window": None}
-    found = _windows(c, 4096)
-    if found["window"] is None or c.get("layer_types") is not None:
-        return found
+    windows = _windows(c, 4096)
+    if windows["window"] is None or c.get("layer_types") is not None:
+        return windows
     layers, full = c.whole("num_hidden_layers"), c.whole("max_window_layers", least=0)
-    return {"window": None} if full >= layers else found | {"full_layers": tuple(range(full))}
+    return {"window": None} if full >= layers else windows | {"full_layers": tuple(range(full))}
 
 
 def _gemma3_windows(c: _Config) -> dict[str, Any]:
-    """Five windows to a layer without one."""
+    """Read Gemma 3's windows: five layers with one, then a layer without."""
     if c.flag("use_bidirectional_attention"):
         reason = "a token looks ahead, too, and it writes none"
         raise c.refused("use_bidirectional_attention", reason)
@@ -301,7 +301,7 @@ def _mixtral_experts(c: _Config) -> dict[str, Any]:
 
 
 def _qwen_experts(c: _Config) -> dict[str, Any]:
-    """Routed experts of every layer but the first few."""
+    """Read the routed experts of every layer but the first few."""
     if c.whole("decoder_sparse_step", 1) != 1:
         raise c.error("decoder_sparse_step", "expected 1: experts in every layer but the first few")
     dense = c.get("mlp_only_layers", [])
@@ -327,7 +327,7 @@ def _qwen2_experts(c: _Config) -> dict[str, Any]:
 
 
 def _deepseek(c: _Config) -> dict[str, Any]:
-    """Latent attention, and experts in all but the first layers."""
+    """Read latent attention, and experts in all but the first layers."""
     if c.whole("moe_layer_freq", 1) != 1:
         raise c.error("moe_layer_freq", "expected 1: experts in every layer but the first few")
     query_rank = None if c.get("q_lora_rank") is None else c.whole("q_lora_rank")

@@ -9,7 +9,6 @@ s = `Roofline.memory_share`, the cache has
     min(s·T, T − B) − W    where it is "static" (weights and cache).
 """
 
-from functools import cache
 from typing import Any, Literal
 
 import numpy as np
@@ -17,8 +16,7 @@ import numpy as np
 from pipelab.costs import whole_sequences
 from pipelab.errors import UnknownName, nearest
 from pipelab.fields import Count, Flag, NotNegative, checked
-from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import read_by_name
+from pipelab.files.csv_rows import bundled_by_name
 from pipelab.hardware.engine_rules import platform_of
 from pipelab.hardware.pass_times import ACTIVATION_BYTES, PCIE_GB_PER_S, Demand, Span
 
@@ -27,7 +25,7 @@ GIB, MIB = 2.0**30, 2.0**20
 
 @checked
 class EngineMemory:
-    """What an engine keeps beside weights and cache: a row of the table; `notebooks/data.md` describes its columns."""
+    """A row of the table: memory of an engine beside weights and cache; `notebooks/data.md` describes its columns."""
 
     source: str
     cache_tokens: Count = 1
@@ -57,7 +55,7 @@ class EngineMemory:
         chunk: int | None,
         share: float,
     ) -> dict[str, Any]:
-        """GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is that of the cost model."""
+        """Compute GB of "activations", "buffers" and "reserve" on GPUs of K kinds; `chunk` is the cost model's."""
         memory = np.array([[kind.memory_gb * 1e9] for kind in kinds])
         total = np.array([[self.seen_gb(kind.type, kind.memory_gb) * 1e9] for kind in kinds])
         sequences = whole_sequences(b * demand.load.in_memory)
@@ -65,18 +63,18 @@ class EngineMemory:
         fixed = np.array([[self._context_gib(kind, t > 1)] for kind in kinds])
         fixed = GIB * (fixed + self.graph_gib + self.part_gib * t)
         fixed = fixed + MIB * self.sequence_mib * np.minimum(sequences, self.graph_sequences)
-        weights, own = 1e9 * span.weight_gb / t, widest + fixed
-        left = (1 - share) * (total - (weights + own) * (self.share_of == "cache"))
-        reserve = memory - total + np.maximum(left - own * (self.share_of == "static"), 0.0)
+        weights, kept = 1e9 * span.weight_gb / t, widest + fixed
+        left = (1 - share) * (total - (weights + kept) * (self.share_of == "cache"))
+        reserve = memory - total + np.maximum(left - kept * (self.share_of == "static"), 0.0)
         named = {"activations": widest, "buffers": fixed, "reserve": reserve}
         return {name: value / 1e9 for name, value in named.items()}
 
     def seen_gb(self, gpu_type: str, memory_gb: float) -> float:
-        """GB that the engine counts of those that the driver does."""
+        """Return the GB that the engine counts of those that the driver does."""
         return memory_gb - (platform_of(gpu_type) == "CUDA") * self.unseen_gib * GIB / 1e9
 
     def most_share(self, kinds: Any) -> float:
-        """Largest share that is free on GPUs of all kinds when the engine starts, which one of "all" asks for."""
+        """Return the share that is free on GPUs of all kinds when an engine starts that asks for one of "all"."""
         if self.share_of != "all":
             return 1.0
         sizes = [
@@ -87,7 +85,7 @@ class EngineMemory:
         return 1 - max([taken / seen for seen, taken in sizes if seen > taken], default=0.0)
 
     def _context_gib(self, kind: Any, cut: bool) -> float:
-        """GiB that are taken before weights are loaded; `cut`: whether several GPUs cut layers."""
+        """Return the GiB that are taken before weights are loaded; `cut`: whether several GPUs cut layers."""
         geforce = kind.type.replace("-", "").startswith("RTX50")  # of Blackwell
         over_nvlink = cut and (kind.node_gb_per_s or 0) >= PCIE_GB_PER_S
         context = self.blackwell_gib if geforce else self.context_gib
@@ -96,7 +94,7 @@ class EngineMemory:
     def _widest(
         self, memory: Any, demand: Demand, span: Span, sequences: Any, t: int, chunk: int | None
     ) -> Any:
-        """Bytes of the widest step: of a chunk in a layer, or of the logits."""
+        """Compute the bytes of the widest step: of a chunk in a layer, or of the logits."""
         model = demand.model
         tokens: Any = np.maximum(self._chunk(memory, demand, chunk), sequences)
         block: Any = model.block_width
@@ -113,20 +111,19 @@ class EngineMemory:
         return buffers + np.maximum(layer, logits)
 
     def _chunk(self, memory: Any, demand: Demand, chunk: int | None) -> Any:
-        """Tokens of a chunk; where prompts pass whole, those of the batch."""
+        """Return the tokens of a chunk; where prompts pass whole, those of the batch."""
         if not self.chunks:
             return chunk or demand.load.batch_size * demand.new_tokens
         *steps, last = (step.split(":") for step in self.chunks.split())
-        found = np.full(memory.shape, float(last[0]))
+        chunk_tokens = np.full(memory.shape, float(last[0]))
         for below, tokens in reversed(steps):
-            found[memory < float(below) * GIB] = float(tokens)
-        return found
+            chunk_tokens[memory < float(below) * GIB] = float(tokens)
+        return chunk_tokens
 
 
-@cache
 def known_memory() -> dict[str, EngineMemory]:
     """Return the rows of data/engine_memory.csv by name."""
-    return read_by_name(data_dir() / "engine_memory.csv", "engine", EngineMemory)
+    return bundled_by_name("engine_memory.csv", "engine", EngineMemory)
 
 
 def memory_of(engine: str) -> EngineMemory:

@@ -2,21 +2,19 @@
 
 import re
 from collections.abc import Iterator
-from functools import cache
 from typing import Literal
 
 from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
-from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import read_by_name
+from pipelab.files.csv_rows import bundled_by_name
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 
 
 @checked
 class EngineRules:
-    """What an engine demands of a plan; a row of data/engine_rules.csv. Lists have spaces between.
+    """The demands of an engine on a plan: a row of data/engine_rules.csv. Lists have spaces between.
 
     Parameters
     ----------
@@ -73,10 +71,9 @@ class EngineRules:
     why: str = ""
 
 
-@cache
 def known_rules() -> dict[str, EngineRules]:
     """Return the rules of every engine, by its name."""
-    return read_by_name(data_dir() / "engine_rules.csv", "engine", EngineRules)
+    return bundled_by_name("engine_rules.csv", "engine", EngineRules)
 
 
 def rules_of(engine: object, option: str = "engine") -> EngineRules:

@@ -3,16 +3,17 @@
 import math
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pipelab.cluster import GPU
-from pipelab.errors import InvalidData, UnknownName, shown
+from pipelab.errors import InvalidData, shown
 from pipelab.files.csv_rows import NUMBER, Row, read_rows
 from pipelab.files.reading_and_writing import read_text
 from pipelab.hardware.known_gpus import GPUFacts, type_of, type_of_named
 
-PCIE_LANE = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
+PCIE_LANE_GB_PER_S = {1: 0.25, 2: 0.5, 3: 0.984375, 4: 1.96875, 5: 3.9375, 6: 7.5625}
 
 
 class ListedGPU(NamedTuple):
@@ -24,8 +25,8 @@ class ListedGPU(NamedTuple):
     slot: float
 
 
-class _Tool(NamedTuple):
-    """How one tool lists GPUs: its command, columns, and unit of memory."""
+class _ListingTool(NamedTuple):
+    """A tool that lists GPUs: its command, columns, and unit of memory."""
 
     command: str
     number: str
@@ -38,7 +39,7 @@ class _Tool(NamedTuple):
 # Columns of rocm-smi: showProductName and showMemInfo of python_smi_tools/rocm_smi.py; of amd-smi:
 # static_gpu of amdsmi_cli/amdsmi_commands.py, flattened by amdsmi_logger.py (ROCm 6.2). "MB" there is MiB.
 _TOOLS = (
-    _Tool(
+    _ListingTool(
         command="nvidia-smi --query-gpu=index,name,memory.total --format=csv",
         number="index",
         names=("name",),
@@ -46,7 +47,7 @@ _TOOLS = (
         taken=("memory.used [MiB]", "memory.reserved [MiB]"),
         unit="MiB",
     ),
-    _Tool(
+    _ListingTool(
         command="rocm-smi --showproductname --showmeminfo vram --csv",
         number="device",
         names=("Card Series", "Card series", "Card Model", "Card model"),
@@ -54,12 +55,12 @@ _TOOLS = (
         taken=("VRAM Total Used Memory (B)",),
         unit="bytes",
     ),
-    _Tool("amd-smi static --csv", "gpu", ("market_name",), "size", (), "MiB"),
+    _ListingTool("amd-smi static --csv", "gpu", ("market_name",), "size", (), "MiB"),
 )
 _BYTES = {"MiB": 2**20, "bytes": 1}
 COMMANDS = "` or `".join(tool.command for tool in _TOOLS)
 _FREE, _UNNAMED = "memory.free [MiB]", "memory [MiB]"  # without a header, none says which memory
-_ECC = 0.07  # GDDR with error correction keeps a sixteenth for it
+_ECC_SHARE = 0.07  # GDDR with error correction keeps a sixteenth for it
 _NUMBER, _UUID = re.compile("0|[1-9][0-9]{0,3}"), re.compile("GPU-[0-9a-fA-F-]+")
 # MIG instances in names and UUIDs; AMD's partitions, each of which shows the whole GPU's memory
 # (ROCm issue 4750).
@@ -80,22 +81,22 @@ def listed_gpus(path: Path, facts: Mapping[str, GPUFacts]) -> list[ListedGPU]:
         Names file, row and value.
     """
     tool, rows = _table(path)
-    found: dict[str, ListedGPU] = {}
+    gpus: dict[str, ListedGPU] = {}
     for place, row in enumerate(rows):
         _refuse_unusable(row)
         column = tool.number if tool.number in row.cells else "uuid"
         text = row.cells[column].removeprefix("card")
         numbered = column == tool.number
-        if text in found or not (_NUMBER if numbered else _UUID).fullmatch(text):
+        if text in gpus or not (_NUMBER if numbered else _UUID).fullmatch(text):
             what = "number" if numbered else "UUID"
             raise row.error(column, text, f"expected a GPU's {what} that no other row has")
         called = int(text) if numbered else text
         number = int(text) if numbered else place
-        found[text] = ListedGPU(number, called, *_gpu(row, tool, facts))
-    return sorted(found.values(), key=lambda gpu: gpu.number)
+        gpus[text] = ListedGPU(number, called, *_gpu(row, tool, facts))
+    return sorted(gpus.values(), key=lambda gpu: gpu.number)
 
 
-def _table(path: Path) -> tuple[_Tool, list[Row]]:
+def _table(path: Path) -> tuple[_ListingTool, list[Row]]:
     """Find out which tool printed a listing, and read it, with a header or without."""
     lines = [[cell.strip() for cell in line.split(",")] for line in read_text(path).splitlines()]
     # rocm-smi may put a warning in front, which is one sentence
@@ -131,28 +132,25 @@ def _refuse_unusable(row: Row) -> None:
             raise row.error(column, cell, expected)
 
 
-def _gpu(row: Row, tool: _Tool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
+def _gpu(row: Row, tool: _ListingTool, facts: Mapping[str, GPUFacts]) -> tuple[GPU, float]:
     """Return one GPU without its node, and the GB/s of its slot."""
     columns = [column for column in tool.names if column in row.cells]
-    known = (column for column in columns if type_of(row.cells[column], facts))
-    column = next(known, columns[0])
-    try:
-        kind = type_of_named(row.cells[column], facts, _UNKNOWN)
-    except UnknownName as error:
-        raise row.error(column, row.cells[column], str(error)) from None
+    column = next((c for c in columns if type_of(row.cells[c], facts)), columns[0])
+    name = row.cells[column]
+    kind = type_of_named(name, facts, _UNKNOWN, partial(row.error, column, name))
     gpu = facts[kind]
     slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
     generation, width = (_lanes(row, f"pcie.link.{what}") for what in ("gen.max", "width.current"))
     if generation and width:
-        slot = PCIE_LANE[generation] * width
+        slot = PCIE_LANE_GB_PER_S[generation] * width
     memory = _available(row, tool) / 1e9
-    if tool.total == _UNNAMED and not math.isclose(memory, gpu.memory_gb, rel_tol=_ECC):
+    if tool.total == _UNNAMED and not math.isclose(memory, gpu.memory_gb, rel_tol=_ECC_SHARE):
         expected = "expected the total; list it with a header if only this is free"
         raise row.error(_UNNAMED, row.cells[_UNNAMED], expected)
     return GPU(kind, memory, gpu.usd_per_hour), slot
 
 
-def _available(row: Row, tool: _Tool) -> float:
+def _available(row: Row, tool: _ListingTool) -> float:
     """Return the bytes that are left: what is free, or else the total without what is in use."""
     columns = [tool.total, _FREE, *tool.taken]
     said = {column: _bytes(row, column, tool.unit) for column in columns if column in row.cells}
@@ -173,7 +171,7 @@ def _bytes(row: Row, column: str, unit: str) -> float:
 
 def _lanes(row: Row, column: str) -> int | None:
     text = row.cells.get(column, "")
-    most = max(PCIE_LANE) if column.endswith("max") else 32
+    most = max(PCIE_LANE_GB_PER_S) if column.endswith("max") else 32
     # "[N/A]", "[Not Supported]": the driver does not know.
     if not text or text.strip("[]") in ("N/A", "Not Supported", "Unknown Error"):
         return None

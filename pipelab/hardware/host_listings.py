@@ -29,19 +29,19 @@ TOPOLOGY, GPUS, LINKS = ".topo.txt", ".gpus.csv", "links.csv"
 # One NVLink in GB/s per direction. NVLink 2 to 4 of data-centre GPUs carry 25; bridges of cards with
 # GDDR (A40, RTX 3090: NVLink 3 of the GA102) carry 14.0625, which `nvidia-smi nvlink -s` prints;
 # NVLink 5 carries 50, and a type with more than 18 · 25 GB/s has it.
-_NVLINK = {"HBM": 25.0, "GDDR": 14.0625, "unified": 25.0}
-_NVLINK_4_MOST, _NVLINK_5, _MOST_LINKS = 450.0, 50.0, 18
+_NVLINK_GB_PER_S = {"HBM": 25.0, "GDDR": 14.0625, "unified": 25.0}
+_NVLINK_4_MOST_GB_PER_S, _NVLINK_5_GB_PER_S, _MOST_LINKS = 450.0, 50.0, 18
 # One XGMI link: 16 lanes of 32 GT/s from MI300 on, of 25 before (Linux, amdgpu_xgmi_early_init in
 # drivers/gpu/drm/amd/amdgpu/amdgpu_xgmi.c).
-_XGMI_3, _XGMI = 64.0, 50.0
+_XGMI_MI300_GB_PER_S, _XGMI_GB_PER_S = 64.0, 50.0
 # From socket to socket. No listing names the CPU; NCCL (src/graph/topo.h) assumes 10 for Skylake, 22
 # for Sapphire Rapids, 16 to 32 for AMD: the lowest here, unless links.csv has a measured one.
-_SYS = 10.0
+_SYS_GB_PER_S = 10.0
 _PCIE = ("PIX", "PXB", "PHB", "NODE")
 _MOST_GPUS = 4_000  # every two have a link of their own: 128 MB
 # Drivers keep a few MiB more on one GPU than on another, and only equal GPUs cut a layer. Engines are told
 # their share of a GPU's memory in steps of 1 %: less than that makes no difference to them.
-_SAME = 0.99
+_SAME_MEMORY_SHARE = 0.99
 
 _EXPECTED = "expected what `nvidia-smi topo -m`, `rocm-smi --showtopo` or `amd-smi topology` prints"
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
@@ -50,7 +50,7 @@ _WORD = r"NV([1-9]|1[0-8])|PIX|PXB|PHB|NODE|SYS|SOC"
 _WORDS = f"NV1 … NV{_MOST_LINKS}, PIX, PXB, PHB, NODE or SYS (AMD's: XGMI or PCIE)"
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class _Host:
     """One host: its n GPUs in the order of their numbers, and what is between every two of them.
 
@@ -97,29 +97,31 @@ def cluster_of_hosts(
         bandwidth[np.ix_(of == i, of == i)] = inside
         gpus += [replace(gpu, machine=host.name) for gpu in _in_nodes(host, inside)]
     index = tuple(gpu.called for host in hosts for gpu in host.listed)
-    return Cluster(_alike(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index)
+    return Cluster(
+        _with_equal_memory(gpus), bandwidth, latency_ms=latency[np.ix_(of, of)], index=index
+    )
 
 
-def _alike(gpus: list[GPU]) -> tuple[GPU, ...]:
+def _with_equal_memory(gpus: list[GPU]) -> tuple[GPU, ...]:
     """Give GPUs of a type whose memory differs by at most 1 % the least of it."""
     memory: dict[tuple[str, float], float] = {}
     for kind in {gpu.type for gpu in gpus}:
         group: list[float] = []
         for size in sorted({gpu.memory_gb for gpu in gpus if gpu.type == kind}, reverse=True):
-            group = [*group, size] if group and size >= _SAME * group[0] else [size]
+            group = [*group, size] if group and size >= _SAME_MEMORY_SHARE * group[0] else [size]
             memory |= {(kind, larger): size for larger in group}
     return tuple(replace(gpu, memory_gb=memory[gpu.type, gpu.memory_gb]) for gpu in gpus)
 
 
 def _host_names(folder: Path) -> list[str]:
-    """Hosts in the order people count: node2 before node10."""
+    """List the hosts in the order people count: node2 before node10."""
     try:
-        found = sorted(path.name for path in folder.iterdir())
+        files = sorted(path.name for path in folder.iterdir())
     except (OSError, ValueError) as error:
         raise refused(folder, "read", error) from None
-    names = {n.removesuffix(end) for n in found for end in (TOPOLOGY, GPUS) if n.endswith(end)}
+    names = {n.removesuffix(end) for n in files for end in (TOPOLOGY, GPUS) if n.endswith(end)}
     if not names - {""}:
-        there = ", ".join(found[:20]) or "nothing"
+        there = ", ".join(files[:20]) or "nothing"
         raise InvalidData(
             f"{named(folder)}: no host in it: expected HOST{GPUS} (`{COMMANDS}`) and HOST{TOPOLOGY} "
             f"(`nvidia-smi topo -m`, or AMD's) of every host; the folder has {there}"
@@ -138,8 +140,10 @@ def _host(folder: Path, name: str, facts: Mapping[str, GPUFacts]) -> _Host:
     nvlink = np.array([_nvlink(kind, facts[kind]) for kind in kinds])
     links = [facts[kind].link_gb_per_s / one for kind, one in zip(kinds, nvlink, strict=True)]
     switched = [facts[kind].pcie_gb_per_s is not None for kind in kinds]
-    most = [own if has else _MOST_LINKS for own, has in zip(links, switched, strict=True)]
-    return _Host(name, listed, nvlink, most, words, np.array(nvlinks))
+    most = [count if has else _MOST_LINKS for count, has in zip(links, switched, strict=True)]
+    return _Host(
+        name=name, listed=listed, nvlink=nvlink, most=most, words=words, nvlinks=np.array(nvlinks)
+    )
 
 
 def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[str]]:
@@ -148,7 +152,7 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
         raise InvalidData(f"{path}: there is no such file; {_EXPECTED}")
     wanted = [gpu.number for gpu in listed]
     header: list[int] = []
-    found: dict[int, list[str]] = {}
+    rows: dict[int, list[str]] = {}
     for n, raw in enumerate(as_topo_m(path, read_text(path)).splitlines(), start=1):
         place, line = f"{path}, line {n}", _ANSI.sub("", raw).strip()
         if line.startswith("MIG"):
@@ -160,8 +164,8 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
             continue
         if header:
             index, cells = labels[0], words[1 : 1 + len(header)]
-            _check_row(place, index, cells, header, found)
-            found[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
+            _check_row(place, index, cells, header, rows)
+            rows[index] = ["SYS" if cell == "SOC" else cell for cell in cells]
         elif not set(wanted) <= set(labels):
             expected = f"expected the GPUs of {gpus}: {_labels(wanted)}"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
@@ -169,20 +173,20 @@ def _read_topology(path: Path, listed: list[ListedGPU], gpus: str) -> list[list[
             expected = f"expected the column index in {gpus}, as UUIDs do not say which these are"
             raise InvalidData(f"{place}: a header with {_labels(labels)}; {expected}")
         header = header or labels
-        if len(found) == len(header):  # another table may follow, such as that of `topo -p2p`
+        if len(rows) == len(header):  # another table may follow, such as that of `topo -p2p`
             break
     if not header:
         raise InvalidData(f"{path}: no line begins with GPU0 GPU1 …; {_EXPECTED}")
-    if missing := [i for i in header if i not in found]:
+    if missing := [i for i in header if i not in rows]:
         torn = "the listing is torn; expected a row for every GPU"
         raise InvalidData(f"{path}: no row of {_labels(missing)}: {torn}")
     for i, j in combinations(range(len(header)), 2):
-        there, back = found[header[i]][j], found[header[j]][i]
+        there, back = rows[header[i]][j], rows[header[j]][i]
         if there != back:
             pair = f"GPU{header[i]} to GPU{header[j]} is {there}, and the way back {back}"
             raise InvalidData(f"{path}: {pair}; expected the same word both ways")
     at = [header.index(number) for number in wanted]
-    return [[found[header[i]][j] for j in at] for i in at]
+    return [[rows[header[i]][j] for j in at] for i in at]
 
 
 def _labels(indices: list[int]) -> str:
@@ -206,14 +210,16 @@ def _check_row(
 
 
 def _nvlink(kind: str, gpu: GPUFacts) -> float:
-    """GB/s of one NVLink, or of one XGMI link."""
+    """Return the GB/s of one NVLink, or of one XGMI link."""
     if platform_of(kind) == "ROCm":
-        return _XGMI_3 if kind.startswith("MI3") else _XGMI
-    return _NVLINK_5 if gpu.link_gb_per_s > _NVLINK_4_MOST else _NVLINK[gpu.memory_kind]
+        return _XGMI_MI300_GB_PER_S if kind.startswith("MI3") else _XGMI_GB_PER_S
+    if gpu.link_gb_per_s > _NVLINK_4_MOST_GB_PER_S:
+        return _NVLINK_5_GB_PER_S
+    return _NVLINK_GB_PER_S[gpu.memory_kind]
 
 
 def _inside(host: _Host, sockets: float) -> np.ndarray:
-    """GB/s between the GPUs of a host; `sockets` is what SYS carries."""
+    """Return the GB/s between the GPUs of a host; `sockets` is what SYS carries."""
     slots = np.array([gpu.slot for gpu in host.listed])
     slot, one = (np.minimum.outer(each, each) for each in (slots, host.nvlink))
     without = np.where(np.isin(host.words, _PCIE), slot, np.minimum(slot, sockets))
@@ -256,25 +262,27 @@ def _to_others(host: _Host, inside: np.ndarray, i: int, node: list[int]) -> floa
     return float(total * host.nvlink[node].min())
 
 
-def _network(folder: Path, hosts: list[str], stated: float | None) -> tuple[np.ndarray, np.ndarray]:
+def _network(
+    folder: Path, hosts: list[str], gbit_per_s: float | None
+) -> tuple[np.ndarray, np.ndarray]:
     """GB/s and ms between hosts; on the diagonal what SYS carries inside each."""
     path, at = folder / LINKS, {host: i for i, host in enumerate(hosts)}
-    rates = np.full((len(hosts),) * 2, np.nan if stated is None else stated / 8)
-    np.fill_diagonal(rates, _SYS)
-    latency, said = np.zeros_like(rates), np.zeros(rates.shape, bool)
+    rates = np.full((len(hosts),) * 2, np.nan if gbit_per_s is None else gbit_per_s / 8)
+    np.fill_diagonal(rates, _SYS_GB_PER_S)
+    latency = np.zeros_like(rates)
+    stated: dict[tuple[int, int], _Link] = {}
     for row, link in read_objects(path, _Link) if os.path.isfile(path) else []:
         for column, name in (("host", link.host), ("other", link.other)):
             if name not in at:
                 known = nearest(name, hosts)
                 raise row.error(column, name, f"no host of this folder; {known}")
-        i, j = at[link.host], at[link.other]
-        if said[i, j]:
+        way = at[link.host], at[link.other]
+        if stated.setdefault(way, link) is not link:
             raise row.error("other", link.other, "this way is listed already")
-        said[i, j] = True
-        for one, two in ((i, j), (j, i)):
-            if (one, two) == (i, j) or not said[one, two]:
-                rates[one, two] = link.gbit_per_s / 8
-                latency[one, two] = 0.0 if i == j else link.latency_ms
+    back = {(j, i): link for (i, j), link in stated.items()}
+    for (i, j), link in (back | stated).items():
+        rates[i, j] = link.gbit_per_s / 8
+        latency[i, j] = 0.0 if i == j else link.latency_ms
     if np.isnan(rates).any():
         i, j = np.argwhere(np.isnan(rates))[0]
         raise InvalidData(

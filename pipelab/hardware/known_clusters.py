@@ -10,14 +10,7 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.errors import InvalidData, InvalidValue, UnknownName, nearest, shown
-from pipelab.fields import (
-    Count,
-    NotNegative,
-    Positive,
-    checked,
-    checked_arguments,
-    described,
-)
+from pipelab.fields import Count, NotNegative, Positive, checked, checked_arguments, described
 from pipelab.files.bundled_folders import data_dir
 from pipelab.files.csv_rows import frame_of, read_objects
 from pipelab.files.reading_and_writing import path_of
@@ -51,9 +44,9 @@ class _Nodes:
             raise InvalidValue("cluster", [("gpus_per_machine", self.gpus_per_machine, expected)])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class _Node:
-    """One node: what is in it, and how fast it talks inside, through its slots and over the network, in GB/s."""
+    """One node: its GPUs, and how fast it talks inside, through its slots and over the network, in GB/s."""
 
     facts: _Nodes
     gpu: GPU
@@ -201,19 +194,16 @@ def cluster_of_counts(
 
 
 def _read(path: Path) -> dict[str, list[_Nodes]]:
-    found: dict[str, list[_Nodes]] = {}
+    by_cluster: dict[str, list[_Nodes]] = {}
     for row, nodes in read_objects(path, _Nodes, others=["cluster", "network_gbit_per_s"]):
         if not row.cells["cluster"]:
             raise row.error("cluster", "", "expected the cluster's name")
-        found.setdefault(row.cells["cluster"], []).append(nodes)
-    return found
+        by_cluster.setdefault(row.cells["cluster"], []).append(nodes)
+    return by_cluster
 
 
 def _cluster(
-    place: str,
-    rows: Sequence[_Nodes],
-    facts: Mapping[str, GPUFacts],
-    network: float | None = None,
+    place: str, rows: Sequence[_Nodes], facts: Mapping[str, GPUFacts], network: float | None = None
 ) -> Cluster:
     """Make a cluster of the nodes of all rows."""
     nodes: list[_Node] = []
@@ -246,7 +236,9 @@ def _cluster(
                 machine=machine if row.gpus_per_machine else "",
             )
             slot = gpu.pcie_gb_per_s or gpu.link_gb_per_s
-            nodes.append(_Node(row, one, size, inside, slot, outside / 8))
+            nodes.append(
+                _Node(facts=row, gpu=one, count=size, inside=inside, slot=slot, outside=outside / 8)
+            )
     group = np.repeat(np.arange(len(nodes)), [n.count for n in nodes])
     gpus = tuple(g for n in nodes for g in (n.gpu,) * n.count)
     return Cluster(gpus, _bandwidth(nodes), group, _latency(nodes))
@@ -254,14 +246,13 @@ def _cluster(
 
 def _bandwidth(nodes: list[_Node]) -> np.ndarray:
     """Return GB/s between nodes, and inside each on the diagonal."""
-    outside = np.array([n.outside for n in nodes])
-    matrix = np.minimum(outside[:, None], outside)
-    between = np.array([(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes])
-    sites = np.array([n.facts.site for n in nodes])
-    far = sites[:, None] != sites
-    matrix = np.where(far, np.minimum(matrix, np.minimum(between[:, None], between)), matrix)
-    slot = np.array([n.slot for n in nodes])
-    matrix = np.where(_one_machine(nodes), np.minimum(slot[:, None], slot), matrix)
+    between = [(n.facts.between_sites_gbit_per_s or np.inf) / 8 for n in nodes]
+    outside, far, slot = (
+        np.minimum.outer(rates, rates)
+        for rates in ([n.outside for n in nodes], between, [n.slot for n in nodes])
+    )
+    matrix = np.where(_other_sites(nodes), np.minimum(outside, far), outside)
+    matrix = np.where(_one_machine(nodes), slot, matrix)
     np.fill_diagonal(matrix, [n.inside for n in nodes])
     return matrix
 
@@ -272,15 +263,18 @@ def _one_machine(nodes: list[_Node]) -> np.ndarray:
     return machine[:, None] == machine
 
 
+def _other_sites(nodes: list[_Node]) -> np.ndarray:
+    """Tell which nodes are at different sites; bool, (nodes, nodes)."""
+    site = np.array([n.facts.site for n in nodes])
+    return site[:, None] != site
+
+
 def _latency(nodes: list[_Node]) -> np.ndarray:
     """Return milliseconds between nodes; nothing inside a machine."""
-    network, between = (
-        np.array([getattr(n.facts, name) or 0.0 for n in nodes])
-        for name in ("network_latency_ms", "between_sites_latency_ms")
-    )
-    sites = np.array([n.facts.site for n in nodes])
-    near, far = np.maximum(network[:, None], network), np.maximum(between[:, None], between)
-    matrix = np.where(sites[:, None] != sites, np.maximum(near, far), near)
+    network = [n.facts.network_latency_ms or 0.0 for n in nodes]
+    between = [n.facts.between_sites_latency_ms or 0.0 for n in nodes]
+    near, far = (np.maximum.outer(latency, latency) for latency in (network, between))
+    matrix = np.where(_other_sites(nodes), np.maximum(near, far), near)
     return np.where(_one_machine(nodes), 0.0, matrix)
 
 

@@ -1,15 +1,14 @@
 """What is known of GPUs: memory, bandwidth, FLOP/s, links, prices; every row with its source."""
 
 import re
-from collections.abc import Mapping
-from functools import cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from pipelab.errors import UnknownName, nearest
+from pipelab.errors import InvalidData, nearest
 from pipelab.fields import Positive, Share, checked
 from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import frame_of, read_by_name
+from pipelab.files.csv_rows import bundled_by_name, frame_of, read_by_name
 from pipelab.files.reading_and_writing import path_of
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ class GPUFacts:
 
 
 def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
-    """GPU types by name: the bundled ones, and after them those of a file of your own.
+    """Return GPU types by name: the bundled ones, and after them those of a file of your own.
 
     Parameters
     ----------
@@ -105,12 +104,8 @@ def load_gpus(path: str | Path | None = None) -> dict[str, GPUFacts]:
     >>> load_gpus()["L4"].fp16_tflop_per_s
     121.0
     """
-    return _bundled() | ({} if path is None else _read(path_of("load_gpus", path)))
-
-
-@cache
-def _bundled() -> dict[str, GPUFacts]:
-    return _read(data_dir() / "gpus.csv")
+    bundled = bundled_by_name("gpus.csv", "gpu_type", GPUFacts)
+    return bundled | ({} if path is None else _read(path_of("load_gpus", path)))
 
 
 def _read(path: Path) -> dict[str, GPUFacts]:
@@ -130,24 +125,25 @@ def type_of(name: str, facts: Mapping[str, GPUFacts]) -> str | None:
     return None
 
 
-def type_of_named(name: str, facts: Mapping[str, GPUFacts], remedy: str) -> str:
-    """`type_of`, of a GPU that must be known.
+def type_of_named(
+    name: str, facts: Mapping[str, GPUFacts], remedy: str, error: Callable[[str], InvalidData]
+) -> str:
+    """Find the type of GPU with this name of a driver, which must be known.
 
     Raises
     ------
-    UnknownName
-        The message has the drivers' names of these types, the nearest first, and the remedy.
+    InvalidData
+        Made by `error` of a message with the drivers' names of these types, the nearest first, and the remedy.
     """
-    found = type_of(name, facts)
-    if found is None:
+    gpu_type = type_of(name, facts)
+    if gpu_type is None:
         named = [n.strip() for gpu in facts.values() for n in gpu.driver_names.split(";") if n]
-        known = nearest(name, named)
-        raise UnknownName(f"no type of GPU has this name; {known}; or {remedy}")
-    return found
+        raise error(f"no type of GPU has this name; {nearest(name, named)}; or {remedy}")
+    return gpu_type
 
 
 def _plain_name(name: str) -> str:
-    """Without the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
+    """Remove the brand in front, which older drivers leave out: "NVIDIA A100", "Tesla T4"."""
     return re.sub(r"^(nvidia )?(tesla |geforce )?", "", " ".join(name.lower().split()))
 
 

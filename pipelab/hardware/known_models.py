@@ -135,10 +135,10 @@ def models(path: str | Path | None = None) -> "DataFrame":
     True
     """
     path = data_dir() / "models.csv" if path is None else path_of("models", path)
-    found = _read(path)
+    known = _read(path)
     table = frame_of(path, "model")
-    table.insert(0, "parameters", [found[name].parameters() for name in table.index])
+    table.insert(0, "parameters", [known[name].parameters() for name in table.index])
     table.insert(
-        1, "parameters_a_token_meets", [found[name].parameters(active=True) for name in table.index]
+        1, "parameters_a_token_meets", [known[name].parameters(active=True) for name in table.index]
     )
     return table

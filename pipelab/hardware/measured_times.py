@@ -13,7 +13,7 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.fields import Count, Flag, Positive, checked, derived
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
-from pipelab.hardware.benchmark_files import Stated, stated_of, table_of
+from pipelab.hardware.benchmark_files import StatedFacts, stated_of, table_of
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
 from pipelab.problem import CostModel, Problem, StageCost, link_unit
@@ -382,7 +382,7 @@ def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
         The model is unknown.
     """
     file = path_of("load_measured", path)
-    given = {name: v for name, v in options.items() if name in Stated.__dataclass_fields__}
+    given = {name: v for name, v in options.items() if name in StatedFacts.__dataclass_fields__}
     others = {name: v for name, v in options.items() if name not in given}
     kind, stated = stated_of("load_measured", file, given)
     if kind == "own":

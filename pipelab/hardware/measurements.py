@@ -86,9 +86,9 @@ def against_measured(costs: Roofline | None = None, path: str | Path | None = No
     return table[[*first, *[c for c in table.columns if c not in first]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class ExpectedRate:
-    """Where the attainable rate of a plan lies in four of five cases.
+    """The range in which a plan's attainable rate lies in four of five cases.
 
     Attributes
     ----------
@@ -108,12 +108,12 @@ class ExpectedRate:
 
     @property
     def doubt(self) -> str:
-        """The sentence, if no time of such a model was compared; else empty."""
+        """Return the sentence, if no time of such a model was compared; else empty."""
         return self.sentence if self.within is None else ""
 
     @property
     def html(self) -> str:
-        """The sentence, and what to ask about it."""
+        """Return the sentence, and what to ask about it."""
         if self.within is None:
             return escape(self.sentence)
         ask = f"<code>pl.sensitivity(…, within={self.within:.2f})</code>"
@@ -153,7 +153,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     if not isinstance(problem.costs, Roofline):
         return None
     if doubt := doubt_of(problem):
-        return ExpectedRate(None, None, None, doubt)
+        return ExpectedRate(low=None, high=None, within=None, sentence=doubt)
     phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
     kinds = [_kind(_bands(), phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
@@ -172,7 +172,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
     if never:
         sentence += f" No published time of {listed(never)} was compared."
     within = max(abs(low / now - 1), abs(high / now - 1))
-    return ExpectedRate(float(low), float(high), float(within), sentence)
+    return ExpectedRate(low=float(low), high=float(high), within=float(within), sentence=sentence)
 
 
 def doubt_of(problem: Problem) -> str:
@@ -249,13 +249,13 @@ def error_bands(table: "DataFrame") -> "DataFrame":
     cut = degree.map(_cut)
     engine = table.get("engine", pd.Series("", table.index)).fillna("")
     groups = [(("all", "all", "all"), table["error"])]
-    groups += [((p, "all", "all"), e) for p, e in table["error"].groupby(table["phase"])]
-    groups += [((*k, "all"), e) for k, e in table["error"].groupby([table["phase"], cut])]
-    groups += [(k, e) for k, e in table["error"].groupby([table["phase"], cut, engine])]
+    for depth in (1, 2, 3):
+        by = table["error"].groupby([table["phase"], cut, engine][:depth])
+        groups += [((*key, "all", "all")[:3], errors) for key, errors in by]
     rows = {key: (len(e), e.abs().median(), e.quantile(0.1), e.quantile(0.9)) for key, e in groups}
-    found = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
-    found.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
-    return found
+    bands = pd.DataFrame.from_dict(rows, orient="index", columns=["rows", "median", "low", "high"])
+    bands.index = pd.MultiIndex.from_tuples(rows, names=["phase", "GPUs per layer", "engine"])
+    return bands
 
 
 def _cut(degree: int) -> str:

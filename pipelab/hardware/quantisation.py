@@ -1,4 +1,4 @@
-"""In which precision a checkpoint keeps weights, keys and values: read exactly, or refused by name.
+"""Precisions in which a checkpoint keeps weights, keys and values: read exactly, or refused by name.
 
 A quantisation stands in a field of `config.json`, or in a file beside it. `Transformer` has one
 precision for all matrices of the layers, and 16 bits for all else. A scheme is read if the weights
@@ -20,7 +20,7 @@ from pipelab.hardware.transformer import PRECISIONS, Transformer
 
 # Fields of config.json: of transformers and vLLM, of older compressed-tensors, of MLX.
 FIELDS = ("quantization_config", "compression_config", "quantization")
-_CLOSE = 0.008  # of the checkpoint's bytes: 4 bits with a scale but no zero for 128 weights have 0.76 % less
+_SIZE_TOLERANCE = 0.008  # of the checkpoint's bytes: 4 bits with a scale but no zero for 128 weights have 0.76 % less
 _KNOWN = "fp8, fbgemm_fp8, awq, gptq, compressed-tensors, modelopt, or 8 bits of bitsandbytes"
 _BITS = {("float", 8): "fp8", ("int", 8): "int8", ("int", 4): "int4"}
 # Model Optimizer's `quant_algo`: precision, weights with one scale (None: `group_size`, -1: a row).
@@ -46,8 +46,8 @@ _PLAIN = r"(lm_head|embed_tokens|router|norm|bias)$|vision|visual|multi_modal|au
 _ASIDE = ("producer", "meta", "exllama_config", "config_groups")
 
 
-class _Stored(NamedTuple):
-    """How the matrices of the layers are stored, and the head, too, if `head`."""
+class _StoredWeights(NamedTuple):
+    """The form in which the layers' matrices are stored, and the head, too, if `head`."""
 
     precision: str
     group: float  # weights with one scale; -1: a row
@@ -55,7 +55,7 @@ class _Stored(NamedTuple):
     head: bool
 
 
-class Scheme:
+class QuantisationScheme:
     """A quantisation as a checkpoint states it."""
 
     def __init__(self, place: str, stated: Any) -> None:
@@ -81,18 +81,18 @@ class Scheme:
 
     def kv_precision(self) -> str | None:
         """Return that of keys and values; None if nothing is said of them."""
-        found = None
+        precision = None
         for key, value in self.values.items():
             if "kv_cache" not in key or not value:
                 continue
             name = str(value).lower().removesuffix("_e4m3")
             if isinstance(value, Mapping):
                 name = _BITS.get((str(value.get("type")), _whole(value.get("num_bits"))), "")
-            if name not in ("fp8", "int8") or found not in (None, name):
+            if name not in ("fp8", "int8") or precision not in (None, name):
                 expected = "expected FP8 or INT8 for keys and values"
                 raise self.error(key, value, expected, "kv_precision")
-            found = name
-        return found
+            precision = name
+        return precision
 
     def precision(self, model: Transformer) -> str | None:
         """Return that of the layers' matrices, if this model then has the right size; None: nothing is said."""
@@ -107,13 +107,15 @@ class Scheme:
         self._refuse_other_size(stored, replace(model, precision=stored.precision))
         return stored.precision
 
-    def _stored(self) -> _Stored | None:
+    def _stored(self) -> _StoredWeights | None:
         get, values = self.values.get, self.values
         if self.method.startswith("modelopt"):
             return self._of_algorithm(get("quant_algo"))
         if self.method in ("fp8", "fbgemm_fp8"):
             block = get("weight_block_size")
-            return _Stored("fp8", self._group("weight_block_size", block), 4, self._has_head())
+            return _StoredWeights(
+                "fp8", self._group("weight_block_size", block), 4, self._has_head()
+            )
         if self.method == "awq" or (self.method == "none" and "w_bit" in values):
             return self._grouped(get("bits", get("w_bit")), get("group_size", get("q_group_size")))
         if self.method == "gptq" or (self.method == "none" and "desc_act" in values):
@@ -127,10 +129,10 @@ class Scheme:
             )  # keys and values alone
         bits = (get("load_in_8bit"), get("load_in_4bit") or False)
         if self.method == "bitsandbytes" and bits == (True, False):
-            return _Stored("int8", -1, 4, self._has_head())
+            return _StoredWeights("int8", -1, 4, self._has_head())
         raise self.error("quant_method", get("quant_method"), f"expected {_KNOWN}")
 
-    def _of_algorithm(self, algorithm: Any) -> _Stored | None:
+    def _of_algorithm(self, algorithm: Any) -> _StoredWeights | None:
         said = {key for key, value in self.values.items() if value and "kv_cache" not in key}
         if algorithm is None and "quant_algo" in self.values and said <= {"producer", *_LISTS}:
             return None  # keys and values alone
@@ -139,25 +141,27 @@ class Scheme:
         precision, group = _ALGORITHMS[algorithm.upper()]
         if group is None:
             group = self._group("group_size", self.values.get("group_size"))
-        return _Stored(precision, group, 2 if precision == "int4" else 4, self._has_head())
+        return _StoredWeights(precision, group, 2 if precision == "int4" else 4, self._has_head())
 
-    def _grouped(self, bits: Any, group: Any) -> _Stored:
+    def _grouped(self, bits: Any, group: Any) -> _StoredWeights:
         """Read AWQ's and GPTQ's: a scale of 16 bits and a zero as long as a weight for every group."""
         precision = self._named("bits", "int", bits)
         head = bool(self.values.get("lm_head"))
-        return _Stored(precision, self._group("group_size", group), 2 + PRECISIONS[precision], head)
+        return _StoredWeights(
+            precision, self._group("group_size", group), 2 + PRECISIONS[precision], head
+        )
 
-    def _compressed(self) -> _Stored:
+    def _compressed(self) -> _StoredWeights:
         groups = self.values.get("config_groups")
         if not isinstance(groups, Mapping) or not groups:
             raise self.error("config_groups", groups, "expected an object with groups")
-        found = {self._of_group(f"config_groups.{key[:40]}", one) for key, one in groups.items()}
-        if len(found) > 1:
-            precisions = sorted({one.precision for one in found})
+        stored = {self._of_group(f"config_groups.{key[:40]}", one) for key, one in groups.items()}
+        if len(stored) > 1:
+            precisions = sorted({one.precision for one in stored})
             raise self.error("config_groups", precisions, "expected one precision in equal groups")
-        return found.pop()
+        return stored.pop()
 
-    def _of_group(self, place: str, group: Any) -> _Stored:
+    def _of_group(self, place: str, group: Any) -> _StoredWeights:
         weights = group.get("weights") if isinstance(group, Mapping) else None
         if not isinstance(weights, Mapping):
             raise self.error(place, group, "expected one with weights")
@@ -169,9 +173,9 @@ class Scheme:
         if form not in (_FORMATS[-1:] if precision == "int4" else _FORMATS):
             raise self.error("format", form, f"expected that of {precision}")
         size = get("block_structure") or get("group_size")
-        each = inf if get("strategy") == "tensor" else self._group("group_size", size)
+        group_size = inf if get("strategy") == "tensor" else self._group("group_size", size)
         zero = PRECISIONS[precision] if get("symmetric") is False else 0
-        return _Stored(precision, each, 2 + zero, self._has_head())
+        return _StoredWeights(precision, group_size, 2 + zero, self._has_head())
 
     def _named(self, key: str, kind: Any, bits: Any) -> str:
         if not isinstance(kind, str) or (kind, _whole(bits)) not in _BITS:
@@ -186,7 +190,7 @@ class Scheme:
         raise self.error(key, size, "expected a whole number, or -1 for a row, or two for a block")
 
     def _left_out(self) -> Iterator[tuple[str, Any]]:
-        """All modules that a list names, with the list's key, whatever that is."""
+        """List all modules that a list names, with the list's key, whatever that is."""
         for key, names in self.values.items():
             if key in _LISTS and names is not None and not is_list(names):
                 raise self.error(key, names, "expected a list of modules")
@@ -212,7 +216,7 @@ class Scheme:
             if value and of_some and key not in _ASIDE and "kv_cache" not in key:
                 raise self.error(key, value, "expected one precision for all matrices")
 
-    def _refuse_other_size(self, stored: _Stored, model: Transformer) -> None:
+    def _refuse_other_size(self, stored: _StoredWeights, model: Transformer) -> None:
         layers, each = range(model.layers), model.weight_bytes
         group = model.d_model if stored.group == -1 else stored.group
         bytes_each = PRECISIONS[model.precision] + stored.scale_bytes / group
@@ -223,7 +227,7 @@ class Scheme:
         head = stored.head * model.vocab * model.d_model / 1e9 * (bytes_each - kept)
         sizes = {"group_size": (stored.group, gb), "lm_head": ("in few bits", gb + head)}
         for key, (value, there) in sizes.items():
-            if abs(counted / there - 1) > _CLOSE:
+            if abs(counted / there - 1) > _SIZE_TOLERANCE:
                 expected = f"expected {counted:.4g} GB of weights, as {model.precision} has"
                 raise self.error(key, value, f"{expected}, and not {there:.4g}")
 
@@ -247,27 +251,29 @@ def _has_16_bits_anyway(name: str) -> bool:
     )
 
 
-def schemes_of(path: Path, config: Mapping[str, Any]) -> list[Scheme]:
+def schemes_of(path: Path, config: Mapping[str, Any]) -> list[QuantisationScheme]:
     """Find what the fields of a configuration, and the files beside it, say about quantisation.
 
     Of `config.json`, these are all with "quant" in their names, such as hf_quant_config.json,
     quantize_config.json or quant_config.json; of `X_config.json`, those that begin with "X_".
     """
     stated = [key for key in FIELDS if config.get(key) is not None]
-    found = [Scheme(f"{named(path)}, field {key!r}", config[key]) for key in stated]
+    of_fields = [QuantisationScheme(f"{named(path)}, field {key!r}", config[key]) for key in stated]
     prefix = path.name.removesuffix("config.json") if path.name.endswith("config.json") else ""
     beside = [other for other in path.parent.glob("*quant*.json") if other.name != path.name]
     mine = sorted(other for other in beside if other.name.startswith(prefix))
-    return found + [Scheme(named(other), read_json(other)) for other in mine]
+    return of_fields + [QuantisationScheme(named(other), read_json(other)) for other in mine]
 
 
 def agreed(
-    schemes: Sequence[Scheme], option: str, read: Callable[[Scheme], str | None]
+    schemes: Sequence[QuantisationScheme],
+    option: str,
+    read: Callable[[QuantisationScheme], str | None],
 ) -> str | None:
     """Return the one precision that is read from the schemes which say something; None if none does."""
-    found = {name: scheme for scheme in schemes if (name := read(scheme)) is not None}
-    if len(found) > 1:
-        *_, last = found.values()
+    by_precision = {name: scheme for scheme in schemes if (name := read(scheme)) is not None}
+    if len(by_precision) > 1:
+        *_, last = by_precision.values()
         expected = "expected one precision in all places"
-        raise last.error("", sorted(found), expected, option)
-    return next(iter(found), None)
+        raise last.error("", sorted(by_precision), expected, option)
+    return next(iter(by_precision), None)

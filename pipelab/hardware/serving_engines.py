@@ -1,14 +1,12 @@
 """Engines: how much of a GPU they use, and what they add to every layer and every step."""
 
-from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal
 
 from annotated_types import Le
 
 from pipelab.fields import Count, NotNegative, Positive, Share, checked, described
-from pipelab.files.bundled_folders import data_dir
-from pipelab.files.csv_rows import read_by_name
+from pipelab.files.csv_rows import bundled_by_name, read_by_name
 from pipelab.files.reading_and_writing import path_of
 
 Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
@@ -16,7 +14,7 @@ Overlap = Annotated[NotNegative, Le(1), described("a share from 0 to 1")]
 
 @checked
 class Engine:
-    """What an engine for inference or training reaches on any GPU.
+    """The shares of a GPU that an engine for inference or training reaches, and what it adds to every step.
 
     Parameters
     ----------
@@ -103,7 +101,7 @@ class Engine:
 
 
 def load_engines(path: str | Path | None = None) -> dict[str, Engine]:
-    """Engines by name: the bundled ones, and after them those of a file of your own.
+    """Return engines by name: the bundled ones, and after them those of a file of your own.
 
     Parameters
     ----------
@@ -126,13 +124,7 @@ def load_engines(path: str | Path | None = None) -> dict[str, Engine]:
     >>> engines["vLLM 0.2"].layer_overhead_us > 3 * engines["vLLM"].layer_overhead_us
     True
     """
-    return _bundled() | ({} if path is None else _read(path_of("load_engines", path)))
-
-
-@cache
-def _bundled() -> dict[str, Engine]:
-    return _read(data_dir() / "engines.csv")
-
-
-def _read(path: Path) -> dict[str, Engine]:
-    return read_by_name(path, "engine", Engine)
+    bundled = bundled_by_name("engines.csv", "engine", Engine)
+    if path is None:
+        return dict(bundled)
+    return bundled | read_by_name(path_of("load_engines", path), "engine", Engine)

@@ -44,7 +44,7 @@ def activation_bytes(
     degree: int = 1,
     sequence_parallel: bool = False,
 ) -> float:
-    """Bytes that one layer keeps of a microbatch, on each of `degree` GPUs that cut it.
+    """Return the bytes that one layer keeps of a microbatch, on each of `degree` GPUs that cut it.
 
     Parameters
     ----------
@@ -101,19 +101,19 @@ def activation_bytes(
 
 
 def _kept_keys(model: Transformer) -> float:
-    """Numbers of keys and values per token: with latent attention as expanded for the heads."""
+    """Return the numbers of keys and values per token: with latent attention as expanded for the heads."""
     if model.latent:
         return model.heads * (model.head_dim + model.latent.rope_dim + model.latent.value_dim)
     return 2 * model.kv_heads * model.head_dim
 
 
 def _block(model: Transformer, gate: bool) -> float:
-    """Bytes per token within the feed-forward block, on all experts that a token visits."""
+    """Return the bytes per token within the feed-forward block, on all experts that a token visits."""
     return 2 * (4 if gate else 2) * model.block_width
 
 
 def head_bytes(model: Transformer, tokens: float, degree: int = 1) -> float:
-    """Bytes that the head keeps of a microbatch: the inputs of norm and matrix, and logits in fp32."""
+    """Return the bytes that the head keeps of a microbatch: the inputs of norm and matrix, and logits in fp32."""
     return tokens * (4 * model.d_model + 4 * model.vocab / degree)
 
 

@@ -253,7 +253,7 @@ class Transformer:
     def layer_parameters(
         self, kind: Literal["ordinary", "dense"] = "ordinary", active: bool = False
     ) -> int:
-        """Parameters of one layer.
+        """Count the parameters of one layer.
 
         Parameters
         ----------
@@ -276,7 +276,7 @@ class Transformer:
         return shared + experts * self.expert_parameters + router + bias
 
     def layer_bytes(self, kind: Literal["ordinary", "dense"] = "ordinary") -> float:
-        """Weights of one layer.
+        """Return the bytes of one layer's weights.
 
         Parameters
         ----------
@@ -299,7 +299,7 @@ class Transformer:
         return matrices * self.weight_bytes + kept * self.kept_bytes
 
     def parameters(self, layers: range | None = None, active: bool = False) -> int:
-        """Parameters of these layers, with embedding and head where they are among them.
+        """Count the parameters of these layers, with embedding and head where they are among them.
 
         Parameters
         ----------
@@ -344,11 +344,11 @@ class Transformer:
 
     @derived
     def without_window(self) -> "Transformer":
-        """The same model, all of whose layers look back at everything."""
+        """Return this model without windows: all of its layers look back at everything."""
         return replace(self, window=None, full_layers=())
 
     def _ends(self, layers: range, active: bool = False) -> int:
-        """Parameters of embedding, last norm and head, as far as they are with these layers."""
+        """Count the parameters of embedding, last norm and head, as far as they are with these layers."""
         first, last = 0 in layers, self.layers - 1 in layers
         once = self.tied_embeddings and first and last
         # a token looks up one row of the embedding
@@ -356,7 +356,7 @@ class Transformer:
         return matrices * self.vocab * self.d_model + last * self.d_model
 
     def weight_gb(self, layers: range) -> float:
-        """Weights of these layers, with embedding and head where they are among them.
+        """Weigh these layers, with embedding and head where they are among them.
 
         Parameters
         ----------
@@ -396,7 +396,7 @@ class Transformer:
 
     @derived
     def work_factors(self) -> tuple[float, ...]:
-        """The same for `work`; L numbers."""
+        """How many ordinary layers each layer works as long as, by `work`; L numbers."""
         return tuple(self.work(range(i, i + 1)) for i in range(self.layers))
 
     @derived
@@ -416,17 +416,17 @@ class Transformer:
             sums["full"], sums["full_dense"] = (
                 list(map(float, column)) for column in zip(*pairs, strict=True)
             )
-        found = spans_from_factors(
+        kinds = spans_from_factors(
             self.layers, self.weight_factors, self.work_factors, first=first, last=last, **sums
         )
         # Where embedding and head are one matrix, a span with both ends holds it once.
         twice = (
             (self.tied_embeddings and self.layers > 1)
-            * found.others["first"]
-            * found.others["last"]
+            * kinds.others["first"]
+            * kinds.others["last"]
         )
         matrix = self.vocab * self.d_model * self.kept_bytes / self.layer_bytes()
-        return replace(found, weight=found.weight - twice * matrix)
+        return replace(kinds, weight=kinds.weight - twice * matrix)
 
     def _repr_html_(self) -> str:
         from pipelab.display import table
@@ -434,7 +434,7 @@ class Transformer:
         return table(self.to_frame())
 
     def to_frame(self) -> "DataFrame":
-        """Dimensions, parameters and sizes as a table.
+        """Tabulate dimensions, parameters and sizes.
 
         Returns
         -------

@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-MOST = 10**9  # that a Workload counts to; what fits this often has no limit
+MOST_COUNTED = 10**9  # by a Workload; what fits this often has no limit
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StageCapacity(Frozen):
-    """What one stage holds; None where memory sets no limit, 0 where not even one fits."""
+    """The most that one stage holds; None where memory sets no limit, 0 where not even one fits."""
 
     stage: Stage
     gpu_types: tuple[str, ...]
@@ -36,9 +36,9 @@ class StageCapacity(Frozen):
     sequences: int | None  # of as many tokens as the workload has
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Capacity(Frozen):
-    """What a placement holds.
+    """The most that a placement holds.
 
     Attributes
     ----------
@@ -66,7 +66,7 @@ class Capacity(Frozen):
         return _least([s.sequences for s in self.stages])
 
     def to_frame(self) -> "DataFrame":
-        """The stages as a table.
+        """Tabulate the stages.
 
         Returns
         -------
@@ -78,11 +78,11 @@ class Capacity(Frozen):
 
         rows = []
         for i, stage in enumerate(self.stages, start=1):
-            found = {name: getattr(stage, name) for name in ("context", "sequences")}
+            most_of = {name: getattr(stage, name) for name in ("context", "sequences")}
             limits = [
-                n for n, most in found.items() if most is not None and most == getattr(self, n)
+                n for n, most in most_of.items() if most is not None and most == getattr(self, n)
             ]
-            context, sequences = (np.inf if n is None else n for n in found.values())
+            context, sequences = (np.inf if n is None else n for n in most_of.values())
             rows.append(
                 {
                     "stage": i,
@@ -98,12 +98,8 @@ class Capacity(Frozen):
     def _repr_html_(self) -> str:
         from pipelab.display import table
 
-        own = (
-            f"With what {self.runs_on} itself keeps"
-            if self.runs_on
-            else "Without what an engine itself keeps"
-        )
-        return table(self.to_frame()) + f"<p>{own} in memory.</p>"
+        counted = f"With what {self.runs_on}" if self.runs_on else "Without what an engine"
+        return table(self.to_frame()) + f"<p>{counted} itself keeps in memory.</p>"
 
 
 def capacity(problem: Problem, placement: Placement) -> Capacity:
@@ -148,7 +144,8 @@ def capacity(problem: Problem, placement: Placement) -> Capacity:
     if problem.workload.in_flight is None:
         problem = problem.with_in_flight(_attained_with(problem, placement))
     stages = tuple(_of_stage(problem, stage) for stage in placement.stages)
-    return Capacity(stages, problem.workload, engine_counted(problem.costs))
+    runs_on = engine_counted(problem.costs)
+    return Capacity(stages=stages, workload=problem.workload, runs_on=runs_on)
 
 
 def _attained_with(problem: Problem, placement: Placement) -> int:
@@ -168,13 +165,14 @@ def _of_stage(problem: Problem, stage: Stage) -> StageCapacity:
     context = _last(lambda n: fits(replace(load, sequence_length=n)))
     batch = _last(lambda n: fits(replace(load, batch_size=n)))
     sequences = None if batch is None else batch * load.in_memory
-    return StageCapacity(stage, tuple(gpu.type for gpu in gpus), context, sequences)
+    gpu_types = tuple(gpu.type for gpu in gpus)
+    return StageCapacity(stage=stage, gpu_types=gpu_types, context=context, sequences=sequences)
 
 
 def _last(fits: Callable[[int], bool]) -> int | None:
     """Find the last whole number that fits; 0 if 1 does not, None if all do."""
-    found = bisect_left(range(1, MOST + 1), True, key=lambda n: not fits(n))
-    return None if found == MOST else found
+    last = bisect_left(range(1, MOST_COUNTED + 1), True, key=lambda n: not fits(n))
+    return None if last == MOST_COUNTED else last
 
 
 def _least(values: list[int | None]) -> int | None:
@@ -190,7 +188,7 @@ def node_mixes(
     gpu: Annotated[GPU, described("a GPU")],
     gpus: Count,
 ) -> "DataFrame":
-    """Every mix of tensor parallelism, pipeline stages and replicas on one node.
+    """List every mix of tensor parallelism, pipeline stages and replicas on one node.
 
     The sequences of the workload (`batch_size` · `in_flight`) are shared among the replicas; a
     replica has as many microbatches in flight as stages, each of an equal share, rounded up.
@@ -264,9 +262,9 @@ def _row(
     demand = Demand(model, load)
     hardware = costs.for_phase(load.phase).hardware(demand, [gpu]).take(0)
     alone = (Span.of(model, range(i, i + 1)) for i in range(model.layers))
-    each = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
-    split = given(split_minmax(each, stages))  # there are no limits
-    seconds = [sum(each[i] for i in layers) for layers in split]
+    layer_seconds = [float(hardware.stage_seconds(span, batch, cut)) for span in alone]
+    split = given(split_minmax(layer_seconds, stages))  # there are no limits
+    seconds = [sum(layer_seconds[i] for i in layers) for layers in split]
     sent = demand.residual_bytes(batch) * costs.constants.stage_tensors
     link = costs.hop_latency_s + sent / ((gpu.node_gb_per_s or np.inf) * 1e9)
     # A microbatch is back when it has been everywhere, and not before the slowest part has served all.

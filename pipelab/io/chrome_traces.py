@@ -7,7 +7,7 @@ from pipelab.schedules import KINDS
 
 
 def chrome_trace(timeline: Timeline) -> dict:
-    """Plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
+    """Return plain data in Chrome's trace event format; times in microseconds (a unit-less time counts as one)."""
     columns, scale = timeline.columns, timeline.costs.microseconds
     events = [
         {"ph": "M", "pid": 0, "tid": r, "name": "thread_name", "args": {"name": f"rank {r}"}}

@@ -139,11 +139,11 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
 
     Rates, conditions, every stage and every link; of a result, its method, status and bound, too.
     """
-    found = evaluate(problem, placement_in(plan, "save_placement"))
-    rates = {name: getattr(found, field) for name, field in _PLAN.items()}
+    evaluation = evaluate(problem, placement_in(plan, "save_placement"))
+    rates = {name: getattr(evaluation, field) for name, field in _PLAN.items()}
     conditions, cluster = _conditions(problem), problem.cluster
-    if found.in_flight is not None:
-        conditions["microbatches_that_fill_the_pipeline"] = found.in_flight_needed
+    if evaluation.in_flight is not None:
+        conditions["microbatches_that_fill_the_pipeline"] = evaluation.in_flight_needed
     stages = [
         {
             "stage": i,
@@ -159,23 +159,23 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
             "memory_needed_gb": [float(need) for need in report.memory_gb],
             "memory_offered_gb": [float(offer) for offer in report.memory_limit_gb],
         }
-        for i, report in enumerate(found.stages, start=1)
+        for i, report in enumerate(evaluation.stages, start=1)
     ]
     links = [
         {
             "link": f"{i}→{i + 1}",
             "slowest_pair_of_gpus": [link.sender, link.receiver],
             "bandwidth_gb_per_s": float(link.bandwidth_gb_per_s),
-            f"throughput_{found.link_unit}_per_s": float(link.throughput),
+            f"throughput_{evaluation.link_unit}_per_s": float(link.throughput),
         }
-        for i, link in enumerate(found.links, start=1)
+        for i, link in enumerate(evaluation.links, start=1)
     ]
     document = {
         "problem": problem.name,
         "model": problem.model.name,
         "layers": problem.model.layers,
         **{name: value for name, value in rates.items() if value is not None},
-        "bottlenecks": list(found.bottlenecks),
+        "bottlenecks": list(evaluation.bottlenecks),
         "conditions": conditions,
         "stages": stages,
         "links": links,
@@ -188,7 +188,7 @@ def document_of(problem: Problem, plan: Placement | Result) -> dict[str, Any]:
 
 
 def _conditions(problem: Problem) -> dict[str, Any]:
-    """Under which rules, and for which workload, a plan has its rates and fits."""
+    """Return the rules and the workload for which a plan has its rates and fits."""
     return {
         **{name: getattr(problem, field) for name, field in _RULES.items()},
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
@@ -266,25 +266,22 @@ def problem_of(path: str | Path, case: str | None = None, **rules: Any) -> Probl
         raise InvalidData(f"{path}: does not say which case it is for; give it: --case NAME")
     said = document["conditions"]
     kept = (*_RULES, _UNITS)
-    own = {rule: said[rule] for rule in kept if said.get(rule) is not None}
-    return load_case(name, **(own | rules))
+    plan_rules = {rule: said[rule] for rule in kept if said.get(rule) is not None}
+    return load_case(name, **(plan_rules | rules))
 
 
 def _read(path: Path) -> dict[str, Any]:
     """Read the document in a file; it has a list of stages, and conditions (possibly empty)."""
     document = read_json(path)
-    stages = document.get("stages") if isinstance(document, dict) else None
+    names = document if isinstance(document, dict) else {}
+    stages = names.get("stages")
     if not isinstance(stages, list) or not stages:
         expected = 'expected an object with "stages", a list of at least one stage'
-        if isinstance(document, dict) and "pipelines" in document:
+        parts = {"pipelines": ("deployment", "replicas"), "points": ("trade-off", "points")}
+        for kind, inside in (parts[name] for name in parts if name in names):
             expected = (
-                "expected a plan of one pipeline, and this is a deployment; "
-                "load one of its replicas from a file of its own"
-            )
-        elif isinstance(document, dict) and "points" in document:
-            expected = (
-                "expected a plan of one pipeline, and this is a trade-off; "
-                "load one of its points from a file of its own"
+                f"expected a plan of one pipeline, and this is a {kind}; "
+                f"load one of its {inside} from a file of its own"
             )
         raise InvalidData(f"{path}: {expected}")
     said = document.setdefault("conditions", {})
@@ -318,17 +315,19 @@ def _stage(path: Path, number: int, said: Any) -> Stage:
 
 def _refuse_other_conditions(path: Path, said: Mapping[str, Any], problem: Problem) -> None:
     """Refuse a plan made under other conditions; the message has the call that sets them."""
-    own = _conditions(problem)
+    conditions = _conditions(problem)
     read = {*_WORKLOAD, "batch_split", _UNITS}
     if not problem.workload.written:  # read in the phase "mixed" alone
         read.remove("output_tokens")
     other = {
-        name: said[name] for name in own if name in read & set(said) and said[name] != own[name]
+        name: said[name]
+        for name in conditions
+        if name in read & set(said) and said[name] != conditions[name]
     }
     if not other:
         return
     theirs = ", ".join(f"{name} = {shown(value)}" for name, value in other.items())
-    ours = ", ".join(f"{name} = {own[name]!r}" for name in other)
+    ours = ", ".join(f"{name} = {conditions[name]!r}" for name in other)
     parts, load = (
         [f"{field}={shown(other[name])[:40]}" for name, field in fields.items() if name in other]
         for fields in (_RULES, _WORKLOAD)

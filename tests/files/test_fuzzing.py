@@ -22,7 +22,7 @@ import pipelab as pl
 from pipelab.engine.schedules import validate
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
 from pipelab.files.bundled_folders import data_dir
-from pipelab.hardware.benchmark_files import Stated, measurements_of
+from pipelab.hardware.benchmark_files import StatedFacts, measurements_of
 from pipelab.io.plans import save_placement
 from pipelab.io.torch_csv import to_csv
 from spoiling import spoilt, table_of, written
@@ -156,7 +156,7 @@ DOORS = {
         lambda folder: (
             pl.hardware.load_measured(folder / "mlp.csv", pl.Roofline(), gpu_type="L4"),
             measurements_of(
-                folder / "mlp.csv", "vidur", Stated(gpu_type="A100-SXM-80", model="Llama-3-8B"), pl.Roofline()
+                folder / "mlp.csv", "vidur", StatedFacts(gpu_type="A100-SXM-80", model="Llama-3-8B"), pl.Roofline()
             ),
         ),
         lambda found: {},  # rows of two GPUs are passed over

@@ -11,12 +11,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.files.bundled_folders import data_dir, in_clone
-from pipelab.hardware.calibration import (
-    Traversal,
-    fit_constants,
-    predicted_from_others,
-    read_measurements,
-)
+from pipelab.hardware.calibration import ConstantsFit, Traversal, fit_constants, read_measurements
 from pipelab.hardware.measurements import error_bands, held_out_errors
 
 TABLE = read_measurements(data_dir() / "measured_times.csv")
@@ -82,7 +77,7 @@ def _groups(rows):
 def test_a_gpu_type_or_source_is_predicted_from_the_others(by):
     """Nothing of the rows that are predicted is known to the fit, nor to the rule it starts from."""
     names = [row.cells[by].split("@")[0].split(" ")[0] for row, _ in TABLE]
-    errors = np.abs(predicted_from_others(_by_rule(), ROWS, names))
+    errors = np.abs(ConstantsFit(_by_rule(), ROWS).errors_from_others(names))
     for name, members in _groups(ROWS).items():
         target = 0.08 if name == "all" else 0.12
         assert np.median(errors[members]) < target, name
@@ -146,7 +141,7 @@ def test_three_rows_help_and_leave_the_rest_alone(tmp_path):
     efficiency = found.costs.gpus["L4"].compute_efficiency
     assert shown["L4", "compute_efficiency"] == pytest.approx(efficiency)
     measurements = [one for _, one in read_measurements(tmp_path / "mine.csv")]
-    alone = predicted_from_others(costs, measurements, ["a", "b", "c"])
+    alone = ConstantsFit(costs, measurements).errors_from_others(["a", "b", "c"])
     assert alone == pytest.approx(found.table["left_out"].to_numpy())
     assert "median error" in found.sentence
     assert found.sentence in found._repr_html_()

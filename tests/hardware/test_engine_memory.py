@@ -25,10 +25,7 @@ MODELS = {
     "Llama-3.1-8B": ((32, 4096, 14336, 32, 8, 128, 128256), {}),
     "Llama-3.3-70B-FP8": ((80, 8192, 28672, 64, 8, 128, 128256), {"precision": "fp8"}),
     "DeepSeek-R1-Distill-Qwen-14B": ((48, 5120, 13824, 40, 8, 128, 152064), {"qkv_bias": True}),
-    "Qwen2.5-1.5B": (
-        (28, 1536, 8960, 12, 2, 128, 151936),
-        {"tied_embeddings": True, "qkv_bias": True},
-    ),
+    "Qwen2.5-1.5B": ((28, 1536, 8960, 12, 2, 128, 151936), {"tied_embeddings": True, "qkv_bias": True}),
     "Qwen2.5-7B": ((28, 3584, 18944, 28, 4, 128, 152064), {"qkv_bias": True}),
     "Qwen2.5-32B": ((64, 5120, 27648, 40, 8, 128, 152064), {"qkv_bias": True}),
     "Qwen3-0.6B": ((28, 1024, 3072, 16, 8, 128, 151936), {"tied_embeddings": True}),
@@ -36,10 +33,7 @@ MODELS = {
     "Qwen3-8B-FP8": ((36, 4096, 12288, 32, 8, 128, 151936), {"precision": "fp8"}),
     "Qwen3-14B": ((40, 5120, 17408, 40, 8, 128, 151936), {}),
     "Qwen3-32B": ((64, 5120, 25600, 64, 8, 128, 151936), {}),
-    "Qwen3-30B-A3B": (
-        (48, 2048, 6144, 32, 4, 128, 151936),
-        {"experts": 128, "experts_per_token": 8, "expert_ff": 768},
-    ),
+    "Qwen3-30B-A3B": ((48, 2048, 6144, 32, 4, 128, 151936), {"experts": 128, "experts_per_token": 8, "expert_ff": 768}),
     "Qwen3-235B-A22B-FP8": (
         (94, 4096, 12288, 64, 4, 128, 151936),
         {"experts": 128, "experts_per_token": 8, "expert_ff": 1536, "precision": "fp8"},
@@ -48,7 +42,7 @@ MODELS = {
         (48, 2048, 6144, 32, 4, 128, 151936),
         {"experts": 128, "experts_per_token": 8, "expert_ff": 768, "precision": "fp8"},
     ),
-}
+}  # fmt: skip
 
 
 def _started(log):

@@ -25,13 +25,8 @@ def test_between_points_time_is_a_line_and_on_them_the_measurement():
     table = {(1, 1): 10.0, (1, 3): 20.0, (3, 1): 40.0, (3, 3): 80.0}
     costs = pl.hardware.Measured({"L4": table}, pl.Roofline(), beyond="leave out")
     model, gpu = pl.load_model("Llama-3-8B"), [pl.GPU("L4", 24)]
-    for layers, batch, milliseconds in (
-        (1, 1, 10),
-        (3, 3, 80),
-        (1, 2, 15),
-        (2, 1, 25),
-        (2, 2, 37.5),
-    ):
+    rows = ((1, 1, 10), (3, 3, 80), (1, 2, 15), (2, 1, 25), (2, 2, 37.5))
+    for layers, batch, milliseconds in rows:
         cost = costs.stage(model, pl.Workload(100, batch), gpu, layers, "even")
         assert 1000 * cost.pass_seconds == pytest.approx(milliseconds)
     assert costs.stage(model, pl.Workload(100, 1), gpu, 4, "even").throughput == 0
@@ -120,11 +115,7 @@ def test_one_layer_may_stand_for_many():
 
 
 BAD = {
-    "a hole in the table": (
-        {"A100": {(1, 1): 1.0, (2, 2): 1.0}},
-        {},
-        "1 layers with batch 2 are missing",
-    ),
+    "a hole": ({"A100": {(1, 1): 1.0, (2, 2): 1.0}}, {}, "1 layers with batch 2 are missing"),
     "no time": ({"A100": {(1, 1): 0.0}}, {}, "expected more than 0"),
     "nothing": ({}, {}, "expected at least one type of GPU"),
     "several layers for one": (TABLE, {"per_layer": True}, "expects times of one layer only"),
@@ -145,9 +136,8 @@ def test_from_a_file(tmp_path):
     costs = pl.hardware.load_measured(path, tiny.costs)
     assert {t: dict(v) for t, v in costs.milliseconds.items()} == TABLE
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines, lines[0]]))
-    with pytest.raises(
-        pl.errors.InvalidData, match=r"row 20, column 'batch': '1': 1 layers with this"
-    ):
+    told = r"row 20, column 'batch': '1': 1 layers with this"
+    with pytest.raises(pl.errors.InvalidData, match=told):
         pl.hardware.load_measured(path, tiny.costs)
     path.write_text("\n".join(["gpu_type,layers,batch,milliseconds", *lines[1:]]))
     with pytest.raises(pl.errors.InvalidData, match="are missing"):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.hardware.benchmark_files import Stated, measurements_of
+from pipelab.hardware.benchmark_files import StatedFacts, measurements_of
 
 FILES = Path(__file__).parents[1] / "data" / "measured"
 BENCH, SERVE, LATENCY = (
@@ -22,7 +22,7 @@ ROOF = pl.Roofline()
 
 
 def _rows(path, kind="json", **stated):
-    return measurements_of(path, kind, Stated(**stated), ROOF)
+    return measurements_of(path, kind, StatedFacts(**stated), ROOF)
 
 
 def _table(path, **stated):
@@ -30,6 +30,10 @@ def _table(path, **stated):
     costs = pl.hardware.load_measured(path, roof, **stated)
     assert costs.per_layer
     return {gpu: dict(table) for gpu, table in costs.milliseconds.items()}
+
+
+def _refused(words):
+    return pytest.raises(pl.errors.InvalidData, match=words)
 
 
 def _as(rows):
@@ -52,7 +56,7 @@ def test_llama_bench_says_gpu_model_and_precision(tmp_path):
     assert set(found.constants["of"]) == {"llama.cpp", "RTX4090"}
     table = _table(BENCH, phase="decode")
     assert table == {"RTX4090": {(1, 1): pytest.approx(1000 / 54.34 / 32, rel=1e-6)}}
-    with pytest.raises(pl.errors.InvalidData, match=r"llama_bench\.json: .*say which with phase="):
+    with _refused(r"llama_bench\.json: .*say which with phase="):
         pl.hardware.load_measured(BENCH, ROOF, engine="vLLM")
 
 
@@ -66,7 +70,7 @@ def test_vllm_serve_is_decode_at_each_concurrency_and_prefill_where_none_waits()
     table = _table(SERVE, gpu_type="H100-SXM", phase="decode")
     assert table == {"H100-SXM": {(1, b): ms / 32 for b, ms in ((1, 7.2), (8, 8.1), (32, 11.4))}}
     assert len(pl.hardware.calibrate(ROOF, SERVE, gpu_type="H100-SXM").table) == 4
-    with pytest.raises(pl.errors.InvalidData, match="on which GPU it ran; give gpu_type=…"):
+    with _refused("on which GPU it ran; give gpu_type=…"):
         pl.hardware.calibrate(ROOF, SERVE)
 
 
@@ -75,12 +79,12 @@ def test_vllm_latency_says_nothing_but_the_time():
     decode, prefill = (_rows(LATENCY, **said, output_tokens=n) for n in (128, 1))
     assert _as(decode) == [("decode", 8, 96, pytest.approx(1020 / 128))]
     assert _as(prefill) == [("prefill", 8, 32, 1020)]
-    with pytest.raises(pl.errors.InvalidData, match="cannot be told apart"):
+    with _refused("cannot be told apart"):
         _rows(LATENCY, **said, output_tokens=100)
     for name in said:
         left = {k: v for k, v in said.items() if k != name}
         message = rf"vllm_latency\.json, result 1: .*give {name}=…"
-        with pytest.raises(pl.errors.InvalidData, match=message):
+        with _refused(message):
             pl.hardware.calibrate(ROOF, LATENCY, **left, output_tokens=128)
 
 
@@ -118,11 +122,11 @@ def test_helix_tables_have_no_header():
     found = pl.hardware.calibrate(ROOF, PROMPT, **said, tokens=1000)
     assert len(found.table) == 5
     assert found.table["after"].abs().median() < 0.1
-    with pytest.raises(pl.errors.InvalidData, match=r"prompt_bs2time\.csv: .*give tokens=…"):
+    with _refused(r"prompt_bs2time\.csv: .*give tokens=…"):
         pl.hardware.calibrate(ROOF, PROMPT, **said)
-    with pytest.raises(pl.errors.InvalidData, match="how long the context was; give tokens=…"):
+    with _refused("how long the context was; give tokens=…"):
         pl.hardware.calibrate(ROOF, DECODE, **said)
-    with pytest.raises(pl.errors.InvalidData, match="which model this is; give model=…"):
+    with _refused("which model this is; give model=…"):
         pl.hardware.calibrate(ROOF, DECODE, gpu_type="L4", tokens=512)
 
 
@@ -142,16 +146,13 @@ def _changed(path, tmp_path, **fields):
     ("path", "fields", "message"),
     [
         (BENCH, {"gpu_info": "NVIDIA GeForce RTX 4080"}, r"RTX 4080': no type .*did you mean 'NVIDIA GeForce RTX"),
-        (BENCH, {"gpu_info": "NVIDIA L4, NVIDIA L4"}, "expected one GPU"),
         (BENCH, {"model_n_params": 7615616512}, "no known model has this number of parameters; give model="),
         (BENCH, {"n_gen": 128}, "leave out -pg"),
         (BENCH, {"n_depth": 512}, "field 'n_depth': 512"),
         (BENCH, {"n_gpu_layers": 10}, "expected all 32 layers of Llama-3-8B"),
-        (BENCH, {"n_cpu_moe": 10}, "field 'n_cpu_moe': 10: expected a model that is all on the GPU"),
         (BENCH, {"model_type": "llama 8B IQ2_XS - 2.3125 bpw"}, "give precision="),
         (BENCH, {"avg_ns": "12"}, "field 'avg_ns': '12': expected a number above 0"),
         (SERVE, {"max_concurrency": None}, "give batch="),
-        (SERVE, {"request_rate": 2.0}, "field 'request_rate': 2.0: expected all at once .*give batch="),
         (SERVE, {"model_id": "Qwen/Qwen3-8B"}, "no model has this name; .*give model="),
         (SERVE, {"model_id": "RedHatAI/Meta-Llama-3-8B-Instruct-FP8"}, "quantised weights; give precision="),
         (SERVE, {"median_tpot_ms": None}, "field 'median_tpot_ms': None"),
@@ -161,23 +162,16 @@ def _changed(path, tmp_path, **fields):
 def test_what_a_result_lacks_is_named(tmp_path, path, fields, message):
     new = _changed(path, tmp_path, **fields)
     said = {} if path == BENCH else {"gpu_type": "L4"}
-    with pytest.raises(pl.errors.InvalidData, match=message) as error:
+    with _refused(message) as error:
         pl.hardware.calibrate(ROOF, new, **said)
     assert path.name in str(error.value)
-
-
-def test_no_more_run_at_once_than_there_are(tmp_path):
-    new = _changed(SERVE, tmp_path, max_concurrency=10_000, completed=37, request_rate="inf")
-    assert [row.batch for row in _rows(new, gpu_type="B200")] == [37]
-    new = _changed(SERVE, tmp_path, request_rate=2.0)
-    assert [row.batch for row in _rows(new, gpu_type="B200", batch=3)] == [3]
 
 
 def test_what_is_stated_counts(tmp_path):
     new = _changed(BENCH, tmp_path, gpu_info="NVIDIA GeForce RTX 4080", model_type="odd")
     (row,) = _rows(new, gpu_type="RTX3090", precision="int8", engine="kernels")
     assert (row.gpu_type, row.precision, row.engine) == ("RTX3090", "int8", "kernels")
-    with pytest.raises(pl.errors.InvalidData, match="Llama-2-7B has 6,738,415,616"):
+    with _refused("Llama-2-7B has 6,738,415,616"):
         _rows(new, gpu_type="L4", precision="fp16", model="Llama-2-7B")
     with pytest.raises(pl.errors.UnknownName, match="did you mean 'Llama-3-8B'"):
         pl.hardware.calibrate(ROOF, BENCH, model="Llama-3-8b")
@@ -202,10 +196,10 @@ def test_two_times_of_one_batch_are_not_mixed(tmp_path):
     path = tmp_path / "bench.json"
     path.write_text(json.dumps([one, one | {"n_prompt": 512, "avg_ns": 57_000_000}, two]))
     message = "result 2: batch 1 occurs twice: .*say which with tokens="
-    with pytest.raises(pl.errors.InvalidData, match=message):
+    with _refused(message):
         pl.hardware.load_measured(path, ROOF, phase="prefill", engine="vLLM")
     assert _table(path, phase="prefill", tokens=512)["RTX4090"] == {(1, 1): pytest.approx(57 / 32)}
-    with pytest.raises(pl.errors.InvalidData, match="no time with tokens=100; it has 512, 1024"):
+    with _refused("no time with tokens=100; it has 512, 1024"):
         pl.hardware.load_measured(path, ROOF, phase="prefill", tokens=100, engine="vLLM")
 
 
@@ -237,23 +231,18 @@ def test_odd_json_is_read_or_refused(path, tmp_path):
         assert len(said) < 3000
 
 
-# Whose engine measured, by the backend that a benchmark names; None: nobody's, as many speak OpenAI's protocol.
+# Whose engine measured, by the backend that a benchmark names; None: nobody's, as many speak OpenAI's protocol, or
+# that of an engine which is not known.
 BACKENDS = {
     "vllm": "vLLM", "vllm-chat": "vLLM", "sglang": "SGLang", "sglang-oai-chat": "SGLang", "trt": "TensorRT-LLM",
     "tensorrt-llm": "TensorRT-LLM", "llama.cpp": "llama.cpp", "openai": None, "openai-chat": None, "": None, None: None,
+    "tgi": None, "lmdeploy": None, "scalellm": None, "deepspeed-mii": None, "gserver": None, "mine": None, 7: None,
 }  # fmt: skip
-ELSEWHERE = (
-    "tgi",
-    "lmdeploy",
-    "scalellm",
-    "deepspeed-mii",
-    "truss",
-    "gserver",
-    "mine",
-    7,
-    [],
-    {"a": 1},
-)
+FORMS = {  # the result, the engine of a file that names none, and what is stated
+    "serving": (SERVE, None, {"phase": "decode"}),
+    "latency": (LATENCY, "vLLM", {"batch": 8, "tokens": 32, "output_tokens": 1}),
+    "llama-bench": (BENCH, "llama.cpp", {"phase": "prefill"}),
+}
 
 
 def _written(tmp_path, fields):
@@ -262,46 +251,40 @@ def _written(tmp_path, fields):
     return path
 
 
-@pytest.mark.parametrize("key", ["backend", "endpoint_type"])
-@pytest.mark.parametrize("form", ["serving", "latency", "llama-bench"])
+@pytest.mark.parametrize(
+    "key", ["backend", pytest.param("endpoint_type", marks=pytest.mark.nightly)]
+)
+@pytest.mark.parametrize("form", FORMS)
 def test_a_time_counts_for_the_engine_that_was_measured_and_no_other(form, key, tmp_path):
-    said = {"gpu_type": "B200", "model": "Llama-3-8B", "precision": "bf16"}
-    said |= (
-        {"batch": 8, "tokens": 32, "output_tokens": 1} if form == "latency" else {"phase": "decode"}
-    )
-    serving = {k: v for k, v in _first(SERVE).items() if k not in ("backend", "endpoint_type")}
-    plain = {
-        "serving": serving,
-        "latency": _first(LATENCY),
-        "llama-bench": json.loads(BENCH.read_text())[1],
-    }[form]
-    own = {"serving": None, "latency": "vLLM", "llama-bench": "llama.cpp"}[form]
-    for backend, engine in {**BACKENDS, **{str(name): name for name in ELSEWHERE}}.items():
-        backend, foreign = (engine, True) if backend not in BACKENDS else (backend, False)
+    source, of_form, said = FORMS[form]
+    said = {"gpu_type": "B200", "model": "Llama-3-8B", "precision": "bf16"} | said
+    plain, fitted = _first(source), set()
+    plain = {name: plain[name] for name in plain if name not in ("backend", "endpoint_type")}
+    for backend, engine in BACKENDS.items():
         path = _written(tmp_path, plain | {key: backend})
         if form == "llama-bench" or not backend:
-            engine, foreign = own, False
-        if foreign or engine is None:
-            with pytest.raises(pl.errors.InvalidData, match=r"bench\.json, result 1.*give engine="):
-                pl.hardware.calibrate(ROOF, path, **said)
-            (row,) = _rows(path, **said | {"engine": "kernels"})
-            assert row.engine == "kernels"
+            engine = of_form
+        if engine is None:
+            with _refused(r"bench\.json, result 1.*give engine="):
+                _rows(path, **said)
+            assert _rows(path, **said | {"engine": "kernels"})[0].engine == "kernels"
             continue
+        assert {row.engine for row in _rows(path, **said)} == {engine}
+        if engine in fitted:
+            continue
+        fitted.add(engine)
         found = pl.hardware.calibrate(ROOF, path, **said)
         others = {name: one for name, one in found.costs.engines.items() if name != engine}
         assert others == {name: one for name, one in ROOF.engines.items() if name != engine}
-        assert engine in set(found.constants["of"])
         for name in ("vLLM", "SGLang", "TensorRT-LLM", "llama.cpp"):
             roof = pl.Roofline(engine=name)
             if name == engine:
                 assert pl.hardware.load_measured(path, roof, **said).milliseconds
                 continue
-            with pytest.raises(
-                pl.errors.InvalidData, match=rf"times of {engine}, not of {name}: .*engine="
-            ):
+            with _refused(rf"times of {engine}, not of {name}: .*engine="):
                 pl.hardware.load_measured(path, roof, **said)
         alone = pl.Roofline(engine="mine", engines={"mine": ROOF.engines["kernels"]})
-        with pytest.raises(pl.errors.InvalidData, match=rf"engine = '{engine}': .*give engine="):
+        with _refused(rf"engine = '{engine}': .*give engine="):
             pl.hardware.calibrate(alone, path, **said)
 
 
@@ -330,78 +313,63 @@ COPIES = ("pp", "pp_size", "pipeline_parallel_size", "dp_size", "data_parallel_s
 
 @pytest.mark.parametrize("gpu_type", [None, "RTX4090"])
 def test_a_run_of_several_gpus_is_no_time_of_one(gpu_type, tmp_path):
-    plain, roof = json.loads(BENCH.read_text())[1], pl.Roofline(engine="llama.cpp")
+    plain = json.loads(BENCH.read_text())[1]
     for fields in ONE_GPU:
-        said = {"gpu_type": gpu_type} if "gpu_info" not in fields else {"gpu_type": "RTX4090"}
-        assert pl.hardware.load_measured(
-            _written(tmp_path, plain | fields), roof, **said
-        ).milliseconds
+        path = _written(tmp_path, plain | fields)
+        assert _rows(path, gpu_type="RTX4090" if "gpu_info" in fields else gpu_type)
     for fields in OTHER_GPUS:
         path = _written(tmp_path, plain | fields)
-        with pytest.raises(
-            pl.errors.InvalidData, match=rf"bench\.json, result 1, field '({'|'.join(fields)})'"
-        ):
-            pl.hardware.load_measured(path, roof, gpu_type=gpu_type)
+        with _refused(rf"bench\.json, result 1, field '({'|'.join(fields)})'"):
+            _rows(path, gpu_type=gpu_type)
 
 
 @pytest.mark.parametrize("inside", [None, "server_info"])
 @pytest.mark.parametrize("path", [SERVE, LATENCY], ids=lambda path: path.name)
 def test_gpus_that_cut_a_layer_count_and_copies_or_stages_are_refused(path, inside, tmp_path):
-    said = {k: v for k, v in STATED.items() if k != "engine"} | {
-        "precision": "bf16",
-        "gpu_type": "H100-SXM",
-    }
-    for key, value in [
-        *PARALLEL.items(),
-        *((key, n) for key in COPIES for n in (1, "1", 2, "4", -1, 2.5, "x")),
-    ]:
-        fields = {inside: {key: value}} if inside else {key: value}
-        new = _changed(path, tmp_path, **fields)
+    said = STATED | {"engine": None, "precision": "bf16", "gpu_type": "H100-SXM"}
+    copies = ((key, n) for key in COPIES for n in (1, "1", 2, "4", -1, 2.5, "x"))
+    for key, value in [*PARALLEL.items(), *copies]:
+        new = _changed(path, tmp_path, **({inside: {key: value}} if inside else {key: value}))
         if key in PARALLEL:
             (row,) = _rows(new, **said, node_gb_per_s=450)
             assert row.tensor_parallel == int(value)
-            assert (
-                _rows(new, **said, tensor_parallel=1)[0].tensor_parallel == 1
-            )  # what is stated counts
-            with pytest.raises(
-                pl.errors.InvalidData, match=rf"{path.name}, result 1: .*give node_gb_per_s="
-            ):
-                pl.hardware.calibrate(ROOF, new, **said)
+            (stated,) = _rows(new, **said, tensor_parallel=1)
+            assert stated.tensor_parallel == 1
+            with _refused(rf"{path.name}, result 1: .*give node_gb_per_s="):
+                _rows(new, **said)
         elif str(value) == "1":
             assert _rows(new, **said)[0].tensor_parallel == 1
         else:
-            with pytest.raises(pl.errors.InvalidData, match=f"field '{key}'"):
-                pl.hardware.calibrate(ROOF, new, **said)
+            with _refused(f"field '{key}'"):
+                _rows(new, **said)
 
 
 def test_a_rate_without_limit_is_whatever_stands_for_infinity(tmp_path):
+    """And no more run at once than there are; else the number is to be stated."""
+    for changes, batch in (
+        *(({"request_rate": rate}, 8) for rate in ("inf", "Infinity", float("inf"), None, "INF")),
+        ({"max_concurrency": 10_000, "completed": 37}, 37),
+    ):
+        new = _changed(SERVE, tmp_path, **{"max_concurrency": 8, **changes})
+        assert [row.batch for row in _rows(new, gpu_type="B200")] == [batch]
     odd = [float("nan"), 2, 0, -1, "trace", "nan", True, [], {}, float("-inf"), "-inf", 10**400]
-    for rate in ("inf", "Infinity", float("inf"), None, "INF"):
-        new = _changed(SERVE, tmp_path, max_concurrency=8, request_rate=rate)
-        assert [row.batch for row in _rows(new, gpu_type="B200")] == [8]
-    for rate in odd:
-        new = _changed(SERVE, tmp_path, max_concurrency=8, request_rate=rate)
+    limited = [("request_rate", rate) for rate in odd]
+    limited += [("ramp_up_strategy", "linear"), ("ramp_up_strategy", "exponential")]
+    for field, value in limited:
+        new = _changed(SERVE, tmp_path, max_concurrency=8, **{field: value})
         assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
-        with pytest.raises(
-            pl.errors.InvalidData,
-            match=r"result 1, field 'request_rate': .*: expected all at once .*give batch=",
-        ):
+        with _refused(f"result 1, field '{field}': .*: expected all at once .*give batch="):
             _rows(new, gpu_type="B200")
-    for strategy in ("linear", "exponential"):
-        new = _changed(SERVE, tmp_path, max_concurrency=8, ramp_up_strategy=strategy)
-        assert [row.batch for row in _rows(new, gpu_type="B200", batch=8)] == [8]
-        with pytest.raises(pl.errors.InvalidData, match=r"field 'ramp_up_strategy': .*give batch="):
-            _rows(new, gpu_type="B200")
-    for field in (
+    counted = (
         "max_concurrency",
         "completed",
         "total_input_tokens",
         "total_output_tokens",
         "median_tpot_ms",
-    ):
-        for value in (float("nan"), float("inf"), float("-inf")):
-            with pytest.raises(pl.errors.InvalidData, match=f"field '{field}': -?(nan|inf)"):
-                _rows(_changed(SERVE, tmp_path, **{field: value}), gpu_type="B200")
+    )
+    for field, value in product(counted, (float("nan"), float("inf"), float("-inf"))):
+        with _refused(f"field '{field}': -?(nan|inf)"):
+            _rows(_changed(SERVE, tmp_path, **{field: value}), gpu_type="B200")
 
 
 @pytest.mark.parametrize("inside", [None, "server_info"])
@@ -417,13 +385,12 @@ def test_a_pass_that_makes_several_tokens_is_no_decode_of_one(inside, tmp_path):
         if not drafts:
             assert len(_rows(new, **said)) == 2
             continue
-        with pytest.raises(
-            pl.errors.InvalidData, match=rf"result 1, field '{key}': .*without drafts"
-        ):
+        with _refused(rf"result 1, field '{key}': .*without drafts"):
             _rows(new, **said)
 
 
-@pytest.mark.parametrize("name", pl.hardware.models().index)
+@pytest.mark.quick(6)
+@pytest.mark.parametrize("name", sorted(pl.hardware.models().index))
 def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_in(name, tmp_path):
     """Makers in front and purposes behind make no difference; DeepSeek's own weights have 8 bits."""
     said = {"gpu_type": "B200", "phase": "decode", "tensor_parallel": 8, "node_gb_per_s": 900}
@@ -441,10 +408,10 @@ def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_i
         if not few_bits:
             assert _rows(new, **said)[0].precision == "bf16"
             continue
-        with pytest.raises(pl.errors.InvalidData, match=r"'model_id'.*give precision="):
+        with _refused(r"'model_id'.*give precision="):
             _rows(new, **said)
     if few_bits:  # nor in a file that names no model
-        with pytest.raises(pl.errors.InvalidData, match=r"result 1: .*give precision="):
+        with _refused(r"result 1: .*give precision="):
             _rows(LATENCY, **said, model=name, batch=8, tokens=32, output_tokens=128)
 
 
@@ -460,5 +427,5 @@ def test_a_model_goes_by_its_name_and_counts_in_the_precision_it_was_published_i
 def test_what_a_benchmark_prints_is_refused_with_the_form_that_is_read(text, name, tmp_path):
     (tmp_path / name).write_text(text)
     for read in (pl.hardware.calibrate, lambda roof, path: pl.hardware.load_measured(path, roof)):
-        with pytest.raises(pl.errors.InvalidData, match=rf"{name}, row 1: .*llama-bench -o json"):
+        with _refused(rf"{name}, row 1: .*llama-bench -o json"):
             read(ROOF, tmp_path / name)

@@ -17,14 +17,7 @@ def _node(gpu_type, number, link=450.0):
 def _problem(cluster, model, load, **options):
     costs = pl.Roofline(**options)
     gpus = len(cluster)
-    return pl.Problem(
-        cluster,
-        model,
-        load,
-        costs,
-        max_gpus_per_stage=gpus,
-        same_type_stages=False,
-    )
+    return pl.Problem(cluster, model, load, costs, max_gpus_per_stage=gpus, same_type_stages=False)
 
 
 def test_an_all_reduce_of_a_small_message_hardly_grows_with_the_number_of_gpus():

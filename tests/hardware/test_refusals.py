@@ -94,37 +94,22 @@ MISTAKES = [
     (lambda: pl.load_cluster("helix-single24", gpus={}), "'A100-SXM-40' is no known GPU"),
     (lambda: _with(model=TINY.model), "expected a Transformer"),
     (lambda: with_link_units(PROBLEM, "transfers"), "expected 'tokens'"),
-    (
-        lambda: _with(cluster=pl.Cluster.from_counts({"H1000": 2}, 80, 10)),
-        "not a GPU type the cost model knows",
-    ),
-    (
-        lambda: dataclasses.replace(PROBLEM.model, kv_heads=3),
-        "kv_heads = 3: expected a divisor of heads = 32",
-    ),
+    (lambda: _with(cluster=pl.Cluster.from_counts({"H1000": 2}, 80, 10)), "not a GPU type the cost model knows"),
+    (lambda: dataclasses.replace(PROBLEM.model, kv_heads=3), "kv_heads = 3: expected a divisor of heads = 32"),
     (
         lambda: dataclasses.replace(PROBLEM.model, experts=2, experts_per_token=4),
         "experts_per_token = 4: expected at most experts = 2",
     ),
-    (
-        lambda: dataclasses.replace(PROBLEM.model, dense_layers=2),
-        "and 0 in a model without experts",
-    ),
+    (lambda: dataclasses.replace(PROBLEM.model, dense_layers=2), "and 0 in a model without experts"),
     (lambda: _with(costs=pl.Roofline(_facts(1e-300, 1))), "expected rates from 1e-9 to 1e15"),
     (lambda: pl.load_model("Llama-3-8B", precision="fp7"), "there is no precision='fp7'"),
     (lambda: pl.load_cluster("helix-single42"), "helix-single24"),
-    (
-        lambda: pl.load_cluster("tandemn-tiny"),
-        "tandemn-tiny: the network is not stated there; give network_gbit_per_s",
-    ),
+    (lambda: pl.load_cluster("tandemn-tiny"), "tandemn-tiny: the network is not stated there; give network_gbit_per_s"),
     (lambda: Engine(memory_efficiency=1.2), r"memory_efficiency = 1\.2"),
     (lambda: pl.Roofline(engine="vllm"), "there is no engine 'vllm'; did you mean 'vLLM'"),
     (lambda: pl.GPU("L4", 24, node="n"), "expected the bandwidth inside node 'n'"),
-    (
-        lambda: dataclasses.replace(TINY, workload=pl.Workload(10, 1, "decode")),
-        "expected 'prefill'",
-    ),
-]
+    (lambda: dataclasses.replace(TINY, workload=pl.Workload(10, 1, "decode")), "expected 'prefill'"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("attempt", "words"), MISTAKES)

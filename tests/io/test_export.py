@@ -14,9 +14,8 @@ HALVES = pl.Placement.of([(2, (0,)), (2, (1,))])
 
 def _of_weight(problem, gb):
     """The problem with layers of so many GB."""
-    return dataclasses.replace(
-        problem, model=dataclasses.replace(problem.model, layer_weight_gb=gb)
-    )
+    model = dataclasses.replace(problem.model, layer_weight_gb=gb)
+    return dataclasses.replace(problem, model=model)
 
 
 def test_a_score_says_how_far_from_the_proven_optimum(tiny):
@@ -169,11 +168,8 @@ def test_a_plan_loaded_for_its_problem_has_the_rate_that_was_saved(tmp_path):
         workload = dataclasses.replace(problem.workload, batch_size=problem.workload.batch_size + 1)
         units = "tokens" if problem.costs.link_units == "transfers" else "transfers"
         costs = dataclasses.replace(problem.costs, link_units=units)
-        for change in (
-            {"costs": costs},
-            {"workload": workload},
-            {"costs": costs, "workload": workload},
-        ):
+        both = {"costs": costs, "workload": workload}
+        for change in ({"costs": costs}, {"workload": workload}, both):
             other = dataclasses.replace(problem, **change)
             with pytest.raises(pl.errors.InvalidData, match="this plan was made with ") as caught:
                 pl.load_placement(path, other)
@@ -205,11 +201,12 @@ def test_a_plan_has_the_shares_that_its_rate_needs_and_is_refused_with_others(tm
     told = r"443\.8.*, but for this problem .*345\.49.*Omit problem= to read only the stages"
     with pytest.raises(pl.errors.InvalidData, match=told):
         pl.load_placement(path, even)
-    for wrong, told in (
-        ([4, 4, 4, 4], "but for this problem 4.97"),
-        ([4, 4], "expected 4 numbers"),
-        ("x", "expected 4"),
-    ):
+    others = {
+        "but for this problem 4.97": [4, 4, 4, 4],
+        "expected 4 numbers": [4, 4],
+        "expected 4": "x",
+    }
+    for told, wrong in others.items():
         document["stages"][0]["sequences_per_gpu"] = wrong
         path.write_text(json.dumps(document), encoding="utf-8")
         with pytest.raises(pl.errors.InvalidData, match=f"stage 1: sequences_per_gpu .*{told}"):
@@ -242,11 +239,8 @@ BAD_JSON = [
     ({"stages": [3]}, "stage 1: 3: expected an object"),
     ({"stages": [{"first_layer": 1, "gpu": [0]}]}, "'last_layer' is missing"),
     ({"stages": [STAGE], "conditions": 3}, "field 'conditions': 3: expected an object"),
-    ({"stages": [STAGE | {"last_layer": 2.5}]}, r"stage 1, field 'last_layer': 2\.5"),
     ({"stages": [STAGE | {"first_layer": 3}]}, "'last_layer': 2: expected .*at least 3"),
-    ({"stages": [STAGE | {"first_layer": True}]}, "'first_layer': True: expected"),
     ({"stages": [STAGE | {"gpus": []}]}, "'gpus': .*at least one GPU id"),
-    ({"stages": [STAGE | {"gpus": [-1]}]}, "'gpus': -1: expected a whole"),
     ({"stages": [STAGE | {"last_layer": 2 * 10**9}]}, r"'last_layer': .*below 10\^9"),
 ]
 

@@ -165,8 +165,8 @@ class Wanted:
             raise _refused("--cluster", self.cluster, expected)
         if self.gpus:
             named = {"per_node": "gpus_per_node", "per_machine": "gpus_per_machine"}
-            own = self._given({**named, "network_gbit": "network_gbit_per_s"})
-            return cluster_of_counts(counts_of(self.gpus, facts), gpus=facts, **own)
+            options = self._given({**named, "network_gbit": "network_gbit_per_s"})
+            return cluster_of_counts(counts_of(self.gpus, facts), gpus=facts, **options)
         for name in ("per_node", "per_machine"):
             if getattr(self, name) is not None:
                 raise _refused(_flag(name), getattr(self, name), "expected it beside --gpus")

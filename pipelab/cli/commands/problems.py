@@ -20,13 +20,7 @@ from pipelab.cli.commands.problem_options import (
     known_gpus,
     option,
 )
-from pipelab.cli.printing import (
-    print_deployment,
-    print_evaluation,
-    print_result,
-    say,
-    table_text,
-)
+from pipelab.cli.printing import print_deployment, print_evaluation, print_result, say, table_text
 from pipelab.engine.methods import MethodName, ObjectiveName
 from pipelab.errors import InvalidValue, nearest
 from pipelab.files.reading_and_writing import write_to
@@ -146,12 +140,12 @@ def deploy(
     options |= {"waiting_ms": waiting_ms, "pools": pools or None, "runs_on": runs_on}
     if batches is not None:
         options["batches"] = [_whole("deploy", "--batches", size) for size in batches.split(",")]
-    found = run(context.obj.problem(case), **_given(options))
+    deployment = run(context.obj.problem(case), **_given(options))
     if as_json:
-        print(json.dumps(found.to_dict(), allow_nan=False))
+        print(json.dumps(deployment.to_dict(), allow_nan=False))
     else:
-        print_deployment(found)
-    _keep(found, found.pipelines, output)
+        print_deployment(deployment)
+    _keep(deployment, deployment.pipelines, output)
 
 
 def trade_off(
@@ -253,10 +247,10 @@ def settings(
     if plan is None:
         raise typer.Exit(1)
     addresses = hosts.split(",") if hosts and "," in hosts else hosts
-    found = translated(problem, plan, engine, hosts=addresses)
-    for note in found.notes:
+    launch = translated(problem, plan, engine, hosts=addresses)
+    for note in launch.notes:
         say(note)
-    write(output or "-", found.script, "settings")
+    write(output or "-", launch.script, "settings")
 
 
 def _planned(
@@ -318,9 +312,9 @@ def compare(
     from pipelab.engine.comparison import compare as run
 
     names = EVERY_METHOD if methods is None else [name.strip() for name in methods.split(",")]
-    found = run(context.obj.problem(case), names, time_limit=time_limit)
-    _show(found.to_frame(), as_json, output, "compare")
-    if not any(result.placement for result in found.results.values()):
+    comparison = run(context.obj.problem(case), names, time_limit=time_limit)
+    _show(comparison.to_frame(), as_json, output, "compare")
+    if not any(result.placement for result in comparison.results.values()):
         raise typer.Exit(1)
 
 
@@ -364,13 +358,13 @@ def sweep(
     limit: dict[str, Any] = {} if time_limit is None else {"time_limit": time_limit}
     # By this column a file is known to be that of another problem, and refused.
     asked = {} if output is None else {"problem": (wanted.said(case),)}
-    found = run(
+    swept = run(
         make, grid(**asked, **axes), method, path=output, jobs=jobs, progress=not as_json, **limit
     )
     if not as_json:
-        print(found.sentence)
-    _show(found.to_frame(), as_json, None, "sweep")
-    if not any(row["placement"] for row in found.rows):
+        print(swept.sentence)
+    _show(swept.to_frame(), as_json, None, "sweep")
+    if not any(row["placement"] for row in swept.rows):
         raise typer.Exit(1)
 
 

@@ -27,7 +27,7 @@ _WITHOUT_BF16 = ("T4", "V100", "P100", "P40", "P4", "K80", "M60", "T10", "RTX20"
 # The first visible GPU by llama.cpp's name: GGML_CUDA_NAME (ggml/include/ggml-cuda.h), GGML_METAL_NAME
 # (ggml/src/ggml-metal/ggml-metal.cpp).
 _DEVICES = {"CUDA": "CUDA0", "ROCm": "ROCm0", "Metal": "MTL0"}
-_ONE_STEP = 0.01  # in which engines are told their share of a GPU
+_SHARE_STEP = 0.01  # in which engines are told their share of a GPU
 _ADDRESS = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 Hosts = str | Sequence[str] | None
 
@@ -51,7 +51,7 @@ class Host(Frozen):
     gpus: tuple[int | str, ...]
 
 
-class Start(NamedTuple):
+class LaunchCommand(NamedTuple):
     """Consecutive ranks that one command starts on one host.
 
     Attributes
@@ -69,7 +69,7 @@ class Start(NamedTuple):
     gpus: tuple[int | str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EnginePlan:
     """A plan as ranks on hosts. Rank s · size + i is GPU i of stage s.
 
@@ -129,7 +129,14 @@ class EnginePlan:
             Host(name, name if given else "", tuple(gpu for host, gpu in places if host == i))
             for name, i in number.items()
         )
-        return cls(problem, evaluation, engine, machines, places, pipeline=pipeline)
+        return cls(
+            problem=problem,
+            evaluation=evaluation,
+            engine=engine,
+            hosts=machines,
+            places=places,
+            pipeline=pipeline,
+        )
 
     @property
     def size(self) -> int:
@@ -217,12 +224,12 @@ class EnginePlan:
     @property
     def shares(self) -> list[float]:
         """For every start, the share of all memory that drivers show, which leaves what is taken on its fullest GPU."""
-        free, each = self.free_shares, len(self.starts[0].gpus)
-        least = [min(free[i : i + each]) for i in range(0, len(free), each)]
+        shares, per_command = self.free_shares, len(self.starts[0].gpus)
+        least = [min(shares[i : i + per_command]) for i in range(0, len(shares), per_command)]
         # Drivers of some GPUs keep some MiB more; less than a step makes no difference (`host_listings`).
         return [
-            _rounded_down(self.memory_share * own) if own < 1 - _ONE_STEP else self.memory_share
-            for own in least
+            _rounded_down(self.memory_share * free) if free < 1 - _SHARE_STEP else self.memory_share
+            for free in least
         ]
 
     @property
@@ -249,24 +256,26 @@ class EnginePlan:
         return [(host, [gpu for _, gpu in ranks]) for host, ranks in runs]
 
     @property
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[LaunchCommand]:
         """As few starts as there can be: each has whole stages, or equal parts of one, and all have as many ranks.
 
         Engines number ranks start by start. So stages may come back to a host, and hosts may have different numbers of
         GPUs, if a host has several starts.
         """
         numbers = [len(gpus) for _, gpus in self.runs]
-        each = math.gcd(*numbers)
+        per_command = math.gcd(*numbers)
         of_all = memory_of(self.engine).share_of == "all"  # a start has one share
-        several = of_all and max(self.free_shares) - min(self.free_shares) > _ONE_STEP
-        if several or each % self.size:
-            each = math.gcd(each, self.size)
+        several = of_all and max(self.free_shares) - min(self.free_shares) > _SHARE_STEP
+        if several or per_command % self.size:
+            per_command = math.gcd(per_command, self.size)
         parts = [
-            (host, gpus[i : i + each])
+            (host, gpus[i : i + per_command])
             for host, gpus in self.runs
-            for i in range(0, len(gpus), each)
+            for i in range(0, len(gpus), per_command)
         ]
-        return [Start(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)]
+        return [
+            LaunchCommand(number, host, tuple(gpus)) for number, (host, gpus) in enumerate(parts)
+        ]
 
     def visible(self, host: int) -> str:
         """Name the variable that makes a host's GPUs visible, by the numbers that their driver gives them.
@@ -318,26 +327,26 @@ class EnginePlan:
 
     def notes(self) -> list[str]:
         """List what a reader must know that no setting says."""
-        found = []
+        notes = []
         if self.without_bf16 and self.weights in ("bf16", "fp32"):
             types = ", ".join(self.without_bf16)
-            found.append(f"{types} has no bf16, and one engine has one data type: half")
+            notes.append(f"{types} has no bf16, and one engine has one data type: half")
         if self.weights in ("fp8", "int8", "int4"):
-            found.append(f"take a checkpoint with weights in {self.weights}")
+            notes.append(f"take a checkpoint with weights in {self.weights}")
         if not self.memory_counts:
-            found.append(
+            notes.append(
                 f"what {self.engine} itself keeps in memory is not counted: if it runs out, plan with a smaller batch"
             )
         if self.engine == "vLLM" and min(self.shares) < self.memory_share:
-            found.append(
+            notes.append(
                 f"memory is taken on a GPU, which leaves {min(self.free_shares):.0%} of it; "
                 "--gpu-memory-utilization is a share of all, so it is as much smaller there"
             )
-        found += self._notes_on_batches()
+        notes += self._notes_on_batches()
         plan = self.evaluation
         if plan.attainable < plan.rate * (1 - 1e-6):
             given = self.problem.workload.in_flight is not None
-            found.append(
+            notes.append(
                 f"{plan.in_flight} microbatches in flight yield {plan.attainable:,.7g} tokens/s, and the plan's rate "
                 f"of {plan.rate:,.7g} needs {plan.in_flight_needed}: "
                 + (
@@ -346,22 +355,22 @@ class EnginePlan:
                     else "no more fit without slowing it"
                 )
             )
-        return found
+        return notes
 
     def _notes_on_batches(self) -> list[str]:
         """List how the engine's batches differ from the plan's microbatches."""
         rules, has, stages = rules_of(self.engine), self.evaluation.in_flight, len(self.layers)
         limits = {"stages": stages, "one": 1, "told": has if stages > 1 else 1}
         most = limits.get(rules.in_flight)
-        found = [rules.batches] if rules.batches and stages > 1 else []
+        notes = [rules.batches] if rules.batches and stages > 1 else []
         if has is not None and most is not None and most < has:
             fewer = replace(self.evaluation, in_flight=most).attainable
             sequences = counted(self.problem.workload.batch_size, "sequence")
-            found.append(
+            notes.append(
                 f"{self.engine} keeps at most {most} of the plan's {has} microbatches in flight, which yield "
                 f"{fewer:,.7g} of its {self.evaluation.attainable:,.7g} tokens/s if each has {sequences}"
             )
-        return found
+        return notes
 
 
 def _rounded_down(share: float) -> float:
@@ -400,23 +409,16 @@ def _numbers(problem: Problem, names: Sequence[str], hosts: Hosts) -> list[int |
 
 def rpc_servers(plan: EnginePlan) -> list[dict[str, object]]:
     """List llama.cpp's servers: one for each GPU that is not beside the last stage, each with its own port."""
-    found: list[dict[str, object]] = []
+    servers: list[dict[str, object]] = []
     ports: dict[int, int] = {}  # of every host, so far
     kinds = [kind for report in plan.evaluation.stages for kind in report.gpu_types]
     served = plan.places[: len(plan.places) - len(plan.runs[-1][1])]
     for (host, gpu), kind in zip(served, kinds, strict=False):
         ports[host] = ports.get(host, plan.port(50052, 16) - 1) + 1
-        address = f"${{host[{host + 1}]}}" if len(plan.hosts) > 1 else "127.0.0.1"
-        place = f"{address}:{ports[host]}"
-        device = _DEVICES[platform_of(kind)]
-        found.append(
-            {
-                "host": host,
-                "gpu": gpu,
-                "address": address,
-                "port": ports[host],
-                "place": place,
-                "device": device,
-            }
-        )
-    return found
+        server: dict[str, object] = {"host": host, "gpu": gpu, "port": ports[host]}
+        several = len(plan.hosts) > 1
+        server["address"] = f"${{host[{host + 1}]}}" if several else "127.0.0.1"
+        server["place"] = f"{server['address']}:{ports[host]}"
+        server["device"] = _DEVICES[platform_of(kind)]
+        servers.append(server)
+    return servers

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineSettings(Frozen):
     """A plan as the settings of one inference or training engine; made by `pl.settings`. Prints as a launch script.
 
@@ -175,11 +175,11 @@ def _of_pipelines(
     evaluate(problem, placement)  # no GPU is in two
     pairs = [(replica, p.workload) for p in placement.pipelines for replica in p.replicas]
     digits = len(str(len(pairs)))
-    found = {}
+    launched = {}
     for i, (replica, load) in enumerate(pairs, start=1):
-        own = EnginePlan.of(replace(problem, workload=load), replica, engine, hosts, i)
-        found[f"pipeline-{i:0{digits}}"] = _launched(own)
-    return found
+        plan = EnginePlan.of(replace(problem, workload=load), replica, engine, hosts, i)
+        launched[f"pipeline-{i:0{digits}}"] = _launched(plan)
+    return launched
 
 
 def _launched(plan: EnginePlan) -> EngineSettings:
@@ -189,15 +189,15 @@ def _launched(plan: EnginePlan) -> EngineSettings:
     serves = not rules_of(plan.engine).trains
     filled: Any = template.make_module({"plan": plan, "serves": serves})
     return EngineSettings(
-        plan.engine,
-        filled.version,
-        plan.layers,
-        plan.hosts,
-        plan.size,
-        filled.environment,
-        tuple(shlex.split(filled.arguments)),
-        tuple(filled.notes),
-        str(filled),
+        engine=plan.engine,
+        version=filled.version,
+        layers=plan.layers,
+        hosts=plan.hosts,
+        tensor_parallel_size=plan.size,
+        environment=filled.environment,
+        arguments=tuple(shlex.split(filled.arguments)),
+        notes=tuple(filled.notes),
+        script=str(filled),
     )
 
 
