@@ -27,13 +27,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
-from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.engine.rate_search import possible, walks
 from pipelab.engine.reach import Reach
+from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
@@ -331,7 +331,7 @@ class Offer:
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
             self._rates[stages] = 0.0, True
         if stages not in self._rates:
-            (ids,) = FreeGPUs(self.problem, self.table.classes).taken([stages])
+            (ids,) = FreeGPUs.in_nodes(self.problem, self.table.classes).taken([stages])
             layers = [number for number, _ in stages]
             self._rates[stages] = self.rated(Placement.of(zip(layers, ids, strict=True)))
         return self._rates[stages]

@@ -12,7 +12,8 @@ from functools import cached_property
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, best_shares, instance_of, with_memory_for
+from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.stage_table import holdable
 from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -173,5 +174,4 @@ def _held(of: Capacities, t: float, most: float) -> float:
     """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
     work = (np.minimum(of.most / t, most) * layers).max(axis=1)
-    best = best_shares(work, of.usage.sum(axis=1), of.usage > 0)
-    return float(best @ of.count)
+    return holdable(work, of.usage.sum(axis=1), of.usage > 0, of.count)

@@ -30,6 +30,7 @@ from pipelab.engine.flows.capacities import Capacities
 from pipelab.engine.instance import Instance
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, RowBlock
+from pipelab.engine.stage_table import FreeGPUs
 from pipelab.placement import Stage
 
 _STAGES = 5  # of a block, at most
@@ -238,13 +239,11 @@ class Blocks:
 
     def _on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
         """Each stage on GPUs of its own, the largest first."""
-        free = {key: [list(node) for node in nodes] for key, nodes in self.pools.items()}
+        free, pools = FreeGPUs(self.pools.values()), list(self.pools)
         out = []
         for unit, layers in sorted(spread, key=lambda one: -one[0].size):
-            nodes = free[unit.part, unit.type]
-            node = min((n for n in nodes if len(n) >= unit.size), key=len)
-            out.append(Stage(layers, tuple(node[: unit.size])))
-            del node[: unit.size]
+            gpus = free.take_of(pools.index((unit.part, unit.type)), unit.size)
+            out.append(Stage(layers, tuple(gpus)))
         return sorted(out, key=lambda stage: (stage.layers.start, stage.layers.stop))
 
     def _chosen(self, t: float) -> list[Block] | None:

@@ -18,9 +18,9 @@ import numpy as np
 from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, apart, best_shares, by_class, instance_of
+from pipelab.engine.instance import Instance, apart, by_class, instance_of
 from pipelab.engine.schedules.columns import Columns
-from pipelab.engine.stages import slowest_between
+from pipelab.engine.stage_table import FreeGPUs, holdable, slowest_between
 from pipelab.engine.timeline.placement_timelines import (
     in_training,
     needed_gb,
@@ -210,14 +210,9 @@ class Stages:
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
         """Return a placement with stages of these compositions and numbers of layers."""
-        members = [iter(own.tolist()) for own in self.classes.members]
-        stages: list[Stage] = []
-        for c, size in zip(compositions, sizes, strict=True):
-            first = stages[-1].layers.stop if stages else 0
-            counts = zip(members, self.composition[c].tolist(), strict=True)
-            gpus = [next(own) for own, count in counts for _ in range(count)]
-            stages.append(Stage(range(first, first + int(size)), tuple(sorted(gpus))))
-        return Placement(tuple(stages))
+        free = FreeGPUs([members.tolist()] for members in self.classes.members)
+        gpus = [sorted(free.take(self.composition[c].tolist())) for c in compositions]
+        return Placement.of(zip(map(int, sizes), gpus, strict=True))
 
 
 def stages_in_training(
@@ -345,8 +340,8 @@ def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
 
     def holds(seconds: float) -> bool:
         held = np.where(least <= seconds, stages.spans.layers, 0).max(axis=1)
-        most = best_shares(held, stages.instance.size, stages.composition > 0)
-        return float(most @ stages.classes.count) >= stages.layers * (1 - 1e-9)
+        has, count = stages.composition > 0, stages.classes.count
+        return holdable(held, stages.instance.size, has, count) >= stages.layers * (1 - 1e-9)
 
     values = np.append(np.unique(least[np.isfinite(least)]), np.inf)
     return float(values[bisect_left(values[:-1], True, key=holds)])
