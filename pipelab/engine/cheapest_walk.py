@@ -38,7 +38,7 @@ import scipy.sparse as sp
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
-from pipelab.engine.stages import OUTSIDE, Stages
+from pipelab.engine.stages import OUTSIDE, StageRecipes
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
@@ -66,7 +66,7 @@ class Limit(NamedTuple):
     most: float
 
 
-class Found(NamedTuple):
+class WalkResult(NamedTuple):
     """What a walk's program found.
 
     Attributes
@@ -113,7 +113,7 @@ class Walk:
 
     Attributes
     ----------
-    stages : Stages
+    stages : StageRecipes
     cost : Weight
         What is to be least.
     limits : tuple of Limit
@@ -125,7 +125,7 @@ class Walk:
         For listing the stages and for the solver.
     """
 
-    stages: Stages
+    stages: StageRecipes
     cost: Weight
     limits: tuple[Limit, ...] = ()
     circuits: tuple[Circuit, ...] = ()
@@ -446,7 +446,7 @@ class Walk:
         stages = inside - most * comes.astype(float)
         return self.columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
 
-    def least(self) -> Found:
+    def least(self) -> WalkResult:
         """Find the cheapest pipeline, with one circuit after the other forbidden until its stages are one.
 
         Raises
@@ -459,22 +459,23 @@ class Walk:
         walk, bound, nodes = self, -np.inf, 0
         while True:
             if not len(walk.arcs.recipe):
-                return Found(None, np.inf, None, nodes)
+                return WalkResult(placement=None, bound=np.inf, nodes=nodes)
             program = walk.program
-            size = program.size["variables"], program.size["rows"]
+            size = {name: program.size[name] for name in ("variables", "rows")}
             run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
             if run.status == "infeasible":
-                return Found(None, np.inf, None, nodes, *size)
+                return WalkResult(placement=None, bound=np.inf, nodes=nodes, **size)
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
             order, apart = (None, ()) if run.x is None else walk._order(run.x)
             if order is None or not apart or run.stopped_by is not None:
                 placement = None if order is None or apart else walk._placement(order)
-                return Found(placement, bound, run.stopped_by, nodes, *size)
-            if any(
-                all(map(np.array_equal, own, known)) for own in apart for known in walk.circuits
-            ):
+                return WalkResult(
+                    placement=placement, bound=bound, stopped_by=run.stopped_by, nodes=nodes, **size
+                )
+            again = ((circuit, known) for circuit in apart for known in walk.circuits)
+            if any(all(map(np.array_equal, *pair)) for pair in again):
                 raise PipelabError("a solver returned stages that make no pipeline")
             walk = replace(walk, circuits=(*walk.circuits, *apart))
 

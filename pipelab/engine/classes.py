@@ -138,7 +138,7 @@ def gpu_classes(cluster: Cluster) -> Classes:
 
 
 def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
-    """The same, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
+    """Find the classes as `gpu_classes` does, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _groups(cluster)
     row = np.array([cluster.group[own[0]] for own in ids])
     several = np.array([len(own) > 1 for own in ids])

@@ -25,7 +25,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, Node
 
 
-class Part(NamedTuple):
+class ClusterPart(NamedTuple):
     """Part of a cluster.
 
     Attributes
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 def parts_of(
     instance: Instance, hop: np.ndarray, usable: np.ndarray, one_stage: bool, deadline: Deadline
-) -> Iterator[Part]:
+) -> Iterator[ClusterPart]:
     """The parts that a pipeline may be in: components whose hops take one time, then others, then all for one stage.
 
     Parameters
@@ -84,9 +84,15 @@ def parts_of(
         yield _merged(instance, np.zeros_like(hop), usable)._replace(one_stage=True)
 
 
-def whole(instance: Instance, hop: np.ndarray) -> Part:
+def whole(instance: Instance, hop: np.ndarray) -> ClusterPart:
     """All of the cluster, with its own classes."""
-    return Part(instance.classes, instance.type_of, hop, False, list(instance.nodes))
+    return ClusterPart(
+        classes=instance.classes,
+        type_of=instance.type_of,
+        hop=hop,
+        one_stage=False,
+        nodes=list(instance.nodes),
+    )
 
 
 def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
@@ -130,7 +136,7 @@ def _contents(instance: Instance, part: np.ndarray) -> Counter:
 def _largest_contents(
     instance: Instance, hop: np.ndarray, parts: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Those of which no other has all contents, and more, with hops as quick."""
+    """Leave out every part whose contents some other has, with hops as quick."""
     contents = [_contents(instance, part) for part in parts]
     seconds = [_hop_of(instance, hop, part) for part in parts]
 
@@ -143,7 +149,7 @@ def _largest_contents(
     return [part for i, part in enumerate(parts) if not contained(i)]
 
 
-def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
+def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> ClusterPart:
     """One class for every type."""
     kinds = instance.type_of[part]
     groups = [part[kinds == k] for k in np.unique(kinds)]
@@ -152,7 +158,9 @@ def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
     return _part(instance, groups, np.full((len(groups),) * 2, free))
 
 
-def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: Deadline) -> Part:
+def _by_hops(
+    instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: Deadline
+) -> ClusterPart:
     """Classes whose hops agree are one; but of a node that would be in several, none is merged."""
     classes = instance.classes
     inside = hop[np.ix_(part, part)]
@@ -172,7 +180,7 @@ def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: De
     return _part(instance, [part[own] for own in split], between(inside, split))
 
 
-def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part:
+def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> ClusterPart:
     classes = instance.classes
     first = np.array([own[0] for own in groups], dtype=int)
     place = np.full(len(classes), -1)
@@ -185,6 +193,10 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part
             gpus = np.sort(np.concatenate([classes.members[a] for a in here]))
             nodes.append(Node(node.sort, np.unique(place[here]), gpus))
     unknown = np.full_like(hop, np.nan)
-    return Part(
-        classes.merged(groups, unknown, unknown), instance.type_of[first], hop, False, nodes
+    return ClusterPart(
+        classes=classes.merged(groups, unknown, unknown),
+        type_of=instance.type_of[first],
+        hop=hop,
+        one_stage=False,
+        nodes=nodes,
     )

@@ -7,7 +7,7 @@ on every stage. That is its attainable rate at n. Ranges of n are ruled out or h
 1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more than
    U(a), the greatest rate with memory for a.
 2. A pair with a ≤ m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t, with memory for a. So
-   if no such placement exists (`walk.Walk`, with a limit on time), no pair of the range yields t; and
+   if no such placement exists (`cheapest_walk.Walk`, with a limit on time), no pair of the range yields t; and
    whatever the least GPUs, dollars or seconds of such placements are, no pair of the range has less.
 3. For a = b both conditions together are exact.
 
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.cheapest_walk import Found
+from pipelab.engine.cheapest_walk import WalkResult
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import (
     Instance,
@@ -34,8 +34,8 @@ from pipelab.engine.instance import (
     listed,
     with_memory_for,
 )
-from pipelab.engine.rate_search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
-from pipelab.engine.reach import Reach
+from pipelab.engine.rate_search import BY_TOLERANCE, SETS, RateSearch, least, possible, used, walks
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
@@ -96,7 +96,7 @@ class Round(NamedTuple):
     best: float  # tokens/s; 0 without a placement
 
 
-class Least(NamedTuple):
+class LeastUse(NamedTuple):
     """The least use of something among what attains a floor.
 
     Attributes
@@ -129,8 +129,8 @@ def within(usd_per_hour: float | None) -> Budget | None:
 
 
 @dataclass
-class Pairs:
-    """The pairs of one problem.
+class InFlightSearch:
+    """The search among pairs of a placement and a number in flight, of one problem.
 
     Attributes
     ----------
@@ -163,14 +163,16 @@ class Pairs:
     def __post_init__(self) -> None:
         self.full |= link_unit(self.problem.costs) == "transfers"
 
-    def under(self, budget: Budget) -> "Pairs":
-        """The same pairs within a budget."""
-        return Pairs(self.problem, self.deadline, budget, self.full, _instances=self._instances)
+    def under(self, budget: Budget) -> "InFlightSearch":
+        """Search within a budget, with the instances that were compiled here."""
+        return InFlightSearch(
+            self.problem, self.deadline, budget, self.full, _instances=self._instances
+        )
 
-    def filled(self) -> "Pairs":
+    def full_pipelines(self) -> "InFlightSearch":
         """The relaxation in which every pipeline is full, with memory for one microbatch (or the workload's number)."""
         problem = self.problem.with_in_flight(self.problem.workload.in_memory)
-        return Pairs(problem, self.deadline, self.budget, True, _instances=self._instances)
+        return InFlightSearch(problem, self.deadline, self.budget, True, _instances=self._instances)
 
     def yields(self, placement: Placement) -> float:
         """Tokens/s of a placement."""
@@ -223,7 +225,7 @@ class Pairs:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
             numbers = Range(first, max(first, self.numbers.last))
-            search = Search(self.instance(numbers), self.deadline.apart(), self._most_used)
+            search = RateSearch(self.instance(numbers), self.deadline.apart(), self._most_used)
             search.find_best_rate()
             bound, needed = search.bound or 0.0, first
             if search.best is not None:
@@ -267,9 +269,9 @@ class Pairs:
     def _most_used(self) -> dict[str, float]:
         return {} if self.budget is None else {self.budget.what: self.budget.most}
 
-    def _reach(self, numbers: Range, floor: float, timed: bool) -> Reach:
+    def _reach(self, numbers: Range, floor: float, timed: bool) -> AtRate:
         instance = self.instance(numbers)
-        return Reach(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
+        return AtRate(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
 
     def shortest(self, numbers: Range, floor: float) -> float:
         """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""
@@ -277,7 +279,7 @@ class Pairs:
         return min((w.shortest for w in filter(possible, walks(reach, {}, {}))), default=math.inf)
 
     def shortest_and_longest(self, floor: float) -> tuple[float, float]:
-        """The same with any number in flight; and the longest time of any stage or hop."""
+        """Bound a traversal with any number in flight from below; and find the longest time of any stage or hop."""
         reach = self._reach(Range(self.numbers.first, math.inf), floor, timed=True)
         found = list(filter(possible, walks(reach, {}, {})))
         times = [table[np.isfinite(table)] for walk in found for table in walk.times]
@@ -286,7 +288,7 @@ class Pairs:
 
     def least_at(
         self, numbers: Range, floor: float, what: str, most: float = math.inf, at_least: float = 0.0
-    ) -> Found:
+    ) -> WalkResult:
         """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
 
         `most`: what uses more is of no interest; `at_least`: nothing uses less.
@@ -418,7 +420,7 @@ class Pairs:
     def attains(
         self, placement: Placement, floor: float, what: str, numbers: Range
     ) -> tuple[float, int | None]:
-        """What a placement uses that attains the floor, and with which number in flight (`Least`).
+        """What a placement uses that attains the floor, and with which number in flight (`LeastUse`).
 
         Infinite if it does not. In seconds fewer in flight than yield most may take less, where a
         stage has several execution modes.
@@ -441,7 +443,7 @@ class Pairs:
 
     def least(
         self, what: str, floor: float, most: float = math.inf, at_least: float = 0.0
-    ) -> Least:
+    ) -> LeastUse:
         """The placement that attains `floor` and uses least GPUs, price or seconds.
 
         Parameters
@@ -456,7 +458,7 @@ class Pairs:
 
         Returns
         -------
-        Least
+        LeastUse
         """
         best: Placement | None = None
         number: int | None = None
@@ -492,7 +494,7 @@ class Pairs:
                         heapq.heappush(open_ranges, (bound, half))
         except Ended as end:
             rest = [bound for bound, _ in open_ranges]
-            return Least(best, min([value, left, bound, *rest]), end.reason, number)
+            return LeastUse(best, min([value, left, bound, *rest]), end.reason, number)
         if best is None and left == math.inf:
-            return Least(None, math.inf)
-        return Least(best, min(value, left), None, number)
+            return LeastUse(None, math.inf)
+        return LeastUse(best, min(value, left), None, number)

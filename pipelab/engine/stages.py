@@ -186,7 +186,7 @@ class Mixed(NamedTuple):
     classes: tuple[int, ...]
 
 
-class Stages(NamedTuple):
+class StageRecipes(NamedTuple):
     """The stages that a pipeline may have, as R recipes.
 
     Attributes
@@ -217,7 +217,7 @@ class Stages(NamedTuple):
     packings: tuple[Packing, ...] = ()
 
     def draws(self, recipe: int) -> list[tuple[int, tuple[int, ...]]]:
-        """So many GPUs out of these classes, and so many out of those, make a stage of a recipe."""
+        """List what a stage of a recipe takes: pairs of a number and the classes whose GPUs together give it."""
         sure = [(int(n), (a,)) for a, n in enumerate(self.gpus[recipe].tolist()) if n]
         return sure + [(m.gpus, m.classes) for m in self.mixed if m.recipe == recipe]
 
@@ -259,7 +259,7 @@ class Stages(NamedTuple):
         for packing in self.packings:
             packed = [i for i, recipe in enumerate(recipes) if recipe in packing.recipe]
             sizes = [int(packing.size[packing.recipe == recipes[i]][0]) for i in packed]
-            free = FreeGPUs([node] for node in packing.nodes)
+            free = FreeGPUs([node.tolist()] for node in packing.nodes)
             for i, size, node in zip(packed, sizes, packing.packed(sizes), strict=True):
                 gpus[i] = free.take_of(node, size)
         draws = [

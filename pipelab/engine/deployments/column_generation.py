@@ -51,7 +51,7 @@ from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
 from pipelab.engine.deployments.paths import StageOf
-from pipelab.engine.deployments.pricing import Least, Offer
+from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram
@@ -625,7 +625,7 @@ class Generation:
 
     def _price(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
         """The least prices at every rate: a bound, and new columns. Their number."""
-        cost, least = self._cost(capacity), dict[Offer, Least]()
+        cost, least = self._cost(capacity), dict[Offer, LeastPrices]()
 
         def relaxed_ratio(offer: Offer, cost: np.ndarray) -> float:
             least[offer] = offer.least(cost, self.deadline)

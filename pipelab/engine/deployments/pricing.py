@@ -32,7 +32,7 @@ from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.engine.rate_search import possible, walks
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
@@ -52,7 +52,7 @@ _HOP_STEP = 0.02  # of the shortest traversal
 _DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
 
 
-class Least(NamedTuple):
+class LeastPrices(NamedTuple):
     """The least price of a pipeline of each rate, and the price of a second that gave it; shape (T,) each."""
 
     price: np.ndarray
@@ -98,7 +98,7 @@ class Offer:
 
     @property
     def limits(self) -> Limits | None:
-        """Those of its requests; None where tokens count."""
+        """Limits of its requests; None where tokens count."""
         return None if self.timing is None else self.timing.limits
 
     @property
@@ -203,7 +203,7 @@ class Offer:
         low = self.asked[0]
         return np.minimum(self.longest, np.concatenate([[np.inf], self.tokens / low[1:]]))
 
-    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
+    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> LeastPrices:
         """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
 
         First by the best of all links; by each one's own where that may decide what is greatest: a
@@ -216,7 +216,7 @@ class Offer:
 
         Returns
         -------
-        Least
+        LeastPrices
             No pipeline of the offer has more rate per price than the greatest of high / price, and none
             leaves more above its price than the greatest of high - price.
         """
@@ -236,7 +236,7 @@ class Offer:
             )
             which = np.flatnonzero(open_)
             if not len(which):
-                return Least(price, per_second)
+                return LeastPrices(price, per_second)
             first = [which[np.argsort(-own[which])[:_CLOSER]] for own in (ratio, profit)]
             which = np.unique(np.concatenate(first))
             own = self._least(fine, prices, which, deadline)
@@ -246,7 +246,7 @@ class Offer:
 
     def _least(
         self, paths: Paths, prices: np.ndarray, which: np.ndarray, deadline: Deadline
-    ) -> Least:
+    ) -> LeastPrices:
         best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
         low, high = (own[which] for own in self.asked)
@@ -263,7 +263,7 @@ class Offer:
                 value = np.where(limit < self.longest, np.minimum(value, at_high), at_low)
             better = value > best
             best[better], chosen[better] = value[better], kappa
-        return Least(best, chosen)
+        return LeastPrices(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long; empty if none is."""
@@ -290,7 +290,7 @@ class Offer:
         """
         limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
         limit = min(limit, self.longest)
-        reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
+        reach = AtRate(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
         most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
         for walk in filter(possible, walks(reach, prices, most)):
             found = walk.least()
@@ -327,7 +327,7 @@ class Offer:
         return self.evaluated(stages)[0]
 
     def evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
-        """See `attained`; and whether that is less than the rate of its slowest stage or link."""
+        """Evaluate as `attained` does, and say whether that is less than the rate of the slowest stage or link."""
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
             self._rates[stages] = 0.0, True
         if stages not in self._rates:

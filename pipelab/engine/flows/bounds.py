@@ -41,7 +41,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.flows.capacities import Capacities, Stages, by_area
+from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_area
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import Columns
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
@@ -225,18 +225,18 @@ class Cases:
 
     Attributes
     ----------
-    stages : Stages
+    stages : StagesByInFlight
     alone : float
         No pipeline has more tokens/s.
     """
 
-    stages: Stages
+    stages: StagesByInFlight
     alone: float
     number: int = 0  # of patterns of several stages
     _open: list[tuple[float, Patterns]] = field(default_factory=list)
 
     def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
-        """As `Patterns.greatest`, over all cases; at first there is one."""
+        """Bound all cases as `Patterns.greatest` does one; at first there is one."""
         if not self._open:
             self._open = [(high, self._case(self.stages.least_seconds, math.inf))]
         self._open = [
@@ -245,7 +245,7 @@ class Cases:
         return max(bound for bound, _ in self._open)
 
     def split(self, low: float, deadline: Deadline) -> float:
-        """The same after the case with the greatest bound was split in two, again and again."""
+        """Split the case with the greatest bound in two, again and again; return the bound that is left."""
         for _ in range(0 if self.stages.full else _SPLITS):
             bound, widest = max(self._open, key=lambda one: one[0])
             middle = math.sqrt(widest.after * min(widest.before, 4 * widest.after))

@@ -6,7 +6,7 @@ So the capacity at T is the greatest min(r_n, n w / T) over all n.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -44,7 +44,7 @@ class Capacities:
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class StagesByInFlight:
     """A problem's tables for each number in flight that can be of use.
 
     Attributes
@@ -95,7 +95,7 @@ class Stages:
 
     @cached_property
     def _usage(self) -> np.ndarray:
-        """See `Capacities.usage`."""
+        """GPUs of each type in each stage, as `Capacities.usage` has them."""
         inside, unit = self.instance.inside, np.eye(len(self.instance.types), dtype=int)
         sizes = np.arange(1, inside.rate.shape[1] + 1)[:, None]
         return _rows(self.instance.composition, unit[inside.type_of][:, None] * sizes)
@@ -130,14 +130,20 @@ def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
     return np.concatenate([listed, inside.reshape(-1, listed.shape[1])])
 
 
-def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
+def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFlight:
     """Compile a problem for every number in flight that fits somewhere, or for its own.
 
     Of numbers above `_EACH` every second, third, … is compiled, and counts for those up to the next: so capacities
     are never too small, and a few percent too great at most.
     """
     first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
-    one = Stages(problem, (first,), (problem.workload.in_memory,), full, more=False)
+    one = StagesByInFlight(
+        problem=problem,
+        instances=(first,),
+        numbers=(problem.workload.in_memory,),
+        full=full,
+        more=False,
+    )
     if full or problem.workload.in_flight is not None:
         return one
 
@@ -154,7 +160,7 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
         instances.append(own)
         numbers.append(number + step - 1)
         number += step
-    return Stages(problem, tuple(instances), tuple(numbers), full, more)
+    return replace(one, instances=tuple(instances), numbers=tuple(numbers), more=more)
 
 
 def by_area(of: Capacities) -> float:

@@ -20,7 +20,7 @@ from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
-from pipelab.engine.flows.capacities import Stages, stages_of
+from pipelab.engine.flows.capacities import StagesByInFlight, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
@@ -257,7 +257,7 @@ class _Flowing:
             self._note()
         return True
 
-    def _search(self, stages: Stages) -> None:
+    def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
         for times in (1.0,) if self.full else _TIMES:
             first = times * self._mean_seconds(self.held, self.ways)
@@ -269,7 +269,7 @@ class _Flowing:
                 else:
                     high = middle
 
-    def _reached(self, t: float, stages: Stages, seconds: float) -> bool:
+    def _reached(self, t: float, stages: StagesByInFlight, seconds: float) -> bool:
         """Whether blocks propose stages for t tokens/s; what these really carry is kept.
 
         Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
@@ -367,20 +367,20 @@ class _Flowing:
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)
         flow = Flow(
-            self.problem,
-            status,
-            tuple(own.stage for own in self.held),
-            tuple(self._least_number(routing, v) for v in range(len(self.held))),
-            tuple(self.ways),
-            None,
-            None,
-            self.deadline.spent,
-            self.problem.workload.in_memory if self.full else None,
-            self.size,
-            choice.solver_version(),
-            self.deadline.remark(reason),
-            stopped,
-            {"progress": tuple(self.progress)},
+            problem=self.problem,
+            status=status,
+            stages=tuple(held.stage for held in self.held),
+            in_flight=tuple(self._least_number(routing, v) for v in range(len(self.held))),
+            ways=tuple(self.ways),
+            throughput=None,
+            bound=None,
+            seconds=self.deadline.spent,
+            memory_for=self.problem.workload.in_memory if self.full else None,
+            size=self.size,
+            solver=choice.solver_version(),
+            reason=self.deadline.remark(reason),
+            stopped_by=stopped,
+            details={"progress": tuple(self.progress)},
         )
         if status:
             return flow

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Flow(Answer):
     """Stages on GPUs of their own, and what goes which way through them: what `flow` returns.
 

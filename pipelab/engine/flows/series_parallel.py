@@ -53,7 +53,7 @@ class Unit(NamedTuple):
     rates: np.ndarray  # (L,) with 1 … L layers
 
 
-class Block(NamedTuple):
+class FlowBlock(NamedTuple):
     """A block of a solution: which units, entries and exits, and how many layers."""
 
     part: int
@@ -246,10 +246,10 @@ class Blocks:
             out.append(Stage(layers, tuple(gpus)))
         return sorted(out, key=lambda stage: (stage.layers.start, stage.layers.stop))
 
-    def _chosen(self, t: float) -> list[Block] | None:
+    def _chosen(self, t: float) -> list[FlowBlock] | None:
         """The blocks of the integer program, in order; None where they hold too few layers."""
         blocks = [
-            Block(part, key, ends, int(np.flatnonzero(rates >= t).max(initial=0)))
+            FlowBlock(part, key, ends, int(np.flatnonzero(rates >= t).max(initial=0)))
             for part, tables in self.tables.items()
             for key, of in tables.rates.items()
             for ends, rates in of.items()
@@ -257,12 +257,12 @@ class Blocks:
         blocks = [block for block in blocks if block.layers]
         if not blocks:
             return None
-        found = _Choice(self, blocks, t).solved(self.deadline)
+        found = _BlockProgram(self, blocks, t).solved(self.deadline)
         layers = self.capacities.most.shape[1]
         return found if found and sum(b.layers for b in found) >= layers else None
 
 
-class _Choice:
+class _BlockProgram:
     """The integer program: how often each block is used, and where several parts are passed, in which order.
 
     Columns: `middle`, `first`, `last`, `both` (first and last at once): blocks by their place in their part; where
@@ -270,7 +270,7 @@ class _Choice:
     `end`: the part of the first layer and of the last. `place`: of a part in the order.
     """
 
-    def __init__(self, of: Blocks, blocks: Sequence[Block], t: float) -> None:
+    def __init__(self, of: Blocks, blocks: Sequence[FlowBlock], t: float) -> None:
         self.of, self.blocks, self.t = of, blocks, t
         self.part = np.array([block.part for block in blocks])
         self.ends = np.array([block.ends for block in blocks])
@@ -288,7 +288,7 @@ class _Choice:
                 if (entries := -(-pairs // exits)) <= _CROSSING:
                     yield a, b, exits, int(entries)
 
-    def solved(self, deadline: Deadline) -> list[Block] | None:
+    def solved(self, deadline: Deadline) -> list[FlowBlock] | None:
         """The blocks that hold most layers, in the order of the parts; None if time was too short."""
         columns, layers = self.columns, np.array([block.layers for block in self.blocks], float)
         objective = dict.fromkeys(self.roles, layers)
@@ -303,7 +303,7 @@ class _Choice:
         run = run_program(program, gap=_ANY, deadline=deadline.within(_SECONDS))
         if run.x is None:
             return None
-        chosen: list[tuple[float, int, Block]] = []
+        chosen: list[tuple[float, int, FlowBlock]] = []
         for order, role in enumerate(("first", "both", "middle", "last")):
             if role not in self.roles:
                 continue
@@ -325,7 +325,7 @@ class _Choice:
             dict.fromkeys(self.roles, np.array(rows, float)), upper=np.array(most, float)
         )
 
-    def _uses(self, block: Block, part: int, kind: int, size: int) -> int:
+    def _uses(self, block: FlowBlock, part: int, kind: int, size: int) -> int:
         """GPUs of a type that a block takes in stages of at least this size."""
         if block.part != part:
             return 0

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pipelab.costs import refuse_transfers
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs, within
+from pipelab.engine.in_flight import InFlightSearch, within
 from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
@@ -75,7 +75,10 @@ def solve_for_latency(
     if budget is not None:
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs, first = Pairs(problem, deadline, within(budget)), incumbents(problem, budget)
+        pairs, first = (
+            InFlightSearch(problem, deadline, within(budget)),
+            incumbents(problem, budget),
+        )
         answer = least_of(pairs, "latency", at_least, first)
         if answer.status == "infeasible":
             answer = replace(answer, reason=why_none_attains(problem, at_least, deadline, budget))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
-from pipelab.engine.sweeps.workers import COLUMNS, Answer
+from pipelab.engine.sweeps.workers import COLUMNS, SweepRow
 from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files.csv_rows import Row
 from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
@@ -192,7 +192,7 @@ class RowsFile:
                 raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
         values = {name: value_of(text) for name, text in line.cells.items() if text}
         try:
-            answer = Answer(**{name: values[name] for name in COLUMNS if name in values})
+            answer = SweepRow(**{name: values[name] for name in COLUMNS if name in values})
         except InvalidValue as error:
             column, _, expected = error.problems[0]
             raise line.error(column, line.cells.get(column), expected) from None

@@ -33,7 +33,7 @@ _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {',
 
 
 @checked
-class Answer:
+class SweepRow:
     """The columns of a row after its point, checked: they may come from a user's own method, or a file."""
 
     status: Status
@@ -53,10 +53,10 @@ class Answer:
     def __post_init__(self) -> None:
         if self.status in ("optimal", "feasible") and self.throughput_tokens_per_s is None:
             expected = f"expected a number where the status is {self.status}"
-            raise InvalidValue("Answer", [("throughput_tokens_per_s", None, expected)])
+            raise InvalidValue("SweepRow", [("throughput_tokens_per_s", None, expected)])
 
 
-COLUMNS = tuple(Answer.__dataclass_fields__)
+COLUMNS = tuple(SweepRow.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -124,17 +124,17 @@ class Task:
         return result
 
 
-def failed(reason: str) -> Answer:
+def failed(reason: str) -> SweepRow:
     """Return the columns of a point without an answer; a reason of many pages is shortened."""
     reason = " ".join(reason.split())
     if len(reason) > _LONGEST_REASON:
         left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
         reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
-    return Answer("failed", REFUSED.word, reason=reason)
+    return SweepRow("failed", REFUSED.word, reason=reason)
 
 
-def _answer(result: Result) -> Answer:
-    answer = Answer(
+def _answer(result: Result) -> SweepRow:
+    answer = SweepRow(
         cast(Status, result.status),
         outcome_of(result).word,
         proven_among(result),

@@ -36,7 +36,7 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import Columns, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.engine.training.stages import BIG, Merged, Stages, Times
+from pipelab.engine.training.stages import BIG, Merged, RankTimes, TrainingStages
 from pipelab.errors import InvalidValue, TooLarge
 
 TRAINED_BY = tuple(name for name in RULES if name != "Inference")
@@ -69,7 +69,7 @@ class Parts:
         return Parts(self.busy[tracks], self.lead[tracks], *(each[index] for each in single))
 
 
-class Rule:
+class RuleBounds:
     """A published rule on every number of ranks up to `most` on which it exists.
 
     Attributes
@@ -104,7 +104,7 @@ class Rule:
             self.split = order.splits_backward
             self.hops = np.array([1, 2] if self.split else [2])
 
-    def times(self, stages: Stages, ranks: int, rank: int) -> Times:
+    def times(self, stages: TrainingStages, ranks: int, rank: int) -> RankTimes:
         """Return seconds of every stage on this rank of so many."""
         order = self.orders[ranks]
         last = "home" if order.holder[0] == order.holder[-1] else "last"
@@ -116,7 +116,7 @@ class Rule:
         """Return the most microbatches between forward and backward of a rank."""
         return max(1, self.orders[ranks].peak_in_flight[rank])
 
-    def parts(self, times: Times) -> Parts:
+    def parts(self, times: RankTimes) -> Parts:
         """Return what every stage adds to each track."""
         forward, back, weight, step, first, its_back, its_weight = np.minimum(times.seconds, BIG)
         both = forward + back
@@ -125,12 +125,12 @@ class Rule:
         if not self.split:
             busy, lead = [whole], [home + its_weight]
         return Parts(
-            self.microbatches * np.stack(busy) + step,
-            np.stack(lead),
-            forward,
-            both if self.split else whole,
-            its_weight,
-            step,
+            busy=self.microbatches * np.stack(busy) + step,
+            lead=np.stack(lead),
+            forward=forward,
+            both=both if self.split else whole,
+            weight=its_weight,
+            step=step,
         )
 
     def own(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
@@ -197,9 +197,9 @@ def of_ranks(order: Columns, parts: np.ndarray) -> np.ndarray:
 
 
 def step_times(
-    stages: Stages, order: Columns, compositions: np.ndarray, sizes: np.ndarray
+    stages: TrainingStages, order: Columns, compositions: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
-    """Return the simulated seconds of a step of K placements (`Stages.seconds`); infinite if one does not fit."""
+    """Return the simulated seconds of a step of K placements; infinite if one does not fit."""
     found, at = np.full(len(sizes), np.inf), order.holder
     for low in range(0, len(sizes), _AT_ONCE):
         some = slice(low, low + _AT_ONCE)
@@ -256,8 +256,8 @@ class Suffixes:
 
     def __init__(
         self,
-        stages: Stages,
-        rule: Rule,
+        stages: TrainingStages,
+        rule: RuleBounds,
         every: Iterable[int],
         merged: Merged,
         deadline: Deadline,
@@ -269,7 +269,7 @@ class Suffixes:
         self.limit, self.useful = min(limit, BIG), useful
         self.deadline, self.layers = deadline, stages.layers
         on_any = {rule.times(stages, p, rank) for p in self.every for rank in range(p)}
-        short, spans = Times.least(on_any).whole <= self.limit, stages.spans
+        short, spans = RankTimes.least(on_any).whole <= self.limit, stages.spans
         self.most_layers = int(spans.layers[short.any(axis=0)].max(initial=1))
         self.band = spans.kind[:, : self.most_layers].copy()
         start, size = np.indices(self.band.shape)
@@ -299,9 +299,9 @@ class Suffixes:
         times = self.rule.times(self.stages, ranks, rank)
         return self._banded(times, times)
 
-    def _banded(self, key: Any, times: Times) -> Parts:
+    def _banded(self, key: Any, times: RankTimes) -> Parts:
         if key not in self._parts:
-            within = Times(np.where(times.whole <= self.limit, times.seconds, np.inf))
+            within = RankTimes(np.where(times.whole <= self.limit, times.seconds, np.inf))
             found = self.rule.parts(within).take(slice(None), self.band)
             found.busy[..., ~self.inside] = BIG
             self._parts[key] = found
@@ -312,7 +312,7 @@ class Suffixes:
         ranks = [p for p in self.every if p >= k]
         every = frozenset(self.rule.times(self.stages, p, p - k) for p in ranks)
         self.exact &= len(every) == 1
-        parts = self._banded(every, self.merged.least(Times.least(every)))
+        parts = self._banded(every, self.merged.least(RankTimes.least(every)))
         return parts, max(self.rule.window(p, p - k) for p in ranks)
 
     def _add_level(self, k: int) -> bool:
@@ -379,7 +379,7 @@ class Suffixes:
         Returns
         -------
         float arrays, shape (tracks, m, …) and (m, …)
-            The value of the rest; and, as in `Rule.own`, what is beyond.
+            The value of the rest; and, as in `RuleBounds.own`, what is beyond.
         """
         hop = np.broadcast_to(hop if k > 1 else 0.0, (len(rest), self.merged.between.shape[1]))
         below, back = self.value[k - 1][rest], self.back[k - 1][rest]

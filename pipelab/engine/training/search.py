@@ -16,8 +16,8 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import REAL, Rule, Suffixes, of_ranks, step_times
-from pipelab.engine.training.stages import Merged, Stages, least_slowest, merged
+from pipelab.engine.training.bounds import REAL, RuleBounds, Suffixes, of_ranks, step_times
+from pipelab.engine.training.stages import Merged, TrainingStages, least_slowest, merged
 
 MOST_NODES = 2_500_000
 _MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
@@ -34,7 +34,7 @@ Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of ev
 
 
 @dataclass
-class Best:
+class BestStep:
     """The best placement so far, over all rules.
 
     Attributes
@@ -65,12 +65,12 @@ class Best:
                 self.on_change()
 
 
-class Search:
+class StepTimeSearch:
     """All placements under one rule, in the order of their bounds.
 
     Parameters
     ----------
-    best : Best
+    best : BestStep
         Shared by all rules; nothing that is not better is looked at.
     gap : float
         Stop once the least is known to be lower by at most this share.
@@ -90,9 +90,9 @@ class Search:
 
     def __init__(
         self,
-        stages: Stages,
-        rule: Rule,
-        best: Best,
+        stages: TrainingStages,
+        rule: RuleBounds,
+        best: BestStep,
         deadline: Deadline,
         gap: float = 0.0,
     ) -> None:
@@ -385,7 +385,7 @@ def _node(tracks: int, classes: int) -> np.dtype:
     return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
 
 
-def neighbours(stages: Stages, plan: Plan) -> Iterator[Plan]:
+def neighbours(stages: TrainingStages, plan: Plan) -> Iterator[Plan]:
     """Plans one change away; each keeps every layer and uses no more GPUs than there are."""
     held, sizes = plan
     ranks = len(held)

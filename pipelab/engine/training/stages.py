@@ -47,7 +47,7 @@ ROLES = ("first", "inner", "last", "home")
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
+class RankTimes:
     """Seconds of every rank, infinite if it does not fit in memory.
 
     Equal only to itself, so that what is computed from it can be kept under it.
@@ -62,7 +62,7 @@ class Times:
     seconds: np.ndarray
 
     @classmethod
-    def least(cls, several: Iterable["Times"]) -> "Times":
+    def least(cls, several: Iterable["RankTimes"]) -> "RankTimes":
         """Return the least of several, stage by stage."""
         return cls(np.minimum.reduce([each.seconds for each in several]))
 
@@ -73,7 +73,7 @@ class Times:
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class TrainingStages:
     """All candidate stages of a problem: C compositions times U kinds of span.
 
     Attributes
@@ -125,7 +125,7 @@ class Stages:
         most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
-    def times(self, roles: Sequence[str], held: np.ndarray) -> Times:
+    def times(self, roles: Sequence[str], held: np.ndarray) -> RankTimes:
         """Return the least seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
 
         Of what may be recomputed and of the layers it may have. Made once for the ranks that fit.
@@ -144,7 +144,7 @@ class Stages:
                     mine = parts[mode][:, fit]
                     mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
                     found[:, fit] = np.minimum(found[:, fit], mine)
-                self._kept[same] = Times(found)
+                self._kept[same] = RankTimes(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
 
@@ -220,7 +220,7 @@ def stages_in_training(
     recompute: str | None,
     bytes_per_parameter: float | None,
     deadline: Deadline,
-) -> Stages:
+) -> TrainingStages:
     """Ask the cost model for every stage.
 
     Raises
@@ -261,7 +261,14 @@ def stages_in_training(
         _refuse_no_time(problem, found[:, instance.rate > 0])
     memory = np.array([classes.gpu(a).memory_gb for a in range(len(classes))])
     offered = np.where(composition > 0, memory, np.inf).min(axis=1, initial=np.inf)
-    return Stages(problem, instance, modes, costs, offered, _hops(instance))
+    return TrainingStages(
+        problem=problem,
+        instance=instance,
+        modes=modes,
+        costs=costs,
+        offered=offered,
+        hop=_hops(instance),
+    )
 
 
 def _modes(
@@ -325,7 +332,7 @@ def _hops(instance: Instance) -> np.ndarray:
     return slowest_between(instance.composition > 0, between)
 
 
-def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
+def least_slowest(stages: TrainingStages, every: Iterable[RankTimes]) -> float:
     """Return the least seconds per microbatch of the slowest stage; infinite if nothing fits.
 
     Each GPU counts with the most layers per GPU of any stage with it that is no slower: if these sum
@@ -333,10 +340,10 @@ def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
 
     Parameters
     ----------
-    every : Times
+    every : RankTimes
         Of all ranks that a stage may be on.
     """
-    least = Times.least(every).whole
+    least = RankTimes.least(every).whole
 
     def holds(seconds: float) -> bool:
         held = np.where(least <= seconds, stages.spans.layers, 0).max(axis=1)
@@ -373,15 +380,15 @@ class Merged:
     between: np.ndarray
     onward: np.ndarray
 
-    def least(self, times: Times) -> Times:
+    def least(self, times: RankTimes) -> RankTimes:
         """Return the least over the members of each merged composition; shape (7, D, U)."""
         numbers, _, spans = times.seconds.shape
         found = np.full((numbers, len(self.composition), spans), np.inf)
         np.minimum.at(found.swapaxes(0, 1), self.of, times.seconds.swapaxes(0, 1))
-        return Times(found)
+        return RankTimes(found)
 
 
-def merged(stages: Stages, most: int) -> Merged:
+def merged(stages: TrainingStages, most: int) -> Merged:
     """Merge as few classes as keep a level of the tables to so much work, those of nearest speed first.
 
     Parameters
@@ -412,10 +419,17 @@ def merged(stages: Stages, most: int) -> Merged:
     np.minimum.at(onward.T, receiver[of], hop.T)
     between = np.full((len(composition), onward.shape[1]), BIG)
     np.minimum.at(between, of, onward)
-    return Merged(count, composition, of, receiver, between, onward)
+    return Merged(
+        count=count,
+        composition=composition,
+        of=of,
+        receiver=receiver,
+        between=between,
+        onward=onward,
+    )
 
 
-def _pace(stages: Stages) -> np.ndarray:
+def _pace(stages: TrainingStages) -> np.ndarray:
     """Return the logarithm of the least seconds per layer of one GPU of each class."""
     alone = np.flatnonzero(stages.composition.sum(axis=1) == 1)
     times = stages.costs[stages.modes[0]][:3, alone].sum(axis=0) / stages.spans.layers
