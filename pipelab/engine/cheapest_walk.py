@@ -38,6 +38,7 @@ import scipy.sparse as sp
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, RowBlock, incidence
+from pipelab.engine.stage_table import least_seconds
 from pipelab.engine.stages import OUTSIDE, StageRecipes
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
@@ -167,18 +168,14 @@ class Walk:
                 f"{own.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
                 {"layers": layers},
             )
-        best = own.seconds.min(axis=0, initial=np.inf)
-        there, back = np.full((2, layers + 1), np.inf)
-        there[0] = back[layers] = 0.0
-        for b in range(1, layers + 1):
-            first = np.arange(b)
-            hop = np.where(first > 0, self._shortest_hop, 0.0)
-            there[b] = (there[:b] + best[kind[first, b - 1 - first]] + hop).min()
-        for a in range(layers - 1, -1, -1):
-            last = np.arange(a + 1, layers + 1)
-            hop = np.where(last < layers, self._shortest_hop, 0.0)
-            back[a] = (back[last] + best[kind[a, last - a - 1]] + hop).min()
-        return there, back
+        best, number, hop = (
+            own.seconds.min(axis=0, initial=np.inf),
+            np.arange(layers),
+            self._shortest_hop,
+        )
+        there = least_seconds(layers, hop, lambda b: best[kind[number[:b], number[:b][::-1]]])
+        back = least_seconds(layers, hop, lambda b: best[kind[layers - b, number[:b][::-1]]])
+        return there, back[::-1]
 
     @property
     def times(self) -> tuple[np.ndarray, np.ndarray]:
@@ -461,18 +458,24 @@ class Walk:
             if not len(walk.arcs.recipe):
                 return WalkResult(placement=None, bound=np.inf, nodes=nodes)
             program = walk.program
-            size = {name: program.size[name] for name in ("variables", "rows")}
+            variables, rows = program.size["variables"], program.size["rows"]
             run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
             if run.status == "infeasible":
-                return WalkResult(placement=None, bound=np.inf, nodes=nodes, **size)
+                return WalkResult(
+                    placement=None, bound=np.inf, nodes=nodes, variables=variables, rows=rows
+                )
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
             order, apart = (None, ()) if run.x is None else walk._order(run.x)
             if order is None or not apart or run.stopped_by is not None:
-                placement = None if order is None or apart else walk._placement(order)
                 return WalkResult(
-                    placement=placement, bound=bound, stopped_by=run.stopped_by, nodes=nodes, **size
+                    placement=None if order is None or apart else walk._placement(order),
+                    bound=bound,
+                    stopped_by=run.stopped_by,
+                    nodes=nodes,
+                    variables=variables,
+                    rows=rows,
                 )
             again = ((circuit, known) for circuit in apart for known in walk.circuits)
             if any(all(map(np.array_equal, *pair)) for pair in again):

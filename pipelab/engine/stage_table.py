@@ -5,7 +5,7 @@ the stage-flow program, the compositions of deployments, flows and training, and
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,6 +35,25 @@ def holdable(held: np.ndarray, size: np.ndarray, has: np.ndarray, count: np.ndar
         GPUs of each class.
     """
     return float(best_shares(held, size, has) @ count)
+
+
+def least_seconds(layers: int, hop: float, ending_at: Callable[[int], np.ndarray]) -> np.ndarray:
+    """Return the least seconds to each boundary between layers, if GPUs were unlimited; shape (layers + 1,).
+
+    Parameters
+    ----------
+    layers : int
+    hop : float
+        Seconds from a stage to the next, at least.
+    ending_at : function of a boundary
+        Seconds of one stage to this boundary from boundary 0, 1, … below it; infinite where there is none.
+    """
+    reached = np.full(layers + 1, np.inf)
+    reached[0] = 0.0
+    hops = np.where(np.arange(layers) > 0, hop, 0.0)
+    for end in range(1, layers + 1):
+        reached[end] = (reached[:end] + ending_at(end) + hops[:end]).min()
+    return reached
 
 
 class WaysThrough(NamedTuple):

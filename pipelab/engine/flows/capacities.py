@@ -13,7 +13,7 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, instance_of, with_memory_for
-from pipelab.engine.stage_table import holdable
+from pipelab.engine.stage_table import holdable, least_seconds
 from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
@@ -80,18 +80,13 @@ class StagesByInFlight:
         kind = instance.spans.kind
         tables = [_rows(own.seconds, own.inside.seconds) for own in self.instances]
         least = np.min([seconds.min(axis=0) for seconds in tables], axis=0)
-        hop = float(instance.hop.min())
-        span = np.full(
-            (layers + 1, layers + 1), np.inf
-        )  # [a, e]: enters after a layers, leaves at e
-        for e in range(1, layers + 1):
-            starts = np.arange(e)
-            span[:e, e] = np.minimum.accumulate(least[kind[starts, e - starts - 1]])
-        reached = np.full(layers + 1, np.inf)
-        reached[0] = -hop
-        for e in range(1, layers + 1):
-            reached[e] = (reached[:e] + span[:e, e]).min() + hop
-        return float(reached[layers])
+        number = np.arange(layers)
+
+        def ending_at(end: int) -> np.ndarray:
+            """Seconds of a stage that is entered after 0, 1, … layers, and may hold more of them."""
+            return np.minimum.accumulate(least[kind[number[:end], number[:end][::-1]]])
+
+        return float(least_seconds(layers, float(instance.hop.min()), ending_at)[-1])
 
     @cached_property
     def _usage(self) -> np.ndarray:

@@ -9,7 +9,6 @@ import csv
 import io
 import json
 import os
-import threading
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -45,18 +44,22 @@ class RowsFile:
     def __init__(
         self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]
     ) -> None:
-        self.path = _expanded(path_of("sweep", path))
+        self.path = path_of("sweep", path)
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
         self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
-            if found(self.path):
-                raise InvalidValue(
-                    "sweep", [("path", str(path), f"is {kind}; expected the name of a CSV file")]
-                )
+        kinds = {
+            "starts with the folder of a user whom this computer does not know": _is_unknown_home,
+            "is a folder": os.path.isdir,
+            "is a device or a pipe": is_special,
+        }
+        for kind, is_of in kinds.items():
+            if is_of(self.path):
+                expected = f"{kind}; expected the name of a CSV file"
+                raise InvalidValue("sweep", [("path", str(path), expected)])
 
     def hold(self) -> None:
         """Keep other sweeps from this file until `close`: what two of them write, one would replace.
@@ -177,7 +180,10 @@ class RowsFile:
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
-            return _table(text.split("\n")[:-1])
+            csv.field_size_limit(
+                2**31 - 1
+            )  # of 131,072 characters: points and reasons may be longer
+            return list(csv.reader(text.split("\n")[:-1], strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
 
@@ -204,30 +210,9 @@ class RowsFile:
         )
 
 
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        expected = (
-            "starts with the folder of a user whom this computer does not know; give the whole path"
-        )
-        raise InvalidValue("sweep", [("path", str(path), expected)]) from None
-
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-def _table(lines: Sequence[str]) -> list[list[str]]:
-    """Split lines into cells of any length: csv's limit of 131,072 characters is lifted meanwhile.
-
-    It is one limit for the whole process, so it is restored.
-    """
-    with _ONE_AT_A_TIME:
-        before = csv.field_size_limit(2**31 - 1)
-        try:
-            return list(csv.reader(lines, strict=True))
-        finally:
-            csv.field_size_limit(before)
+def _is_unknown_home(path: Path) -> bool:
+    """Whether a folder "~name" at its beginning is nobody's: `path_of` leaves it as it is."""
+    return str(path).startswith("~")
 
 
 def _line(cells: Sequence[str]) -> bytes:

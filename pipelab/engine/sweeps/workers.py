@@ -10,9 +10,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import psutil
 from annotated_types import Predicate
@@ -102,11 +102,10 @@ class Task:
         """Return the row of a point; any error except an interrupt is its reason."""
         began = time.perf_counter()
         try:
-            answer = _answer(self._result(point))
+            row = row_of(self._result(point))
         except (Exception, SystemExit) as error:
-            answer = failed(_reason(error))
-        seconds = round(time.perf_counter() - began, 6)
-        return {**point, **vars(answer), "seconds": seconds}
+            row = failed(_reason(error))
+        return {**point, **vars(row), "seconds": round(time.perf_counter() - began, 6)}
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
@@ -130,32 +129,24 @@ def failed(reason: str) -> SweepRow:
     if len(reason) > _LONGEST_REASON:
         left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
         reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
-    return SweepRow("failed", REFUSED.word, reason=reason)
+    return SweepRow(status="failed", outcome=REFUSED.word, reason=reason)
 
 
-def _answer(result: Result) -> SweepRow:
-    answer = SweepRow(
-        cast(Status, result.status),
-        outcome_of(result).word,
-        proven_among(result),
-        result.throughput,
-        result.bound,
-        reason="; ".join(text for text in (ending(result.stopped_by), result.reason) if text),
-    )
-    if result.placement is None:
-        return answer
-    price, per_million = price_per_hour(result.problem, result.placement), None
-    if price is not None:
-        per_million = usd_per_million_tokens(price, given(result.throughput))
-    return replace(
-        answer,
-        gpus_used=len(result.placement.gpus),
-        usd_per_hour=price,
-        usd_per_million_tokens=per_million,
-        stages=len(result.placement),
-        bottleneck=", ".join(given(result.evaluation).bottlenecks[:2]),
-        placement=str(result.placement),
-    )
+def row_of(result: Result) -> SweepRow:
+    """Take what `Result.to_dict` says by the same names, and add what a table shows of a placement."""
+    said, placement = result.to_dict(), result.placement
+    row = {name: said[name] for name in COLUMNS if name in said}
+    row |= {"outcome": outcome_of(result).word, "proven_among": proven_among(result)}
+    row["reason"] = "; ".join(filter(None, (ending(result.stopped_by), result.reason)))
+    row["placement"] = "" if placement is None else str(placement)
+    if placement is not None:
+        price = price_per_hour(result.problem, placement)
+        if price is not None:
+            row["usd_per_hour"] = price
+            row["usd_per_million_tokens"] = usd_per_million_tokens(price, given(result.throughput))
+        row |= {"gpus_used": len(placement.gpus), "stages": len(placement)}
+        row["bottleneck"] = ", ".join(said["bottlenecks"][:2])
+    return SweepRow(**row)
 
 
 def _reason(error: BaseException) -> str:
