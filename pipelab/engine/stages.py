@@ -107,29 +107,12 @@ def free_links(classes: int, seconds: float) -> Links:
     """Any stage may follow any other, in so many seconds."""
     none = np.zeros(1, dtype=int)
     support = np.ones((1, classes), dtype=bool)
-    return Links(none, none, np.full((1, 1), seconds), support, none)
-
-
-def links_of_sets(
-    support: np.ndarray, hop: np.ndarray, narrowed: bool = False, deadline: Deadline = NEVER
-) -> Links:
-    """Link kinds of sets of classes.
-
-    Parameters
-    ----------
-    support : bool array, shape (Q, A)
-    hop : float array, shape (A, A)
-        Seconds from class to class; infinite where there is no hop. Only between classes of some set
-        it matters.
-
-    Raises
-    ------
-    TooLarge
-    """
-    of, through, (seconds,) = ways_through(support, seconds=[hop], deadline=deadline)
-    enter, leave = through.T
     return Links(
-        enter=enter, leave=leave, seconds=seconds, support=support, kind_of=of, narrowed=narrowed
+        enter=none,
+        leave=none,
+        seconds=np.full((1, 1), seconds),
+        support=support,
+        kind_of=none,
     )
 
 
@@ -144,26 +127,38 @@ def links_of(
         Seconds from class to class; infinite where there is no hop.
     groups : sequence of bool arrays, shape (A,)
         Classes that a stage may mix.
+
+    Raises
+    ------
+    TooLarge
     """
     there = np.any([*groups, np.zeros(len(hop), dtype=bool)], axis=0)
-    own = hop[np.ix_(there, there)]
-    if (own == own.ravel()[:1]).all() and np.isfinite(own).all():
-        return free_links(len(hop), float(own.max(initial=0.0)))
-    wide = [
-        own
-        for i, own in enumerate(groups)
+    among = hop[np.ix_(there, there)]
+    if (among == among.ravel()[:1]).all() and np.isfinite(among).all():
+        return free_links(len(hop), float(among.max(initial=0.0)))
+    widest = [
+        group
+        for i, group in enumerate(groups)
         if not any(
-            (own <= other).all() and (i > j or (own < other).any())
+            (group <= other).all() and (i > j or (group < other).any())
             for j, other in enumerate(groups)
         )
     ]
-    sizes = [int(own.sum()) for own in wide]
+    sizes = [int(group.sum()) for group in widest]
     wanted = largest = min(largest, max(sizes))
     while largest > 1 and sum(_number_of_sets(n, largest) for n in sizes) > MOST_SUPPORTS:
         largest -= 1
-    parts = [_sets_of_classes(own, largest, deadline) for own in wide]
+    parts = [_sets_of_classes(group, largest, deadline) for group in widest]
     support = np.unique(np.concatenate(parts), axis=0)
-    return links_of_sets(support, hop, largest < wanted, deadline)
+    of, through, (seconds,) = ways_through(support, seconds=[hop], deadline=deadline)
+    return Links(
+        enter=through[:, 0],
+        leave=through[:, 1],
+        seconds=seconds,
+        support=support,
+        kind_of=of,
+        narrowed=largest < wanted,
+    )
 
 
 def _sets_of_classes(group: np.ndarray, largest: int, deadline: Deadline) -> np.ndarray:

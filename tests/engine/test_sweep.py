@@ -148,7 +148,10 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: quiet(make, POINTS, pl.deploy), "gives Deployment, expected a Result"),
         (lambda: quiet(make, POINTS, gpa=0.1), "no option 'gpa'; did you mean 'gap'"),
         (lambda: quiet(make, POINTS, stop=None), "stop = None: is not for a sweep"),
-        (lambda: quiet(make, POINTS, again="broken"), "there is no status 'broken'"),
+        (
+            lambda: quiet(make, POINTS, again="broken"),
+            r"again\[0\] = 'broken': expected 'optimal', ",
+        ),
         (lambda: quiet(make, POINTS, jobs=0), "expected a whole number from 1 on"),
     ],
 )
