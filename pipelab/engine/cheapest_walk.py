@@ -45,7 +45,7 @@ from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
 from pipelab.spans import Spans, spans_of
 
-_UNITS = (
+_OBJECTIVE_UNITS = (
     1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
 )
 _MOST_COLUMNS = 2_000_000
@@ -347,7 +347,7 @@ class Walk:
         least = self.cost.per_second * min(self.shortest, 1e300) if self.cost.per_second else 0.0
         gpus = self.cost.per_gpu[self.cost.per_gpu > 0]
         least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.at_least)
-        return least / _UNITS or 1.0
+        return least / _OBJECTIVE_UNITS or 1.0
 
     @property
     def program(self) -> LinearProgram:

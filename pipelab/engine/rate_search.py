@@ -40,7 +40,7 @@ SETS = "list limit"  # sets of classes were too many to list
 BY_TOLERANCE = (
     "the solver's tolerance"  # what ended a search if nothing else did, and it stayed open
 )
-_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
+_TIME_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
 
 
 def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
@@ -271,7 +271,7 @@ class RateSearch:
         the time that is left.
         """
         self.high, step = self.instance.highest(), 0
-        for self.share in _SHARES:
+        for self.share in _TIME_SHARES:
             ceiling = self.high  # above: ruled out, or open
             while self.low < ceiling and self.stopped is None:
                 index = max(ceiling - step, (self.low + ceiling + 1) // 2, 0)

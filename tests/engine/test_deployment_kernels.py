@@ -75,7 +75,7 @@ def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
 @pytest.mark.parametrize("seed", range(16))
 def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
-    monkeypatch.setattr(pricing, "_RATES", 3)
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3)
     problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
     offer, classes = only_offer(problem)
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))

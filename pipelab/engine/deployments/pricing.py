@@ -44,12 +44,12 @@ from pipelab.spans import spans_of
 from pipelab.stage_arrays import most_gpus
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
-_RATES = 200  # where numbers in flight are limited: steps of the logarithm
-_STEPS = 10  # prices of a second that are tried
-_JUST_ABOVE = 1 + 1e-11
-_CLOSER = 16  # rates at once
-_HOP_STEP = 0.02  # of the shortest traversal
-_DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
+_RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
+_PRICES_OF_A_SECOND = 10  # prices of a second that are tried
+_JUST_ABOVE_FACTOR = 1 + 1e-11
+_RATES_AT_ONCE = 16  # rates at once
+_HOP_STEP_SHARE = 0.02  # of the shortest traversal
+_PRICE_FACTOR, _MOST_PRICE_RISES = 1.5, 5  # a second, while a path takes too long
 
 
 class LeastPrices(NamedTuple):
@@ -151,7 +151,7 @@ class Offer:
         table = self.table
         parts = table.composition[self.rows], self.rate, self.seconds, self.span, self.asked[0]
         link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
-        step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
+        step = _HOP_STEP_SHARE * float((table.seconds / table.spans.layers).min()) * len(self.span)
         hop = np.full_like(table.hop, shortest)
         if math.isfinite(min(self.tokens, self.longest)):
             hop += np.floor((table.hop - shortest) / step) * step
@@ -189,10 +189,10 @@ class Offer:
             many = len(rates) > _MOST_RATES
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
             return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
-        steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATES)
-        own = stages if len(stages) <= _RATES else stages[-1:]
+        steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATE_STEPS)
+        own = stages if len(stages) <= _RATE_STEPS else stages[-1:]
         points = np.unique(np.concatenate([steps, own]))
-        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE])
+        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
         high = np.concatenate([points[:1], points, points[1:]])
         order = np.argsort(low, kind="stable")
         return low[order], high[order]
@@ -237,7 +237,7 @@ class Offer:
             which = np.flatnonzero(open_)
             if not len(which):
                 return LeastPrices(price, per_second)
-            first = [which[np.argsort(-own[which])[:_CLOSER]] for own in (ratio, profit)]
+            first = [which[np.argsort(-own[which])[:_RATES_AT_ONCE]] for own in (ratio, profit)]
             which = np.unique(np.concatenate(first))
             own = self._least(fine, prices, which, deadline)
             price[which] = np.maximum(price[which], own.price)
@@ -253,7 +253,11 @@ class Offer:
         limit = self._limit[which]
         known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
         ratio = best[known] / limit[known]
-        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
+        for kappa in (
+            np.geomspace(ratio.min() / 8, ratio.max() * 8, _PRICES_OF_A_SECOND)
+            if len(ratio)
+            else ()
+        ):
             paid = paths.paid(prices, kappa, which, deadline)[-1]
             # of all t that a rate stands for, t / price and t - price are greatest at one end
             with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit
@@ -269,10 +273,10 @@ class Offer:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long; empty if none is."""
         paths = self.paths[1]
         stages, seconds = paths.cheapest(prices, kappa, which)
-        for _ in range(_TIMES if kappa else 0):
+        for _ in range(_MOST_PRICE_RISES if kappa else 0):
             if seconds <= self._limit[which]:
                 break
-            kappa *= _DEARER
+            kappa *= _PRICE_FACTOR
             stages, seconds = paths.cheapest(prices, kappa, which)
         return stages
 

@@ -18,7 +18,7 @@ from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
 
-_EACH = 30  # numbers in flight up to this are all compiled
+_ALL_NUMBERS_UP_TO = 30  # numbers in flight up to this are all compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
 def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFlight:
     """Compile a problem for every number in flight that fits somewhere, or for its own.
 
-    Of numbers above `_EACH` every second, third, … is compiled, and counts for those up to the next: so capacities
+    Of numbers above `_ALL_NUMBERS_UP_TO` every second, third, … is compiled, and counts for those up to the next: so capacities
     are never too small, and a few percent too great at most.
     """
     first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
@@ -149,7 +149,7 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFli
     instances, numbers, number = [with_memory(1)], [1], 2
     more = with_memory(MOST_IN_FLIGHT).same_times(instances[0])  # memory does not count
     while not more:
-        own, step = with_memory(number), max(1, number // _EACH)
+        own, step = with_memory(number), max(1, number // _ALL_NUMBERS_UP_TO)
         if not own.rate.any() and not own.inside.rate.any():
             break
         instances.append(own)

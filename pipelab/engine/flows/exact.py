@@ -30,7 +30,7 @@ from pipelab.flows import (
 from pipelab.placement import Stage
 from pipelab.problem import Problem
 
-_GPUS, _LAYERS = 6, 10  # more are not tried
+_MOST_GPUS, _MOST_LAYERS = 6, 10  # more are not tried
 _MOST_WAYS = 20_000
 
 
@@ -42,7 +42,7 @@ def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[Held]
     Ended
         The deadline was first.
     """
-    if len(problem.cluster) > _GPUS or problem.model.layers > _LAYERS:
+    if len(problem.cluster) > _MOST_GPUS or problem.model.layers > _MOST_LAYERS:
         return []
     allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
     stages = [Stage(own.layers, own.gpus) for own in allocations]

@@ -37,14 +37,18 @@ from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, link_unit
 
-_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
-_SECONDS = 20.0  # for this where time is not limited
-_CLOSE = 1e-4  # throughputs that are tried one after another are further apart
-_TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory at first
-_PLANNED = 3e-3  # with memory throughputs are further apart: plans are not as exact
-_PLANS = 6  # of memory, for one throughput
-_MOVES = 60  # of one stage, whose flows are computed
-_LONGER = 1.02  # no longer: planned for
+_PIPELINE_TIME_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
+_PIPELINE_SECONDS = 20.0  # for this where time is not limited
+_STEP_SHARE = 1e-4  # throughputs that are tried one after another are further apart
+_PLANNED_TIME_FACTORS = (
+    1.0,
+    0.75,
+    1.4,
+)  # of the time of a way: for which the search plans memory at first
+_PLANNED_STEP_SHARE = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_MOST_PLANS = 6  # of memory, for one throughput
+_MOST_MOVES = 60  # of one stage, whose flows are computed
+_SAME_TIME_FACTOR = 1.02  # no longer: planned for
 
 
 @checked_arguments
@@ -143,19 +147,21 @@ class _Flowing:
             else:
                 self.deadline.check()
                 one = self._solve(
-                    self.deadline.within(min(_SECONDS, _SHARE * self.deadline.left)).left
+                    self.deadline.within(
+                        min(_PIPELINE_SECONDS, _PIPELINE_TIME_SHARE * self.deadline.left)
+                    ).left
                 )
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
                 return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _CLOSE)
+            self._prove(cases, _STEP_SHARE)
             if not self._done and not self._small():
                 self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 self._move()
-                if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
+                if not self._done and self.bound <= self.value * (1 + 2 * _STEP_SHARE):
                     self._prove(cases, SOLVER / 4)
             if not self._done:
                 self.deadline.check()
@@ -259,10 +265,13 @@ class _Flowing:
 
     def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
-        for times in (1.0,) if self.full else _TIMES:
+        for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
             first = times * self._mean_seconds(self.held, self.ways)
             low, high = self.value, self.bound
-            while high > low * (1 + (_CLOSE if self.full else _PLANNED)) and not self._done:
+            while (
+                high > low * (1 + (_STEP_SHARE if self.full else _PLANNED_STEP_SHARE))
+                and not self._done
+            ):
                 middle = (low + high) / 2
                 if self._reached(middle, stages, first):
                     low = max(middle, self.value)
@@ -274,7 +283,7 @@ class _Flowing:
 
         Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
         """
-        for _ in range(_PLANS):
+        for _ in range(_MOST_PLANS):
             capacities = stages.at(max(stages.least_seconds, seconds))
             blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
             self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
@@ -284,7 +293,7 @@ class _Flowing:
             if proposed is None:
                 return False
             carried, taken = self._route(proposed, seconds)
-            if carried >= t or taken <= seconds * _LONGER:
+            if carried >= t or taken <= seconds * _SAME_TIME_FACTOR:
                 return True
             seconds = taken
         return False
@@ -321,19 +330,19 @@ class _Flowing:
 
     def _move(self) -> None:
         """Let one stage hold another span of layers, again and again, as long as the flow grows."""
-        left, grows = _MOVES, True
+        left, grows = _MOST_MOVES, True
         while grows and not self._done:
             grows, seconds = False, self._mean_seconds(self.held, self.ways)
             for held in islice(self._moved(seconds), left):
                 left, before = left - 1, self.value
                 ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
-                grows = self._keep(held, ways) > before * (1 + _CLOSE)
+                grows = self._keep(held, ways) > before * (1 + _STEP_SHARE)
                 if grows:
                     break
 
     def _moved(self, seconds: float) -> Iterator[list[Held]]:
         """The stages with one of them moved, or on a GPU that was idle, where every layer then lets more pass."""
-        layers, enough = self.problem.model.layers, self.value * (1 + _CLOSE)
+        layers, enough = self.problem.model.layers, self.value * (1 + _STEP_SHARE)
         rate = {own: stage_times(self.problem, own)[0] for own in self.held}
         used = {g for own in self.held for g in own.stage.gpus}
         idle = [(g,) for g in range(len(self.problem.cluster)) if g not in used]

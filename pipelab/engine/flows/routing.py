@@ -25,9 +25,9 @@ from pipelab.fields import given
 from pipelab.flows import Held, Way, goes_on, link_between, stage_times
 from pipelab.problem import Problem
 
-_ROUNDS = 40  # of generating ways
-_LEAST = 1e-9  # of all tokens: what carries less carries nothing
-_NO_GAIN = 1e-7
+_MOST_ROUNDS = 40  # of generating ways
+_LEAST_SHARE = 1e-9  # of all tokens: what carries less carries nothing
+_LEAST_GAIN = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class Routing:
             known |= dict.fromkeys(way.stages for way in flow)
         if not known:
             return []
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             flow, duals = self._best_of(list(known))
             new = self._useful(list(known), duals) - known.keys()
             if not new or deadline.reason:
@@ -159,7 +159,7 @@ class Routing:
             way = self._shortest(own, hops)
             cost = sum(busy[v] for v in way) + self.seconds(way) * sum(places[v] for v in way)
             price_of = dict(zip(self.links, links, strict=True))
-            if cost + sum(price_of[hop] for hop in pairwise(way)) < 1 - _NO_GAIN:
+            if cost + sum(price_of[hop] for hop in pairwise(way)) < 1 - _LEAST_GAIN:
                 out.add(way)
         return out
 
@@ -184,7 +184,7 @@ class Routing:
         """The flow without what the solver's arithmetic puts above a limit."""
         flow = [way for way in flow if way.rate > 0]
         total = math.fsum(way.rate for way in flow)
-        flow = [way for way in flow if way.rate > _LEAST * total]
+        flow = [way for way in flow if way.rate > _LEAST_SHARE * total]
         over = 1.0
         for v, own in enumerate(self.held):
             through = [way for way in flow if v in way.stages]
@@ -206,10 +206,10 @@ def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[in
         after.setdefault(arc[0], []).append(arc)
     while True:
         way = [max(after[-1], key=left.__getitem__)]
-        while left[way[-1]] > _LEAST and way[-1][1] != end:
+        while left[way[-1]] > _LEAST_SHARE and way[-1][1] != end:
             way.append(max(after[way[-1][1]], key=left.__getitem__))
         share = min(left[arc] for arc in way)
-        if share <= _LEAST:
+        if share <= _LEAST_SHARE:
             return out
         out.append((tuple(v for _, v in way[:-1]), share))
         for arc in way:

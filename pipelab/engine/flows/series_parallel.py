@@ -2,7 +2,7 @@
 
 A *block* holds m layers and lets r tokens/s pass. One stage is a block; two blocks of the same m layers side by side
 are one of the sum of their rates; two blocks one behind the other are one of the sum of their layers and the lesser
-rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_STAGES` stages
+rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_MOST_STAGES` stages
 and every m. At t tokens/s each multiset holds as many layers as its blocks of rate t do, and an integer program
 chooses those that together hold most. If that is enough for the model, there is a flow of t tokens/s.
 
@@ -33,12 +33,12 @@ from pipelab.engine.solvers.linear_program import Columns, RowBlock
 from pipelab.engine.stage_table import FreeGPUs
 from pipelab.placement import Stage
 
-_STAGES = 5  # of a block, at most
-_BLOCKS = 1_500  # multisets of stages in one part of the cluster; blocks have fewer stages where there are more
-_PARTS = 8  # of a cluster between which crossings are planned
-_CROSSING = 4  # stages at most that share one side of a crossing
-_SECONDS = 10.0  # for one integer program
-_ANY = 1e3  # gap: the first answer ends it
+_MOST_STAGES = 5  # of a block, at most
+_MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster; blocks have fewer stages where there are more
+_MOST_PARTS = 8  # of a cluster between which crossings are planned
+_MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
+_PROGRAM_SECONDS = 10.0  # for one integer program
+_ANY_GAP = 1e3  # gap: the first answer ends it
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -71,12 +71,12 @@ class _Tables:
     def __init__(
         self, units: Sequence[Unit], counts: Sequence[int], crossings: bool, deadline: Deadline
     ) -> None:
-        self.units, self.most = units, _CROSSING if crossings else 1
+        self.units, self.most = units, _MOST_CROSSING_STAGES if crossings else 1
         self.rates: dict[Key, dict[Ends, np.ndarray]] = {}
         number = 0
-        for size in range(1, _STAGES + 1):
+        for size in range(1, _MOST_STAGES + 1):
             number += math.comb(len(units) + size - 1, size)
-            if size > 1 and number > _BLOCKS:
+            if size > 1 and number > _MOST_BLOCKS:
                 break
             for chosen in combinations_with_replacement(range(len(units)), size):
                 deadline.check()
@@ -169,7 +169,7 @@ class Blocks:
         carries = self.instance.link >= self.within
         number, part = connected_components(sp.csr_array(carries & carries.T), directed=False)
         alone = (self.instance.classes.count > 1) & ~np.diagonal(carries)
-        return np.zeros_like(part) if number > _PARTS or alone.any() else part
+        return np.zeros_like(part) if number > _MOST_PARTS or alone.any() else part
 
     @cached_property
     def pools(self) -> dict[tuple[int, int], list[list[int]]]:
@@ -284,8 +284,8 @@ class _BlockProgram:
         """From part, to part, the fewest exits and entries whose links carry t together."""
         for a, b in product(range(self.of.parts), repeat=2):
             pairs = math.ceil(self.t / self.of.between[a, b]) if a != b else math.inf
-            for exits in range(1, _CROSSING + 1):
-                if (entries := -(-pairs // exits)) <= _CROSSING:
+            for exits in range(1, _MOST_CROSSING_STAGES + 1):
+                if (entries := -(-pairs // exits)) <= _MOST_CROSSING_STAGES:
                     yield a, b, exits, int(entries)
 
     def solved(self, deadline: Deadline) -> list[FlowBlock] | None:
@@ -300,7 +300,7 @@ class _BlockProgram:
         rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
         whole = columns.sizes.keys() - {"place"}
         program = columns.program(objective, rows, upper=upper, integer=whole)
-        run = run_program(program, gap=_ANY, deadline=deadline.within(_SECONDS))
+        run = run_program(program, gap=_ANY_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
         if run.x is None:
             return None
         chosen: list[tuple[float, int, FlowBlock]] = []

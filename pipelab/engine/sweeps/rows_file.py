@@ -20,7 +20,7 @@ from pipelab.errors import InvalidData, InvalidValue
 from pipelab.files.csv_rows import Row
 from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
 
-_ATTEMPTS = 10  # to open a file that another sweep has just replaced
+_OPENING_ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
@@ -71,7 +71,7 @@ class RowsFile:
         InvalidValue
             Another sweep is adding to it.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(_OPENING_ATTEMPTS):
             self.close()
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)

@@ -24,7 +24,7 @@ from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 
-_LONGEST_REASON, _END = 10_000, 2_000
+_MOST_REASON_CHARACTERS, _END_CHARACTERS = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -126,9 +126,13 @@ class Task:
 def failed(reason: str) -> SweepRow:
     """Return the columns of a point without an answer; a reason of many pages is shortened."""
     reason = " ".join(reason.split())
-    if len(reason) > _LONGEST_REASON:
-        left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
-        reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
+    if len(reason) > _MOST_REASON_CHARACTERS:
+        left_out = f" … [{len(reason) - _MOST_REASON_CHARACTERS:,} characters left out] … "
+        reason = (
+            reason[: _MOST_REASON_CHARACTERS - _END_CHARACTERS]
+            + left_out
+            + reason[-_END_CHARACTERS:]
+        )
     return SweepRow(status="failed", outcome=REFUSED.word, reason=reason)
 
 
@@ -257,7 +261,7 @@ def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
     return key, task(point)
 
 
-_EVERY_S = 0.25
+_POLL_SECONDS = 0.25
 
 
 def end_with(parent: int) -> None:
@@ -266,7 +270,7 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         # A child whose parent has ended gets another one, but on Windows.
         while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
-            time.sleep(_EVERY_S)
+            time.sleep(_POLL_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

@@ -36,12 +36,12 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import Columns, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.engine.training.stages import BIG, Merged, RankTimes, TrainingStages
+from pipelab.engine.training.stages import ABSENT_SECONDS, Merged, RankTimes, TrainingStages
 from pipelab.errors import InvalidValue, TooLarge
 
 TRAINED_BY = tuple(name for name in RULES if name != "Inference")
-REAL = 1e90  # seconds: what takes longer does not exist
-_AT_ONCE = 256  # placements simulated
+MOST_REAL_SECONDS = 1e90  # seconds: what takes longer does not exist
+_PLACEMENTS_AT_ONCE = 256  # placements simulated
 _STATES_AT_ONCE = 64
 
 
@@ -118,7 +118,9 @@ class RuleBounds:
 
     def parts(self, times: RankTimes) -> Parts:
         """Return what every stage adds to each track."""
-        forward, back, weight, step, first, its_back, its_weight = np.minimum(times.seconds, BIG)
+        forward, back, weight, step, first, its_back, its_weight = np.minimum(
+            times.seconds, ABSENT_SECONDS
+        )
         both = forward + back
         whole, home = both + weight, first + its_back
         busy, lead = [whole, both], [first, home]
@@ -201,8 +203,8 @@ def step_times(
 ) -> np.ndarray:
     """Return the simulated seconds of a step of K placements; infinite if one does not fit."""
     found, at = np.full(len(sizes), np.inf), order.holder
-    for low in range(0, len(sizes), _AT_ONCE):
-        some = slice(low, low + _AT_ONCE)
+    for low in range(0, len(sizes), _PLACEMENTS_AT_ONCE):
+        some = slice(low, low + _PLACEMENTS_AT_ONCE)
         times = stages.seconds(order, compositions[some], sizes[some])
         fits = np.flatnonzero(np.isfinite(times).all(axis=(0, 1)))
         if len(fits):
@@ -266,7 +268,7 @@ class Suffixes:
     ) -> None:
         self.stages, self.rule, self.every, self.merged = stages, rule, tuple(every), merged
         # Of stages that do not fit the time is infinite: they are never within the limit.
-        self.limit, self.useful = min(limit, BIG), useful
+        self.limit, self.useful = min(limit, ABSENT_SECONDS), useful
         self.deadline, self.layers = deadline, stages.layers
         on_any = {rule.times(stages, p, rank) for p in self.every for rank in range(p)}
         short, spans = RankTimes.least(on_any).whole <= self.limit, stages.spans
@@ -292,7 +294,7 @@ class Suffixes:
                 break
 
     def _nothing(self, *sizes: int) -> np.ndarray:
-        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), BIG)
+        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), ABSENT_SECONDS)
 
     def parts(self, ranks: int, rank: int) -> Parts:
         """Return those of the stages on this rank, by composition, first layer and number of layers."""
@@ -303,7 +305,7 @@ class Suffixes:
         if key not in self._parts:
             within = RankTimes(np.where(times.whole <= self.limit, times.seconds, np.inf))
             found = self.rule.parts(within).take(slice(None), self.band)
-            found.busy[..., ~self.inside] = BIG
+            found.busy[..., ~self.inside] = ABSENT_SECONDS
             self._parts[key] = found
         return self._parts[key]
 
@@ -319,7 +321,9 @@ class Suffixes:
         """Return False where no more stages can be put before the last level's."""
         below, merged = self.state[-1], self.merged
         grown = below + merged.composition[:, None]
-        valid = (grown <= merged.count).all(axis=2) & (self.back[-1].min(axis=(1, 2)) < REAL)
+        valid = (grown <= merged.count).all(axis=2) & (
+            self.back[-1].min(axis=(1, 2)) < MOST_REAL_SECONDS
+        )
         if not valid.any():
             return False
         state, number = np.unique(grown[valid], axis=0, return_inverse=True)
@@ -345,8 +349,8 @@ class Suffixes:
                 own = self.rule.own(mine, most, beyond)
                 found = np.maximum(own, mine.lead + after)
                 useless = found.max(axis=0) >= self.useful
-                found = np.where(useless, BIG, found).min(axis=-1)
-                through = np.where(useless, BIG, mine.both + beyond).min(axis=-1)
+                found = np.where(useless, ABSENT_SECONDS, found).min(axis=-1)
+                through = np.where(useless, ABSENT_SECONDS, mine.both + beyond).min(axis=-1)
                 to, h = some[at], merged.receiver[d]
                 value[to, :, h, begin] = np.minimum(value[to, :, h, begin], found.T)
                 back[to, h, begin] = np.minimum(back[to, h, begin], through)
@@ -391,7 +395,7 @@ class Suffixes:
 
     def _slide(self, values: np.ndarray) -> np.ndarray:
         """Return values by first layer after a stage, as seen from its own first layer and number of layers."""
-        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), BIG)
+        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), ABSENT_SECONDS)
         wide[..., : self.layers] = values[..., 1:]
         return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)[
             ..., : self.layers, :

@@ -16,7 +16,13 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import REAL, RuleBounds, Suffixes, of_ranks, step_times
+from pipelab.engine.training.bounds import (
+    MOST_REAL_SECONDS,
+    RuleBounds,
+    Suffixes,
+    of_ranks,
+    step_times,
+)
 from pipelab.engine.training.stages import Merged, TrainingStages, least_slowest, merged
 
 MOST_NODES = 2_500_000
@@ -24,11 +30,11 @@ _MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take second
 _MOST_NUMBERS = 60_000_000  # of tables for one number of ranks each: half a gigabyte
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
-_SIMULATED = 256  # neighbours of least bound, per round
-_FIRST_LIMIT = 1.25  # times the least time that the slowest stage may have
-_FAR = 2.0  # times the limit
-_DIVES = 4  # numbers of ranks on which a first placement is looked for
-_TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
+_NEIGHBOURS_SIMULATED = 256  # neighbours of least bound, per round
+_FIRST_LIMIT_FACTOR = 1.25  # times the least time that the slowest stage may have
+_TABLE_LIMIT_FACTOR = 2.0  # times the limit
+_MOST_DIVES = 4  # numbers of ranks on which a first placement is looked for
+_LIMIT_FACTOR_TO_REBUILD = 0.95  # a table with a limit so much lower saves more time than it takes
 
 Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of every stage
 
@@ -129,18 +135,18 @@ class StepTimeSearch:
         if self.best.plan is not None and len(self.best.plan[0]) in orders:
             self._least(*np.array(self.best.plan)[:, None])
         least = self.bound
-        self.within = min(_FIRST_LIMIT * least, self.best.seconds)
+        self.within = min(_FIRST_LIMIT_FACTOR * least, self.best.seconds)
         while True:
             self.build()
             self._raise_bound()
-            for _, root in sorted(self.roots)[:_DIVES]:
+            for _, root in sorted(self.roots)[:_MOST_DIVES]:
                 self._improve(*self._descend(root))
             if self.best.plan is None:
                 self.refine()
                 self._improve(*self.dive())
             self._raise_bound()
             yield
-            if self.within * _TIGHTER <= self.best.seconds <= self.within:
+            if self.within * _LIMIT_FACTOR_TO_REBUILD <= self.best.seconds <= self.within:
                 break
             # What exceeds the best need not be in the tables, and the rest bounds more.
             wider = 2 * self.within if self.within < 100 * least else np.inf
@@ -185,7 +191,7 @@ class StepTimeSearch:
         least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
         left = _MOST_NUMBERS
         for p in sorted(tables, key=lambda p: least[p]):
-            if left > 0 and least[p] < min(REAL, self.best.seconds):
+            if left > 0 and least[p] < min(MOST_REAL_SECONDS, self.best.seconds):
                 tables[p] = self._table([p])
                 left -= sum(each.size for each in tables[p].value)
         self._start(tables)
@@ -193,7 +199,7 @@ class StepTimeSearch:
     def _table(self, every: Iterable[int]) -> Suffixes:
         limit = self.within / self.rule.microbatches
         # While the limit is being looked for, placements far beyond it need not be in the table.
-        seconds = min(self.best.seconds, _FAR * self.within)
+        seconds = min(self.best.seconds, _TABLE_LIMIT_FACTOR * self.within)
         return Suffixes(self.stages, self.rule, every, self.merged, self.deadline, limit, seconds)
 
     def _start(self, tables: dict[int, Suffixes]) -> None:
@@ -206,7 +212,7 @@ class StepTimeSearch:
         self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
-            rows = np.flatnonzero(least < min(REAL, self.best.useful))
+            rows = np.flatnonzero(least < min(MOST_REAL_SECONDS, self.best.useful))
             roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
@@ -305,7 +311,7 @@ class StepTimeSearch:
                 np.maximum(own[-1], started + found + mine.step, out=own[-1])
             bound = np.maximum(own, lead + mine.lead + after).max(axis=0)
             end = first[:, None] + size + 1
-            good = (bound < min(self.best.useful, REAL)) & (end <= stages.layers)
+            good = (bound < min(self.best.useful, MOST_REAL_SECONDS)) & (end <= stages.layers)
             at, n = np.nonzero(good)
             longer: Any = np.zeros(len(at), dtype=self.nodes.dtype)
             longer["ranks"], longer["left"], longer["state"] = ranks, left - 1, rest[at]
@@ -365,7 +371,7 @@ class StepTimeSearch:
                 order = self.rule.orders[ranks]
                 times = of_ranks(order, self.stages.seconds(order, compositions, sizes))
                 work = (self.rule.microbatches * times[:3].sum(axis=0) + times[3]).max(axis=0)
-                nearest = np.argsort(work, kind="stable")[:_SIMULATED]
+                nearest = np.argsort(work, kind="stable")[:_NEIGHBOURS_SIMULATED]
                 nearest = nearest[work[nearest] < seconds * (1 - PROVEN_WITHIN)]
                 found, best = self._least(compositions[nearest], sizes[nearest])
                 if found < seconds * (1 - PROVEN_WITHIN):
