@@ -45,9 +45,7 @@ from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
 from pipelab.spans import Spans, spans_of
 
-_OBJECTIVE_UNITS = (
-    1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
-)
+_OBJECTIVE_UNITS = 1_000.0  # in the least possible objective: solvers compare within 1e-6 of one
 _MOST_COLUMNS = 2_000_000
 _MOST_LAYERS = 5_000  # shortest paths over the layers look at all pairs of them
 
@@ -162,14 +160,14 @@ class Walk:
 
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
-        own, layers, kind = self.stages, self._layers, self._spans.kind
+        stages, layers, kind = self.stages, self._layers, self._spans.kind
         if layers > _MOST_LAYERS:
             raise TooLarge(
-                f"{own.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
+                f"{stages.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
                 {"layers": layers},
             )
         best, number, hop = (
-            own.seconds.min(axis=0, initial=np.inf),
+            stages.seconds.min(axis=0, initial=np.inf),
             np.arange(layers),
             self._shortest_hop,
         )
@@ -224,13 +222,13 @@ class Walk:
             return
         if not self._spans.alike_inside:
             for first in range(total):
-                own = size[: total - first]
+                sizes = size[: total - first]
                 yield (
                     first,
-                    first + own,
-                    own,
-                    kind[first, own - 1],
-                    self._outside(first + 0 * own, own),
+                    first + sizes,
+                    sizes,
+                    kind[first, sizes - 1],
+                    self._outside(first + 0 * sizes, sizes),
                 )
             return
         part, inner, zero = size[:-1], size[:-2], 0 * size[:-1]
@@ -247,14 +245,14 @@ class Walk:
         ------
         Ended, TooLarge
         """
-        own, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
+        stages, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
         parts = [np.zeros((5, 0), dtype=int)]
         times = [np.zeros(0)]
         for begin, end, layers, span, outside in self._roles():
             self.deadline.check()
-            fits = np.isfinite(own.seconds[:, span])
+            fits = np.isfinite(stages.seconds[:, span])
             if self._timed:
-                fits = fits & (own.seconds[:, span] + outside <= most)
+                fits = fits & (stages.seconds[:, span] + outside <= most)
             if self._timed or not self._spans.alike_inside:
                 r, i = np.nonzero(fits)
                 j = i
@@ -266,7 +264,7 @@ class Walk:
             self._refuse(number, "stages")
             ends = np.broadcast_to(end, layers.shape)[i]
             parts.append(np.stack([r, np.full_like(r, begin), ends, layers[i], layers[j]]))
-            times.append(own.seconds[r, span[i]])
+            times.append(stages.seconds[r, span[i]])
         recipe, first, last, low, high = np.concatenate(parts, axis=1)
         return Arcs(recipe, first, last, low, high, np.concatenate(times))
 

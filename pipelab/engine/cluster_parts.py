@@ -102,8 +102,8 @@ def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
 
 def _one_time(instance: Instance, hop: np.ndarray, part: np.ndarray) -> bool:
     """Whether all hops between these classes take the same time."""
-    own = hop[np.ix_(part, part)][_meant(instance, part)]
-    return not len(own) or bool(np.isfinite(own[0]) and (own == own[0]).all())
+    seconds = hop[np.ix_(part, part)][_meant(instance, part)]
+    return not len(seconds) or bool(np.isfinite(seconds[0]) and (seconds == seconds[0]).all())
 
 
 def _hop_of(instance: Instance, hop: np.ndarray, part: np.ndarray) -> float:
@@ -165,27 +165,27 @@ def _by_hops(
     classes = instance.classes
     inside = hop[np.ix_(part, part)]
     merged = exchangeable((inside,), instance.type_of[part], classes.count[part] > 1, deadline)
-    merged.sort(key=lambda own: part[own[0]])
-    place = {int(part[i]): g for g, own in enumerate(merged) for i in own}
+    merged.sort(key=lambda group: part[group[0]])
+    place = {int(part[i]): g for g, group in enumerate(merged) for i in group}
     apart = set()
     for node in instance.nodes:
         here = [a for a in node.classes.tolist() if a in place]
         if len({place[a] for a in here}) > 1:
             apart |= set(here)
     split = []
-    for own in merged:
-        together = [i for i in own if part[i] not in apart]
+    for group in merged:
+        together = [i for i in group if part[i] not in apart]
         split += [together] if together else []
-        split += [[i] for i in own if part[i] in apart]
-    return _part(instance, [part[own] for own in split], between(inside, split))
+        split += [[i] for i in group if part[i] in apart]
+    return _part(instance, [part[group] for group in split], between(inside, split))
 
 
 def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> ClusterPart:
     classes = instance.classes
-    first = np.array([own[0] for own in groups], dtype=int)
+    first = np.array([group[0] for group in groups], dtype=int)
     place = np.full(len(classes), -1)
-    for g, own in enumerate(groups):
-        place[own] = g
+    for g, group in enumerate(groups):
+        place[group] = g
     nodes = []
     for node in instance.nodes:
         here = node.classes[place[node.classes] >= 0]

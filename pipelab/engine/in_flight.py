@@ -186,8 +186,8 @@ class InFlightSearch:
     def numbers(self) -> Range:
         """All numbers in flight."""
         load = self.problem.workload
-        own = load.in_memory if self.full else load.in_flight
-        return Range(1, math.inf) if own is None else Range(own, own)
+        number = load.in_memory if self.full else load.in_flight
+        return Range(1, math.inf) if number is None else Range(number, number)
 
     @property
     def attained(self) -> float:
@@ -481,9 +481,9 @@ class InFlightSearch:
                 bound = max(bound, found.bound)
                 if found.placement is not None:
                     self.keep(found.placement)
-                    uses, own = self.attains(found.placement, floor, what, numbers)
+                    uses, needed = self.attains(found.placement, floor, what, numbers)
                     if uses < value:
-                        best, value, number = found.placement, uses, own
+                        best, value, number = found.placement, uses, needed
                 if what == "seconds":
                     known = None if best is None else value
                     self.deadline.ask(Progress(self.deadline.spent, known, bound, 0, best))

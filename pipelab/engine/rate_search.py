@@ -130,9 +130,9 @@ def least(
         placement = best.placement
         if found.placement is not None:
             _refuse_excess(problem, found.placement, most)
-            own = sum(w * used(problem, what, found.placement) for what, w in uses.items())
-            if placement is None or own < value:
-                placement, value = found.placement, own
+            amount = sum(w * used(problem, what, found.placement) for what, w in uses.items())
+            if placement is None or amount < value:
+                placement, value = found.placement, amount
         best = WalkResult(
             placement=placement,
             bound=min(best.bound, bound),

@@ -124,12 +124,12 @@ class AtRate:
     @cached_property
     def in_nodes(self) -> list[dict[int, np.ndarray]]:
         """Stages inside one node that no others of as many GPUs, or fewer, replace: seconds by sort and number."""
-        own, found = self.instance.inside, list[dict[int, np.ndarray]]()
+        inside, found = self.instance.inside, list[dict[int, np.ndarray]]()
         for sort, table in enumerate(self.inside):
-            rows = self.instance.alone(own.type_of[sort])
+            rows = self.instance.alone(inside.type_of[sort])
             best = np.full(table.shape[1], np.inf)
             of_number: dict[int, np.ndarray] = {}
-            for number, seconds in enumerate(table[: own.most[sort]], start=1):
+            for number, seconds in enumerate(table[: inside.most[sort]], start=1):
                 if number <= len(rows):
                     best = np.minimum(best, self.seconds[rows[number - 1]])
                 new = seconds < best * (1 - LAST_BITS)
@@ -142,9 +142,9 @@ class AtRate:
     @cached_property
     def in_nodes_by_type(self) -> list[StageOption]:
         """`in_nodes` in the form of `choices`."""
-        unit, own = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
+        unit, inside = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
         return [
-            StageOption([(number, unit[own.type_of[sort]])], seconds)
+            StageOption([(number, unit[inside.type_of[sort]])], seconds)
             for sort, found in enumerate(self.in_nodes)
             for number, seconds in found.items()
         ]
@@ -154,8 +154,8 @@ class AtRate:
         """The classes with a GPU that some stage can use."""
         instance, types = self.instance, np.zeros(len(self.instance.types), dtype=bool)
         for choice in self.choices:
-            for _, own in choice.takes:
-                types |= own
+            for _, may_have in choice.takes:
+                types |= may_have
         usable = types[instance.type_of]
         for node in instance.nodes:
             if any(number <= len(node.gpus) for number in self.in_nodes[node.sort]):
@@ -186,8 +186,8 @@ class AtRate:
         kind, (local, bins) = part.type_of, self._local(part)
         takes = [np.any([types for _, types in choice.takes], axis=0) for choice in self.choices]
         groups = [_different(np.array(takes))[:, kind]] if takes else []
-        groups = [own for rows in groups for own in rows] + [own.classes for own in local]
-        groups = [own for own in _different(np.array(groups)) if own.any()] if groups else []
+        groups = [row for rows in groups for row in rows] + [stage.classes for stage in local]
+        groups = [group for group in _different(np.array(groups)) if group.any()] if groups else []
         links = links_of(part.hop, groups, self.instance.largest, self.deadline)
         made: dict[tuple, np.ndarray] = {}  # seconds by draws and link kind
         for choice in self.choices:
@@ -204,10 +204,10 @@ class AtRate:
         found: list[tuple[tuple, int, np.ndarray, int | None]] = [
             (*key, seconds, None) for key, seconds in made.items()
         ]
-        for own in local:
+        for stage in local:
             self.deadline.check()
-            for draws, link_kind, _ in _drawn(links, [(own.number, own.classes)]):
-                found.append((draws, link_kind, own.seconds, own.bins))
+            for draws, link_kind, _ in _drawn(links, [(stage.number, stage.classes)]):
+                found.append((draws, link_kind, stage.seconds, stage.bins))
         return _as_stages(self.instance, part, links, found, bins)
 
     def _local(self, part: ClusterPart) -> tuple[list[NodeStage], list[tuple[np.ndarray, ...]]]:
@@ -245,7 +245,9 @@ def _drawn(
     if not everything.any():
         return
     for classes, link_kind in links.closed_supports(everything, by_class):
-        draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
+        draws = tuple(
+            (n, tuple(np.flatnonzero(may_have & classes).tolist())) for n, may_have in by_class
+        )
         yield draws, link_kind, classes
 
 
@@ -265,9 +267,9 @@ def _as_stages(
     ]
     gpus, mixed = np.zeros((len(kept), len(count)), dtype=int), []
     packed: list[list[int]] = [[] for _ in bins]
-    for r, (draws, _, _, own) in enumerate(kept):
-        if own is not None:
-            packed[own].append(r)
+    for r, (draws, _, _, packing) in enumerate(kept):
+        if packing is not None:
+            packed[packing].append(r)
         for number, classes in draws:
             if len(classes) == 1:
                 gpus[r, classes[0]] += number

@@ -288,25 +288,25 @@ def _shared_out(
 
     cost = np.arange(len(count)) if prices is None else prices
     out: dict[tuple[int, ...], list[int]] = {
-        own: [own[0]] * n for own, n in demand.items() if len(own) == 1
+        classes: [classes[0]] * n for classes, n in demand.items() if len(classes) == 1
     }
     given = np.array([a for gpus in out.values() for a in gpus], dtype=int)
     left = count - np.bincount(given, minlength=len(count))
-    mixed: list[tuple[int, ...]] = [own for own in demand if len(own) > 1]
+    mixed: list[tuple[int, ...]] = [classes for classes in demand if len(classes) > 1]
     if not mixed:
         return out
-    draw, cls = np.array([(d, a) for d, own in enumerate(mixed) for a in own]).T
+    draw, cls = np.array([(d, a) for d, classes in enumerate(mixed) for a in classes]).T
     answer: Any = linprog(
         np.array(cost, dtype=float)[cls],
         incidence(cls, len(count)),
         left,
         incidence(draw, len(mixed)),
-        [demand[own] for own in mixed],
+        [demand[classes] for classes in mixed],
         method="highs-ds",
     )
     if answer.x is None:
         raise PipelabError("a solver returned stages for which there are not enough GPUs")
-    out.update((own, []) for own in mixed)
+    out.update((classes, []) for classes in mixed)
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d]] += [int(a)] * int(amount)
     return out

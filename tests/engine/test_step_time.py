@@ -247,7 +247,7 @@ def chain_bounds(rule, times, first, comm):
     value, beyond = np.zeros((2, times.shape[2]))
     for i in reversed(range(ranks)):
         mine, most = parts.take(i), [rule.window(ranks, rank) for rank in range(ranks)]
-        own = rule.own(mine, most[i], beyond).copy()
+        own = rule.alone(mine, most[i], beyond).copy()
         for j in range(i, ranks if rule.chunks == 1 else i):
             inside, through = (passed[k] - passed[i] + mine.both for k in (j, -1))
             found = rule.run((most[i], most[j]), mine.forward, mine.both, inside, through)

@@ -138,9 +138,9 @@ class Paths:
             each = self.composition[rows] @ prices
             if kappa:
                 each += kappa * self.seconds[rows, spans[start]]
-            own, enter = rows[each.argmin()], self.ways.through[through[way], 0]
-            seconds += float(self.seconds[own, spans[start]])
-            stages.append((at - start, tuple(self.composition[own].tolist())))
+            row, enter = rows[each.argmin()], self.ways.through[through[way], 0]
+            seconds += float(self.seconds[row, spans[start]])
+            stages.append((at - start, tuple(self.composition[row].tolist())))
             at = start
             if at:
                 left = int((reached[at] + hop[:, enter]).argmin())
@@ -157,7 +157,7 @@ class Paths:
             rows = np.flatnonzero(self.ways.of == way)
             order = np.argsort(-self.rate[rows], axis=0, kind="stable")
             falling = -np.take_along_axis(self.rate[rows], order, axis=0)
-            enough = [np.searchsorted(own, -self.asked, side="right") for own in falling.T]
+            enough = [np.searchsorted(rates, -self.asked, side="right") for rates in falling.T]
             yield rows[order], np.stack(enough, axis=1)
 
     def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
@@ -193,9 +193,9 @@ class Paths:
         entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
         for j, spans in enumerate(self._ending, start=1):
             deadline.check()
-            own = (entry[:j] + stage[spans]).min(axis=0)
+            least = (entry[:j] + stage[spans]).min(axis=0)
             for way in range(ways):
-                reached[j, :, way] = own[:, leave == way].min(axis=1)
+                reached[j, :, way] = least[:, leave == way].min(axis=1)
             if j < layers:
                 entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
         return reached

@@ -190,8 +190,8 @@ class Offer:
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
             return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
         steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATE_STEPS)
-        own = stages if len(stages) <= _RATE_STEPS else stages[-1:]
-        points = np.unique(np.concatenate([steps, own]))
+        exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
+        points = np.unique(np.concatenate([steps, exact]))
         low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
         high = np.concatenate([points[:1], points, points[1:]])
         order = np.argsort(low, kind="stable")
@@ -237,11 +237,11 @@ class Offer:
             which = np.flatnonzero(open_)
             if not len(which):
                 return LeastPrices(price, per_second)
-            first = [which[np.argsort(-own[which])[:_RATES_AT_ONCE]] for own in (ratio, profit)]
+            first = [which[np.argsort(-value[which])[:_RATES_AT_ONCE]] for value in (ratio, profit)]
             which = np.unique(np.concatenate(first))
-            own = self._least(fine, prices, which, deadline)
-            price[which] = np.maximum(price[which], own.price)
-            per_second[which] = own.per_second
+            refined = self._least(fine, prices, which, deadline)
+            price[which] = np.maximum(price[which], refined.price)
+            per_second[which] = refined.per_second
             closer[which] = True
 
     def _least(
@@ -249,7 +249,7 @@ class Offer:
     ) -> LeastPrices:
         best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
-        low, high = (own[which] for own in self.asked)
+        low, high = (rates[which] for rates in self.asked)
         limit = self._limit[which]
         known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
         ratio = best[known] / limit[known]
@@ -300,10 +300,10 @@ class Offer:
             found = walk.least()
             bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
             if found.placement is not None:
-                own = self.stages_of(found.placement)
-                paid = float(prices @ np.sum([gpus for _, gpus in own], axis=0))
+                stages = self.stages_of(found.placement)
+                paid = float(prices @ np.sum([gpus for _, gpus in stages], axis=0))
                 if best is None or paid < best[0]:
-                    best = paid, own
+                    best = paid, stages
         return (None if best is None else best[1]), bound
 
     def stages_of(self, placement: Placement) -> list[StageOf]:

@@ -48,9 +48,7 @@ from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
 _MOST_PLACES = 1e6  # places: as many as any flow needs
-_MOST_NODES = (
-    50  # of one knapsack: where many stages are equally good, the proof of the best takes ages
-)
+_MOST_NODES = 50  # of one knapsack: to prove one of many equally good answers takes ages
 _MOST_ROUNDS = 60  # of finding patterns for one number of tokens/s
 _LEAST_GAIN_LAYERS = 1e-7  # of a layer: a pattern that gains less is none
 _MOST_SPLITS = 12  # of cases

@@ -78,7 +78,7 @@ class StagesByInFlight:
         """
         instance, layers = self.instance, self.problem.model.layers
         kind = instance.spans.kind
-        tables = [_rows(own.seconds, own.inside.seconds) for own in self.instances]
+        tables = [_rows(instance.seconds, instance.inside.seconds) for instance in self.instances]
         least = np.min([seconds.min(axis=0) for seconds in tables], axis=0)
         number = np.arange(layers)
 
@@ -102,8 +102,11 @@ class StagesByInFlight:
         places = np.array([math.inf] if self.more else self.numbers)
         shape = len(places), len(self._usage), total
         rates, seconds = np.zeros(shape), np.full(shape, np.inf)
-        for i, own in enumerate(self.instances[: len(places)]):
-            rate, took = _rows(own.rate, own.inside.rate), _rows(own.seconds, own.inside.seconds)
+        for i, instance in enumerate(self.instances[: len(places)]):
+            rate, took = (
+                _rows(instance.rate, instance.inside.rate),
+                _rows(instance.seconds, instance.inside.seconds),
+            )
             for n in range(1, total + 1):
                 of = layers == n
                 rates[i, :, n - 1] = rate[:, of].max(axis=1, initial=0.0)
@@ -128,8 +131,8 @@ def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
 def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFlight:
     """Compile a problem for every number in flight that fits somewhere, or for its own.
 
-    Of numbers above `_ALL_NUMBERS_UP_TO` every second, third, … is compiled, and counts for those up to the next: so capacities
-    are never too small, and a few percent too great at most.
+    Of numbers above `_ALL_NUMBERS_UP_TO` every second, third, … is compiled, and counts for those up to the next: so
+    capacities are never too small, and a few percent too great at most.
     """
     first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
     one = StagesByInFlight(
@@ -149,10 +152,10 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFli
     instances, numbers, number = [with_memory(1)], [1], 2
     more = with_memory(MOST_IN_FLIGHT).same_times(instances[0])  # memory does not count
     while not more:
-        own, step = with_memory(number), max(1, number // _ALL_NUMBERS_UP_TO)
-        if not own.rate.any() and not own.inside.rate.any():
+        instance, step = with_memory(number), max(1, number // _ALL_NUMBERS_UP_TO)
+        if not instance.rate.any() and not instance.inside.rate.any():
             break
-        instances.append(own)
+        instances.append(instance)
         numbers.append(number + step - 1)
         number += step
     return replace(one, instances=tuple(instances), numbers=tuple(numbers), more=more)

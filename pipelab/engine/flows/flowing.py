@@ -40,11 +40,7 @@ from pipelab.problem import Problem, link_unit
 _PIPELINE_TIME_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
 _PIPELINE_SECONDS = 20.0  # for this where time is not limited
 _STEP_SHARE = 1e-4  # throughputs that are tried one after another are further apart
-_PLANNED_TIME_FACTORS = (
-    1.0,
-    0.75,
-    1.4,
-)  # of the time of a way: for which the search plans memory at first
+_PLANNED_TIME_FACTORS = 1.0, 0.75, 1.4  # of a way's time: what memory is planned for at first
 _PLANNED_STEP_SHARE = 3e-3  # with memory throughputs are further apart: plans are not as exact
 _MOST_PLANS = 6  # of memory, for one throughput
 _MOST_MOVES = 60  # of one stage, whose flows are computed
@@ -227,9 +223,9 @@ class _Flowing:
             return None
         self._keep_pipelines(
             [
-                (replica, given(own.workload.in_flight), own.throughput)
-                for own in several.pipelines
-                for replica in own.replicas
+                (replica, given(pipeline.workload.in_flight), pipeline.throughput)
+                for pipeline in several.pipelines
+                for replica in pipeline.replicas
             ]
         )
         return several
@@ -286,7 +282,7 @@ class _Flowing:
         for _ in range(_MOST_PLANS):
             capacities = stages.at(max(stages.least_seconds, seconds))
             blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
-            self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
+            self.size |= {"blocks": sum(len(table.rates) for table in blocks.tables.values())}
             proposed = blocks.at(t)
             self.asked += 1
             self._ask()
@@ -306,7 +302,7 @@ class _Flowing:
 
     def _route(self, stages: Sequence[Stage], seconds: float) -> tuple[float, float]:
         """Ways through stages that were proposed; their tokens/s, and mean seconds."""
-        held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
+        held = [with_memory for stage in stages if (with_memory := self._memory_of(stage, seconds))]
         ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
         return self._keep(held, ways), self._mean_seconds(held, ways)
 
@@ -343,14 +339,14 @@ class _Flowing:
     def _moved(self, seconds: float) -> Iterator[list[Held]]:
         """The stages with one of them moved, or on a GPU that was idle, where every layer then lets more pass."""
         layers, enough = self.problem.model.layers, self.value * (1 + _STEP_SHARE)
-        rate = {own: stage_times(self.problem, own)[0] for own in self.held}
-        used = {g for own in self.held for g in own.stage.gpus}
+        rate = {held: stage_times(self.problem, held)[0] for held in self.held}
+        used = {g for held in self.held for g in held.stage.gpus}
         idle = [(g,) for g in range(len(self.problem.cluster)) if g not in used]
-        for gpus in [own.stage.gpus for own in self.held] + idle:
-            rest = [own for own in self.held if own.stage.gpus != gpus]
+        for gpus in [held.stage.gpus for held in self.held] + idle:
+            rest = [held for held in self.held if held.stage.gpus != gpus]
             passed = np.zeros(layers)
-            for own in rest:
-                passed[own.stage.layers.start : own.stage.layers.stop] += rate[own]
+            for held in rest:
+                passed[held.stage.layers.start : held.stage.layers.stop] += rate[held]
             short = np.flatnonzero(passed <= enough)  # has to be held
             first, last = (short[0], short[-1]) if len(short) else (layers - 1, 0)
             missing = max(0.0, enough - passed.min())
@@ -364,14 +360,14 @@ class _Flowing:
 
     def _least_number(self, routing: Routing, v: int) -> int:
         """The fewest in flight that a stage needs memory for."""
-        own = self.held[v]
+        held = self.held[v]
         if self.full:
-            return own.in_flight
+            return held.in_flight
         kept = sum(way.rate * routing.seconds(way.stages) for way in self.ways if v in way.stages)
         fewest = max(1, math.ceil(kept / self.problem.workload.tokens * (1 - ONE_ANSWER)))
-        fewer = own._replace(in_flight=min(own.in_flight, fewest))
-        same = stage_times(self.problem, fewer) == stage_times(self.problem, own)
-        return fewer.in_flight if same else own.in_flight
+        fewer = held._replace(in_flight=min(held.in_flight, fewest))
+        same = stage_times(self.problem, fewer) == stage_times(self.problem, held)
+        return fewer.in_flight if same else held.in_flight
 
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)

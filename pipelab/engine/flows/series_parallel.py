@@ -2,8 +2,8 @@
 
 A *block* holds m layers and lets r tokens/s pass. One stage is a block; two blocks of the same m layers side by side
 are one of the sum of their rates; two blocks one behind the other are one of the sum of their layers and the lesser
-rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_MOST_STAGES` stages
-and every m. At t tokens/s each multiset holds as many layers as its blocks of rate t do, and an integer program
+rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_MOST_STAGES`
+stages and every m. At t tokens/s each multiset holds as many layers as its blocks of rate t do, and an integer program
 chooses those that together hold most. If that is enough for the model, there is a flow of t tokens/s.
 
 Where links between two parts of the cluster carry less than t, several stages share each crossing: the last block
@@ -34,7 +34,7 @@ from pipelab.engine.stage_table import FreeGPUs
 from pipelab.placement import Stage
 
 _MOST_STAGES = 5  # of a block, at most
-_MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster; blocks have fewer stages where there are more
+_MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster, or blocks are smaller
 _MOST_PARTS = 8  # of a cluster between which crossings are planned
 _MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
 _PROGRAM_SECONDS = 10.0  # for one integer program
@@ -81,7 +81,7 @@ class _Tables:
             for chosen in combinations_with_replacement(range(len(units)), size):
                 deadline.check()
                 key = tuple(np.bincount(chosen, minlength=len(units)).tolist())
-                if all(own <= most for own, most in zip(key, counts, strict=True)):
+                if all(number <= most for number, most in zip(key, counts, strict=True)):
                     self.rates[key] = self._of(key)
 
     def _of(self, key: Key) -> dict[Ends, np.ndarray]:
@@ -99,13 +99,13 @@ class _Tables:
             rest = tuple(n - m for n, m in zip(key, first, strict=True))
             if first not in self.rates or rest not in self.rates:
                 continue
-            for own, a in self.rates[first].items():
+            for ends, a in self.rates[first].items():
                 for other, b in self.rates[rest].items():
-                    pair = (first, own, a), (rest, other, b)
-                    yield (own[0], other[1]), *pair, True
+                    pair = (first, ends, a), (rest, other, b)
+                    yield (ends[0], other[1]), *pair, True
                     if first <= rest:
                         enter, leave = (
-                            min(n + m, self.most) for n, m in zip(own, other, strict=True)
+                            min(n + m, self.most) for n, m in zip(ends, other, strict=True)
                         )
                         yield (enter, leave), *pair, False
 
@@ -115,18 +115,18 @@ class _Tables:
             yield self.units[key.index(1)], range(start, start + layers)
             return
         wanted = self.rates[key][ends][layers]
-        for found, (first, own, a), (rest, other, b), series in self._halves(key):
+        for found, (first, first_ends, a), (rest, other, b), series in self._halves(key):
             if found != ends:
                 continue
             if not series and _side_by_side(a, b)[layers] == wanted:
-                yield from self.spread(first, own, start, layers)
+                yield from self.spread(first, first_ends, start, layers)
                 yield from self.spread(rest, other, start, layers)
                 return
             if series:
                 both = np.minimum(a[1:layers], b[layers - 1 : 0 : -1])
                 if both.max(initial=-1.0) == wanted:
                     cut = 1 + int(both.argmax())
-                    yield from self.spread(first, own, start, cut)
+                    yield from self.spread(first, first_ends, start, cut)
                     yield from self.spread(rest, other, start + cut, layers - cut)
                     return
         raise AssertionError("the table of blocks has a rate that no two blocks have")
@@ -178,8 +178,8 @@ class Blocks:
         gpus = self.instance.problem.cluster.gpus
         for a, members in enumerate(self.instance.classes.members):
             for g in members.tolist():
-                own = out[int(self.part_of[a]), int(self.instance.type_of[a])]
-                own[gpus[g].node or f"GPU {g}"].append(g)
+                nodes = out[int(self.part_of[a]), int(self.instance.type_of[a])]
+                nodes[gpus[g].node or f"GPU {g}"].append(g)
         return {key: list(nodes.values()) for key, nodes in sorted(out.items())}
 
     @cached_property
@@ -200,9 +200,9 @@ class Blocks:
         """Of each part."""
         out = {}
         for part in range(self.parts):
-            own = [unit for unit in self.units if unit.part == part]
-            counts = [self._room(unit) for unit in own]
-            out[part] = _Tables(own, counts, self.parts > 1, self.deadline)
+            units = [unit for unit in self.units if unit.part == part]
+            counts = [self._room(unit) for unit in units]
+            out[part] = _Tables(units, counts, self.parts > 1, self.deadline)
         return out
 
     @property
@@ -335,7 +335,7 @@ class _BlockProgram:
     def _walk(self) -> dict[str, RowBlock]:
         """One order of the parts that are used, each with a first and a last block that suit the crossings."""
         columns, parts = self.columns, self.of.parts
-        own = (self.part == np.arange(parts)[:, None]).astype(float)
+        in_part = (self.part == np.arange(parts)[:, None]).astype(float)
         hops = np.array(self.hops)
         leaves, enters = (np.array(hops[:, i] == np.arange(parts)[:, None], float) for i in (0, 1))
         eye, number = np.eye(parts), len(self.of.instance.problem.cluster)
@@ -346,15 +346,17 @@ class _BlockProgram:
             "one begins": columns.rows({"begin": np.ones((1, parts))}, 1.0, 1.0),
             "one ends": columns.rows({"end": np.ones((1, parts))}, 1.0, 1.0),
             "a first block": columns.rows(
-                {"first": own, "both": own, "begin": -eye, "hops": -enters}, 0.0, 0.0
+                {"first": in_part, "both": in_part, "begin": -eye, "hops": -enters}, 0.0, 0.0
             ),
             "a last block": columns.rows(
-                {"last": own, "both": own, "end": -eye, "hops": -leaves}, 0.0, 0.0
+                {"last": in_part, "both": in_part, "end": -eye, "hops": -leaves}, 0.0, 0.0
             ),
             "left as entered": columns.rows(
                 {"begin": eye, "hops": enters - leaves, "end": -eye}, 0.0, 0.0
             ),
-            "blocks between": columns.rows({"middle": own, "first": -own * number}, upper=0.0),
+            "blocks between": columns.rows(
+                {"middle": in_part, "first": -in_part * number}, upper=0.0
+            ),
             "exits": columns.rows({"last": exits, "both": exits, "hops": minus}, 0.0),
             "entries": columns.rows({"first": entries, "both": entries, "hops": minus}, 0.0),
             "in order": columns.rows({"place": later, "hops": minus * parts}, 1.0 - parts),

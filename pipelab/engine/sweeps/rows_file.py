@@ -192,10 +192,10 @@ class RowsFile:
             expected = f"expected {len(self.header)}; remove it"
             raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, {expected}")
         line = Row(self.path, number, dict(zip(self.header, cells, strict=True)))
-        for name, own in self.settings.items():
+        for name, asked in self.settings.items():
             text = line.cells[name]
-            if _without_time(text) != _without_time(own):
-                raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
+            if _without_time(text) != _without_time(asked):
+                raise self._foreign(f"row {number} says {name} {text}, this sweep has {asked}")
         values = {name: value_of(text) for name, text in line.cells.items() if text}
         try:
             answer = SweepRow(**{name: values[name] for name in COLUMNS if name in values})

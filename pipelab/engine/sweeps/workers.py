@@ -109,8 +109,8 @@ class Task:
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
-        problem, own = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
-        options = {**self.options, **own}
+        problem, more = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+        options = {**self.options, **more}
         method = self.method if callable(self.method) else partial(solve, method=self.method)
         result = method(problem, **options)
         if not isinstance(result, Result):

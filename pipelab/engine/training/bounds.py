@@ -135,7 +135,7 @@ class RuleBounds:
             step=step,
         )
 
-    def own(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
+    def alone(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
         """Return what a stage itself bounds, from its first input on.
 
         Parameters
@@ -346,8 +346,8 @@ class Suffixes:
                 at, begin = np.nonzero(possible)
                 mine = parts.take(np.full(len(at), d), begin)
                 after, beyond = self.after(k, onto[some, d], merged.between[d], at, begin)
-                own = self.rule.own(mine, most, beyond)
-                found = np.maximum(own, mine.lead + after)
+                alone = self.rule.alone(mine, most, beyond)
+                found = np.maximum(alone, mine.lead + after)
                 useless = found.max(axis=0) >= self.useful
                 found = np.where(useless, ABSENT_SECONDS, found).min(axis=-1)
                 through = np.where(useless, ABSENT_SECONDS, mine.both + beyond).min(axis=-1)
@@ -383,7 +383,7 @@ class Suffixes:
         Returns
         -------
         float arrays, shape (tracks, m, …) and (m, …)
-            The value of the rest; and, as in `RuleBounds.own`, what is beyond.
+            The value of the rest; and, as in `RuleBounds.alone`, what is beyond.
         """
         hop = np.broadcast_to(hop if k > 1 else 0.0, (len(rest), self.merged.between.shape[1]))
         below, back = self.value[k - 1][rest], self.back[k - 1][rest]

@@ -174,7 +174,7 @@ class StepTimeSearch:
 
     def _raise_bound(self) -> None:
         """Note what is proven by now: of all that is left, and of what is not simulated yet."""
-        leaves = (bound for own in self.leaves.values() for bound, _ in own)
+        leaves = (bound for waiting in self.leaves.values() for bound, _ in waiting)
         left = min(self.nearest, min(leaves, default=np.inf))
         self.bound = max(self.bound, min(left, self.within, self.best.seconds))
 
@@ -301,15 +301,15 @@ class StepTimeSearch:
                 lead = np.zeros((len(rule.hops), len(some), len(size)))
                 if rule.split:
                     lead[-1] = mine.weight
-            own = lead + rule.own(mine, held[rank], beyond)
-            own = np.maximum(some["own"].T[..., None], own)
+            alone = lead + rule.alone(mine, held[rank], beyond)
+            alone = np.maximum(some["alone"].T[..., None], alone)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
                 run = lead[-1] + mine.both - started
                 most = held[i], held[rank]
                 found = rule.run(most, forward[here, None], both[here, None], run, run + beyond)
-                np.maximum(own[-1], started + found + mine.step, out=own[-1])
-            bound = np.maximum(own, lead + mine.lead + after).max(axis=0)
+                np.maximum(alone[-1], started + found + mine.step, out=alone[-1])
+            bound = np.maximum(alone, lead + mine.lead + after).max(axis=0)
             end = first[:, None] + size + 1
             good = (bound < min(self.best.useful, MOST_REAL_SECONDS)) & (end <= stages.layers)
             at, n = np.nonzero(good)
@@ -318,7 +318,7 @@ class StepTimeSearch:
             longer["last"], longer["first"], longer["before"] = c, end[at, n], nodes[here][at]
             longer["used"] = some["used"][at] + counts
             longer["lead"] = (lead + mine.lead)[:, at, n].T
-            longer["own"] = own[:, at, n].T
+            longer["alone"] = alone[:, at, n].T
             longer["forward"], longer["both"] = mine.forward[at, n], mine.both[at, n]
             self._push(bound[at, n], longer)
 
@@ -387,7 +387,7 @@ def _node(tracks: int, classes: int) -> np.dtype:
     sent on.
     """
     whole = [(name, np.int32) for name in ("ranks", "left", "state", "last", "first", "before")]
-    parts = [("used", np.int16, classes), ("lead", float, tracks), ("own", float, tracks)]
+    parts = [("used", np.int16, classes), ("lead", float, tracks), ("alone", float, tracks)]
     return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
 
 
