@@ -45,7 +45,7 @@ from pipelab.stage_arrays import most_gpus
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
-_PRICES_OF_A_SECOND = 10  # prices of a second that are tried
+_KAPPAS = 10  # prices of a second that are tried
 _JUST_ABOVE_FACTOR = 1 + 1e-11
 _RATES_AT_ONCE = 16  # rates at once
 _HOP_STEP_SHARE = 0.02  # of the shortest traversal
@@ -253,11 +253,7 @@ class Offer:
         limit = self._limit[which]
         known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
         ratio = best[known] / limit[known]
-        for kappa in (
-            np.geomspace(ratio.min() / 8, ratio.max() * 8, _PRICES_OF_A_SECOND)
-            if len(ratio)
-            else ()
-        ):
+        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _KAPPAS) if len(ratio) else ():
             paid = paths.paid(prices, kappa, which, deadline)[-1]
             # of all t that a rate stands for, t / price and t - price are greatest at one end
             with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit

@@ -52,7 +52,7 @@ _MOST_NODES = 50  # of one knapsack: to prove one of many equally good answers t
 _MOST_ROUNDS = 60  # of finding patterns for one number of tokens/s
 _LEAST_GAIN_LAYERS = 1e-7  # of a layer: a pattern that gains less is none
 _MOST_SPLITS = 12  # of cases
-_LEAST_CASE_RATIO = 1.01  # case: not split
+_CASE_RATIO = 1.01  # case: not split
 _CASE_GAP = 1e-2  # of the bound of a case
 
 
@@ -251,7 +251,7 @@ class Cases:
             middle = math.sqrt(widest.after * min(widest.before, 4 * widest.after))
             if (
                 bound <= low * (1 + SOLVER)
-                or middle < widest.after * _LEAST_CASE_RATIO
+                or middle < widest.after * _CASE_RATIO
                 or deadline.reason
             ):
                 break

@@ -103,10 +103,8 @@ class StagesByInFlight:
         shape = len(places), len(self._usage), total
         rates, seconds = np.zeros(shape), np.full(shape, np.inf)
         for i, instance in enumerate(self.instances[: len(places)]):
-            rate, took = (
-                _rows(instance.rate, instance.inside.rate),
-                _rows(instance.seconds, instance.inside.seconds),
-            )
+            rate = _rows(instance.rate, instance.inside.rate)
+            took = _rows(instance.seconds, instance.inside.seconds)
             for n in range(1, total + 1):
                 of = layers == n
                 rates[i, :, n - 1] = rate[:, of].max(axis=1, initial=0.0)

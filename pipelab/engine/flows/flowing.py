@@ -37,11 +37,11 @@ from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, link_unit
 
-_PIPELINE_TIME_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
+_PIPELINE_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
 _PIPELINE_SECONDS = 20.0  # for this where time is not limited
-_STEP_SHARE = 1e-4  # throughputs that are tried one after another are further apart
+_STEP = 1e-4  # throughputs that are tried one after another are further apart
 _PLANNED_TIME_FACTORS = 1.0, 0.75, 1.4  # of a way's time: what memory is planned for at first
-_PLANNED_STEP_SHARE = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_PLANNED_STEP = 3e-3  # with memory throughputs are further apart: plans are not as exact
 _MOST_PLANS = 6  # of memory, for one throughput
 _MOST_MOVES = 60  # of one stage, whose flows are computed
 _SAME_TIME_FACTOR = 1.02  # no longer: planned for
@@ -144,7 +144,7 @@ class _Flowing:
                 self.deadline.check()
                 one = self._solve(
                     self.deadline.within(
-                        min(_PIPELINE_SECONDS, _PIPELINE_TIME_SHARE * self.deadline.left)
+                        min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
                     ).left
                 )
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
@@ -152,12 +152,12 @@ class _Flowing:
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _STEP_SHARE)
+            self._prove(cases, _STEP)
             if not self._done and not self._small():
                 self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 self._move()
-                if not self._done and self.bound <= self.value * (1 + 2 * _STEP_SHARE):
+                if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
                     self._prove(cases, SOLVER / 4)
             if not self._done:
                 self.deadline.check()
@@ -264,10 +264,7 @@ class _Flowing:
         for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
             first = times * self._mean_seconds(self.held, self.ways)
             low, high = self.value, self.bound
-            while (
-                high > low * (1 + (_STEP_SHARE if self.full else _PLANNED_STEP_SHARE))
-                and not self._done
-            ):
+            while high > low * (1 + (_STEP if self.full else _PLANNED_STEP)) and not self._done:
                 middle = (low + high) / 2
                 if self._reached(middle, stages, first):
                     low = max(middle, self.value)
@@ -332,13 +329,13 @@ class _Flowing:
             for held in islice(self._moved(seconds), left):
                 left, before = left - 1, self.value
                 ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
-                grows = self._keep(held, ways) > before * (1 + _STEP_SHARE)
+                grows = self._keep(held, ways) > before * (1 + _STEP)
                 if grows:
                     break
 
     def _moved(self, seconds: float) -> Iterator[list[Held]]:
         """The stages with one of them moved, or on a GPU that was idle, where every layer then lets more pass."""
-        layers, enough = self.problem.model.layers, self.value * (1 + _STEP_SHARE)
+        layers, enough = self.problem.model.layers, self.value * (1 + _STEP)
         rate = {held: stage_times(self.problem, held)[0] for held in self.held}
         used = {g for held in self.held for g in held.stage.gpus}
         idle = [(g,) for g in range(len(self.problem.cluster)) if g not in used]

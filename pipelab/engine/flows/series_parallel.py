@@ -335,7 +335,7 @@ class _BlockProgram:
     def _walk(self) -> dict[str, RowBlock]:
         """One order of the parts that are used, each with a first and a last block that suit the crossings."""
         columns, parts = self.columns, self.of.parts
-        in_part = (self.part == np.arange(parts)[:, None]).astype(float)
+        here = (self.part == np.arange(parts)[:, None]).astype(float)
         hops = np.array(self.hops)
         leaves, enters = (np.array(hops[:, i] == np.arange(parts)[:, None], float) for i in (0, 1))
         eye, number = np.eye(parts), len(self.of.instance.problem.cluster)
@@ -346,17 +346,15 @@ class _BlockProgram:
             "one begins": columns.rows({"begin": np.ones((1, parts))}, 1.0, 1.0),
             "one ends": columns.rows({"end": np.ones((1, parts))}, 1.0, 1.0),
             "a first block": columns.rows(
-                {"first": in_part, "both": in_part, "begin": -eye, "hops": -enters}, 0.0, 0.0
+                {"first": here, "both": here, "begin": -eye, "hops": -enters}, 0.0, 0.0
             ),
             "a last block": columns.rows(
-                {"last": in_part, "both": in_part, "end": -eye, "hops": -leaves}, 0.0, 0.0
+                {"last": here, "both": here, "end": -eye, "hops": -leaves}, 0.0, 0.0
             ),
             "left as entered": columns.rows(
                 {"begin": eye, "hops": enters - leaves, "end": -eye}, 0.0, 0.0
             ),
-            "blocks between": columns.rows(
-                {"middle": in_part, "first": -in_part * number}, upper=0.0
-            ),
+            "blocks between": columns.rows({"middle": here, "first": -here * number}, upper=0.0),
             "exits": columns.rows({"last": exits, "both": exits, "hops": minus}, 0.0),
             "entries": columns.rows({"first": entries, "both": entries, "hops": minus}, 0.0),
             "in order": columns.rows({"place": later, "hops": minus * parts}, 1.0 - parts),

@@ -24,7 +24,7 @@ from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 
-_MOST_REASON_CHARACTERS, _END_CHARACTERS = 10_000, 2_000
+_REASON_LENGTH, _END_LENGTH = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -126,13 +126,9 @@ class Task:
 def failed(reason: str) -> SweepRow:
     """Return the columns of a point without an answer; a reason of many pages is shortened."""
     reason = " ".join(reason.split())
-    if len(reason) > _MOST_REASON_CHARACTERS:
-        left_out = f" … [{len(reason) - _MOST_REASON_CHARACTERS:,} characters left out] … "
-        reason = (
-            reason[: _MOST_REASON_CHARACTERS - _END_CHARACTERS]
-            + left_out
-            + reason[-_END_CHARACTERS:]
-        )
+    if len(reason) > _REASON_LENGTH:
+        left_out = f" … [{len(reason) - _REASON_LENGTH:,} characters left out] … "
+        reason = reason[: _REASON_LENGTH - _END_LENGTH] + left_out + reason[-_END_LENGTH:]
     return SweepRow(status="failed", outcome=REFUSED.word, reason=reason)
 
 

@@ -36,11 +36,11 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import Columns, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.engine.training.stages import ABSENT_SECONDS, Merged, RankTimes, TrainingStages
+from pipelab.engine.training.stages import ABSENT_S, Merged, RankTimes, TrainingStages
 from pipelab.errors import InvalidValue, TooLarge
 
 TRAINED_BY = tuple(name for name in RULES if name != "Inference")
-MOST_REAL_SECONDS = 1e90  # seconds: what takes longer does not exist
+MOST_REAL_S = 1e90  # seconds: what takes longer does not exist
 _PLACEMENTS_AT_ONCE = 256  # placements simulated
 _STATES_AT_ONCE = 64
 
@@ -119,7 +119,7 @@ class RuleBounds:
     def parts(self, times: RankTimes) -> Parts:
         """Return what every stage adds to each track."""
         forward, back, weight, step, first, its_back, its_weight = np.minimum(
-            times.seconds, ABSENT_SECONDS
+            times.seconds, ABSENT_S
         )
         both = forward + back
         whole, home = both + weight, first + its_back
@@ -268,7 +268,7 @@ class Suffixes:
     ) -> None:
         self.stages, self.rule, self.every, self.merged = stages, rule, tuple(every), merged
         # Of stages that do not fit the time is infinite: they are never within the limit.
-        self.limit, self.useful = min(limit, ABSENT_SECONDS), useful
+        self.limit, self.useful = min(limit, ABSENT_S), useful
         self.deadline, self.layers = deadline, stages.layers
         on_any = {rule.times(stages, p, rank) for p in self.every for rank in range(p)}
         short, spans = RankTimes.least(on_any).whole <= self.limit, stages.spans
@@ -294,7 +294,7 @@ class Suffixes:
                 break
 
     def _nothing(self, *sizes: int) -> np.ndarray:
-        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), ABSENT_SECONDS)
+        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), ABSENT_S)
 
     def parts(self, ranks: int, rank: int) -> Parts:
         """Return those of the stages on this rank, by composition, first layer and number of layers."""
@@ -305,7 +305,7 @@ class Suffixes:
         if key not in self._parts:
             within = RankTimes(np.where(times.whole <= self.limit, times.seconds, np.inf))
             found = self.rule.parts(within).take(slice(None), self.band)
-            found.busy[..., ~self.inside] = ABSENT_SECONDS
+            found.busy[..., ~self.inside] = ABSENT_S
             self._parts[key] = found
         return self._parts[key]
 
@@ -321,9 +321,7 @@ class Suffixes:
         """Return False where no more stages can be put before the last level's."""
         below, merged = self.state[-1], self.merged
         grown = below + merged.composition[:, None]
-        valid = (grown <= merged.count).all(axis=2) & (
-            self.back[-1].min(axis=(1, 2)) < MOST_REAL_SECONDS
-        )
+        valid = (grown <= merged.count).all(axis=2) & (self.back[-1].min(axis=(1, 2)) < MOST_REAL_S)
         if not valid.any():
             return False
         state, number = np.unique(grown[valid], axis=0, return_inverse=True)
@@ -349,8 +347,8 @@ class Suffixes:
                 alone = self.rule.alone(mine, most, beyond)
                 found = np.maximum(alone, mine.lead + after)
                 useless = found.max(axis=0) >= self.useful
-                found = np.where(useless, ABSENT_SECONDS, found).min(axis=-1)
-                through = np.where(useless, ABSENT_SECONDS, mine.both + beyond).min(axis=-1)
+                found = np.where(useless, ABSENT_S, found).min(axis=-1)
+                through = np.where(useless, ABSENT_S, mine.both + beyond).min(axis=-1)
                 to, h = some[at], merged.receiver[d]
                 value[to, :, h, begin] = np.minimum(value[to, :, h, begin], found.T)
                 back[to, h, begin] = np.minimum(back[to, h, begin], through)
@@ -395,7 +393,7 @@ class Suffixes:
 
     def _slide(self, values: np.ndarray) -> np.ndarray:
         """Return values by first layer after a stage, as seen from its own first layer and number of layers."""
-        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), ABSENT_SECONDS)
+        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), ABSENT_S)
         wide[..., : self.layers] = values[..., 1:]
         return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)[
             ..., : self.layers, :

@@ -17,7 +17,7 @@ import numpy as np
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
 from pipelab.engine.training.bounds import (
-    MOST_REAL_SECONDS,
+    MOST_REAL_S,
     RuleBounds,
     Suffixes,
     of_ranks,
@@ -191,7 +191,7 @@ class StepTimeSearch:
         least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
         left = _MOST_NUMBERS
         for p in sorted(tables, key=lambda p: least[p]):
-            if left > 0 and least[p] < min(MOST_REAL_SECONDS, self.best.seconds):
+            if left > 0 and least[p] < min(MOST_REAL_S, self.best.seconds):
                 tables[p] = self._table([p])
                 left -= sum(each.size for each in tables[p].value)
         self._start(tables)
@@ -212,7 +212,7 @@ class StepTimeSearch:
         self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
-            rows = np.flatnonzero(least < min(MOST_REAL_SECONDS, self.best.useful))
+            rows = np.flatnonzero(least < min(MOST_REAL_S, self.best.useful))
             roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
@@ -311,7 +311,7 @@ class StepTimeSearch:
                 np.maximum(alone[-1], started + found + mine.step, out=alone[-1])
             bound = np.maximum(alone, lead + mine.lead + after).max(axis=0)
             end = first[:, None] + size + 1
-            good = (bound < min(self.best.useful, MOST_REAL_SECONDS)) & (end <= stages.layers)
+            good = (bound < min(self.best.useful, MOST_REAL_S)) & (end <= stages.layers)
             at, n = np.nonzero(good)
             longer: Any = np.zeros(len(at), dtype=self.nodes.dtype)
             longer["ranks"], longer["left"], longer["state"] = ranks, left - 1, rest[at]

@@ -36,7 +36,7 @@ from pipelab.stage_arrays import most_gpus
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
-ABSENT_SECONDS = (
+ABSENT_S = (
     1e100  # seconds of what does not exist: more than any time, yet finite in sums and differences
 )
 _LONGEST_MESSAGE_SECONDS = 1e30  # seconds beyond which `StageCosts` takes no time
@@ -154,13 +154,13 @@ class TrainingStages:
             return self.costs[mode]
         asked = mode, parts, role
         if asked not in self._kept:
-            found = np.full(self.costs[mode].shape, ABSENT_SECONDS)
-            existing = np.where(self.instance.rate > 0, self.costs[mode], ABSENT_SECONDS)
+            found = np.full(self.costs[mode].shape, ABSENT_S)
+            existing = np.where(self.instance.rate > 0, self.costs[mode], ABSENT_S)
             for layers in range(parts, self.layers + 1, parts):
                 size, end = layers // parts, self.layers - layers // parts
                 starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
                 kinds = np.unique(self.spans.kind[starts, size - 1])
-                least = existing[:, :, kinds].min(axis=2, initial=ABSENT_SECONDS)
+                least = existing[:, :, kinds].min(axis=2, initial=ABSENT_S)
                 if role == "home":
                     least[3:5] *= not_shared(self.problem.model, size)
                 found[:, :, self.spans.layers == layers] = least[..., None]
@@ -415,9 +415,9 @@ def merged(stages: TrainingStages, most: int) -> Merged:
     # Two stages cannot share a GPU: if there are too few for both, there is no message.
     for mine, n in zip(stages.composition.T, classes.count, strict=True):
         hop[mine[:, None] + mine[None, :] > n] = np.inf
-    onward = np.full((len(hop), receiver.max() + 1), ABSENT_SECONDS)
+    onward = np.full((len(hop), receiver.max() + 1), ABSENT_S)
     np.minimum.at(onward.T, receiver[of], hop.T)
-    between = np.full((len(composition), onward.shape[1]), ABSENT_SECONDS)
+    between = np.full((len(composition), onward.shape[1]), ABSENT_S)
     np.minimum.at(between, of, onward)
     return Merged(
         count=count,
@@ -433,7 +433,7 @@ def _pace(stages: TrainingStages) -> np.ndarray:
     """Return the logarithm of the least seconds per layer of one GPU of each class."""
     alone = np.flatnonzero(stages.composition.sum(axis=1) == 1)
     times = stages.costs[stages.modes[0]][:3, alone].sum(axis=0) / stages.spans.layers
-    least = np.where(stages.instance.rate[alone] > 0, times, ABSENT_SECONDS).min(axis=1)
-    pace = np.full(len(stages.classes), np.log(ABSENT_SECONDS))
+    least = np.where(stages.instance.rate[alone] > 0, times, ABSENT_S).min(axis=1)
+    pace = np.full(len(stages.classes), np.log(ABSENT_S))
     pace[stages.composition[alone].argmax(axis=1)] = np.log(least)
     return pace
