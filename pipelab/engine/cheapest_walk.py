@@ -456,25 +456,23 @@ class Walk:
             if not len(walk.arcs.recipe):
                 return WalkResult(placement=None, bound=np.inf, nodes=nodes)
             program = walk.program
-            variables, rows = program.size["variables"], program.size["rows"]
             run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
+            none = WalkResult(
+                placement=None,
+                bound=np.inf,
+                nodes=nodes,
+                variables=program.size["variables"],
+                rows=program.size["rows"],
+            )
             if run.status == "infeasible":
-                return WalkResult(
-                    placement=None, bound=np.inf, nodes=nodes, variables=variables, rows=rows
-                )
+                return none
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
             order, apart = (None, ()) if run.x is None else walk._order(run.x)
             if order is None or not apart or run.stopped_by is not None:
-                return WalkResult(
-                    placement=None if order is None or apart else walk._placement(order),
-                    bound=bound,
-                    stopped_by=run.stopped_by,
-                    nodes=nodes,
-                    variables=variables,
-                    rows=rows,
-                )
+                placement = None if order is None or apart else walk._placement(order)
+                return none._replace(placement=placement, bound=bound, stopped_by=run.stopped_by)
             again = ((circuit, known) for circuit in apart for known in walk.circuits)
             if any(all(map(np.array_equal, *pair)) for pair in again):
                 raise PipelabError("a solver returned stages that make no pipeline")

@@ -86,13 +86,7 @@ def parts_of(
 
 def whole(instance: Instance, hop: np.ndarray) -> ClusterPart:
     """All of the cluster, with its own classes."""
-    return ClusterPart(
-        classes=instance.classes,
-        type_of=instance.type_of,
-        hop=hop,
-        one_stage=False,
-        nodes=list(instance.nodes),
-    )
+    return _part(instance, [np.array([a]) for a in range(len(instance.classes))], hop)
 
 
 def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import csv
 import io
 import json
 import os
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,8 +51,9 @@ class RowsFile:
         self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        kinds = {
-            "starts with the folder of a user whom this computer does not know": _is_unknown_home,
+        kinds: dict[str, Callable[[Path], bool]] = {
+            # `path_of` leaves "~name" as it is where there is no such user
+            "starts with a user whom this computer does not know": lambda at: str(at)[0] == "~",
             "is a folder": os.path.isdir,
             "is a device or a pipe": is_special,
         }
@@ -208,11 +209,6 @@ class RowsFile:
         return InvalidData(
             f"{self.path} belongs to another sweep: {why}. Give another file, or remove this one"
         )
-
-
-def _is_unknown_home(path: Path) -> bool:
-    """Whether a folder "~name" at its beginning is nobody's: `path_of` leaves it as it is."""
-    return str(path).startswith("~")
 
 
 def _line(cells: Sequence[str]) -> bytes:

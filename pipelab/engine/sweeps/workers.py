@@ -24,7 +24,6 @@ from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 
-_REASON_LENGTH, _END_LENGTH = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -77,19 +76,13 @@ class Task:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        function = self.method
-        if not callable(function):
-            for name in self.options.keys() & {"stop", "on_progress"}:
-                why = "is not for a sweep: its points run in other processes"
-                expected = f"{why}. Ctrl-C ends it, progress=True shows"
-                raise InvalidValue("sweep", [(name, self.options[name], expected)])
-            # A wrong name is refused now, not once per point.
-            function = method_of(function, self.options)
-        gives = getattr(function, "__annotations__", {}).get("return")
-        if isinstance(gives, type) and not issubclass(gives, Result):  # such as a Deployment
-            asked = self.options.get("objective")
-            name, value = ("objective", asked) if asked else ("method", self.name)
-            raise InvalidValue("sweep", [(name, value, f"gives {gives.__name__}, {A_RESULT}")])
+        if callable(self.method):
+            return
+        for name in self.options.keys() & {"stop", "on_progress"}:
+            why = "is not for a sweep: its points run in other processes"
+            expected = f"{why}. Ctrl-C ends it, progress=True shows"
+            raise InvalidValue("sweep", [(name, self.options[name], expected)])
+        method_of(self.method, self.options)  # a wrong name is refused now, not once per point
 
     @property
     def name(self) -> str:
@@ -124,12 +117,8 @@ class Task:
 
 
 def failed(reason: str) -> SweepRow:
-    """Return the columns of a point without an answer; a reason of many pages is shortened."""
-    reason = " ".join(reason.split())
-    if len(reason) > _REASON_LENGTH:
-        left_out = f" … [{len(reason) - _REASON_LENGTH:,} characters left out] … "
-        reason = reason[: _REASON_LENGTH - _END_LENGTH] + left_out + reason[-_END_LENGTH:]
-    return SweepRow(status="failed", outcome=REFUSED.word, reason=reason)
+    """Return the columns of a point without an answer."""
+    return SweepRow(status="failed", outcome=REFUSED.word, reason=" ".join(reason.split()))
 
 
 def row_of(result: Result) -> SweepRow:
