@@ -110,21 +110,21 @@ def _components(hop: np.ndarray, usable: np.ndarray) -> list[np.ndarray]:
     from scipy.sparse.csgraph import connected_components
 
     number, part = connected_components(np.isfinite(hop[np.ix_(usable, usable)]), connection="weak")
-    found = [usable[part == p] for p in range(number)]
-    return sorted(found, key=len, reverse=True)
+    components = [usable[part == p] for p in range(number)]
+    return sorted(components, key=len, reverse=True)
 
 
 def _contents(instance: Instance, part: np.ndarray) -> Counter:
     """How many GPUs of each type, and nodes of each sort and size, are in some classes."""
     kind, count = instance.type_of[part], instance.classes.count[part]
-    found: Counter = Counter()
+    contents: Counter = Counter()
     for k in np.unique(kind):
-        found["GPUs", int(k), 0] = int(count[kind == k].sum())
+        contents["GPUs", int(k), 0] = int(count[kind == k].sum())
     for node in instance.nodes:
         here = np.intersect1d(node.classes, part)
         if len(here):
-            found["nodes", node.sort, int(instance.classes.count[here].sum())] += 1
-    return found
+            contents["nodes", node.sort, int(instance.classes.count[here].sum())] += 1
+    return contents
 
 
 def _largest_contents(

@@ -124,7 +124,7 @@ class AtRate:
     @cached_property
     def in_nodes(self) -> list[dict[int, np.ndarray]]:
         """Stages inside one node that no others of as many GPUs, or fewer, replace: seconds by sort and number."""
-        inside, found = self.instance.inside, list[dict[int, np.ndarray]]()
+        inside, by_sort = self.instance.inside, list[dict[int, np.ndarray]]()
         for sort, table in enumerate(self.inside):
             rows = self.instance.alone(inside.type_of[sort])
             best = np.full(table.shape[1], np.inf)
@@ -136,8 +136,8 @@ class AtRate:
                 if new.any():
                     of_number[number] = np.where(new, seconds, np.inf)
                 best = np.minimum(best, seconds)
-            found.append(of_number)
-        return found
+            by_sort.append(of_number)
+        return by_sort
 
     @cached_property
     def in_nodes_by_type(self) -> list[StageOption]:
@@ -145,8 +145,8 @@ class AtRate:
         unit, inside = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
         return [
             StageOption([(number, unit[inside.type_of[sort]])], seconds)
-            for sort, found in enumerate(self.in_nodes)
-            for number, seconds in found.items()
+            for sort, of_number in enumerate(self.in_nodes)
+            for number, seconds in of_number.items()
         ]
 
     @cached_property
@@ -201,18 +201,18 @@ class AtRate:
                     seconds = self._mixed(choice.takes[0][0], types)
                 key = draws, link_kind
                 made[key] = np.minimum(made.get(key, seconds), seconds)
-        found: list[tuple[tuple, int, np.ndarray, int | None]] = [
+        entries: list[tuple[tuple, int, np.ndarray, int | None]] = [
             (*key, seconds, None) for key, seconds in made.items()
         ]
         for stage in local:
             self.deadline.check()
             for draws, link_kind, _ in _drawn(links, [(stage.number, stage.classes)]):
-                found.append((draws, link_kind, stage.seconds, stage.bins))
-        return _as_stages(self.instance, part, links, found, bins)
+                entries.append((draws, link_kind, stage.seconds, stage.bins))
+        return _as_stages(self.instance, part, links, entries, bins)
 
     def _local(self, part: ClusterPart) -> tuple[list[NodeStage], list[tuple[np.ndarray, ...]]]:
         """The stages inside the nodes of a part, and the GPU ids by node of each packing."""
-        count, found = part.classes.count, list[NodeStage]()
+        count, node_stages = part.classes.count, list[NodeStage]()
         shared: dict[tuple[int, int], list[np.ndarray]] = {}  # GPU ids by class and sort
         for node in part.nodes:
             if len(node.classes) == 1:
@@ -221,13 +221,13 @@ class AtRate:
         for (a, sort), nodes in shared.items():
             if len(nodes) > 1 or len(nodes[0]) < count[a]:
                 mask = np.arange(len(count)) == a
-                found += self._in_nodes(sort, mask, max(map(len, nodes)), len(bins))
+                node_stages += self._in_nodes(sort, mask, max(map(len, nodes)), len(bins))
                 bins.append(tuple(nodes))
         for node in part.nodes:  # those with classes of their own
             if count[node.classes].sum() == len(node.gpus):
                 mask = np.isin(np.arange(len(count)), node.classes)
-                found += self._in_nodes(node.sort, mask, len(node.gpus), None)
-        return found, bins
+                node_stages += self._in_nodes(node.sort, mask, len(node.gpus), None)
+        return node_stages, bins
 
     def _in_nodes(
         self, sort: int, classes: np.ndarray, most: int, bins: int | None
@@ -255,14 +255,14 @@ def _as_stages(
     instance: Instance,
     part: ClusterPart,
     links: Links,
-    found: list[tuple[tuple, int, np.ndarray, int | None]],
+    entries: list[tuple[tuple, int, np.ndarray, int | None]],
     bins: list[tuple[np.ndarray, ...]],
 ) -> StageRecipes:
     """Put the stages for which there are GPUs into arrays."""
     count = part.classes.count
     kept = [
         entry
-        for entry in found
+        for entry in entries
         if all(count[list(classes)].sum() >= number for number, classes in entry[0])
     ]
     gpus, mixed = np.zeros((len(kept), len(count)), dtype=int), []

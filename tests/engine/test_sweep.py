@@ -428,7 +428,7 @@ def test_a_broken_file_is_refused_by_row_and_column(file, column, cell):
     header, row = csv.reader(file.read_text().splitlines())
     row[header.index(column)] = cell
     for cells, told in (
-        (row, f"row 2, column '{column}': {repr(cell) if cell else 'empty'}"),
+        (row, f"row 2, column '{column}': .*{cell or 'empty'}"),
         (row[:2], "row 2: 2 cells, expected 17"),
     ):
         with file.open("w", newline="") as lines:

@@ -117,10 +117,10 @@ class Patterns:
 
     def _fast_enough(self, layers: int) -> None:
         """Rows for θ: seconds that stages save for each layer, and how many must be saved, both in shares of θ."""
-        each = given(self._seconds) / layers
-        of_type = np.where(self._usage.T > 0, each, np.inf).min(axis=1)
+        per_layer = given(self._seconds) / layers
+        of_type = np.where(self._usage.T > 0, per_layer, np.inf).min(axis=1)
         theta = np.unique(of_type[np.isfinite(of_type)])[1:, None]
-        self._saved = np.maximum(0.0, 1 - each / theta)
+        self._saved = np.maximum(0.0, 1 - per_layer / theta)
         self._to_save = layers - (self.before + given(self.hop)) / theta[:, 0]
 
     @property

@@ -317,8 +317,10 @@ class _Flowing:
             ]
         if self._most is None:  # memory does not count, but for weights
             return Held(stage, MOST_IN_FLIGHT) if self._numbers[key] else None
-        each = self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
-        passed = {number: min(rate, number * each) for number, rate in self._numbers[key]}
+        per_number = (
+            self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
+        )
+        passed = {number: min(rate, number * per_number) for number, rate in self._numbers[key]}
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
     def _move(self) -> None:

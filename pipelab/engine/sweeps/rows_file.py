@@ -17,7 +17,7 @@ from typing import Any
 from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
 from pipelab.engine.sweeps.workers import COLUMNS, SweepRow
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.files.csv_rows import Row
+from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
 
 _OPENING_ATTEMPTS = 10  # to open a file that another sweep has just replaced
@@ -181,9 +181,7 @@ class RowsFile:
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
-            csv.field_size_limit(
-                2**31 - 1
-            )  # of 131,072 characters: points and reasons may be longer
+            csv.field_size_limit(2**31 - 1)  # points and reasons may be longer than 131,072
             return list(csv.reader(text.split("\n")[:-1], strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
@@ -197,12 +195,8 @@ class RowsFile:
             text = line.cells[name]
             if _without_time(text) != _without_time(asked):
                 raise self._foreign(f"row {number} says {name} {text}, this sweep has {asked}")
-        values = {name: value_of(text) for name, text in line.cells.items() if text}
-        try:
-            answer = SweepRow(**{name: values[name] for name in COLUMNS if name in values})
-        except InvalidValue as error:
-            column, _, expected = error.problems[0]
-            raise line.error(column, line.cells.get(column), expected) from None
+        values = {name: value_of(line.cells[name]) for name in COLUMNS if line.cells[name]}
+        answer = place(line, {}, lambda: SweepRow(**values))
         return {name: value_of(line.cells[name]) for name in self.names} | vars(answer)
 
     def _foreign(self, why: str) -> InvalidData:

@@ -66,7 +66,7 @@ class Parts:
         """Return the parts of these stages."""
         tracks = (slice(None), *index)
         single = (self.forward, self.both, self.weight, self.step)
-        return Parts(self.busy[tracks], self.lead[tracks], *(each[index] for each in single))
+        return Parts(self.busy[tracks], self.lead[tracks], *(values[index] for values in single))
 
 
 class RuleBounds:
@@ -180,7 +180,7 @@ class RuleBounds:
             R_ij, and R_i: the same to the last rank.
         """
         last = self.microbatches - 1
-        held, inner = (min(self.microbatches, each) for each in most)
+        held, inner = (min(self.microbatches, number) for number in most)
         ahead = held - inner + 1
         if last < inner - 1 + ahead:
             return 0.0

@@ -188,12 +188,12 @@ class StepTimeSearch:
         tables = dict(self.tables)
         if all(table.exact for table in tables.values()):
             return
-        least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
+        least = {p: float(table.whole(p).min(initial=np.inf)) for p, table in tables.items()}
         left = _MOST_NUMBERS
         for p in sorted(tables, key=lambda p: least[p]):
             if left > 0 and least[p] < min(MOST_REAL_S, self.best.seconds):
                 tables[p] = self._table([p])
-                left -= sum(each.size for each in tables[p].value)
+                left -= sum(values.size for values in tables[p].value)
         self._start(tables)
 
     def _table(self, every: Iterable[int]) -> Suffixes:
@@ -205,7 +205,7 @@ class StepTimeSearch:
     def _start(self, tables: dict[int, Suffixes]) -> None:
         """Begin with the nodes of no stage yet."""
         self.tables = tables
-        self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
+        self.states = sum(len(s) for table in set(tables.values()) for s in table.state)
         self.heap, self.roots, self.taken = [], [], set()
         self.leaves.clear()
         self.count = self.waiting = 0
@@ -343,7 +343,7 @@ class StepTimeSearch:
             found.append(self._least(compositions, np.diff(ends, axis=1, prepend=0)))
         self.leaves.clear()
         self.waiting = 0
-        return min(found, key=lambda each: each[0])
+        return min(found, key=lambda pair: pair[0])
 
     def _least(self, compositions: np.ndarray, sizes: np.ndarray) -> tuple[float, Plan | None]:
         """Simulate placements on one number of ranks; return the best, and keep it if none was better."""
@@ -361,8 +361,8 @@ class StepTimeSearch:
         """Walk from a placement to the best of its neighbours, as long as it is better."""
         while plan is not None:
             by_ranks: dict[int, list[Plan]] = defaultdict(list)
-            for each in neighbours(self.stages, plan):
-                by_ranks[len(each[0])].append(each)
+            for neighbour in neighbours(self.stages, plan):
+                by_ranks[len(neighbour[0])].append(neighbour)
             plan = None
             for ranks in sorted(by_ranks.keys() & self.rule.orders):
                 if self.deadline.reason is not None:

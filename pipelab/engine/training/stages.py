@@ -64,7 +64,7 @@ class RankTimes:
     @classmethod
     def least(cls, several: Iterable["RankTimes"]) -> "RankTimes":
         """Return the least of several, stage by stage."""
-        return cls(np.minimum.reduce([each.seconds for each in several]))
+        return cls(np.minimum.reduce([times.seconds for times in several]))
 
     @property
     def whole(self) -> np.ndarray:
@@ -133,11 +133,11 @@ class TrainingStages:
         roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
         if asked not in self._kept:
-            each = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
-            parts = {mode: np.stack(some, axis=-1) for mode, some in each.items()}
+            costs = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
+            parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
             fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
-            same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
+            same = roles, tuple(np.packbits(fit).tobytes() for fit in fits.values())
             if same not in self._kept:
                 found = np.full((7, *serves.shape), np.inf)
                 for mode, fit in fits.items():
@@ -291,9 +291,9 @@ def _inside(classes: Classes, counts: np.ndarray) -> tuple[bytes, ...]:
     here = np.repeat(np.arange(len(counts)), counts)
     apart = ~np.eye(len(here), dtype=bool)
     links = (
-        each[np.ix_(here, here)][apart] for each in (classes.bandwidth_gb_per_s, classes.latency_ms)
+        link[np.ix_(here, here)][apart] for link in (classes.bandwidth_gb_per_s, classes.latency_ms)
     )
-    return classes.kind[here].tobytes(), *(each.tobytes() for each in links)
+    return classes.kind[here].tobytes(), *(link.tobytes() for link in links)
 
 
 def _costs(
