@@ -38,15 +38,14 @@ import scipy.sparse as sp
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups, incidence
-from pipelab.engine.stages import OUTSIDE, Stages
+from pipelab.engine.stage_table import least_seconds
+from pipelab.engine.stages import OUTSIDE, StageRecipes
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
 from pipelab.spans import Spans, spans_of
 
-_UNITS = (
-    1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
-)
+_OBJECTIVE_UNITS = 1_000.0  # in the least possible objective: solvers compare within 1e-6 of one
 _MOST_COLUMNS = 2_000_000
 _MOST_LAYERS = 5_000  # shortest paths over the layers look at all pairs of them
 
@@ -66,7 +65,7 @@ class Limit(NamedTuple):
     most: float
 
 
-class Found(NamedTuple):
+class WalkResult(NamedTuple):
     """What a walk's program found.
 
     Attributes
@@ -113,7 +112,7 @@ class Walk:
 
     Attributes
     ----------
-    stages : Stages
+    stages : StageRecipes
     cost : Weight
         What is to be least.
     limits : tuple of Limit
@@ -125,7 +124,7 @@ class Walk:
         For listing the stages and for the solver.
     """
 
-    stages: Stages
+    stages: StageRecipes
     cost: Weight
     limits: tuple[Limit, ...] = ()
     circuits: tuple[Circuit, ...] = ()
@@ -161,24 +160,20 @@ class Walk:
 
         As if GPUs were unlimited and every hop took the least time: a lower bound.
         """
-        own, layers, kind = self.stages, self._layers, self._spans.kind
+        stages, layers, kind = self.stages, self._layers, self._spans.kind
         if layers > _MOST_LAYERS:
             raise TooLarge(
-                f"{own.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
+                f"{stages.problem.name} has {layers:,} layers; times of traversals are searched up to {_MOST_LAYERS:,}",
                 {"layers": layers},
             )
-        best = own.seconds.min(axis=0, initial=np.inf)
-        there, back = np.full((2, layers + 1), np.inf)
-        there[0] = back[layers] = 0.0
-        for b in range(1, layers + 1):
-            first = np.arange(b)
-            hop = np.where(first > 0, self._shortest_hop, 0.0)
-            there[b] = (there[:b] + best[kind[first, b - 1 - first]] + hop).min()
-        for a in range(layers - 1, -1, -1):
-            last = np.arange(a + 1, layers + 1)
-            hop = np.where(last < layers, self._shortest_hop, 0.0)
-            back[a] = (back[last] + best[kind[a, last - a - 1]] + hop).min()
-        return there, back
+        best, number, hop = (
+            stages.seconds.min(axis=0, initial=np.inf),
+            np.arange(layers),
+            self._shortest_hop,
+        )
+        there = least_seconds(layers, hop, lambda b: best[kind[number[:b], number[:b][::-1]]])
+        back = least_seconds(layers, hop, lambda b: best[kind[layers - b, number[:b][::-1]]])
+        return there, back[::-1]
 
     @property
     def times(self) -> tuple[np.ndarray, np.ndarray]:
@@ -227,13 +222,13 @@ class Walk:
             return
         if not self._spans.alike_inside:
             for first in range(total):
-                own = size[: total - first]
+                sizes = size[: total - first]
                 yield (
                     first,
-                    first + own,
-                    own,
-                    kind[first, own - 1],
-                    self._outside(first + 0 * own, own),
+                    first + sizes,
+                    sizes,
+                    kind[first, sizes - 1],
+                    self._outside(first + 0 * sizes, sizes),
                 )
             return
         part, inner, zero = size[:-1], size[:-2], 0 * size[:-1]
@@ -250,14 +245,14 @@ class Walk:
         ------
         Ended, TooLarge
         """
-        own, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
+        stages, most, number = self.stages, self._most_seconds * (1 + SOLVER), 0
         parts = [np.zeros((5, 0), dtype=int)]
         times = [np.zeros(0)]
         for begin, end, layers, span, outside in self._roles():
             self.deadline.check()
-            fits = np.isfinite(own.seconds[:, span])
+            fits = np.isfinite(stages.seconds[:, span])
             if self._timed:
-                fits = fits & (own.seconds[:, span] + outside <= most)
+                fits = fits & (stages.seconds[:, span] + outside <= most)
             if self._timed or not self._spans.alike_inside:
                 r, i = np.nonzero(fits)
                 j = i
@@ -269,7 +264,7 @@ class Walk:
             self._refuse(number, "stages")
             ends = np.broadcast_to(end, layers.shape)[i]
             parts.append(np.stack([r, np.full_like(r, begin), ends, layers[i], layers[j]]))
-            times.append(own.seconds[r, span[i]])
+            times.append(stages.seconds[r, span[i]])
         recipe, first, last, low, high = np.concatenate(parts, axis=1)
         return Arcs(recipe, first, last, low, high, np.concatenate(times))
 
@@ -350,7 +345,7 @@ class Walk:
         least = self.cost.per_second * min(self.shortest, 1e300) if self.cost.per_second else 0.0
         gpus = self.cost.per_gpu[self.cost.per_gpu > 0]
         least = max(least, float(gpus.min(initial=np.inf)) if len(gpus) else 0.0, self.at_least)
-        return least / _UNITS or 1.0
+        return least / _OBJECTIVE_UNITS or 1.0
 
     @property
     def program(self) -> LinearProgram:
@@ -446,7 +441,7 @@ class Walk:
         stages = inside - most * comes.astype(float)
         return self.columns.rows({"n": _row(stages), "y": _row(-most * hops)}, upper=0)
 
-    def least(self) -> Found:
+    def least(self) -> WalkResult:
         """Find the cheapest pipeline, with one circuit after the other forbidden until its stages are one.
 
         Raises
@@ -459,22 +454,27 @@ class Walk:
         walk, bound, nodes = self, -np.inf, 0
         while True:
             if not len(walk.arcs.recipe):
-                return Found(None, np.inf, None, nodes)
+                return WalkResult(placement=None, bound=np.inf, nodes=nodes)
             program = walk.program
-            size = program.size["variables"], program.size["rows"]
             run = choice.run_program(program, deadline=self.deadline)
             nodes += run.nodes
+            none = WalkResult(
+                placement=None,
+                bound=np.inf,
+                nodes=nodes,
+                variables=program.size["variables"],
+                rows=program.size["rows"],
+            )
             if run.status == "infeasible":
-                return Found(None, np.inf, None, nodes, *size)
+                return none
             if run.bound is not None:
                 bound = max(bound, (-run.bound - 2 * SOLVER) * walk._unit)
             order, apart = (None, ()) if run.x is None else walk._order(run.x)
             if order is None or not apart or run.stopped_by is not None:
                 placement = None if order is None or apart else walk._placement(order)
-                return Found(placement, bound, run.stopped_by, nodes, *size)
-            if any(
-                all(map(np.array_equal, own, known)) for own in apart for known in walk.circuits
-            ):
+                return none._replace(placement=placement, bound=bound, stopped_by=run.stopped_by)
+            again = ((circuit, known) for circuit in apart for known in walk.circuits)
+            if any(all(map(np.array_equal, *pair)) for pair in again):
                 raise PipelabError("a solver returned stages that make no pipeline")
             walk = replace(walk, circuits=(*walk.circuits, *apart))
 

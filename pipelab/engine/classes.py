@@ -83,9 +83,9 @@ class Classes(Frozen):
         return replace(
             self,
             members=tuple(
-                np.sort(np.concatenate([self.members[a] for a in own])) for own in groups
+                np.sort(np.concatenate([self.members[a] for a in group])) for group in groups
             ),
-            kind=self.kind[np.array([own[0] for own in groups], dtype=int)],
+            kind=self.kind[np.array([group[0] for group in groups], dtype=int)],
             bandwidth_gb_per_s=bandwidth_gb_per_s,
             latency_ms=latency_ms,
         )
@@ -138,17 +138,17 @@ def gpu_classes(cluster: Cluster) -> Classes:
 
 
 def find_classes(cluster: Cluster, deadline: Deadline) -> Classes:
-    """The same, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
+    """Find the classes as `gpu_classes` does, unless the deadline ends it: a matrix of 10,000 rows takes a minute."""
     ids = _groups(cluster)
-    row = np.array([cluster.group[own[0]] for own in ids])
-    several = np.array([len(own) > 1 for own in ids])
+    row = np.array([cluster.group[group[0]] for group in ids])
+    several = np.array([len(group) > 1 for group in ids])
     links = cluster.bandwidth_gb_per_s, cluster.latency_ms
     if not np.array_equal(row, np.arange(len(links[0]))):  # large ones: no copy
         links = links[0][np.ix_(row, row)], links[1][np.ix_(row, row)]
-    kind = np.array([cluster.kind_of[own[0]] for own in ids])
+    kind = np.array([cluster.kind_of[group[0]] for group in ids])
     parts = exchangeable(links, kind, several, deadline)
     members = [np.sort(np.concatenate([ids[i] for i in part])) for part in parts]
-    order = np.argsort([own[0] for own in members])
+    order = np.argsort([group[0] for group in members])
     parts = [parts[c] for c in order]
     bandwidth, latency = (between(link, parts) for link in links)
     for c, part in enumerate(parts):
@@ -180,11 +180,11 @@ def exchangeable(
     """
     parts: list[list[int]] = []
     candidates: dict[tuple, list[int]] = defaultdict(list)  # parts by key
-    for i, own in enumerate(label.tolist()):
+    for i, kind in enumerate(label.tolist()):
         deadline.check()
         # Equal for sets that can be exchanged: the label, and sorted links to and from all others.
         ways = [values for link in links for values in (link[i], link[:, i])]
-        key = own, *(np.sort(np.delete(values, i)).tobytes() for values in ways)
+        key = kind, *(np.sort(np.delete(values, i)).tobytes() for values in ways)
         for c in candidates[key]:
             deadline.check()
             if _alike(links, several, parts[c][0], i):

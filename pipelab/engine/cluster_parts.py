@@ -25,7 +25,7 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance, Node
 
 
-class Part(NamedTuple):
+class ClusterPart(NamedTuple):
     """Part of a cluster.
 
     Attributes
@@ -51,7 +51,7 @@ class Part(NamedTuple):
 
 def parts_of(
     instance: Instance, hop: np.ndarray, usable: np.ndarray, one_stage: bool, deadline: Deadline
-) -> Iterator[Part]:
+) -> Iterator[ClusterPart]:
     """The parts that a pipeline may be in: components whose hops take one time, then others, then all for one stage.
 
     Parameters
@@ -84,9 +84,9 @@ def parts_of(
         yield _merged(instance, np.zeros_like(hop), usable)._replace(one_stage=True)
 
 
-def whole(instance: Instance, hop: np.ndarray) -> Part:
+def whole(instance: Instance, hop: np.ndarray) -> ClusterPart:
     """All of the cluster, with its own classes."""
-    return Part(instance.classes, instance.type_of, hop, False, list(instance.nodes))
+    return _part(instance, [np.array([a]) for a in range(len(instance.classes))], hop)
 
 
 def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
@@ -96,8 +96,8 @@ def _meant(instance: Instance, part: np.ndarray) -> np.ndarray:
 
 def _one_time(instance: Instance, hop: np.ndarray, part: np.ndarray) -> bool:
     """Whether all hops between these classes take the same time."""
-    own = hop[np.ix_(part, part)][_meant(instance, part)]
-    return not len(own) or bool(np.isfinite(own[0]) and (own == own[0]).all())
+    seconds = hop[np.ix_(part, part)][_meant(instance, part)]
+    return not len(seconds) or bool(np.isfinite(seconds[0]) and (seconds == seconds[0]).all())
 
 
 def _hop_of(instance: Instance, hop: np.ndarray, part: np.ndarray) -> float:
@@ -110,27 +110,27 @@ def _components(hop: np.ndarray, usable: np.ndarray) -> list[np.ndarray]:
     from scipy.sparse.csgraph import connected_components
 
     number, part = connected_components(np.isfinite(hop[np.ix_(usable, usable)]), connection="weak")
-    found = [usable[part == p] for p in range(number)]
-    return sorted(found, key=len, reverse=True)
+    components = [usable[part == p] for p in range(number)]
+    return sorted(components, key=len, reverse=True)
 
 
 def _contents(instance: Instance, part: np.ndarray) -> Counter:
     """How many GPUs of each type, and nodes of each sort and size, are in some classes."""
     kind, count = instance.type_of[part], instance.classes.count[part]
-    found: Counter = Counter()
+    contents: Counter = Counter()
     for k in np.unique(kind):
-        found["GPUs", int(k), 0] = int(count[kind == k].sum())
+        contents["GPUs", int(k), 0] = int(count[kind == k].sum())
     for node in instance.nodes:
         here = np.intersect1d(node.classes, part)
         if len(here):
-            found["nodes", node.sort, int(instance.classes.count[here].sum())] += 1
-    return found
+            contents["nodes", node.sort, int(instance.classes.count[here].sum())] += 1
+    return contents
 
 
 def _largest_contents(
     instance: Instance, hop: np.ndarray, parts: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Those of which no other has all contents, and more, with hops as quick."""
+    """Leave out every part whose contents some other has, with hops as quick."""
     contents = [_contents(instance, part) for part in parts]
     seconds = [_hop_of(instance, hop, part) for part in parts]
 
@@ -143,7 +143,7 @@ def _largest_contents(
     return [part for i, part in enumerate(parts) if not contained(i)]
 
 
-def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
+def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> ClusterPart:
     """One class for every type."""
     kinds = instance.type_of[part]
     groups = [part[kinds == k] for k in np.unique(kinds)]
@@ -152,32 +152,34 @@ def _merged(instance: Instance, hop: np.ndarray, part: np.ndarray) -> Part:
     return _part(instance, groups, np.full((len(groups),) * 2, free))
 
 
-def _by_hops(instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: Deadline) -> Part:
+def _by_hops(
+    instance: Instance, hop: np.ndarray, part: np.ndarray, deadline: Deadline
+) -> ClusterPart:
     """Classes whose hops agree are one; but of a node that would be in several, none is merged."""
     classes = instance.classes
     inside = hop[np.ix_(part, part)]
     merged = exchangeable((inside,), instance.type_of[part], classes.count[part] > 1, deadline)
-    merged.sort(key=lambda own: part[own[0]])
-    place = {int(part[i]): g for g, own in enumerate(merged) for i in own}
+    merged.sort(key=lambda group: part[group[0]])
+    place = {int(part[i]): g for g, group in enumerate(merged) for i in group}
     apart = set()
     for node in instance.nodes:
         here = [a for a in node.classes.tolist() if a in place]
         if len({place[a] for a in here}) > 1:
             apart |= set(here)
     split = []
-    for own in merged:
-        together = [i for i in own if part[i] not in apart]
+    for group in merged:
+        together = [i for i in group if part[i] not in apart]
         split += [together] if together else []
-        split += [[i] for i in own if part[i] in apart]
-    return _part(instance, [part[own] for own in split], between(inside, split))
+        split += [[i] for i in group if part[i] in apart]
+    return _part(instance, [part[group] for group in split], between(inside, split))
 
 
-def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part:
+def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> ClusterPart:
     classes = instance.classes
-    first = np.array([own[0] for own in groups], dtype=int)
+    first = np.array([group[0] for group in groups], dtype=int)
     place = np.full(len(classes), -1)
-    for g, own in enumerate(groups):
-        place[own] = g
+    for g, group in enumerate(groups):
+        place[group] = g
     nodes = []
     for node in instance.nodes:
         here = node.classes[place[node.classes] >= 0]
@@ -185,6 +187,10 @@ def _part(instance: Instance, groups: list[np.ndarray], hop: np.ndarray) -> Part
             gpus = np.sort(np.concatenate([classes.members[a] for a in here]))
             nodes.append(Node(node.sort, np.unique(place[here]), gpus))
     unknown = np.full_like(hop, np.nan)
-    return Part(
-        classes.merged(groups, unknown, unknown), instance.type_of[first], hop, False, nodes
+    return ClusterPart(
+        classes=classes.merged(groups, unknown, unknown),
+        type_of=instance.type_of[first],
+        hop=hop,
+        one_stage=False,
+        nodes=nodes,
     )

@@ -7,7 +7,7 @@ on every stage. That is its attainable rate at n. Ranges of n are ruled out or h
 1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more than
    U(a), the greatest rate with memory for a.
 2. A pair with a ≤ m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t, with memory for a. So
-   if no such placement exists (`walk.Walk`, with a limit on time), no pair of the range yields t; and
+   if no such placement exists (`cheapest_walk.Walk`, with a limit on time), no pair of the range yields t; and
    whatever the least GPUs, dollars or seconds of such placements are, no pair of the range has less.
 3. For a = b both conditions together are exact.
 
@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.cheapest_walk import Found
+from pipelab.engine.cheapest_walk import WalkResult
 from pipelab.engine.deadline import Deadline, Ended, made_in_time
 from pipelab.engine.instance import (
     Instance,
@@ -34,15 +34,15 @@ from pipelab.engine.instance import (
     listed,
     with_memory_for,
 )
-from pipelab.engine.rate_search import BY_TOLERANCE, SETS, Search, least, possible, used, walks
-from pipelab.engine.reach import Reach
+from pipelab.engine.rate_search import BY_TOLERANCE, SETS, RateSearch, least, possible, used, walks
+from pipelab.engine.reach import AtRate
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem, link_unit
 
-_MORE = 1 + ATTAINED / 2  # times a rate: what is more
+_MORE_BY = 1 + ATTAINED / 2  # times a rate: what is more
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
 
 
@@ -95,7 +95,7 @@ class Round(NamedTuple):
     best: float  # tokens/s; 0 without a placement
 
 
-class Least(NamedTuple):
+class LeastUse(NamedTuple):
     """The least use of something among what attains a floor.
 
     Attributes
@@ -128,8 +128,8 @@ def within(usd_per_hour: float | None) -> Budget | None:
 
 
 @dataclass
-class Pairs:
-    """The pairs of one problem.
+class InFlightSearch:
+    """The search among pairs of a placement and a number in flight, of one problem.
 
     Attributes
     ----------
@@ -162,14 +162,16 @@ class Pairs:
     def __post_init__(self) -> None:
         self.full |= link_unit(self.problem.costs) == "transfers"
 
-    def under(self, budget: Budget) -> "Pairs":
-        """The same pairs within a budget."""
-        return Pairs(self.problem, self.deadline, budget, self.full, _instances=self._instances)
+    def under(self, budget: Budget) -> "InFlightSearch":
+        """Search within a budget, with the instances that were compiled here."""
+        return InFlightSearch(
+            self.problem, self.deadline, budget, self.full, _instances=self._instances
+        )
 
-    def filled(self) -> "Pairs":
+    def full_pipelines(self) -> "InFlightSearch":
         """The relaxation in which every pipeline is full, with memory for one microbatch (or the workload's number)."""
         problem = self.problem.with_in_flight(self.problem.workload.in_memory)
-        return Pairs(problem, self.deadline, self.budget, True, _instances=self._instances)
+        return InFlightSearch(problem, self.deadline, self.budget, True, _instances=self._instances)
 
     def yields(self, placement: Placement) -> float:
         """Tokens/s of a placement."""
@@ -183,8 +185,8 @@ class Pairs:
     def numbers(self) -> Range:
         """All numbers in flight."""
         load = self.problem.workload
-        own = load.in_memory if self.full else load.in_flight
-        return Range(1, math.inf) if own is None else Range(own, own)
+        number = load.in_memory if self.full else load.in_flight
+        return Range(1, math.inf) if number is None else Range(number, number)
 
     @property
     def attained(self) -> float:
@@ -222,7 +224,7 @@ class Pairs:
         """U(first): the greatest rate with memory for so many; its placement is tried."""
         if first not in self._most:
             numbers = Range(first, max(first, self.numbers.last))
-            search = Search(self.instance(numbers), self.deadline.apart(), self._most_used)
+            search = RateSearch(self.instance(numbers), self.deadline.apart(), self._most_used)
             search.find_best_rate()
             bound, needed = search.bound or 0.0, first
             if search.best is not None:
@@ -266,9 +268,9 @@ class Pairs:
     def _most_used(self) -> dict[str, float]:
         return {} if self.budget is None else {self.budget.what: self.budget.most}
 
-    def _reach(self, numbers: Range, floor: float, timed: bool) -> Reach:
+    def _reach(self, numbers: Range, floor: float, timed: bool) -> AtRate:
         instance = self.instance(numbers)
-        return Reach(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
+        return AtRate(instance, floor * (1 - ONE_ANSWER), timed, deadline=self.deadline)
 
     def shortest(self, numbers: Range, floor: float) -> float:
         """No traversal of what may yield `floor` takes less, in seconds, as if GPUs were unlimited."""
@@ -276,7 +278,7 @@ class Pairs:
         return min((w.shortest for w in filter(possible, walks(reach, {}, {}))), default=math.inf)
 
     def shortest_and_longest(self, floor: float) -> tuple[float, float]:
-        """The same with any number in flight; and the longest time of any stage or hop."""
+        """Bound a traversal with any number in flight from below; and find the longest time of any stage or hop."""
         reach = self._reach(Range(self.numbers.first, math.inf), floor, timed=True)
         found = list(filter(possible, walks(reach, {}, {})))
         times = [table[np.isfinite(table)] for walk in found for table in walk.times]
@@ -285,7 +287,7 @@ class Pairs:
 
     def least_at(
         self, numbers: Range, floor: float, what: str, most: float = math.inf, at_least: float = 0.0
-    ) -> Found:
+    ) -> WalkResult:
         """The program of rule 2: the least of something among what may yield `floor` with these numbers in flight.
 
         `most`: what uses more is of no interest; `at_least`: nothing uses less.
@@ -334,10 +336,10 @@ class Pairs:
         here = math.inf
         stopped: str | None = None
         open_ranges: list[tuple[float, Range]] = [(-math.inf, self.numbers)]
-        close = max(_MORE, 1 + gap)
+        close = max(_MORE_BY, 1 + gap)
         within = False
         try:
-            whole = self.narrowed(self.numbers, self.to_beat * _MORE)
+            whole = self.narrowed(self.numbers, self.to_beat * _MORE_BY)
             if whole is None:
                 return self.attained, None
             # First as one would by hand: solve for as many as the last answer needs.
@@ -347,19 +349,19 @@ class Pairs:
                 if number == whole.first:
                     open_ranges = [(-most, whole)]
                 needed = self._most[number][1]
-                if self.numbers.single or needed in self._most or most <= self.attained * _MORE:
+                if self.numbers.single or needed in self._most or most <= self.attained * _MORE_BY:
                     break
                 number = needed
             while open_ranges:
                 negative, numbers = heapq.heappop(open_ranges)
                 here = -negative
                 if here <= self.attained * close:
-                    within = here > self.attained * _MORE
+                    within = here > self.attained * _MORE_BY
                     left.append(here)
                     break
                 self.deadline.check()
                 bound = self._looked_at(numbers, here)
-                if bound <= self.attained * _MORE:
+                if bound <= self.attained * _MORE_BY:
                     continue
                 if numbers.single:
                     left.append(self._settled(numbers, bound))
@@ -373,18 +375,18 @@ class Pairs:
             stopped = end.reason if isinstance(end, Ended) else SETS
             left.append(min(here, self._most.get(self.numbers.first, (math.inf, 1))[0]))
         most = max([self.attained, *left, *(-negative for negative, _ in open_ranges)])
-        if stopped is None and most > self.attained * _MORE:
+        if stopped is None and most > self.attained * _MORE_BY:
             stopped = "gap limit" if within else self._left_open or BY_TOLERANCE
         return most, stopped
 
     def _looked_at(self, numbers: Range, bound: float) -> float:
         """A bound on the pairs of a range, by rules 1 and 2."""
         bound = min(bound, self.most_rate(numbers.first))
-        if bound <= self.attained * _MORE or numbers.last == math.inf:
+        if bound <= self.attained * _MORE_BY or numbers.last == math.inf:
             return bound
-        if self.narrowed(numbers, self.attained * _MORE) is None:
-            return self.attained * _MORE
-        return self._by_time(numbers, self.attained * _MORE, bound)
+        if self.narrowed(numbers, self.attained * _MORE_BY) is None:
+            return self.attained * _MORE_BY
+        return self._by_time(numbers, self.attained * _MORE_BY, bound)
 
     def _by_time(self, numbers: Range, floor: float, bound: float) -> float:
         """A bound by the least time of a traversal among what may yield `floor` or more."""
@@ -404,11 +406,11 @@ class Pairs:
     def _settled(self, number: Range, bound: float) -> float:
         """One number in flight: look for the bound itself, then for ever more than the best, until there is none."""
         floor = bound * (1 - ONE_ANSWER)
-        while bound > self.attained * _MORE:
+        while bound > self.attained * _MORE_BY:
             self.deadline.check()
             before = self.attained, bound
             bound = self._by_time(number, floor, bound)
-            more = self.attained * _MORE
+            more = self.attained * _MORE_BY
             if floor <= more * (1 + ONE_ANSWER) and (self.attained, bound) == before:
                 break  # no better by the solver's tolerance
             floor = more
@@ -417,7 +419,7 @@ class Pairs:
     def attains(
         self, placement: Placement, floor: float, what: str, numbers: Range
     ) -> tuple[float, int | None]:
-        """What a placement uses that attains the floor, and with which number in flight (`Least`).
+        """What a placement uses that attains the floor, and with which number in flight (`LeastUse`).
 
         Infinite if it does not. In seconds fewer in flight than yield most may take less, where a
         stage has several execution modes.
@@ -440,7 +442,7 @@ class Pairs:
 
     def least(
         self, what: str, floor: float, most: float = math.inf, at_least: float = 0.0
-    ) -> Least:
+    ) -> LeastUse:
         """The placement that attains `floor` and uses least GPUs, price or seconds.
 
         Parameters
@@ -455,7 +457,7 @@ class Pairs:
 
         Returns
         -------
-        Least
+        LeastUse
         """
         best: Placement | None = None
         number: int | None = None
@@ -474,9 +476,9 @@ class Pairs:
                 bound = max(bound, found.bound)
                 if found.placement is not None:
                     self.keep(found.placement)
-                    uses, own = self.attains(found.placement, floor, what, numbers)
+                    uses, needed = self.attains(found.placement, floor, what, numbers)
                     if uses < value:
-                        best, value, number = found.placement, uses, own
+                        best, value, number = found.placement, uses, needed
                 if what == "seconds":
                     known = None if best is None else value
                     self.deadline.tell(incumbent=known, bound=bound, placement=best)
@@ -491,7 +493,7 @@ class Pairs:
                         heapq.heappush(open_ranges, (bound, half))
         except Ended as end:
             rest = [bound for bound, _ in open_ranges]
-            return Least(best, min([value, left, bound, *rest]), end.reason, number)
+            return LeastUse(best, min([value, left, bound, *rest]), end.reason, number)
         if best is None and left == math.inf:
-            return Least(None, math.inf)
-        return Least(best, min(value, left), None, number)
+            return LeastUse(None, math.inf)
+        return LeastUse(best, min(value, left), None, number)

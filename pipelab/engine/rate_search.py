@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from pipelab.engine.cheapest_walk import Found, Limit, Walk, Weight
+from pipelab.engine.cheapest_walk import Limit, Walk, WalkResult, Weight
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline, Ended
 from pipelab.engine.instance import Instance
@@ -24,7 +24,7 @@ from pipelab.engine.prices import (
     row_limit,
     within_budget,
 )
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import LAST_BITS, NOT_SOLVED
 from pipelab.errors import PipelabError, TooLarge
@@ -40,7 +40,7 @@ SETS = "list limit"  # sets of classes were too many to list
 BY_TOLERANCE = (
     "the solver's tolerance"  # what ended a search if nothing else did, and it stayed open
 )
-_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
+_TIME_SHARES = 1 / 3, 1 / 2, 1.0  # of the time left for one question, turn by turn
 
 
 def weight_of(uses: Mapping[str, float], classes: Classes) -> Weight:
@@ -61,7 +61,7 @@ def used(problem: Problem, what: str, placement: Placement) -> float:
 
 
 def walks(
-    reach: Reach,
+    reach: AtRate,
     uses: Mapping[str, float] | np.ndarray,
     most: Mapping[str, float],
     at_least: float = 0.0,
@@ -81,7 +81,7 @@ def walks(
     ------
     Ended, TooLarge
     """
-    for part, stages in reach.parts():
+    for part, stages in reach.components():
         mosts = {**most, "stages": min(1, most.get("stages", 1))} if part.one_stage else most
         number = most_gpus(stages.problem.costs)
         if number < np.inf:
@@ -107,8 +107,8 @@ def possible(walk: Walk) -> bool:
 
 
 def least(
-    reach: Reach, uses: Mapping[str, float], most: Mapping[str, float], at_least: float = 0.0
-) -> Found:
+    reach: AtRate, uses: Mapping[str, float], most: Mapping[str, float], at_least: float = 0.0
+) -> WalkResult:
     """The pipeline that uses least among the stages and hops of `reach`; see `walks`.
 
     Where seconds do not count, what is least without links is the answer if its links reach the rate. Where sets of
@@ -121,7 +121,7 @@ def least(
         if placement is None or evaluate(problem, placement).rate >= reach.rate * (1 - LAST_BITS):
             return relaxed
         at_least = max(at_least, relaxed.bound)
-    best, value = Found(None, np.inf), np.inf
+    best, value = WalkResult(placement=None, bound=np.inf), np.inf
     programs = filter(possible, walks(reach, uses, most, at_least))
     for walk, found in ((w, f) for w in programs for f in _least_of(w, most.get("price"))):
         bound, stopped = found.bound, found.stopped_by
@@ -130,34 +130,34 @@ def least(
         placement = best.placement
         if found.placement is not None:
             _refuse_excess(problem, found.placement, most)
-            own = sum(w * used(problem, what, found.placement) for what, w in uses.items())
-            if placement is None or own < value:
-                placement, value = found.placement, own
-        best = Found(
-            placement,
-            min(best.bound, bound),
-            best.stopped_by or stopped,
-            best.nodes + found.nodes,
-            max(best.variables, found.variables),
-            max(best.rows, found.rows),
+            amount = sum(w * used(problem, what, found.placement) for what, w in uses.items())
+            if placement is None or amount < value:
+                placement, value = found.placement, amount
+        best = WalkResult(
+            placement=placement,
+            bound=min(best.bound, bound),
+            stopped_by=best.stopped_by or stopped,
+            nodes=best.nodes + found.nodes,
+            variables=max(best.variables, found.variables),
+            rows=max(best.rows, found.rows),
         )
         if placement is not None and not uses:
             break
     return best._replace(bound=max(best.bound, at_least)) if uses else best
 
 
-def _least_of(walk: Walk, budget: float | None) -> Iterator[Found]:
+def _least_of(walk: Walk, budget: float | None) -> Iterator[WalkResult]:
     """What is least, in parts that together are all within a budget."""
     if budget is None:
         yield walk.least()
         return
     prices = prices_of(walk.stages.classes)
 
-    def ask(most: Mapping[float, int]) -> Found:
+    def ask(most: Mapping[float, int]) -> WalkResult:
         limits = (Limit(Weight(1.0 * (prices == price)), n) for price, n in most.items())
         return replace(walk, limits=(*walk.limits, *limits)).least()
 
-    def paid(found: Found) -> Mapping[float, int] | None:
+    def paid(found: WalkResult) -> Mapping[float, int] | None:
         placement = found.placement
         return None if placement is None else bill(walk.stages.problem, [placement])
 
@@ -186,7 +186,7 @@ class Subproblem:
 
 
 @dataclass
-class Search:
+class RateSearch:
     """The state of one search; an index counts the possible rates, ascending.
 
         0 . . . . . . . low . . . . . . . . . high . . . . . . .
@@ -255,7 +255,7 @@ class Search:
             return self.throughput
         return self.rate(self.high) if self.high >= 0 else None
 
-    def run(self) -> "Search":
+    def run(self) -> "RateSearch":
         """Find the best rate; then choose among equally fast placements, unless something ended the search."""
         self.find_best_rate()
         self.share = 1.0
@@ -271,7 +271,7 @@ class Search:
         the time that is left.
         """
         self.high, step = self.instance.highest(), 0
-        for self.share in _SHARES:
+        for self.share in _TIME_SHARES:
             ceiling = self.high  # above: ruled out, or open
             while self.low < ceiling and self.stopped is None:
                 index = max(ceiling - step, (self.low + ceiling + 1) // 2, 0)
@@ -310,13 +310,13 @@ class Search:
                 self._without_links = index
         return True if self.low >= index else None
 
-    def _asked(self, index: int, links: bool, uses: Mapping[str, float], kind: str) -> Found:
+    def _asked(self, index: int, links: bool, uses: Mapping[str, float], kind: str) -> WalkResult:
         """Ask one question, and log it."""
-        began, found = time.perf_counter(), Found(None, -np.inf)
+        began, found = time.perf_counter(), WalkResult(placement=None, bound=-np.inf)
         until = self.deadline.within(self.deadline.left * self.share)
         try:
             until.check()
-            reach = Reach(self.instance, self.rate(index), links=links, deadline=until)
+            reach = AtRate(self.instance, self.rate(index), links=links, deadline=until)
             found = least(reach, uses, self.most)
         except Ended:
             pass  # the time of this question, or of the search
@@ -330,9 +330,15 @@ class Search:
         verdict: Verdict = "not answered" if found.placement is None else "yes"
         if found.bound == np.inf:
             verdict = "no"
-        seconds = time.perf_counter() - began
         self.log.append(
-            Subproblem(self.rate(index), kind, verdict, found.variables, found.rows, seconds)
+            Subproblem(
+                rate=self.rate(index),
+                question=kind,
+                answer=verdict,
+                variables=found.variables,
+                rows=found.rows,
+                seconds=time.perf_counter() - began,
+            )
         )
         self._ask(self._moment())
         self.stopped = self.stopped or self.deadline.reason

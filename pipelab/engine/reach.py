@@ -7,22 +7,22 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pipelab.engine.cluster_parts import Part, parts_of
+from pipelab.engine.cluster_parts import ClusterPart, parts_of
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.instance import Instance
 from pipelab.engine.packing import Packing
-from pipelab.engine.stages import Links, Mixed, Stages, links_of
+from pipelab.engine.stages import Links, Mixed, StageRecipes, links_of
 from pipelab.engine.tolerances import LAST_BITS
 
 
-class Choice(NamedTuple):
+class StageOption(NamedTuple):
     """What a stage may take: so many GPUs of these types, and so many of those; and its seconds with each span."""
 
     takes: list[tuple[int, np.ndarray]]  # types as bool arrays, shape (K,)
     seconds: np.ndarray  # shape (U,); infinite where it is not to have a span
 
 
-class Local(NamedTuple):
+class NodeStage(NamedTuple):
     """A stage of identical GPUs of one node: their number, their classes, its seconds with each span.
 
     `bins` is the number of a packing where GPUs of several nodes share the class.
@@ -35,7 +35,7 @@ class Local(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Reach:
+class AtRate:
     """The stages and hops of an instance that reach a rate.
 
     Attributes
@@ -64,7 +64,7 @@ class Reach:
 
     @cached_property
     def inside(self) -> np.ndarray:
-        """The same of stages inside one node; shape (L, largest, U)."""
+        """Of stages inside one node with every span, as `seconds`; shape (L, largest, U)."""
         return self._reaching(self.instance.inside.rate, self.instance.inside.seconds)
 
     @cached_property
@@ -77,20 +77,20 @@ class Reach:
         return np.where((rate > 0) & (rate >= self.rate), seconds if self.timed else 0.0, np.inf)
 
     @cached_property
-    def choices(self) -> list[Choice]:
+    def choices(self) -> list[StageOption]:
         """The stages that are of use, by type; those inside one node aside."""
         return list(self._freely_mixed() if self.instance.pure else self._listed())
 
-    def _listed(self) -> Iterator[Choice]:
+    def _listed(self) -> Iterator[StageOption]:
         instance, unit = self.instance, np.eye(len(self.instance.types), dtype=bool)
         useful = instance.useful(self.seconds, self.deadline)
         for c in np.flatnonzero(useful.any(axis=1)):
             self.deadline.check()
             row = instance.composition[c]
             takes = [(int(row[k]), unit[k]) for k in np.flatnonzero(row)]
-            yield Choice(takes, np.where(useful[c], self.seconds[c], np.inf))
+            yield StageOption(takes, np.where(useful[c], self.seconds[c], np.inf))
 
-    def _freely_mixed(self) -> Iterator[Choice]:
+    def _freely_mixed(self) -> Iterator[StageOption]:
         """Stages of several types, of which the slowest counts.
 
         For each size, span and type: any of the types that are no slower than that one, in its time.
@@ -108,7 +108,7 @@ class Reach:
                 for types in _different(np.concatenate(rows)):
                     seconds = self._mixed(size, types)
                     if np.isfinite(seconds).any() and instance.count[types].sum() >= size:
-                        yield Choice([(size, types)], seconds)
+                        yield StageOption([(size, types)], seconds)
 
     @cached_property
     def _by_size(self) -> np.ndarray:
@@ -124,29 +124,29 @@ class Reach:
     @cached_property
     def in_nodes(self) -> list[dict[int, np.ndarray]]:
         """Stages inside one node that no others of as many GPUs, or fewer, replace: seconds by sort and number."""
-        own, found = self.instance.inside, list[dict[int, np.ndarray]]()
+        inside, by_sort = self.instance.inside, list[dict[int, np.ndarray]]()
         for sort, table in enumerate(self.inside):
-            rows = self.instance.alone(own.type_of[sort])
+            rows = self.instance.alone(inside.type_of[sort])
             best = np.full(table.shape[1], np.inf)
             of_number: dict[int, np.ndarray] = {}
-            for number, seconds in enumerate(table[: own.most[sort]], start=1):
+            for number, seconds in enumerate(table[: inside.most[sort]], start=1):
                 if number <= len(rows):
                     best = np.minimum(best, self.seconds[rows[number - 1]])
                 new = seconds < best * (1 - LAST_BITS)
                 if new.any():
                     of_number[number] = np.where(new, seconds, np.inf)
                 best = np.minimum(best, seconds)
-            found.append(of_number)
-        return found
+            by_sort.append(of_number)
+        return by_sort
 
     @cached_property
-    def in_nodes_by_type(self) -> list[Choice]:
+    def in_nodes_by_type(self) -> list[StageOption]:
         """`in_nodes` in the form of `choices`."""
-        unit, own = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
+        unit, inside = np.eye(len(self.instance.types), dtype=bool), self.instance.inside
         return [
-            Choice([(number, unit[own.type_of[sort]])], seconds)
-            for sort, found in enumerate(self.in_nodes)
-            for number, seconds in found.items()
+            StageOption([(number, unit[inside.type_of[sort]])], seconds)
+            for sort, of_number in enumerate(self.in_nodes)
+            for number, seconds in of_number.items()
         ]
 
     @cached_property
@@ -154,15 +154,15 @@ class Reach:
         """The classes with a GPU that some stage can use."""
         instance, types = self.instance, np.zeros(len(self.instance.types), dtype=bool)
         for choice in self.choices:
-            for _, own in choice.takes:
-                types |= own
+            for _, may_have in choice.takes:
+                types |= may_have
         usable = types[instance.type_of]
         for node in instance.nodes:
             if any(number <= len(node.gpus) for number in self.in_nodes[node.sort]):
                 usable[node.classes] = True
         return np.flatnonzero(usable)
 
-    def parts(self) -> Iterator[tuple[Part, Stages]]:
+    def components(self) -> Iterator[tuple[ClusterPart, StageRecipes]]:
         """Where a pipeline may be, and the stages that it may have there.
 
         Raises
@@ -181,13 +181,13 @@ class Reach:
         tables = self.seconds, self.inside
         return any(np.isfinite(t[..., whole]).any() for t in tables if t.size)
 
-    def stages(self, part: Part) -> Stages:
+    def stages(self, part: ClusterPart) -> StageRecipes:
         """The stages of a part of the cluster."""
         kind, (local, bins) = part.type_of, self._local(part)
         takes = [np.any([types for _, types in choice.takes], axis=0) for choice in self.choices]
         groups = [_different(np.array(takes))[:, kind]] if takes else []
-        groups = [own for rows in groups for own in rows] + [own.classes for own in local]
-        groups = [own for own in _different(np.array(groups)) if own.any()] if groups else []
+        groups = [row for rows in groups for row in rows] + [stage.classes for stage in local]
+        groups = [group for group in _different(np.array(groups)) if group.any()] if groups else []
         links = links_of(part.hop, groups, self.instance.largest, self.deadline)
         made: dict[tuple, np.ndarray] = {}  # seconds by draws and link kind
         for choice in self.choices:
@@ -201,18 +201,18 @@ class Reach:
                     seconds = self._mixed(choice.takes[0][0], types)
                 key = draws, link_kind
                 made[key] = np.minimum(made.get(key, seconds), seconds)
-        found: list[tuple[tuple, int, np.ndarray, int | None]] = [
+        entries: list[tuple[tuple, int, np.ndarray, int | None]] = [
             (*key, seconds, None) for key, seconds in made.items()
         ]
-        for own in local:
+        for stage in local:
             self.deadline.check()
-            for draws, link_kind, _ in _drawn(links, [(own.number, own.classes)]):
-                found.append((draws, link_kind, own.seconds, own.bins))
-        return _as_stages(self.instance, part, links, found, bins)
+            for draws, link_kind, _ in _drawn(links, [(stage.number, stage.classes)]):
+                entries.append((draws, link_kind, stage.seconds, stage.bins))
+        return _as_stages(self.instance, part, links, entries, bins)
 
-    def _local(self, part: Part) -> tuple[list[Local], list[tuple[np.ndarray, ...]]]:
+    def _local(self, part: ClusterPart) -> tuple[list[NodeStage], list[tuple[np.ndarray, ...]]]:
         """The stages inside the nodes of a part, and the GPU ids by node of each packing."""
-        count, found = part.classes.count, list[Local]()
+        count, node_stages = part.classes.count, list[NodeStage]()
         shared: dict[tuple[int, int], list[np.ndarray]] = {}  # GPU ids by class and sort
         for node in part.nodes:
             if len(node.classes) == 1:
@@ -221,20 +221,20 @@ class Reach:
         for (a, sort), nodes in shared.items():
             if len(nodes) > 1 or len(nodes[0]) < count[a]:
                 mask = np.arange(len(count)) == a
-                found += self._in_nodes(sort, mask, max(map(len, nodes)), len(bins))
+                node_stages += self._in_nodes(sort, mask, max(map(len, nodes)), len(bins))
                 bins.append(tuple(nodes))
         for node in part.nodes:  # those with classes of their own
             if count[node.classes].sum() == len(node.gpus):
                 mask = np.isin(np.arange(len(count)), node.classes)
-                found += self._in_nodes(node.sort, mask, len(node.gpus), None)
-        return found, bins
+                node_stages += self._in_nodes(node.sort, mask, len(node.gpus), None)
+        return node_stages, bins
 
     def _in_nodes(
         self, sort: int, classes: np.ndarray, most: int, bins: int | None
-    ) -> Iterator[Local]:
+    ) -> Iterator[NodeStage]:
         for number, seconds in self.in_nodes[sort].items():
             if number <= most:
-                yield Local(number, classes, seconds, bins)
+                yield NodeStage(number, classes, seconds, bins)
 
 
 def _drawn(
@@ -245,46 +245,48 @@ def _drawn(
     if not everything.any():
         return
     for classes, link_kind in links.closed_supports(everything, by_class):
-        draws = tuple((n, tuple(np.flatnonzero(own & classes).tolist())) for n, own in by_class)
+        draws = tuple(
+            (n, tuple(np.flatnonzero(may_have & classes).tolist())) for n, may_have in by_class
+        )
         yield draws, link_kind, classes
 
 
 def _as_stages(
     instance: Instance,
-    part: Part,
+    part: ClusterPart,
     links: Links,
-    found: list[tuple[tuple, int, np.ndarray, int | None]],
+    entries: list[tuple[tuple, int, np.ndarray, int | None]],
     bins: list[tuple[np.ndarray, ...]],
-) -> Stages:
-    """Those of which there can be a stage, as arrays."""
+) -> StageRecipes:
+    """Put the stages for which there are GPUs into arrays."""
     count = part.classes.count
     kept = [
         entry
-        for entry in found
+        for entry in entries
         if all(count[list(classes)].sum() >= number for number, classes in entry[0])
     ]
     gpus, mixed = np.zeros((len(kept), len(count)), dtype=int), []
     packed: list[list[int]] = [[] for _ in bins]
-    for r, (draws, _, _, own) in enumerate(kept):
-        if own is not None:
-            packed[own].append(r)
+    for r, (draws, _, _, packing) in enumerate(kept):
+        if packing is not None:
+            packed[packing].append(r)
         for number, classes in draws:
             if len(classes) == 1:
                 gpus[r, classes[0]] += number
             else:
                 mixed.append(Mixed(r, number, classes))
-    return Stages(
-        instance.problem,
-        part.classes,
-        gpus,
-        tuple(mixed),
-        np.array([entry[2] for entry in kept]).reshape(len(kept), instance.rate.shape[1]),
-        np.array([entry[1] for entry in kept], dtype=int),
-        links,
-        tuple(
-            Packing(np.array(own), gpus[own].sum(axis=1), nodes)
-            for own, nodes in zip(packed, bins, strict=True)
-            if own
+    return StageRecipes(
+        problem=instance.problem,
+        classes=part.classes,
+        gpus=gpus,
+        mixed=tuple(mixed),
+        seconds=np.reshape([entry[2] for entry in kept], (len(kept), instance.rate.shape[1])),
+        link_kind=np.array([entry[1] for entry in kept], dtype=int),
+        links=links,
+        packings=tuple(
+            Packing(recipe=np.array(recipes), size=gpus[recipes].sum(axis=1), nodes=nodes)
+            for recipes, nodes in zip(packed, bins, strict=True)
+            if recipes
         ),
     )
 

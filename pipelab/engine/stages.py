@@ -18,7 +18,8 @@ A, B and C; the links A→A, A→B, B→B and B→C may be used:
     A and C      nothing                           nothing
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import combinations
 from math import comb
 from typing import Any, NamedTuple
@@ -27,18 +28,16 @@ import numpy as np
 
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.instance import best_shares
 from pipelab.engine.packing import Packing
 from pipelab.engine.solvers.linear_program import incidence
+from pipelab.engine.stage_table import FreeGPUs, holdable, ways_through
 from pipelab.engine.tolerances import SOLVER
-from pipelab.errors import PipelabError, TooLarge
+from pipelab.errors import PipelabError
 from pipelab.problem import Problem
 
 # sets of classes that are listed; 24 classes in stages of up to 3 have 2,324
 MOST_SUPPORTS = 4_000
 OUTSIDE = -1  # where a pipeline comes from and goes to
-_MOST_PAIRS = 25_000_000  # of ways to leave a stage and to enter one; 8 bytes each
-_CELLS_AT_ONCE = 10_000_000
 
 
 class Links(NamedTuple):
@@ -108,55 +107,13 @@ def free_links(classes: int, seconds: float) -> Links:
     """Any stage may follow any other, in so many seconds."""
     none = np.zeros(1, dtype=int)
     support = np.ones((1, classes), dtype=bool)
-    return Links(none, none, np.full((1, 1), seconds), support, none)
-
-
-def links_of_sets(
-    support: np.ndarray, hop: np.ndarray, narrowed: bool = False, deadline: Deadline = NEVER
-) -> Links:
-    """Link kinds of sets of classes.
-
-    Parameters
-    ----------
-    support : bool array, shape (Q, A)
-    hop : float array, shape (A, A)
-        Seconds from class to class; infinite where there is no hop. Only between classes of some set
-        it matters.
-
-    Raises
-    ------
-    TooLarge
-    """
-    there = np.flatnonzero(support.any(axis=0))
-    inside, between = support[:, there], hop[np.ix_(there, there)]
-    left, leave = np.unique(_slowest(inside, between, deadline), axis=0, return_inverse=True)
-    _, enter = np.unique(_slowest(inside, between.T, deadline), axis=0, return_inverse=True)
-    pairs, kind_of = np.unique(
-        np.stack([enter.reshape(-1), leave.reshape(-1)], axis=1), axis=0, return_inverse=True
+    return Links(
+        enter=none,
+        leave=none,
+        seconds=np.full((1, 1), seconds),
+        support=support,
+        kind_of=none,
     )
-    if len(left) * (int(enter.max()) + 1) > _MOST_PAIRS:
-        raise TooLarge(
-            f"stages mix GPUs in {len(support):,} ways that links tell apart; a smaller max_gpus_per_stage or "
-            "same_type_stages=True leaves fewer",
-            {"sets": len(support)},
-        )
-    entered = inside[np.unique(enter, return_index=True)[1]]
-    seconds = np.stack([left[:, s].max(axis=1) for s in entered], axis=1)
-    return Links(pairs[:, 0], pairs[:, 1], seconds, support, kind_of.reshape(-1), narrowed)
-
-
-def slowest_between(support: np.ndarray, hop: np.ndarray) -> np.ndarray:
-    """Return the slowest hop from each set of classes to each other; shape (Q, Q)."""
-    return _slowest(support, _slowest(support, hop, NEVER).T, NEVER).T
-
-
-def _slowest(support: np.ndarray, hop: np.ndarray, deadline: Deadline) -> np.ndarray:
-    """The slowest hop from each set to every class; shape (Q, A)."""
-    rows = np.empty((len(support), hop.shape[1]))
-    step = max(1, _CELLS_AT_ONCE // max(1, hop.size))
-    for part in deadline.slices(len(support), step):
-        rows[part] = np.where(support[part][:, :, None], hop, -np.inf).max(axis=1)
-    return rows
 
 
 def links_of(
@@ -170,26 +127,38 @@ def links_of(
         Seconds from class to class; infinite where there is no hop.
     groups : sequence of bool arrays, shape (A,)
         Classes that a stage may mix.
+
+    Raises
+    ------
+    TooLarge
     """
     there = np.any([*groups, np.zeros(len(hop), dtype=bool)], axis=0)
-    own = hop[np.ix_(there, there)]
-    if (own == own.ravel()[:1]).all() and np.isfinite(own).all():
-        return free_links(len(hop), float(own.max(initial=0.0)))
-    wide = [
-        own
-        for i, own in enumerate(groups)
+    among = hop[np.ix_(there, there)]
+    if (among == among.ravel()[:1]).all() and np.isfinite(among).all():
+        return free_links(len(hop), float(among.max(initial=0.0)))
+    widest = [
+        group
+        for i, group in enumerate(groups)
         if not any(
-            (own <= other).all() and (i > j or (own < other).any())
+            (group <= other).all() and (i > j or (group < other).any())
             for j, other in enumerate(groups)
         )
     ]
-    sizes = [int(own.sum()) for own in wide]
+    sizes = [int(group.sum()) for group in widest]
     wanted = largest = min(largest, max(sizes))
     while largest > 1 and sum(_number_of_sets(n, largest) for n in sizes) > MOST_SUPPORTS:
         largest -= 1
-    parts = [_sets_of_classes(own, largest, deadline) for own in wide]
+    parts = [_sets_of_classes(group, largest, deadline) for group in widest]
     support = np.unique(np.concatenate(parts), axis=0)
-    return links_of_sets(support, hop, largest < wanted, deadline)
+    of, through, (seconds,) = ways_through(support, seconds=[hop], deadline=deadline)
+    return Links(
+        enter=through[:, 0],
+        leave=through[:, 1],
+        seconds=seconds,
+        support=support,
+        kind_of=of,
+        narrowed=largest < wanted,
+    )
 
 
 def _sets_of_classes(group: np.ndarray, largest: int, deadline: Deadline) -> np.ndarray:
@@ -212,7 +181,7 @@ class Mixed(NamedTuple):
     classes: tuple[int, ...]
 
 
-class Stages(NamedTuple):
+class StageRecipes(NamedTuple):
     """The stages that a pipeline may have, as R recipes.
 
     Attributes
@@ -243,7 +212,7 @@ class Stages(NamedTuple):
     packings: tuple[Packing, ...] = ()
 
     def draws(self, recipe: int) -> list[tuple[int, tuple[int, ...]]]:
-        """So many GPUs out of these classes, and so many out of those, make a stage of a recipe."""
+        """List what a stage of a recipe takes: pairs of a number and the classes whose GPUs together give it."""
         sure = [(int(n), (a,)) for a, n in enumerate(self.gpus[recipe].tolist()) if n]
         return sure + [(m.gpus, m.classes) for m in self.mixed if m.recipe == recipe]
 
@@ -270,7 +239,7 @@ class Stages(NamedTuple):
             size[m.recipe] += m.gpus
             has[m.recipe, list(m.classes)] = True
         held = np.where(np.isfinite(self.seconds), layers, 0).max(axis=1, initial=0)
-        return float(best_shares(held, size, has) @ self.classes.count) * (1 + SOLVER)
+        return holdable(held, size, has, self.classes.count) * (1 + SOLVER)
 
     def assigned(self, recipes: Sequence[int], prices: np.ndarray | None) -> list[tuple[int, ...]]:
         """GPU ids for stages of these recipes: the lowest of each class that are still free.
@@ -283,29 +252,32 @@ class Stages(NamedTuple):
         """
         gpus: list[list[int]] = [[] for _ in recipes]
         for packing in self.packings:
-            mine = [i for i, r in enumerate(recipes) if r in packing.recipe]
-            sizes = [int(packing.size[packing.recipe == recipes[i]][0]) for i in mine]
-            free = [iter(node.tolist()) for node in packing.nodes]
-            for i, size, node in zip(mine, sizes, packing.packed(sizes), strict=True):
-                gpus[i] = [next(free[node]) for _ in range(size)]
-        needs = [
-            (i, n, own) for i, r in enumerate(recipes) if not gpus[i] for n, own in self.draws(r)
+            packed = [i for i, recipe in enumerate(recipes) if recipe in packing.recipe]
+            sizes = [int(packing.size[packing.recipe == recipes[i]][0]) for i in packed]
+            free = FreeGPUs([node.tolist()] for node in packing.nodes)
+            for i, size, node in zip(packed, sizes, packing.packed(sizes), strict=True):
+                gpus[i] = free.take_of(node, size)
+        draws = [
+            (i, number, classes)
+            for i, recipe in enumerate(recipes)
+            if not gpus[i]
+            for number, classes in self.draws(recipe)
         ]
-        demand: dict[tuple[int, ...], int] = {}
-        for _, n, own in needs:
-            demand[own] = demand.get(own, 0) + n
-        taken = {g for own in gpus for g in own}
-        left = [[g for g in m.tolist() if g not in taken] for m in self.classes.members]
-        stock = _shared_out(demand, np.array([len(own) for own in left]), prices)
-        ids = [iter(own) for own in left]
-        for i, n, own in needs:
-            gpus[i] += [next(ids[a]) for a in stock[own][:n]]
-            del stock[own][:n]
-        return [tuple(own) for own in gpus]
+        demand: Counter[tuple[int, ...]] = Counter()
+        for _, number, classes in draws:
+            demand[classes] += number
+        packed_ids = [g for ids in gpus for g in ids]
+        left = [np.setdiff1d(members, packed_ids) for members in self.classes.members]
+        stock = _shared_out(demand, np.array([len(ids) for ids in left]), prices)
+        free = FreeGPUs([ids.tolist()] for ids in left)
+        for i, number, classes in draws:
+            gpus[i] += [free.take_of(a, 1)[0] for a in stock[classes][:number]]
+            del stock[classes][:number]
+        return [tuple(ids) for ids in gpus]
 
 
 def _shared_out(
-    demand: dict[tuple[int, ...], int], count: np.ndarray, prices: np.ndarray | None
+    demand: Mapping[tuple[int, ...], int], count: np.ndarray, prices: np.ndarray | None
 ) -> dict[tuple[int, ...], list[int]]:
     """The class of every GPU that each set of classes gives, within what every class has.
 
@@ -316,25 +288,25 @@ def _shared_out(
 
     cost = np.arange(len(count)) if prices is None else prices
     out: dict[tuple[int, ...], list[int]] = {
-        own: [own[0]] * n for own, n in demand.items() if len(own) == 1
+        classes: [classes[0]] * n for classes, n in demand.items() if len(classes) == 1
     }
     given = np.array([a for gpus in out.values() for a in gpus], dtype=int)
     left = count - np.bincount(given, minlength=len(count))
-    mixed: list[tuple[int, ...]] = [own for own in demand if len(own) > 1]
+    mixed: list[tuple[int, ...]] = [classes for classes in demand if len(classes) > 1]
     if not mixed:
         return out
-    draw, cls = np.array([(d, a) for d, own in enumerate(mixed) for a in own]).T
+    draw, cls = np.array([(d, a) for d, classes in enumerate(mixed) for a in classes]).T
     answer: Any = linprog(
         np.array(cost, dtype=float)[cls],
         incidence(cls, len(count)),
         left,
         incidence(draw, len(mixed)),
-        [demand[own] for own in mixed],
+        [demand[classes] for classes in mixed],
         method="highs-ds",
     )
     if answer.x is None:
         raise PipelabError("a solver returned stages for which there are not enough GPUs")
-    out.update((own, []) for own in mixed)
+    out.update((classes, []) for classes in mixed)
     for d, a, amount in zip(draw, cls, np.rint(answer.x).astype(int), strict=True):
         out[mixed[d]] += [int(a)] * int(amount)
     return out

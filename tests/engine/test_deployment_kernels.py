@@ -6,13 +6,11 @@ from test_in_flight import every_pair
 from test_objectives import late, small
 
 import oracle
-from pipelab.engine import stages
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
 from pipelab.engine.deployments.listing import _Labels, _undominated
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
-from pipelab.engine.stages import slowest_between
 
 
 def random_labels(rng, number):
@@ -77,7 +75,7 @@ def test_the_table_of_mixes_has_the_best_rate_of_each(seed):
 @pytest.mark.parametrize("seed", range(16))
 def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypatch):
     """With few steps of rates, so that each stands for a wide range."""
-    monkeypatch.setattr(pricing, "_RATES", 3)
+    monkeypatch.setattr(pricing, "_RATE_STEPS", 3)
     problem = late(small(seed, link_units="tokens"), seed).with_in_flight(2)
     offer, classes = only_offer(problem)
     price = np.random.default_rng(seed).choice([1e-6, 0.3, 1 / 3, 7.0], len(classes))
@@ -91,16 +89,3 @@ def test_no_pipeline_yields_more_for_its_price_than_pricing_says(seed, monkeypat
             assert ranges.any()
             assert rate / paid <= (high / least)[ranges].max() * (1 + 1e-9)
             assert rate - paid <= (high - least)[ranges].max() + 1e-9 * (rate + paid)
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_the_slowest_hop_between_sets_of_classes_is_that_of_some_pair(seed, monkeypatch):
-    """Also infinite ones, and where sets are looked at in parts."""
-    monkeypatch.setattr(stages, "_CELLS_AT_ONCE", 1 + 40 * (seed % 2))
-    rng = np.random.default_rng(seed)
-    sets, classes = rng.integers(1, 7, 2)
-    support = rng.random((sets, classes)) < 0.5
-    support[~support.any(axis=1), 0] = True
-    hop = rng.choice([0.0, 1.0, 2.5, np.inf], (classes, classes))
-    pairs = [[hop[np.ix_(one, other)].max() for other in support] for one in support]
-    assert slowest_between(support, hop).tolist() == pairs

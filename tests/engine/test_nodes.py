@@ -14,7 +14,7 @@ from pipelab.engine.cluster_parts import parts_of
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.packing import Packing
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups, incidence
 from pipelab.writeup.linear_rates import with_link_units
@@ -80,7 +80,7 @@ def test_above_the_rate_of_links_one_rack_or_node_stands_for_all():
     problem = data_centre((8, 4, "L4", 32.0), between=0.1, racks=(2, 0.05))
     between, inside = (float(problem.link_throughput(b)) for b in (0.05, 0.1))
     for rate, count in ((0.9 * between, 32), (1.1 * between, 8), (1.1 * inside, 4)):
-        reach = Reach(instance_of(problem), rate)
+        reach = AtRate(instance_of(problem), rate)
         parts = parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage_may_do, NEVER)
         assert [part.classes.count.tolist() for part in parts] == [[count]]
 

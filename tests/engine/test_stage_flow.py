@@ -15,7 +15,7 @@ import roofline_oracle
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.rate_search import least
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.linear_program import LinearProgram, RowBlock, VariableGroups
 
@@ -73,7 +73,7 @@ def check(problem, rng):
             allowed = [u for u in reach if u[other] <= most * (1 + 1e-7)]
             limits = {other: most} if most < np.inf else {}
             timed = "seconds" in (what, other if limits else what)
-            found = least(Reach(instance, floor * (1 - 1e-9), timed), {what: 1.0}, limits)
+            found = least(AtRate(instance, floor * (1 - 1e-9), timed), {what: 1.0}, limits)
             assert found.stopped_by is None
             if not allowed:
                 assert (found.placement, found.bound) == (None, np.inf)

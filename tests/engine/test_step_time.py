@@ -11,8 +11,8 @@ import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
-from pipelab.engine.training.bounds import TRAINED_BY, Rule, makespans, order_of
-from pipelab.engine.training.stages import Times
+from pipelab.engine.training.bounds import TRAINED_BY, RuleBounds, makespans, order_of
+from pipelab.engine.training.stages import RankTimes
 from roofline_oracle import random_model
 
 
@@ -237,14 +237,17 @@ def test_each_stage_recomputes_only_where_it_must():
 
 def chain_bounds(rule, times, first, comm):
     """What the terms of a rule bound for K placements: every stage, every run of ranks, and the ways to and from."""
-    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1], first])))
+    ranks, parts = (
+        times.shape[1],
+        rule.parts(RankTimes(np.concatenate([times, 0 * times[:1], first]))),
+    )
     passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
     passed[1:] += 2 * comm
     passed = passed.cumsum(axis=0)
     value, beyond = np.zeros((2, times.shape[2]))
     for i in reversed(range(ranks)):
         mine, most = parts.take(i), [rule.window(ranks, rank) for rank in range(ranks)]
-        own = rule.own(mine, most[i], beyond).copy()
+        own = rule.alone(mine, most[i], beyond).copy()
         for j in range(i, ranks if rule.chunks == 1 else i):
             inside, through = (passed[k] - passed[i] + mine.both for k in (j, -1))
             found = rule.run((most[i], most[j]), mine.forward, mine.both, inside, through)
@@ -264,7 +267,10 @@ def test_bounds_hold_and_many_are_simulated_as_one(schedule):
     for ranks, microbatches in ((1, 4), (3, 6), (4, 8), (5, 5)):
         if not exists(schedule, ranks, microbatches):
             continue
-        order, rule = pl.schedule(schedule, ranks, microbatches), Rule(schedule, 5, microbatches)
+        order, rule = (
+            pl.schedule(schedule, ranks, microbatches),
+            RuleBounds(schedule, 5, microbatches),
+        )
         at, count, columns = np.array(order.stage_rank), 60, columns_of(order)
         times = rng.random((3, order.stages, count)) ** rng.choice([0.3, 1, 4])
         held = [np.flatnonzero(at == rank) for rank in range(ranks)]

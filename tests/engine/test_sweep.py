@@ -145,10 +145,12 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: quiet(make, [{"case": TINY}]), r"points\[0\]\['case'\] = .*make\(\) builds every"),
         (lambda: quiet(make, [{"a": [1, float("nan")]}]), r"\['a'\]\[1\] = nan: expected a finite"),
         (lambda: quiet(make, [{"stages": 3}]), "name = 'stages': is a column of the answer"),
-        (lambda: quiet(make, POINTS, pl.deploy), "gives Deployment, expected a Result"),
         (lambda: quiet(make, POINTS, gpa=0.1), "no option 'gpa'; did you mean 'gap'"),
         (lambda: quiet(make, POINTS, stop=None), "stop = None: is not for a sweep"),
-        (lambda: quiet(make, POINTS, again="broken"), "there is no status 'broken'"),
+        (
+            lambda: quiet(make, POINTS, again="broken"),
+            r"again\[0\] = 'broken': expected 'optimal', ",
+        ),
         (lambda: quiet(make, POINTS, jobs=0), "expected a whole number from 1 on"),
     ],
 )
@@ -213,7 +215,7 @@ def test_a_sweep_in_which_all_fail_alike_says_so(file):
     with pytest.raises(
         pl.errors.SweepFailed, match=r"the first of 11 points failed: .* gave Deployment"
     ):
-        quiet(counted(asked), POINTS, lambda problem: pl.deploy(problem))
+        quiet(counted(asked), POINTS, pl.deploy)
     assert len(asked) == 1
 
 
@@ -426,7 +428,7 @@ def test_a_broken_file_is_refused_by_row_and_column(file, column, cell):
     header, row = csv.reader(file.read_text().splitlines())
     row[header.index(column)] = cell
     for cells, told in (
-        (row, f"row 2, column '{column}': {repr(cell) if cell else 'empty'}"),
+        (row, f"row 2, column '{column}': .*{cell or 'empty'}"),
         (row[:2], "row 2: 2 cells, expected 17"),
     ):
         with file.open("w", newline="") as lines:
@@ -520,9 +522,7 @@ def test_an_error_as_long_as_a_book_does_not_spoil_the_file(file):
     points = pl.grid(text=("word, ", "y" * 200_000), length=(0, 100_000))
     first = quiet(wordy, points, path=file)
     reason = first.rows[1]["reason"]
-    assert len(reason) < 11_000
-    assert reason.startswith("ValueError: word, word, ")
-    assert re.search(r" … \[[\d,]+ characters left out\] … .*line \d+\)$", reason)
+    assert re.match(r"ValueError: (word, )+\(in wordy, line \d+\)$", reason)
     assert quiet(pytest.fail, points, path=file).rows == first.rows
 
 

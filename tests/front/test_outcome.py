@@ -24,7 +24,7 @@ from pipelab.display import (
 )
 from pipelab.engine.methods.joint import joint_size
 from pipelab.engine.solvers.solver_run import Progress
-from pipelab.engine.sweeps.workers import _answer
+from pipelab.engine.sweeps.workers import row_of
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.growth import plot_growth, plot_run_times, plot_search_growth
 from pipelab.figures.makespans import plot_makespans
@@ -107,7 +107,7 @@ def test_a_result_and_its_row_in_a_sweep_end_alike_and_only_a_proof_says_that_no
         (medium, "aggregated", {"stop": over}, STOPPED),
     ):
         result = pl.solve(problem, method, **options)
-        row = vars(_answer(result))
+        row = vars(row_of(result))
         assert (outcome_of(result), outcome_of_row(row)) == (outcome, outcome), (method, options)
     first = pl.solve(pairs, "single_gpu")
     assert (first.status, first.stopped_by) == ("unknown", None)

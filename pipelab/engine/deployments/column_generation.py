@@ -60,7 +60,7 @@ from pipelab.engine.deployments.listing import MOST_LABELS, Listing
 from pipelab.engine.deployments.mix_tables import MixTables, smallest
 from pipelab.engine.deployments.offers import ALL_NUMBERS, halves
 from pipelab.engine.deployments.paths import StageOf
-from pipelab.engine.deployments.pricing import Least, Offer
+from pipelab.engine.deployments.pricing import LeastPrices, Offer
 from pipelab.engine.prices import row_limit, total
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups
@@ -661,7 +661,7 @@ class Generation:
 
     def _price_offers(self, capacity: np.ndarray, per_rate: Mapping[str, float]) -> int:
         """Find the least prices at every rate: a bound, and new columns. Return how many are new."""
-        cost, least = self._positive_prices(capacity), dict[Offer, Least]()
+        cost, least = self._positive_prices(capacity), dict[Offer, LeastPrices]()
 
         def relaxed_ratio(offer: Offer, cost: np.ndarray) -> float:
             least[offer] = offer.least(cost, self.deadline)

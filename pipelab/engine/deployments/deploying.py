@@ -39,7 +39,6 @@ from pipelab.engine.deployments.column_generation import (
     PipelineColumn,
     are_few_mixes,
 )
-from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.mix_tables import MixTables
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.deployments.pricing import Offer
@@ -59,6 +58,7 @@ from pipelab.engine.runs_on import (
 )
 from pipelab.engine.solvers import choice
 from pipelab.engine.solving import solve
+from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import ONE_ANSWER, REACHED, SOLVER
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.evaluation import Evaluation, evaluate
@@ -723,7 +723,7 @@ def pipelines_of(problem: Problem, chosen: Sequence[PipelineColumn]) -> tuple[Pi
     if not chosen:
         return ()
     columns = sorted(chosen, key=lambda c: (-c.rate, c.gpus))
-    free = FreeGPUs(problem, columns[0].offer.table.classes)
+    free = FreeGPUs.in_nodes(problem, columns[0].offer.table.classes)
     replicas: dict[tuple[PipelineColumn, float], list[Placement]] = defaultdict(list)
     stages = {  # of some a table says only how fast they are
         column: column.stages or MixTables(column.offer, NEVER).stages(column.at, column.gpus)

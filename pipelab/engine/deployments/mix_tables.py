@@ -25,8 +25,8 @@ from pipelab.engine.cluster_parts import whole
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.deployments.paths import StageOf
 from pipelab.engine.deployments.pricing import Offer
-from pipelab.engine.reach import Reach
-from pipelab.engine.stages import Stages
+from pipelab.engine.reach import AtRate
+from pipelab.engine.stages import StageRecipes
 from pipelab.engine.tolerances import LAST_BITS
 
 _MOST_TABLE_STEPS = 300_000_000  # of one table: a second
@@ -59,7 +59,7 @@ class MixTables:
 
     def __init__(self, offer: Offer, deadline: Deadline) -> None:
         self.offer, self.deadline = offer, deadline
-        self._last: tuple[int, Stages, list[np.ndarray]] | None = None
+        self._last: tuple[int, StageRecipes, list[np.ndarray]] | None = None
         self.shape = tuple((offer.table.classes.count + 1).tolist())
 
     def fit(self) -> bool:
@@ -136,7 +136,12 @@ class MixTables:
         return tuple(stages[::-1])
 
     def _step_back(
-        self, stages: Stages, tables: list[np.ndarray], at: int, way: int, mix: tuple[int, ...]
+        self,
+        stages: StageRecipes,
+        tables: list[np.ndarray],
+        at: int,
+        way: int,
+        mix: tuple[int, ...],
     ) -> tuple[int, int, tuple[int, ...]]:
         """Return where the last stage begins, how the stage before it is left, and its GPUs."""
         whole, best, links = tables[at][(way, *mix)], (np.inf, 0, 0, ()), stages.links
@@ -158,12 +163,12 @@ class MixTables:
                     best = off, begin, before, tuple(stages.gpus[c].tolist())
         return best[1:]
 
-    def _filled(self, index: int) -> tuple[Stages, list[np.ndarray]]:
+    def _filled(self, index: int) -> tuple[StageRecipes, list[np.ndarray]]:
         """Return the least time of the first 0, 1, … M layers, by how the last stage is left and by mix."""
         if self._last is not None and self._last[0] == index:
             return self._last[1:]
         self.deadline.check()
-        reach = Reach(self.offer.table, float(self.offer.rates[index]), timed=True)
+        reach = AtRate(self.offer.table, float(self.offer.rates[index]), timed=True)
         stages = reach.stages(whole(reach.instance, reach.hop))
         links, enter = stages.links, stages.links.enter[stages.link_kind].tolist()
         layers = len(self.offer.span)

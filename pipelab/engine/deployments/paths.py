@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline
-from pipelab.engine.stages import slowest_between
+from pipelab.engine.stage_table import ways_through
 from pipelab.engine.tolerances import LAST_BITS
 
 # A stage of a pipeline: its number of layers, and its GPUs of each class.
@@ -66,18 +66,12 @@ def ways_of(
     back : float array, shape (A, A), optional
         Seconds back from the last stage to the first; by default none.
     """
-    support, of = np.unique(compositions > 0, axis=0, return_inverse=True)
-    if len(support) > _MOST_SETS:
+    sets, of = np.unique(compositions > 0, axis=0, return_inverse=True)
+    if len(sets) > _MOST_SETS:
         return None
-    back = np.zeros_like(hop) if back is None else back
-    rate, seconds, home = (slowest_between(support, each) for each in (-link, hop, back))
-    hops = np.stack([-rate, seconds, home])
-    _, a, left = np.unique(hops, axis=1, return_index=True, return_inverse=True)
-    _, b, entered = np.unique(hops, axis=2, return_index=True, return_inverse=True)
-    pairs = np.stack([entered.reshape(-1), left.reshape(-1)], axis=1)
-    through, way = np.unique(pairs, axis=0, return_inverse=True)
-    own = (values[np.ix_(a, b)] for values in hops)
-    return Ways(way.reshape(-1)[of.reshape(-1)], through, *own)
+    home = np.zeros_like(hop) if back is None else back
+    way, through, (rate, seconds, home) = ways_through(sets, [link], [hop, home])
+    return Ways(of=way[of.reshape(-1)], through=through, rate=rate, seconds=seconds, back=home)
 
 
 @dataclass(frozen=True, eq=False)
@@ -144,9 +138,9 @@ class Paths:
             each = self.composition[rows] @ prices
             if kappa:
                 each += kappa * self.seconds[rows, spans[start]]
-            own, enter = rows[each.argmin()], self.ways.through[through[way], 0]
-            seconds += float(self.seconds[own, spans[start]])
-            stages.append((at - start, tuple(self.composition[own].tolist())))
+            row, enter = rows[each.argmin()], self.ways.through[through[way], 0]
+            seconds += float(self.seconds[row, spans[start]])
+            stages.append((at - start, tuple(self.composition[row].tolist())))
             at = start
             if at:
                 left = int((reached[at] + hop[:, enter]).argmin())
@@ -163,7 +157,7 @@ class Paths:
             rows = np.flatnonzero(self.ways.of == way)
             order = np.argsort(-self.rate[rows], axis=0, kind="stable")
             falling = -np.take_along_axis(self.rate[rows], order, axis=0)
-            enough = [np.searchsorted(own, -self.asked, side="right") for own in falling.T]
+            enough = [np.searchsorted(rates, -self.asked, side="right") for rates in falling.T]
             yield rows[order], np.stack(enough, axis=1)
 
     def _stages(self, prices: np.ndarray, kappa: float, which: np.ndarray) -> np.ndarray:
@@ -199,9 +193,9 @@ class Paths:
         entry = np.zeros((layers, rates, len(enter)))  # of nothing; then by the way through
         for j, spans in enumerate(self._ending, start=1):
             deadline.check()
-            own = (entry[:j] + stage[spans]).min(axis=0)
+            least = (entry[:j] + stage[spans]).min(axis=0)
             for way in range(ways):
-                reached[j, :, way] = own[:, leave == way].min(axis=1)
+                reached[j, :, way] = least[:, leave == way].min(axis=1)
             if j < layers:
                 entry[j] = (reached[j, :, :, None] + hop).min(axis=1)[:, enter]
         return reached

@@ -27,13 +27,13 @@ from typing import NamedTuple
 import numpy as np
 
 from pipelab.engine.deadline import NEVER, Deadline, waited_for
-from pipelab.engine.deployments.gpu_ids import FreeGPUs
 from pipelab.engine.deployments.paths import Paths, StageOf, one_way, ways_of
 from pipelab.engine.deployments.timing import Timing, best_service
 from pipelab.engine.in_flight import Range
 from pipelab.engine.instance import Instance
 from pipelab.engine.rate_search import possible, walks
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
+from pipelab.engine.stage_table import FreeGPUs
 from pipelab.engine.tolerances import LAST_BITS, ONE_ANSWER
 from pipelab.errors import InvalidPlacement
 from pipelab.evaluation import evaluate
@@ -44,15 +44,15 @@ from pipelab.spans import spans_of
 from pipelab.stage_arrays import most_gpus
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
-_RATES = 200  # where numbers in flight are limited: steps of the logarithm
-_STEPS = 10  # prices of a second that are tried
-_JUST_ABOVE = 1 + 1e-11
-_CLOSER = 16  # rates at once
-_HOP_STEP = 0.02  # of the shortest traversal
-_DEARER, _TIMES = 1.5, 5  # a second, while a path takes too long
+_RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
+_KAPPAS = 10  # prices of a second that are tried
+_JUST_ABOVE_FACTOR = 1 + 1e-11
+_RATES_AT_ONCE = 16  # rates at once
+_HOP_STEP_SHARE = 0.02  # of the shortest traversal
+_PRICE_FACTOR, _MOST_PRICE_RISES = 1.5, 5  # a second, while a path takes too long
 
 
-class Least(NamedTuple):
+class LeastPrices(NamedTuple):
     """The least price of a pipeline of each rate, and the price of a second that gave it; shape (T,) each."""
 
     price: np.ndarray
@@ -98,7 +98,7 @@ class Offer:
 
     @property
     def limits(self) -> Limits | None:
-        """Those of its requests; None where tokens count."""
+        """Limits of its requests; None where tokens count."""
         return None if self.timing is None else self.timing.limits
 
     @property
@@ -151,7 +151,7 @@ class Offer:
         table = self.table
         parts = table.composition[self.rows], self.rate, self.seconds, self.span, self.asked[0]
         link, shortest = np.minimum(table.link, table.rate.max()), table.hop.min()
-        step = _HOP_STEP * float((table.seconds / table.spans.layers).min()) * len(self.span)
+        step = _HOP_STEP_SHARE * float((table.seconds / table.spans.layers).min()) * len(self.span)
         hop = np.full_like(table.hop, shortest)
         if math.isfinite(min(self.tokens, self.longest)):
             hop += np.floor((table.hop - shortest) / step) * step
@@ -189,10 +189,10 @@ class Offer:
             many = len(rates) > _MOST_RATES
             first = np.unique(np.searchsorted(rates, steps)) if many else np.arange(len(rates))
             return rates[first], rates[np.append(first[1:] - 1, len(rates) - 1)]
-        steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATES)
-        own = stages if len(stages) <= _RATES else stages[-1:]
-        points = np.unique(np.concatenate([steps, own]))
-        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE])
+        steps = np.geomspace(stages[0] / (4 * self.problem.model.layers), stages[-1], _RATE_STEPS)
+        exact = stages if len(stages) <= _RATE_STEPS else stages[-1:]
+        points = np.unique(np.concatenate([steps, exact]))
+        low = np.concatenate([[0.0], points, points[:-1] * _JUST_ABOVE_FACTOR])
         high = np.concatenate([points[:1], points, points[1:]])
         order = np.argsort(low, kind="stable")
         return low[order], high[order]
@@ -203,7 +203,7 @@ class Offer:
         low = self.asked[0]
         return np.minimum(self.longest, np.concatenate([[np.inf], self.tokens / low[1:]]))
 
-    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> Least:
+    def least(self, prices: np.ndarray, deadline: Deadline = NEVER) -> LeastPrices:
         """Find the least price of a pipeline of each rate that is asked, the number of GPUs aside.
 
         First by the best of all links; by each one's own where that may decide what is greatest: a
@@ -216,7 +216,7 @@ class Offer:
 
         Returns
         -------
-        Least
+        LeastPrices
             No pipeline of the offer has more rate per price than the greatest of high / price, and none
             leaves more above its price than the greatest of high - price.
         """
@@ -236,24 +236,24 @@ class Offer:
             )
             which = np.flatnonzero(open_)
             if not len(which):
-                return Least(price, per_second)
-            first = [which[np.argsort(-own[which])[:_CLOSER]] for own in (ratio, profit)]
+                return LeastPrices(price, per_second)
+            first = [which[np.argsort(-value[which])[:_RATES_AT_ONCE]] for value in (ratio, profit)]
             which = np.unique(np.concatenate(first))
-            own = self._least(fine, prices, which, deadline)
-            price[which] = np.maximum(price[which], own.price)
-            per_second[which] = own.per_second
+            refined = self._least(fine, prices, which, deadline)
+            price[which] = np.maximum(price[which], refined.price)
+            per_second[which] = refined.per_second
             closer[which] = True
 
     def _least(
         self, paths: Paths, prices: np.ndarray, which: np.ndarray, deadline: Deadline
-    ) -> Least:
+    ) -> LeastPrices:
         best = paths.paid(prices, 0.0, which, deadline)[-1]
         chosen = np.zeros_like(best)
-        low, high = (own[which] for own in self.asked)
+        low, high = (rates[which] for rates in self.asked)
         limit = self._limit[which]
         known = np.isfinite(best) & (best > 0) & np.isfinite(limit)
         ratio = best[known] / limit[known]
-        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _STEPS) if len(ratio) else ():
+        for kappa in np.geomspace(ratio.min() / 8, ratio.max() * 8, _KAPPAS) if len(ratio) else ():
             paid = paths.paid(prices, kappa, which, deadline)[-1]
             # of all t that a rate stands for, t / price and t - price are greatest at one end
             with np.errstate(invalid="ignore", divide="ignore"):  # no path, or no limit
@@ -263,16 +263,16 @@ class Offer:
                 value = np.where(limit < self.longest, np.minimum(value, at_high), at_low)
             better = value > best
             best[better], chosen[better] = value[better], kappa
-        return Least(best, chosen)
+        return LeastPrices(best, chosen)
 
     def path(self, prices: np.ndarray, which: int, kappa: float) -> list[StageOf]:
         """The cheapest pipeline of one rate that is asked; at dearer seconds if it takes too long; empty if none is."""
         paths = self.paths[1]
         stages, seconds = paths.cheapest(prices, kappa, which)
-        for _ in range(_TIMES if kappa else 0):
+        for _ in range(_MOST_PRICE_RISES if kappa else 0):
             if seconds <= self._limit[which]:
                 break
-            kappa *= _DEARER
+            kappa *= _PRICE_FACTOR
             stages, seconds = paths.cheapest(prices, kappa, which)
         return stages
 
@@ -290,16 +290,16 @@ class Offer:
         """
         limit, best, bound = self.tokens / rate if rate else math.inf, None, math.inf
         limit = min(limit, self.longest)
-        reach = Reach(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
+        reach = AtRate(self.table, rate * (1 - ONE_ANSWER), limit < math.inf, deadline=deadline)
         most = {"seconds": limit * (1 + ONE_ANSWER)} if limit < math.inf else {}
         for walk in filter(possible, walks(reach, prices, most)):
             found = walk.least()
             bound = min(bound, -math.inf if walk.stages.links.narrowed else found.bound)
             if found.placement is not None:
-                own = self.stages_of(found.placement)
-                paid = float(prices @ np.sum([gpus for _, gpus in own], axis=0))
+                stages = self.stages_of(found.placement)
+                paid = float(prices @ np.sum([gpus for _, gpus in stages], axis=0))
                 if best is None or paid < best[0]:
-                    best = paid, own
+                    best = paid, stages
         return (None if best is None else best[1]), bound
 
     def stages_of(self, placement: Placement) -> list[StageOf]:
@@ -327,11 +327,11 @@ class Offer:
         return self.evaluated(stages)[0]
 
     def evaluated(self, stages: tuple[StageOf, ...]) -> tuple[float, bool]:
-        """See `attained`; and whether that is less than the rate of its slowest stage or link."""
+        """Evaluate as `attained` does, and say whether that is less than the rate of the slowest stage or link."""
         if sum(sum(gpus) for _, gpus in stages) > self.most_gpus:
             self._rates[stages] = 0.0, True
         if stages not in self._rates:
-            (ids,) = FreeGPUs(self.problem, self.table.classes).taken([stages])
+            (ids,) = FreeGPUs.in_nodes(self.problem, self.table.classes).taken([stages])
             layers = [number for number, _ in stages]
             self._rates[stages] = self.rated(Placement.of(zip(layers, ids, strict=True)))
         return self._rates[stages]

@@ -41,19 +41,19 @@ import numpy as np
 import scipy.sparse as sp
 
 from pipelab.engine.deadline import Deadline, Ended
-from pipelab.engine.flows.capacities import Capacities, Stages, by_area
+from pipelab.engine.flows.capacities import Capacities, StagesByInFlight, by_area
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import VariableGroups
 from pipelab.engine.tolerances import LAST_BITS, SOLVER
 from pipelab.fields import given
 
-_MANY = 1e6  # places: as many as any flow needs
-_NODES = 50  # of one knapsack: where many stages are equally good, the proof of the best takes ages
-_ROUNDS = 60  # of finding patterns for one number of tokens/s
-_NO_GAIN = 1e-7  # of a layer: a pattern that gains less is none
-_SPLITS = 12  # of cases
-_NARROW = 1.01  # case: not split
-_COARSE = 1e-2  # of the bound of a case
+_MOST_PLACES = 1e6  # places: as many as any flow needs
+_MOST_NODES = 50  # of one knapsack: to prove one of many equally good answers takes ages
+_MOST_ROUNDS = 60  # of finding patterns for one number of tokens/s
+_LEAST_GAIN_LAYERS = 1e-7  # of a layer: a pattern that gains less is none
+_MOST_SPLITS = 12  # of cases
+_CASE_RATIO = 1.01  # case: not split
+_CASE_GAP = 1e-2  # of the bound of a case
 
 
 class Pattern(NamedTuple):
@@ -106,7 +106,7 @@ class Patterns:
             useful = np.flatnonzero(useful)
             usage += [own / (k + 1) for k in useful]
             capacity += passed[useful].tolist()
-            places += (self.tokens * np.minimum(place[useful], _MANY)).tolist()
+            places += (self.tokens * np.minimum(place[useful], _MOST_PLACES)).tolist()
             seconds += (layers * (time[useful] + (self.hop or 0.0)) / (useful + 1)).tolist()
         self._usage = np.reshape(usage, (-1, len(of.count)))
         self._capacity, self._places = np.array(capacity), np.array(places)
@@ -117,10 +117,10 @@ class Patterns:
 
     def _fast_enough(self, layers: int) -> None:
         """Rows for θ: seconds that stages save for each layer, and how many must be saved, both in shares of θ."""
-        each = given(self._seconds) / layers
-        of_type = np.where(self._usage.T > 0, each, np.inf).min(axis=1)
+        per_layer = given(self._seconds) / layers
+        of_type = np.where(self._usage.T > 0, per_layer, np.inf).min(axis=1)
         theta = np.unique(of_type[np.isfinite(of_type)])[1:, None]
-        self._saved = np.maximum(0.0, 1 - each / theta)
+        self._saved = np.maximum(0.0, 1 - per_layer / theta)
         self._to_save = layers - (self.before + given(self.hop)) / theta[:, 0]
 
     @property
@@ -154,7 +154,7 @@ class Patterns:
             if (most >= np.array(known.shares) * (1 - LAST_BITS)).all():
                 columns.append(known)
         least = math.inf
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             deadline.check()
             value, price, premium, place, fast = self._master(columns, t)
             if value >= needed:
@@ -172,7 +172,7 @@ class Patterns:
             if least < needed - SOLVER or new is None:
                 return least
             gain = 1 + premium - prices[list(new.items)] @ new.times
-            if gain - times[list(new.items)] @ new.shares <= _NO_GAIN:
+            if gain - times[list(new.items)] @ new.shares <= _LEAST_GAIN_LAYERS:
                 return least
             columns.append(new)
             self._known[new] = None
@@ -225,18 +225,18 @@ class Cases:
 
     Attributes
     ----------
-    stages : Stages
+    stages : StagesByInFlight
     alone : float
         No pipeline has more tokens/s.
     """
 
-    stages: Stages
+    stages: StagesByInFlight
     alone: float
     number: int = 0  # of patterns of several stages
     _open: list[tuple[float, Patterns]] = field(default_factory=list)
 
     def greatest(self, low: float, high: float, within: float, deadline: Deadline) -> float:
-        """As `Patterns.greatest`, over all cases; at first there is one."""
+        """Bound all cases as `Patterns.greatest` does one; at first there is one."""
         if not self._open:
             self._open = [(high, self._case(self.stages.least_seconds, math.inf))]
         self._open = [
@@ -245,15 +245,19 @@ class Cases:
         return max(bound for bound, _ in self._open)
 
     def split(self, low: float, deadline: Deadline) -> float:
-        """The same after the case with the greatest bound was split in two, again and again."""
-        for _ in range(0 if self.stages.full else _SPLITS):
+        """Split the case with the greatest bound in two, again and again; return the bound that is left."""
+        for _ in range(0 if self.stages.full else _MOST_SPLITS):
             bound, widest = max(self._open, key=lambda one: one[0])
             middle = math.sqrt(widest.after * min(widest.before, 4 * widest.after))
-            if bound <= low * (1 + SOLVER) or middle < widest.after * _NARROW or deadline.reason:
+            if (
+                bound <= low * (1 + SOLVER)
+                or middle < widest.after * _CASE_RATIO
+                or deadline.reason
+            ):
                 break
             self._open.remove((bound, widest))
             for case in (self._case(widest.after, middle), self._case(middle, widest.before)):
-                self._open.append(self._bounded(case, low, bound, _COARSE, deadline))
+                self._open.append(self._bounded(case, low, bound, _CASE_GAP, deadline))
         return max(bound for bound, _ in self._open)
 
     def _case(self, after: float, before: float) -> Patterns:
@@ -284,7 +288,7 @@ def _cheapest(
     most = {"stages": np.maximum(2.0, np.ceil(1 / share)), "shares": 1.0}
     objective = {"stages": -prices, "shares": -times}
     program = group.program(objective, blocks, upper=most, integer=["stages"])
-    settings = {"limits/nodes": _NODES}
+    settings = {"limits/nodes": _MOST_NODES}
     run = run_program(program, "scip", settings=settings, deadline=deadline.apart())
     deadline.check()
     if run.x is None or run.bound is None:

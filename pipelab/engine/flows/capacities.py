@@ -6,18 +6,19 @@ So the capacity at T is the greatest min(r_n, n w / T) over all n.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, best_shares, instance_of, with_memory_for
+from pipelab.engine.instance import Instance, instance_of, with_memory_for
+from pipelab.engine.stage_table import holdable, least_seconds
 from pipelab.engine.tolerances import SOLVER
 from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.problem import Problem
 
-_EACH = 30  # numbers in flight up to this are all compiled
+_ALL_NUMBERS_UP_TO = 30  # numbers in flight up to this are all compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Capacities:
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class StagesByInFlight:
     """A problem's tables for each number in flight that can be of use.
 
     Attributes
@@ -77,24 +78,19 @@ class Stages:
         """
         instance, layers = self.instance, self.problem.model.layers
         kind = instance.spans.kind
-        tables = [_rows(own.seconds, own.inside.seconds) for own in self.instances]
+        tables = [_rows(instance.seconds, instance.inside.seconds) for instance in self.instances]
         least = np.min([seconds.min(axis=0) for seconds in tables], axis=0)
-        hop = float(instance.hop.min())
-        span = np.full(
-            (layers + 1, layers + 1), np.inf
-        )  # [a, e]: enters after a layers, leaves at e
-        for e in range(1, layers + 1):
-            starts = np.arange(e)
-            span[:e, e] = np.minimum.accumulate(least[kind[starts, e - starts - 1]])
-        reached = np.full(layers + 1, np.inf)
-        reached[0] = -hop
-        for e in range(1, layers + 1):
-            reached[e] = (reached[:e] + span[:e, e]).min() + hop
-        return float(reached[layers])
+        number = np.arange(layers)
+
+        def ending_at(end: int) -> np.ndarray:
+            """Seconds of a stage that is entered after 0, 1, … layers, and may hold more of them."""
+            return np.minimum.accumulate(least[kind[number[:end], number[:end][::-1]]])
+
+        return float(least_seconds(layers, float(instance.hop.min()), ending_at)[-1])
 
     @cached_property
     def _usage(self) -> np.ndarray:
-        """See `Capacities.usage`."""
+        """GPUs of each type in each stage, as `Capacities.usage` has them."""
         inside, unit = self.instance.inside, np.eye(len(self.instance.types), dtype=int)
         sizes = np.arange(1, inside.rate.shape[1] + 1)[:, None]
         return _rows(self.instance.composition, unit[inside.type_of][:, None] * sizes)
@@ -106,8 +102,9 @@ class Stages:
         places = np.array([math.inf] if self.more else self.numbers)
         shape = len(places), len(self._usage), total
         rates, seconds = np.zeros(shape), np.full(shape, np.inf)
-        for i, own in enumerate(self.instances[: len(places)]):
-            rate, took = _rows(own.rate, own.inside.rate), _rows(own.seconds, own.inside.seconds)
+        for i, instance in enumerate(self.instances[: len(places)]):
+            rate = _rows(instance.rate, instance.inside.rate)
+            took = _rows(instance.seconds, instance.inside.seconds)
             for n in range(1, total + 1):
                 of = layers == n
                 rates[i, :, n - 1] = rate[:, of].max(axis=1, initial=0.0)
@@ -129,14 +126,20 @@ def _rows(listed: np.ndarray, inside: np.ndarray) -> np.ndarray:
     return np.concatenate([listed, inside.reshape(-1, listed.shape[1])])
 
 
-def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
+def stages_of(problem: Problem, full: bool, deadline: Deadline) -> StagesByInFlight:
     """Compile a problem for every number in flight that fits somewhere, or for its own.
 
-    Of numbers above `_EACH` every second, third, … is compiled, and counts for those up to the next: so capacities
-    are never too small, and a few percent too great at most.
+    Of numbers above `_ALL_NUMBERS_UP_TO` every second, third, … is compiled, and counts for those up to the next: so
+    capacities are never too small, and a few percent too great at most.
     """
     first = instance_of(problem.with_in_flight(problem.workload.in_memory), deadline)
-    one = Stages(problem, (first,), (problem.workload.in_memory,), full, more=False)
+    one = StagesByInFlight(
+        problem=problem,
+        instances=(first,),
+        numbers=(problem.workload.in_memory,),
+        full=full,
+        more=False,
+    )
     if full or problem.workload.in_flight is not None:
         return one
 
@@ -147,13 +150,13 @@ def stages_of(problem: Problem, full: bool, deadline: Deadline) -> Stages:
     instances, numbers, number = [with_memory(1)], [1], 2
     more = with_memory(MOST_IN_FLIGHT).same_times(instances[0])  # memory does not count
     while not more:
-        own, step = with_memory(number), max(1, number // _EACH)
-        if not own.rate.any() and not own.inside.rate.any():
+        instance, step = with_memory(number), max(1, number // _ALL_NUMBERS_UP_TO)
+        if not instance.rate.any() and not instance.inside.rate.any():
             break
-        instances.append(own)
+        instances.append(instance)
         numbers.append(number + step - 1)
         number += step
-    return Stages(problem, tuple(instances), tuple(numbers), full, more)
+    return replace(one, instances=tuple(instances), numbers=tuple(numbers), more=more)
 
 
 def by_area(of: Capacities) -> float:
@@ -173,5 +176,4 @@ def _held(of: Capacities, t: float, most: float) -> float:
     """Layers that all GPUs hold if a layer at q tokens/s counts q / t, and no more than `most`."""
     layers = np.arange(1, of.most.shape[1] + 1)
     work = (np.minimum(of.most / t, most) * layers).max(axis=1)
-    best = best_shares(work, of.usage.sum(axis=1), of.usage > 0)
-    return float(best @ of.count)
+    return holdable(work, of.usage.sum(axis=1), of.usage > 0, of.count)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from pipelab.candidates import list_allocations
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.solvers.choice import run_program
-from pipelab.engine.solvers.linear_program import VariableGroups
+from pipelab.engine.solvers.linear_program import VariableGroups, incidence
 from pipelab.engine.solvers.solver_run import SolverRun
 from pipelab.flows import (
     Held,
@@ -30,7 +30,7 @@ from pipelab.flows import (
 from pipelab.placement import Stage
 from pipelab.problem import Problem
 
-_GPUS, _LAYERS = 6, 10  # more are not tried
+_MOST_GPUS, _MOST_LAYERS = 6, 10  # more are not tried
 _MOST_WAYS = 20_000
 
 
@@ -42,10 +42,10 @@ def every_option(problem: Problem, full: bool, deadline: Deadline) -> list[Held]
     Ended
         The deadline was first.
     """
-    if len(problem.cluster) > _GPUS or problem.model.layers > _LAYERS:
+    if len(problem.cluster) > _MOST_GPUS or problem.model.layers > _MOST_LAYERS:
         return []
     allocations = list_allocations(problem.with_in_flight(problem.workload.in_memory))
-    stages = [Stage(own.layers, own.gpus) for own in allocations]
+    stages = [Stage(allocation.layers, allocation.gpus) for allocation in allocations]
     if full:
         return [Held(stage, problem.workload.in_memory) for stage in stages]
     most = most_in_flight(problem, stages)
@@ -67,7 +67,7 @@ def exact_flow(
     most : float
         No flow has more tokens/s.
     """
-    stages = [own.stage for own in options]
+    stages = [held.stage for held in options]
     ways = []
     for way in begun_ways(stages, problem.model.layers):
         deadline.check()
@@ -77,7 +77,7 @@ def exact_flow(
             return None
     if not ways:
         return None
-    times = [stage_times(problem, own) for own in options]
+    times = [stage_times(problem, held) for held in options]
     hops = sorted({hop for way in ways for hop in pairwise(way)})
     links = {}
     for v, w in hops:
@@ -85,8 +85,7 @@ def exact_flow(
         links[v, w] = link_between(problem, stages[v], stages[w])
     columns = VariableGroups({"held": len(options), "ways": len(ways)})
     pairs = np.array([(v, p) for p, way in enumerate(ways) for v in way])
-    shape = len(options), len(ways)
-    through = sp.csr_array((np.ones(len(pairs)), pairs.T), shape=shape)
+    through = incidence(pairs[:, 0], len(options), pairs[:, 1], len(ways))
     seconds = [
         sum(times[v][1] for v in way) + sum(links[hop][1] for hop in pairwise(way)) for way in ways
     ]
@@ -97,7 +96,7 @@ def exact_flow(
         "busy": columns.rows({"ways": through, "held": sp.diags_array(busy)}, upper=0.0),
     }
     if not full:
-        places = np.array([own.in_flight for own in options]) * problem.workload.tokens / most
+        places = np.array([held.in_flight for held in options]) * problem.workload.tokens / most
         kept = sp.csr_array(through.multiply(np.array(seconds)[None]).multiply(1 / places[:, None]))
         rows["places"] = columns.rows(
             {"ways": kept, "held": -sp.eye_array(len(options))}, upper=0.0
@@ -106,10 +105,10 @@ def exact_flow(
     for p, way in enumerate(ways):
         for v, w in pairwise(way):
             across[stages[v].gpus, stages[w].gpus, links[v, w][0]].append(p)
-    tight = [(own, rate) for (_, _, rate), own in across.items() if rate < most]
+    tight = [(crossing, rate) for (_, _, rate), crossing in across.items() if rate < most]
     if tight:
-        entries = np.array([(i, p) for i, (own, _) in enumerate(tight) for p in own])
-        matrix = sp.csr_array((np.ones(len(entries)), entries.T), shape=(len(tight), len(ways)))
+        entries = np.array([(i, p) for i, (crossing, _) in enumerate(tight) for p in crossing])
+        matrix = incidence(entries[:, 0], len(tight), entries[:, 1], len(ways))
         limits = np.array([rate for _, rate in tight]) / most
         rows["links"] = columns.rows({"ways": matrix}, upper=limits)
     program = columns.program({"ways": 1.0}, rows, upper={"held": 1.0}, integer=["held"])

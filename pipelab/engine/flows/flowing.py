@@ -22,7 +22,7 @@ from pipelab.engine.deadline import Deadline, Ended, apart, deadline_of
 from pipelab.engine.deployments.deploying import deploy
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.flows.bounds import Cases
-from pipelab.engine.flows.capacities import Stages, stages_of
+from pipelab.engine.flows.capacities import StagesByInFlight, stages_of
 from pipelab.engine.flows.exact import every_option, exact_flow
 from pipelab.engine.flows.result import Flow
 from pipelab.engine.flows.routing import Routing
@@ -37,14 +37,14 @@ from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, link_unit
 
-_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
-_SECONDS = 20.0  # for this where time is not limited
-_CLOSE = 1e-4  # throughputs that are tried one after another are further apart
-_TIMES = 1.0, 0.75, 1.4  # of the time of a way: for which the search plans memory at first
-_PLANNED = 3e-3  # with memory throughputs are further apart: plans are not as exact
-_PLANS = 6  # of memory, for one throughput
-_MOVES = 60  # of one stage, whose flows are computed
-_LONGER = 1.02  # no longer: planned for
+_PIPELINE_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
+_PIPELINE_SECONDS = 20.0  # for this where time is not limited
+_STEP = 1e-4  # throughputs that are tried one after another are further apart
+_PLANNED_TIME_FACTORS = 1.0, 0.75, 1.4  # of a way's time: what memory is planned for at first
+_PLANNED_STEP = 3e-3  # with memory throughputs are further apart: plans are not as exact
+_MOST_PLANS = 6  # of memory, for one throughput
+_MOST_MOVES = 60  # of one stage, whose flows are computed
+_SAME_TIME_FACTOR = 1.02  # no longer: planned for
 
 
 @checked_arguments
@@ -143,19 +143,21 @@ class _Flowing:
             else:
                 self.deadline.check()
                 one = self._solve(
-                    self.deadline.within(min(_SECONDS, _SHARE * self.deadline.left)).left
+                    self.deadline.within(
+                        min(_PIPELINE_SECONDS, _PIPELINE_SHARE * self.deadline.left)
+                    ).left
                 )
             if one.status == "infeasible":  # any way of a flow alone would be a pipeline
                 return self._answer("infeasible", one.reason, None)
             stages = stages_of(self.problem, self.full, self.deadline)
             self._most = None if stages.more else stages.numbers[-1]
             cases = Cases(stages, math.inf if one.bound is None else one.bound)
-            self._prove(cases, _CLOSE)
+            self._prove(cases, _STEP)
             if not self._done and not self._small():
                 self._lower(cases.split(self.value, self._part), cases)
                 self._search(stages)
                 self._move()
-                if not self._done and self.bound <= self.value * (1 + 2 * _CLOSE):
+                if not self._done and self.bound <= self.value * (1 + 2 * _STEP):
                     self._prove(cases, SOLVER / 4)
             if not self._done:
                 self.deadline.check()
@@ -221,9 +223,9 @@ class _Flowing:
             return None
         self._keep_pipelines(
             [
-                (replica, given(own.workload.in_flight), own.throughput)
-                for own in several.pipelines
-                for replica in own.replicas
+                (replica, given(pipeline.workload.in_flight), pipeline.throughput)
+                for pipeline in several.pipelines
+                for replica in pipeline.replicas
             ]
         )
         return several
@@ -257,34 +259,34 @@ class _Flowing:
             self._note()
         return True
 
-    def _search(self, stages: Stages) -> None:
+    def _search(self, stages: StagesByInFlight) -> None:
         """One throughput after another: what blocks let pass that is known to be out of reach ends the search."""
-        for times in (1.0,) if self.full else _TIMES:
+        for times in (1.0,) if self.full else _PLANNED_TIME_FACTORS:
             first = times * self._mean_seconds(self.held, self.ways)
             low, high = self.value, self.bound
-            while high > low * (1 + (_CLOSE if self.full else _PLANNED)) and not self._done:
+            while high > low * (1 + (_STEP if self.full else _PLANNED_STEP)) and not self._done:
                 middle = (low + high) / 2
                 if self._reached(middle, stages, first):
                     low = max(middle, self.value)
                 else:
                     high = middle
 
-    def _reached(self, t: float, stages: Stages, seconds: float) -> bool:
+    def _reached(self, t: float, stages: StagesByInFlight, seconds: float) -> bool:
         """Whether blocks propose stages for t tokens/s; what these really carry is kept.
 
         Memory is planned for ways of so many seconds, and again for more where those of the proposal take longer.
         """
-        for _ in range(_PLANS):
+        for _ in range(_MOST_PLANS):
             capacities = stages.at(max(stages.least_seconds, seconds))
             blocks = Blocks(stages.instance, capacities, self.bound, self.deadline)
-            self.size |= {"blocks": sum(len(own.rates) for own in blocks.tables.values())}
+            self.size |= {"blocks": sum(len(table.rates) for table in blocks.tables.values())}
             proposed = blocks.at(t)
             self.asked += 1
             self._ask()
             if proposed is None:
                 return False
             carried, taken = self._route(proposed, seconds)
-            if carried >= t or taken <= seconds * _LONGER:
+            if carried >= t or taken <= seconds * _SAME_TIME_FACTOR:
                 return True
             seconds = taken
         return False
@@ -297,7 +299,7 @@ class _Flowing:
 
     def _route(self, stages: Sequence[Stage], seconds: float) -> tuple[float, float]:
         """Ways through stages that were proposed; their tokens/s, and mean seconds."""
-        held = [own for stage in stages if (own := self._memory_of(stage, seconds))]
+        held = [with_memory for stage in stages if (with_memory := self._memory_of(stage, seconds))]
         ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
         return self._keep(held, ways), self._mean_seconds(held, ways)
 
@@ -315,33 +317,35 @@ class _Flowing:
             ]
         if self._most is None:  # memory does not count, but for weights
             return Held(stage, MOST_IN_FLIGHT) if self._numbers[key] else None
-        each = self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
-        passed = {number: min(rate, number * each) for number, rate in self._numbers[key]}
+        per_number = (
+            self.problem.workload.tokens / seconds if seconds and not self.full else math.inf
+        )
+        passed = {number: min(rate, number * per_number) for number, rate in self._numbers[key]}
         return Held(stage, max(passed, key=passed.__getitem__)) if passed else None
 
     def _move(self) -> None:
         """Let one stage hold another span of layers, again and again, as long as the flow grows."""
-        left, grows = _MOVES, True
+        left, grows = _MOST_MOVES, True
         while grows and not self._done:
             grows, seconds = False, self._mean_seconds(self.held, self.ways)
             for held in islice(self._moved(seconds), left):
                 left, before = left - 1, self.value
                 ways = Routing(self.problem, held, self.full).ways(seconds, self.deadline)
-                grows = self._keep(held, ways) > before * (1 + _CLOSE)
+                grows = self._keep(held, ways) > before * (1 + _STEP)
                 if grows:
                     break
 
     def _moved(self, seconds: float) -> Iterator[list[Held]]:
         """The stages with one of them moved, or on a GPU that was idle, where every layer then lets more pass."""
-        layers, enough = self.problem.model.layers, self.value * (1 + _CLOSE)
-        rate = {own: stage_times(self.problem, own)[0] for own in self.held}
-        used = {g for own in self.held for g in own.stage.gpus}
+        layers, enough = self.problem.model.layers, self.value * (1 + _STEP)
+        rate = {held: stage_times(self.problem, held)[0] for held in self.held}
+        used = {g for held in self.held for g in held.stage.gpus}
         idle = [(g,) for g in range(len(self.problem.cluster)) if g not in used]
-        for gpus in [own.stage.gpus for own in self.held] + idle:
-            rest = [own for own in self.held if own.stage.gpus != gpus]
+        for gpus in [held.stage.gpus for held in self.held] + idle:
+            rest = [held for held in self.held if held.stage.gpus != gpus]
             passed = np.zeros(layers)
-            for own in rest:
-                passed[own.stage.layers.start : own.stage.layers.stop] += rate[own]
+            for held in rest:
+                passed[held.stage.layers.start : held.stage.layers.stop] += rate[held]
             short = np.flatnonzero(passed <= enough)  # has to be held
             first, last = (short[0], short[-1]) if len(short) else (layers - 1, 0)
             missing = max(0.0, enough - passed.min())
@@ -355,14 +359,14 @@ class _Flowing:
 
     def _least_number(self, routing: Routing, v: int) -> int:
         """The fewest in flight that a stage needs memory for."""
-        own = self.held[v]
+        held = self.held[v]
         if self.full:
-            return own.in_flight
+            return held.in_flight
         kept = sum(way.rate * routing.seconds(way.stages) for way in self.ways if v in way.stages)
         fewest = max(1, math.ceil(kept / self.problem.workload.tokens * (1 - ONE_ANSWER)))
-        fewer = own._replace(in_flight=min(own.in_flight, fewest))
-        same = stage_times(self.problem, fewer) == stage_times(self.problem, own)
-        return fewer.in_flight if same else own.in_flight
+        fewer = held._replace(in_flight=min(held.in_flight, fewest))
+        same = stage_times(self.problem, fewer) == stage_times(self.problem, held)
+        return fewer.in_flight if same else held.in_flight
 
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)

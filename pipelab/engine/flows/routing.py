@@ -25,9 +25,9 @@ from pipelab.fields import given
 from pipelab.flows import Held, Way, goes_on, link_between, stage_times
 from pipelab.problem import Problem
 
-_ROUNDS = 40  # of generating ways
-_LEAST = 1e-9  # of all tokens: what carries less carries nothing
-_NO_GAIN = 1e-7
+_MOST_ROUNDS = 40  # of generating ways
+_LEAST_SHARE = 1e-9  # of all tokens: what carries less carries nothing
+_LEAST_GAIN = 1e-7
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,12 +50,12 @@ class Routing:
     @cached_property
     def times(self) -> list[tuple[float, float]]:
         """Tokens/s and seconds of each stage."""
-        return [stage_times(self.problem, own) for own in self.held]
+        return [stage_times(self.problem, held) for held in self.held]
 
     @cached_property
     def links(self) -> dict[tuple[int, int], tuple[float, float]]:
         """Tokens/s and seconds of each link that a way can take."""
-        stages = [own.stage for own in self.held]
+        stages = [held.stage for held in self.held]
         return {
             (v, w): link_between(self.problem, stages[v], stages[w])
             for v in range(len(stages))
@@ -79,14 +79,14 @@ class Routing:
         known: dict[tuple[int, ...], None] = {}
         for times in (1.0, 1.5, 2.25, math.inf):
             kept = [
-                own.in_flight * tokens / (seconds * times) if times < math.inf else math.inf
-                for own in self.held
+                held.in_flight * tokens / (seconds * times) if times < math.inf else math.inf
+                for held in self.held
             ]
             flow = self._maximum_flow([min(pair) for pair in zip(rates, kept, strict=True)])
             known |= dict.fromkeys(way.stages for way in flow)
         if not known:
             return []
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             flow, duals = self._best_of(list(known))
             new = self._useful(list(known), duals) - known.keys()
             if not new or deadline.reason:
@@ -102,7 +102,7 @@ class Routing:
     def _maximum_flow(self, most: Sequence[float]) -> list[Way]:
         """Ways of a maximum flow through stages with these capacities."""
         number, layers = len(self.held), self.problem.model.layers
-        stages = [own.stage.layers for own in self.held]
+        stages = [held.stage.layers for held in self.held]
         arcs = [*self.links]
         arcs += [(-1, v) for v in range(number) if stages[v].start == 0]
         if len(arcs) == len(self.links):  # nobody holds the first layer
@@ -129,11 +129,11 @@ class Routing:
         across = across.reshape(len(self.links), len(ways))
         seconds = np.array([self.seconds(way) for way in ways])
         rates = np.array([rate for rate, _ in self.times])
-        places = np.array([own.in_flight for own in self.held]) * self.problem.workload.tokens
+        places = np.array([held.in_flight for held in self.held]) * self.problem.workload.tokens
         carried = np.array([rate for rate, _ in self.links.values()])
         columns = VariableGroups({"ways": len(ways)})
         scale = rates.max()
-        busy, places, carried = (own[:, None] / scale for own in (rates, places, carried))
+        busy, places, carried = (values[:, None] / scale for values in (rates, places, carried))
         rows = {
             "busy": columns.rows({"ways": through / busy}, upper=1.0),
             "places": columns.rows({"ways": through * seconds / places}, upper=1.0),
@@ -151,23 +151,25 @@ class Routing:
         guesses = {(round(self.seconds(w), 9), round(sum(places[v] for v in w), 12)) for w in ways}
         out = set()
         for seconds, kept in guesses:
-            own = busy + seconds * places + kept * np.array([s for _, s in self.times])
+            stage_cost = busy + seconds * places + kept * np.array([s for _, s in self.times])
             hops = {
                 hop: price + kept * link[1]
                 for (hop, link), price in zip(self.links.items(), links, strict=True)
             }
-            way = self._shortest(own, hops)
+            way = self._shortest(stage_cost, hops)
             cost = sum(busy[v] for v in way) + self.seconds(way) * sum(places[v] for v in way)
             price_of = dict(zip(self.links, links, strict=True))
-            if cost + sum(price_of[hop] for hop in pairwise(way)) < 1 - _NO_GAIN:
+            if cost + sum(price_of[hop] for hop in pairwise(way)) < 1 - _LEAST_GAIN:
                 out.add(way)
         return out
 
-    def _shortest(self, own: np.ndarray, hops: Mapping[tuple[int, int], float]) -> tuple[int, ...]:
+    def _shortest(
+        self, stage_cost: np.ndarray, hops: Mapping[tuple[int, int], float]
+    ) -> tuple[int, ...]:
         """The way of least cost: stages in the order of their last layers form no circle."""
         stages, layers = [held.stage.layers for held in self.held], self.problem.model.layers
         best: dict[int, tuple[float, tuple[int, ...]]] = {
-            v: (float(own[v]), (v,)) for v in range(len(stages)) if stages[v].start == 0
+            v: (float(stage_cost[v]), (v,)) for v in range(len(stages)) if stages[v].start == 0
         }
         before: dict[int, list[int]] = {}
         for v, w in self.links:
@@ -175,7 +177,7 @@ class Routing:
         for w in sorted(range(len(stages)), key=lambda v: stages[v].stop):
             for v in before.get(w, []):
                 if v in best:
-                    cost = best[v][0] + hops[v, w] + own[w]
+                    cost = best[v][0] + hops[v, w] + stage_cost[w]
                     if w not in best or cost < best[w][0]:
                         best[w] = cost, (*best[v][1], w)
         return min(best[v] for v in best if stages[v].stop == layers)[1]
@@ -184,14 +186,14 @@ class Routing:
         """The flow without what the solver's arithmetic puts above a limit."""
         flow = [way for way in flow if way.rate > 0]
         total = math.fsum(way.rate for way in flow)
-        flow = [way for way in flow if way.rate > _LEAST * total]
+        flow = [way for way in flow if way.rate > _LEAST_SHARE * total]
         over = 1.0
-        for v, own in enumerate(self.held):
+        for v, held in enumerate(self.held):
             through = [way for way in flow if v in way.stages]
             over = max(over, math.fsum(way.rate for way in through) / self.times[v][0])
             if not self.full:
                 kept = math.fsum(way.rate * self.seconds(way.stages) for way in through)
-                over = max(over, kept / (own.in_flight * self.problem.workload.tokens))
+                over = max(over, kept / (held.in_flight * self.problem.workload.tokens))
         for hop, (rate, _) in self.links.items():
             carried = math.fsum(way.rate for way in flow if hop in pairwise(way.stages))
             over = max(over, carried / rate)
@@ -206,10 +208,10 @@ def _peeled(left: dict[tuple[int, int], float], end: int) -> list[tuple[tuple[in
         after.setdefault(arc[0], []).append(arc)
     while True:
         way = [max(after[-1], key=left.__getitem__)]
-        while left[way[-1]] > _LEAST and way[-1][1] != end:
+        while left[way[-1]] > _LEAST_SHARE and way[-1][1] != end:
             way.append(max(after[way[-1][1]], key=left.__getitem__))
         share = min(left[arc] for arc in way)
-        if share <= _LEAST:
+        if share <= _LEAST_SHARE:
             return out
         out.append((tuple(v for _, v in way[:-1]), share))
         for arc in way:

@@ -2,8 +2,8 @@
 
 A *block* holds m layers and lets r tokens/s pass. One stage is a block; two blocks of the same m layers side by side
 are one of the sum of their rates; two blocks one behind the other are one of the sum of their layers and the lesser
-rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_STAGES` stages
-and every m. At t tokens/s each multiset holds as many layers as its blocks of rate t do, and an integer program
+rate. So a table over multisets of stages (`_Tables`) has the greatest rate of every block of up to `_MOST_STAGES`
+stages and every m. At t tokens/s each multiset holds as many layers as its blocks of rate t do, and an integer program
 chooses those that together hold most. If that is enough for the model, there is a flow of t tokens/s.
 
 Where links between two parts of the cluster carry less than t, several stages share each crossing: the last block
@@ -30,14 +30,15 @@ from pipelab.engine.flows.capacities import Capacities
 from pipelab.engine.instance import Instance
 from pipelab.engine.solvers.choice import run_program
 from pipelab.engine.solvers.linear_program import RowBlock, VariableGroups
+from pipelab.engine.stage_table import FreeGPUs
 from pipelab.placement import Stage
 
-_STAGES = 5  # of a block, at most
-_BLOCKS = 1_500  # multisets of stages in one part of the cluster; blocks have fewer stages where there are more
-_PARTS = 8  # of a cluster between which crossings are planned
-_CROSSING = 4  # stages at most that share one side of a crossing
-_SECONDS = 10.0  # for one integer program
-_ANY = 1e3  # gap: the first answer ends it
+_MOST_STAGES = 5  # of a block, at most
+_MOST_BLOCKS = 1_500  # multisets of stages in one part of the cluster, or blocks are smaller
+_MOST_PARTS = 8  # of a cluster between which crossings are planned
+_MOST_CROSSING_STAGES = 4  # stages at most that share one side of a crossing
+_PROGRAM_SECONDS = 10.0  # for one integer program
+_ANY_GAP = 1e3  # gap: the first answer ends it
 
 Key = tuple[int, ...]  # how many of each unit a block has
 Ends = tuple[int, int]  # entries and exits
@@ -52,7 +53,7 @@ class Unit(NamedTuple):
     rates: np.ndarray  # (L,) with 1 … L layers
 
 
-class Block(NamedTuple):
+class FlowBlock(NamedTuple):
     """A block of a solution: which units, entries and exits, and how many layers."""
 
     part: int
@@ -70,17 +71,17 @@ class _Tables:
     def __init__(
         self, units: Sequence[Unit], counts: Sequence[int], crossings: bool, deadline: Deadline
     ) -> None:
-        self.units, self.most = units, _CROSSING if crossings else 1
+        self.units, self.most = units, _MOST_CROSSING_STAGES if crossings else 1
         self.rates: dict[Key, dict[Ends, np.ndarray]] = {}
         number = 0
-        for size in range(1, _STAGES + 1):
+        for size in range(1, _MOST_STAGES + 1):
             number += math.comb(len(units) + size - 1, size)
-            if size > 1 and number > _BLOCKS:
+            if size > 1 and number > _MOST_BLOCKS:
                 break
             for chosen in combinations_with_replacement(range(len(units)), size):
                 deadline.check()
                 key = tuple(np.bincount(chosen, minlength=len(units)).tolist())
-                if all(own <= most for own, most in zip(key, counts, strict=True)):
+                if all(number <= most for number, most in zip(key, counts, strict=True)):
                     self.rates[key] = self._of(key)
 
     def _of(self, key: Key) -> dict[Ends, np.ndarray]:
@@ -98,13 +99,13 @@ class _Tables:
             rest = tuple(n - m for n, m in zip(key, first, strict=True))
             if first not in self.rates or rest not in self.rates:
                 continue
-            for own, a in self.rates[first].items():
+            for ends, a in self.rates[first].items():
                 for other, b in self.rates[rest].items():
-                    pair = (first, own, a), (rest, other, b)
-                    yield (own[0], other[1]), *pair, True
+                    pair = (first, ends, a), (rest, other, b)
+                    yield (ends[0], other[1]), *pair, True
                     if first <= rest:
                         enter, leave = (
-                            min(n + m, self.most) for n, m in zip(own, other, strict=True)
+                            min(n + m, self.most) for n, m in zip(ends, other, strict=True)
                         )
                         yield (enter, leave), *pair, False
 
@@ -114,18 +115,18 @@ class _Tables:
             yield self.units[key.index(1)], range(start, start + layers)
             return
         wanted = self.rates[key][ends][layers]
-        for found, (first, own, a), (rest, other, b), series in self._halves(key):
+        for found, (first, first_ends, a), (rest, other, b), series in self._halves(key):
             if found != ends:
                 continue
             if not series and _side_by_side(a, b)[layers] == wanted:
-                yield from self.spread(first, own, start, layers)
+                yield from self.spread(first, first_ends, start, layers)
                 yield from self.spread(rest, other, start, layers)
                 return
             if series:
                 both = np.minimum(a[1:layers], b[layers - 1 : 0 : -1])
                 if both.max(initial=-1.0) == wanted:
                     cut = 1 + int(both.argmax())
-                    yield from self.spread(first, own, start, cut)
+                    yield from self.spread(first, first_ends, start, cut)
                     yield from self.spread(rest, other, start + cut, layers - cut)
                     return
         raise AssertionError("the table of blocks has a rate that no two blocks have")
@@ -168,7 +169,7 @@ class Blocks:
         carries = self.instance.link >= self.within
         number, part = connected_components(sp.csr_array(carries & carries.T), directed=False)
         alone = (self.instance.classes.count > 1) & ~np.diagonal(carries)
-        return np.zeros_like(part) if number > _PARTS or alone.any() else part
+        return np.zeros_like(part) if number > _MOST_PARTS or alone.any() else part
 
     @cached_property
     def pools(self) -> dict[tuple[int, int], list[list[int]]]:
@@ -177,8 +178,8 @@ class Blocks:
         gpus = self.instance.problem.cluster.gpus
         for a, members in enumerate(self.instance.classes.members):
             for g in members.tolist():
-                own = out[int(self.part_of[a]), int(self.instance.type_of[a])]
-                own[gpus[g].node or f"GPU {g}"].append(g)
+                nodes = out[int(self.part_of[a]), int(self.instance.type_of[a])]
+                nodes[gpus[g].node or f"GPU {g}"].append(g)
         return {key: list(nodes.values()) for key, nodes in sorted(out.items())}
 
     @cached_property
@@ -199,9 +200,9 @@ class Blocks:
         """Of each part."""
         out = {}
         for part in range(self.parts):
-            own = [unit for unit in self.units if unit.part == part]
-            counts = [self._room(unit) for unit in own]
-            out[part] = _Tables(own, counts, self.parts > 1, self.deadline)
+            units = [unit for unit in self.units if unit.part == part]
+            counts = [self._room(unit) for unit in units]
+            out[part] = _Tables(units, counts, self.parts > 1, self.deadline)
         return out
 
     @property
@@ -238,19 +239,17 @@ class Blocks:
 
     def _on_gpus(self, spread: Sequence[tuple[Unit, range]]) -> list[Stage]:
         """Each stage on GPUs of its own, the largest first."""
-        free = {key: [list(node) for node in nodes] for key, nodes in self.pools.items()}
+        free, pools = FreeGPUs(self.pools.values()), list(self.pools)
         out = []
         for unit, layers in sorted(spread, key=lambda one: -one[0].size):
-            nodes = free[unit.part, unit.type]
-            node = min((n for n in nodes if len(n) >= unit.size), key=len)
-            out.append(Stage(layers, tuple(node[: unit.size])))
-            del node[: unit.size]
+            gpus = free.take_of(pools.index((unit.part, unit.type)), unit.size)
+            out.append(Stage(layers, tuple(gpus)))
         return sorted(out, key=lambda stage: (stage.layers.start, stage.layers.stop))
 
-    def _chosen(self, t: float) -> list[Block] | None:
+    def _chosen(self, t: float) -> list[FlowBlock] | None:
         """The blocks of the integer program, in order; None where they hold too few layers."""
         blocks = [
-            Block(part, key, ends, int(np.flatnonzero(rates >= t).max(initial=0)))
+            FlowBlock(part, key, ends, int(np.flatnonzero(rates >= t).max(initial=0)))
             for part, tables in self.tables.items()
             for key, of in tables.rates.items()
             for ends, rates in of.items()
@@ -258,12 +257,12 @@ class Blocks:
         blocks = [block for block in blocks if block.layers]
         if not blocks:
             return None
-        found = _Choice(self, blocks, t).solved(self.deadline)
+        found = _BlockProgram(self, blocks, t).solved(self.deadline)
         layers = self.capacities.most.shape[1]
         return found if found and sum(b.layers for b in found) >= layers else None
 
 
-class _Choice:
+class _BlockProgram:
     """The integer program: how often each block is used, and where several parts are passed, in which order.
 
     Columns: `middle`, `first`, `last`, `both` (first and last at once): blocks by their place in their part; where
@@ -271,7 +270,7 @@ class _Choice:
     `end`: the part of the first layer and of the last. `place`: of a part in the order.
     """
 
-    def __init__(self, of: Blocks, blocks: Sequence[Block], t: float) -> None:
+    def __init__(self, of: Blocks, blocks: Sequence[FlowBlock], t: float) -> None:
         self.of, self.blocks, self.t = of, blocks, t
         self.part = np.array([block.part for block in blocks])
         self.ends = np.array([block.ends for block in blocks])
@@ -285,11 +284,11 @@ class _Choice:
         """From part, to part, the fewest exits and entries whose links carry t together."""
         for a, b in product(range(self.of.parts), repeat=2):
             pairs = math.ceil(self.t / self.of.between[a, b]) if a != b else math.inf
-            for exits in range(1, _CROSSING + 1):
-                if (entries := -(-pairs // exits)) <= _CROSSING:
+            for exits in range(1, _MOST_CROSSING_STAGES + 1):
+                if (entries := -(-pairs // exits)) <= _MOST_CROSSING_STAGES:
                     yield a, b, exits, int(entries)
 
-    def solved(self, deadline: Deadline) -> list[Block] | None:
+    def solved(self, deadline: Deadline) -> list[FlowBlock] | None:
         """The blocks that hold most layers, in the order of the parts; None if time was too short."""
         columns, layers = self.columns, np.array([block.layers for block in self.blocks], float)
         objective = dict.fromkeys(self.roles, layers)
@@ -301,10 +300,10 @@ class _Choice:
         rows["layers"] = columns.rows(dict.fromkeys(self.roles, layers[None]), needed)
         whole = columns.sizes.keys() - {"place"}
         program = columns.program(objective, rows, upper=upper, integer=whole)
-        run = run_program(program, gap=_ANY, deadline=deadline.within(_SECONDS))
+        run = run_program(program, gap=_ANY_GAP, deadline=deadline.within(_PROGRAM_SECONDS))
         if run.x is None:
             return None
-        chosen: list[tuple[float, int, Block]] = []
+        chosen: list[tuple[float, int, FlowBlock]] = []
         for order, role in enumerate(("first", "both", "middle", "last")):
             if role not in self.roles:
                 continue
@@ -326,7 +325,7 @@ class _Choice:
             dict.fromkeys(self.roles, np.array(rows, float)), upper=np.array(most, float)
         )
 
-    def _uses(self, block: Block, part: int, kind: int, size: int) -> int:
+    def _uses(self, block: FlowBlock, part: int, kind: int, size: int) -> int:
         """GPUs of a type that a block takes in stages of at least this size."""
         if block.part != part:
             return 0
@@ -336,7 +335,7 @@ class _Choice:
     def _walk(self) -> dict[str, RowBlock]:
         """One order of the parts that are used, each with a first and a last block that suit the crossings."""
         columns, parts = self.columns, self.of.parts
-        own = (self.part == np.arange(parts)[:, None]).astype(float)
+        here = (self.part == np.arange(parts)[:, None]).astype(float)
         hops = np.array(self.hops)
         leaves, enters = (np.array(hops[:, i] == np.arange(parts)[:, None], float) for i in (0, 1))
         eye, number = np.eye(parts), len(self.of.instance.problem.cluster)
@@ -347,15 +346,15 @@ class _Choice:
             "one begins": columns.rows({"begin": np.ones((1, parts))}, 1.0, 1.0),
             "one ends": columns.rows({"end": np.ones((1, parts))}, 1.0, 1.0),
             "a first block": columns.rows(
-                {"first": own, "both": own, "begin": -eye, "hops": -enters}, 0.0, 0.0
+                {"first": here, "both": here, "begin": -eye, "hops": -enters}, 0.0, 0.0
             ),
             "a last block": columns.rows(
-                {"last": own, "both": own, "end": -eye, "hops": -leaves}, 0.0, 0.0
+                {"last": here, "both": here, "end": -eye, "hops": -leaves}, 0.0, 0.0
             ),
             "left as entered": columns.rows(
                 {"begin": eye, "hops": enters - leaves, "end": -eye}, 0.0, 0.0
             ),
-            "blocks between": columns.rows({"middle": own, "first": -own * number}, upper=0.0),
+            "blocks between": columns.rows({"middle": here, "first": -here * number}, upper=0.0),
             "exits": columns.rows({"last": exits, "both": exits, "hops": minus}, 0.0),
             "entries": columns.rows({"first": entries, "both": entries, "hops": minus}, 0.0),
             "in order": columns.rows({"place": later, "hops": minus * parts}, 1.0 - parts),

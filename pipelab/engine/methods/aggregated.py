@@ -12,8 +12,8 @@ from pipelab.engine.infeasible import why_infeasible
 from pipelab.engine.instance import instance_of, listed
 from pipelab.engine.methods.first_placements import best_of, incumbents
 from pipelab.engine.prices import refuse_unpriced
-from pipelab.engine.rate_search import SETS, Search, least, used
-from pipelab.engine.reach import Reach
+from pipelab.engine.rate_search import SETS, RateSearch, least, used
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers.choice import solver_version
 from pipelab.engine.tolerances import ATTAINED
 from pipelab.errors import TooLarge
@@ -74,7 +74,7 @@ def solve_aggregated(
             )
         except Ended as end:
             return unlisted(problem, "aggregated", {}, deadline, end, "the rates of stages", budget)
-        search = Search(
+        search = RateSearch(
             instance=instance, deadline=deadline, most=most, gap=gap, on_progress=on_progress
         ).run()
         if search.best is None and search.stopped is not None:
@@ -106,12 +106,12 @@ def unlisted(
     )
 
 
-def _why_none(search: Search, solver: str) -> str:
+def _why_none(search: RateSearch, solver: str) -> str:
     """Say why no placement holds all layers, or that none does within the budget."""
     instance, budget = search.instance, search.most.get("price")
     if budget is not None and len(instance.thresholds):
         try:
-            reach = Reach(instance, float(instance.thresholds[0]), deadline=search.deadline)
+            reach = AtRate(instance, float(instance.thresholds[0]), deadline=search.deadline)
             cheapest = least(reach, {"price": 1.0}, {})
         except (Ended, TooLarge):
             return f"none costs at most {budget:.7g} $ per hour"
@@ -123,7 +123,7 @@ def _why_none(search: Search, solver: str) -> str:
     return why_infeasible(instance, solver)
 
 
-def result_of(search: Search) -> Result:
+def result_of(search: RateSearch) -> Result:
     """Make the result of a search that has ended."""
     instance, problem = search.instance, search.instance.problem
     size = {

@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Criterion, Deadline, deadline_of, stop_of
-from pipelab.engine.in_flight import Pairs, within
+from pipelab.engine.in_flight import InFlightSearch, within
 from pipelab.engine.solvers import choice
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.tolerances import ATTAINED, LAST_BITS
@@ -105,7 +105,7 @@ def _searched(
 
     with deadline_of(whole.share(), stop) as deadline:
         budget = within(options.get("budget"))
-        pairs = Pairs(
+        pairs = InFlightSearch(
             problem=problem, deadline=deadline, budget=budget, on_best=moment, to_beat=to_beat
         )
         pairs.keep(given(result.placement))

@@ -39,7 +39,7 @@ from pipelab.engine.answers import Result
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.infeasible import why_no_layer_fits
 from pipelab.engine.instance import Instance, instance_of, without_node
-from pipelab.engine.reach import Reach
+from pipelab.engine.reach import AtRate
 from pipelab.engine.solvers import highs
 from pipelab.engine.solvers.linear_program import VariableGroups, incidence
 from pipelab.engine.tolerances import LAST_BITS
@@ -617,7 +617,7 @@ def _stages_at(instance: Instance, threshold: float) -> _Priced:
     model = instance.problem.model
     groups, spans_of_kind = _positions(model.layers, spans_of(model))
     draws, holds = [], []
-    reach = Reach(instance, threshold)
+    reach = AtRate(instance, threshold)
     for parts, seconds in reach.choices + reach.in_nodes_by_type:
         spans = np.flatnonzero(np.isfinite(seconds)).tolist()
         kept = np.unique(np.concatenate([spans_of_kind[s] for s in spans]), axis=0)

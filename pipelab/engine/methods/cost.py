@@ -7,7 +7,7 @@ from dataclasses import replace
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs, within
+from pipelab.engine.in_flight import InFlightSearch, within
 from pipelab.engine.methods.first_placements import evaluated, incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
@@ -71,9 +71,9 @@ def solve_for_cost(
     """
     refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        pairs = InFlightSearch(problem=problem, deadline=deadline, budget=within(budget))
         first = incumbents(problem, budget)
-        full = replace(pairs.filled(), deadline=deadline.apart())  # another question
+        full = replace(pairs.full_pipelines(), deadline=deadline.apart())  # another question
         answer = least_of(full, "cost", at_least, first)
         answer = replace(answer, problem=problem)
         if answer.placement is not None and not _attains(pairs, answer, at_least):
@@ -85,13 +85,13 @@ def solve_for_cost(
         return replace(answer, seconds=deadline.spent)
 
 
-def _attains(pairs: Pairs, full: Result, at_least: float) -> bool:
+def _attains(pairs: InFlightSearch, full: Result, at_least: float) -> bool:
     """Return whether what is least for full pipelines attains its rate, and so is least of all."""
     placement, rate = given(full.placement), given(full.throughput)
     return pairs.yields(placement) >= max(rate * (1 - ONE_ANSWER), at_least * (1 - ATTAINED))
 
 
-def _longer(full: Pairs, rate: float) -> Iterator[Placement]:
+def _longer(full: InFlightSearch, rate: float) -> Iterator[Placement]:
     """Yield what costs least at twice the rate, at four times, …: of equally cheap pipelines, long ones attain more."""
     with suppress(TooLarge):
         while 2 * rate <= full.ceiling and full.deadline.reason is None:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pipelab.engine.answers import Result
 from pipelab.engine.curve import Curve
 from pipelab.engine.deadline import Deadline, Ended, apart, made_in_time
-from pipelab.engine.in_flight import Least, Pairs
+from pipelab.engine.in_flight import InFlightSearch, LeastUse
 from pipelab.engine.methods.aggregated import solve_aggregated
 from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.first_placements import best_of, incumbents
@@ -41,7 +41,7 @@ _NARROW_RANGE_RATIO = 1.3  # a range of rates is not halved below this ratio of 
 
 
 def least_of(
-    pairs: Pairs,
+    pairs: InFlightSearch,
     objective: str,
     floor: float,
     known: Mapping[Placement, Evaluation],
@@ -51,7 +51,7 @@ def least_of(
 
     Parameters
     ----------
-    pairs : Pairs
+    pairs : InFlightSearch
     floor : float
         Tokens/s.
     known : mapping of Placement to Evaluation
@@ -67,7 +67,7 @@ def least_of(
 
     incumbent = best_of(known, floor, known_value, pairs.counted)
     if incumbent is not None and value_of(pairs, objective, incumbent) <= bound * (1 + ATTAINED):
-        answer = Least(incumbent, bound)
+        answer = LeastUse(incumbent, bound)
     elif objective == "latency":
         answer = _least_time(pairs, floor, incumbent)
     else:
@@ -108,14 +108,14 @@ def least_of(
     )
 
 
-def value_of(pairs: Pairs, objective: str, placement: Placement) -> float:
+def value_of(pairs: InFlightSearch, objective: str, placement: Placement) -> float:
     """Return seconds of a traversal, or dollars per million tokens."""
     if objective == "latency":
         return pairs.uses(placement, "seconds")
     return usd_per_million_tokens(pairs.uses(placement, "price"), pairs.yields(placement))
 
 
-def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Least:
+def _least_time(pairs: InFlightSearch, floor: float, incumbent: Placement | None) -> LeastUse:
     """Find the least time of a traversal, at first without placements that take far longer than the bound.
 
     No solver compares milliseconds with years.
@@ -127,11 +127,11 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
             pairs.deadline,
         )
     except Ended as end:
-        return Least(placement=incumbent, bound=0.0, stopped_by=end.reason)
+        return LeastUse(placement=incumbent, bound=0.0, stopped_by=end.reason)
     except TooLarge as refusal:
         if incumbent is None:
             raise
-        return Least(
+        return LeastUse(
             placement=incumbent, bound=0.0, stopped_by=SETS, number=None, reason=str(refusal)
         )
     while bound < most * (1 - ATTAINED):
@@ -139,13 +139,13 @@ def _least_time(pairs: Pairs, floor: float, incumbent: Placement | None) -> Leas
         try:
             least = pairs.least("seconds", floor, wanted, bound)
         except TooLarge as refusal:
-            return Least(
+            return LeastUse(
                 placement=incumbent, bound=bound, stopped_by=SETS, number=None, reason=str(refusal)
             )
         if least.placement is not None or least.stopped_by is not None or wanted == most:
             return least if least.placement is not None else least._replace(placement=incumbent)
         bound = wanted
-    return Least(incumbent, min(bound, most))
+    return LeastUse(incumbent, min(bound, most))
 
 
 class _LeastRatio:
@@ -156,12 +156,12 @@ class _LeastRatio:
     least, and so has to attain more than P over the best ratio known to be better.
     """
 
-    def __init__(self, pairs: Pairs) -> None:
+    def __init__(self, pairs: InFlightSearch) -> None:
         self.pairs = pairs
         self.best: Placement | None = None
         self.ratio = math.inf
 
-    def run(self, floor: float, incumbent: Placement | None) -> Least:
+    def run(self, floor: float, incumbent: Placement | None) -> LeastUse:
         """Return the placement, and a bound in dollars per million tokens."""
         if incumbent is not None:
             self._keep(incumbent)
@@ -201,8 +201,8 @@ class _LeastRatio:
             least = min(least, here)
         least = min([least, self.ratio, *(entry[0] for entry in ranges)])
         if self.best is None and least == math.inf:
-            return Least(None, math.inf)
-        return Least(
+            return LeastUse(None, math.inf)
+        return LeastUse(
             placement=self.best, bound=usd_per_million_tokens(least, 1.0), stopped_by=stopped
         )
 
@@ -231,7 +231,7 @@ def why_none_attains(
     return f"{text}; the best found attains {most.throughput:,.7g} tokens/s"
 
 
-def raise_floor(pairs: Pairs, objective: str, curve: Curve) -> None:
+def raise_floor(pairs: InFlightSearch, objective: str, curve: Curve) -> None:
     """Add every placement that nothing beats in both throughput and "latency" or "cost"; slowest first.
 
     The least at one floor has some throughput; nothing of a rate between the two is any lower. So

@@ -6,7 +6,7 @@ from pipelab.costs import refuse_transfers
 from pipelab.engine import arguments
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import deadline_of
-from pipelab.engine.in_flight import Pairs, within
+from pipelab.engine.in_flight import InFlightSearch, within
 from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
@@ -75,7 +75,7 @@ def solve_for_latency(
     if budget is not None:
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:
-        pairs = Pairs(problem=problem, deadline=deadline, budget=within(budget))
+        pairs = InFlightSearch(problem=problem, deadline=deadline, budget=within(budget))
         first = incumbents(problem, budget)
         answer = least_of(pairs, "latency", at_least, first)
         if answer.status == "infeasible":

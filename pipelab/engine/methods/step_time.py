@@ -22,10 +22,10 @@ from pipelab.engine.schedules.named_schedules import name_of
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.engine.timeline import TrainingTimeline, training_timeline
 from pipelab.engine.tolerances import SOLVER
-from pipelab.engine.training.bounds import TRAINED_BY, Rule
+from pipelab.engine.training.bounds import TRAINED_BY, RuleBounds
 from pipelab.engine.training.result import StepTime, TrainingResult
-from pipelab.engine.training.search import Best, Plan, Search
-from pipelab.engine.training.stages import ROLES, Stages, least_slowest, stages_in_training
+from pipelab.engine.training.search import BestStep, Plan, StepTimeSearch
+from pipelab.engine.training.stages import ROLES, TrainingStages, least_slowest, stages_in_training
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import show_layers
@@ -141,12 +141,14 @@ def solve_for_step_time(
             )
         # 1F1B first: its placement helps all others.
         names = [schedule] if schedule != ANY else sorted(TRAINED_BY, key=lambda n: n != "1F1B")
-        rules = [Rule(name, stages.most, problem.workload.microbatches) for name in names]
+        rules = [RuleBounds(name, stages.most, problem.workload.microbatches) for name in names]
         too_large = [rule.too_large for rule in rules if rule.too_large is not None]
         if too_large and schedule != ANY:
             raise too_large[0]
-        best = Best()
-        searches = [Search(stages, rule, best, deadline, gap) for rule in rules if rule.orders]
+        best = BestStep()
+        searches = [
+            StepTimeSearch(stages, rule, best, deadline, gap) for rule in rules if rule.orders
+        ]
 
         def moment(bound: float | None = None) -> Progress:
             known = best.seconds if best.plan is not None else None
@@ -215,7 +217,7 @@ def _objective(schedule: str, value: float | None, least: float | None) -> StepT
 
 
 def _search(
-    searches: list[Search], best: Best, floor: float, ask: Callable[[float], None]
+    searches: list[StepTimeSearch], best: BestStep, floor: float, ask: Callable[[float], None]
 ) -> str | None:
     """Go on with the rule that may still have the least; return what ended one early, if anything.
 
@@ -235,7 +237,9 @@ def _search(
     return stopped
 
 
-def _simulated(stages: Stages, best: Best, bytes_per_parameter: float | None) -> TrainingTimeline:
+def _simulated(
+    stages: TrainingStages, best: BestStep, bytes_per_parameter: float | None
+) -> TrainingTimeline:
     """Return the best placement as `timeline_of` has it.
 
     Raises
@@ -261,7 +265,10 @@ def _simulated(stages: Stages, best: Best, bytes_per_parameter: float | None) ->
 
 
 def _why_none_fits(
-    stages: Stages, rules: list[Rule], deadline: Deadline, bytes_per_parameter: float | None
+    stages: TrainingStages,
+    rules: list[RuleBounds],
+    deadline: Deadline,
+    bytes_per_parameter: float | None,
 ) -> str:
     """Return the reason in words, found within a few seconds more."""
     rule = next((rule for rule in rules if rule.orders), None)
@@ -287,7 +294,9 @@ def _why_none_fits(
     return f"{_misfit(stages, rule, *nearest)}; {remedy}"
 
 
-def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str] | None:
+def _nearest(
+    stages: TrainingStages, rule: RuleBounds, deadline: Deadline
+) -> tuple[Plan, str] | None:
     """Return the placement that fits if all GPUs have the least more memory, and what it is called."""
     low, high, nearest = 1.0, 2.0, None
     while (nearest := _any(stages, rule, deadline, high)) is None:
@@ -304,19 +313,21 @@ def _nearest(stages: Stages, rule: Rule, deadline: Deadline) -> tuple[Plan, str]
     return nearest, "the placement that comes nearest"
 
 
-def _any(stages: Stages, rule: Rule, deadline: Deadline, factor: float = 1.0) -> Plan | None:
+def _any(
+    stages: TrainingStages, rule: RuleBounds, deadline: Deadline, factor: float = 1.0
+) -> Plan | None:
     """Return any placement that fits GPUs of so many times the memory."""
     if stages.modes == (None,) or not len(stages.composition):
         return None
     roomy = replace(stages, offered=stages.offered * factor)
-    search = Search(roomy, rule, Best(), deadline)
+    search = StepTimeSearch(roomy, rule, BestStep(), deadline)
     search.build()
     search.refine()
     search.dive()
     return search.best.plan
 
 
-def _misfit(stages: Stages, rule: Rule, plan: Plan, which: str) -> str:
+def _misfit(stages: TrainingStages, rule: RuleBounds, plan: Plan, which: str) -> str:
     """Return the stage that lacks most of what it has, in numbers."""
     order, placed, lacking = rule.orders[len(plan[0])], stages.placement(*plan).stages, []
     ranks = stages.needs(order, *np.array(plan)[:, None])
@@ -340,7 +351,7 @@ def _misfit(stages: Stages, rule: Rule, plan: Plan, which: str) -> str:
 
 
 def _remedy(
-    stages: Stages, rule: Rule, bytes_per_parameter: float | None, deadline: Deadline
+    stages: TrainingStages, rule: RuleBounds, bytes_per_parameter: float | None, deadline: Deadline
 ) -> str:
     """Return what would help, tried where it can be."""
     more = ", even recomputed in full"

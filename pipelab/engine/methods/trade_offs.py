@@ -14,7 +14,7 @@ from pipelab.engine.deadline import deadline_of
 from pipelab.engine.deployments.deploying import Batches, Milliseconds, Waiting
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.trade_off import deployments_against, requests_against
-from pipelab.engine.in_flight import Budget, Pairs
+from pipelab.engine.in_flight import Budget, InFlightSearch
 from pipelab.engine.methods.fronts import raise_floor
 from pipelab.engine.prices import price_per_hour, refuse_unpriced
 from pipelab.engine.solvers import choice
@@ -195,12 +195,12 @@ def trade_off(
         elif deployments:
             deployments_against(problem, against, curve, deadline)
         else:
-            pairs = Pairs(problem, deadline)
+            pairs = InFlightSearch(problem, deadline)
             find = raise_floor if against in _LEAST else _most_first
             what = (_AGAINST | _LEAST)[against]
             curve = _OfFullPipelines(on_point, pairs=pairs)
             if against != "seconds_per_pass":
-                find(pairs.filled(), what, curve)
+                find(pairs.full_pipelines(), what, curve)
             if against == "seconds_per_pass" or not (curve.all_attain or deadline.reason):
                 curve = Curve(on_point)
                 find(pairs, what, curve)
@@ -218,7 +218,7 @@ def trade_off(
 class _OfFullPipelines(Curve):
     """The points of full pipelines that attain their rates; told as long as all do."""
 
-    pairs: Pairs = field(kw_only=True)
+    pairs: InFlightSearch = field(kw_only=True)
     all_attain: bool = True
 
     def add(self, point: Any, told: bool = True) -> None:
@@ -229,7 +229,7 @@ class _OfFullPipelines(Curve):
             self.all_attain = self.complete = False
 
 
-def _most_first(pairs: Pairs, what: str, curve: Curve) -> None:
+def _most_first(pairs: InFlightSearch, what: str, curve: Curve) -> None:
     """Add the points against "gpus" or "price": the most, its least use, less than that."""
     details = dict[str, Any]()
     while True:

@@ -114,15 +114,11 @@ def mixes(
     [{'H100': 1, 'L4': 0}]
     """
     numbers = {name: _numbers(name, n) for name, n in most.items()}
-    price = dict.fromkeys(most, 0.0)
-    if budget is not None:
-        known = usd_per_hour or {}
-        for name in most:
-            each = known.get(name)
-            if each is None:
-                expected = f"nothing is given for {name!r}; a budget needs a price for every type"
-                raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
-            price[name] = each
+    price = {name: (usd_per_hour or {}).get(name) for name in most}
+    if budget is not None and None in price.values():
+        unpriced = next(name for name in most if price[name] is None)
+        expected = f"nothing is given for {unpriced!r}; a budget needs a price for every type"
+        raise InvalidValue("mixes", [("usd_per_hour", usd_per_hour, expected)])
     if gpus is None and budget is None:
         _refuse_too_many("mixes", math.prod(map(len, numbers.values())))
 
@@ -133,7 +129,7 @@ def mixes(
             return
         name, *others = names
         for n in numbers[name]:
-            bill = paid + Counter({price[name]: n})
+            bill = paid + Counter({price[name] or 0.0: n})
             if n <= left and (budget is None or total(bill) <= budget):
                 for rest in within(others, left - n, bill):
                     yield {name: n, **rest}

@@ -9,19 +9,18 @@ import csv
 import io
 import json
 import os
-import threading
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from pipelab.engine.sweeps.grids_and_mixes import cell, value_of
-from pipelab.engine.sweeps.workers import COLUMNS, Answer
+from pipelab.engine.sweeps.workers import COLUMNS, SweepRow
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.files.csv_rows import Row
+from pipelab.files.csv_rows import Row, place
 from pipelab.files.reading_and_writing import is_special, path_of, refused, write_to
 
-_ATTEMPTS = 10  # to open a file that another sweep has just replaced
+_OPENING_ATTEMPTS = 10  # to open a file that another sweep has just replaced
 
 
 def key_of(point: Mapping[str, Any]) -> tuple[str, ...]:
@@ -45,18 +44,23 @@ class RowsFile:
     def __init__(
         self, path: str | Path, names: Sequence[str], method: str, options: Mapping[str, Any]
     ) -> None:
-        self.path = _expanded(path_of("sweep", path))
+        self.path = path_of("sweep", path)
         self.names = tuple(names)
         self.settings = {"method": method, "options": json.dumps(dict(options), sort_keys=True)}
         self.header = [*names, *COLUMNS, *self.settings]
         self.unwritable: InvalidData | None = None
         self._file: io.BufferedWriter | None = None
         self._begun = False
-        for found, kind in ((os.path.isdir, "a folder"), (is_special, "a device or a pipe")):
-            if found(self.path):
-                raise InvalidValue(
-                    "sweep", [("path", str(path), f"is {kind}; expected the name of a CSV file")]
-                )
+        kinds: dict[str, Callable[[Path], bool]] = {
+            # `path_of` leaves "~name" as it is where there is no such user
+            "starts with a user whom this computer does not know": lambda at: str(at)[0] == "~",
+            "is a folder": os.path.isdir,
+            "is a device or a pipe": is_special,
+        }
+        for kind, is_of in kinds.items():
+            if is_of(self.path):
+                expected = f"{kind}; expected the name of a CSV file"
+                raise InvalidValue("sweep", [("path", str(path), expected)])
 
     def hold(self) -> None:
         """Keep other sweeps from this file until `close`: what two of them write, one would replace.
@@ -68,7 +72,7 @@ class RowsFile:
         InvalidValue
             Another sweep is adding to it.
         """
-        for _ in range(_ATTEMPTS):
+        for _ in range(_OPENING_ATTEMPTS):
             self.close()
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,7 +181,8 @@ class RowsFile:
             raise self._foreign("it has no line of a table")
         try:
             text = data[: data.rfind(b"\n") + 1].decode("utf-8-sig")
-            return _table(text.split("\n")[:-1])
+            csv.field_size_limit(2**31 - 1)  # points and reasons may be longer than 131,072
+            return list(csv.reader(text.split("\n")[:-1], strict=True))
         except (csv.Error, UnicodeDecodeError) as error:
             raise self._foreign(f"it cannot be read as CSV ({error})") from None
 
@@ -186,48 +191,18 @@ class RowsFile:
             expected = f"expected {len(self.header)}; remove it"
             raise InvalidData(f"{self.path}, row {number}: {len(cells)} cells, {expected}")
         line = Row(self.path, number, dict(zip(self.header, cells, strict=True)))
-        for name, own in self.settings.items():
+        for name, asked in self.settings.items():
             text = line.cells[name]
-            if _without_time(text) != _without_time(own):
-                raise self._foreign(f"row {number} says {name} {text}, this sweep has {own}")
-        values = {name: value_of(text) for name, text in line.cells.items() if text}
-        try:
-            answer = Answer(**{name: values[name] for name in COLUMNS if name in values})
-        except InvalidValue as error:
-            column, _, expected = error.problems[0]
-            raise line.error(column, line.cells.get(column), expected) from None
+            if _without_time(text) != _without_time(asked):
+                raise self._foreign(f"row {number} says {name} {text}, this sweep has {asked}")
+        values = {name: value_of(line.cells[name]) for name in COLUMNS if line.cells[name]}
+        answer = place(line, {}, lambda: SweepRow(**values))
         return {name: value_of(line.cells[name]) for name in self.names} | vars(answer)
 
     def _foreign(self, why: str) -> InvalidData:
         return InvalidData(
             f"{self.path} belongs to another sweep: {why}. Give another file, or remove this one"
         )
-
-
-def _expanded(path: Path) -> Path:
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        expected = (
-            "starts with the folder of a user whom this computer does not know; give the whole path"
-        )
-        raise InvalidValue("sweep", [("path", str(path), expected)]) from None
-
-
-_ONE_AT_A_TIME = threading.Lock()
-
-
-def _table(lines: Sequence[str]) -> list[list[str]]:
-    """Split lines into cells of any length: csv's limit of 131,072 characters is lifted meanwhile.
-
-    It is one limit for the whole process, so it is restored.
-    """
-    with _ONE_AT_A_TIME:
-        before = csv.field_size_limit(2**31 - 1)
-        try:
-            return list(csv.reader(lines, strict=True))
-        finally:
-            csv.field_size_limit(before)
 
 
 def _line(cells: Sequence[str]) -> bytes:

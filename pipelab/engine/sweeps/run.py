@@ -3,32 +3,35 @@
 import textwrap
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BeforeValidator
+
 from pipelab.display import NO_FORMULAS, ended_row, table
 from pipelab.engine.sweeps.grids_and_mixes import plain, plain_points
 from pipelab.engine.sweeps.rows_file import RowsFile, key_of
-from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Task, answers
+from pipelab.engine.sweeps.workers import A_RESULT, COLUMNS, STATUSES, Jobs, Status, Task, answers
 from pipelab.errors import (
     InvalidData,
-    InvalidValue,
     SweepFailed,
     SweepInterrupted,
-    UnknownName,
-    nearest,
 )
-from pipelab.fields import Flag, Frozen, checked_arguments, described, is_list
+from pipelab.fields import Flag, Frozen, checked_arguments, described
 from pipelab.interrupts import noted_interrupts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 _SHOWN_ROWS, _SHOWN_REASON = 20, 70
+_Statuses = Annotated[
+    tuple[Status, ...],
+    BeforeValidator(lambda again: (again,) if isinstance(again, str) else again),
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -120,7 +123,7 @@ def sweep(
     jobs: Jobs = None,
     time_limit: float | None = None,
     progress: Flag = True,
-    again: Iterable[str] = (),
+    again: _Statuses = (),
     **options: Any,
 ) -> Sweep:
     """Solve the problem of every point.
@@ -184,7 +187,6 @@ def sweep(
     began = time.perf_counter()
     limit = {} if time_limit is None else {"time_limit": time_limit}
     task = Task(make, method, plain({**options, **limit}, "options"))
-    again = _statuses(again)
     names, requested = plain_points(points, COLUMNS)
     keys = [key_of(point) for point in requested]
     store = None if path is None else RowsFile(path, names, task.name, task.options)
@@ -213,32 +215,26 @@ def sweep(
                 raise store.unwritable
             interrupted = stack.enter_context(noted_interrupts(passed_on=True))
             found = stack.enter_context(closing(answers(task, waiting, jobs)))
-            for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
-                # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
-                if interrupted():
-                    raise KeyboardInterrupt
-                done[key] = row
-                if len(done) == 1 and row["reason"].endswith(A_RESULT):  # nor will others be one
-                    _refuse_all_failed(so_far(), path)
-                if store is not None:
-                    _keep(store.add, row, so_far)
-            if store is not None and there.keys() & waiting.keys():
-                _keep(store.replace, [done[key] for key in dict.fromkeys(keys)], so_far)
+            try:
+                for key, row in _shown(found, len(done), len(done) + len(waiting), progress):
+                    # A solve ends early on Ctrl-C, so this row may be worse for it: it is not kept.
+                    if interrupted():
+                        raise KeyboardInterrupt
+                    done[key] = row
+                    if len(done) == 1 and row["reason"].endswith(
+                        A_RESULT
+                    ):  # nor will others be one
+                        _refuse_all_failed(so_far(), path)
+                    if store is not None:
+                        store.add(row)
+                if store is not None and there.keys() & waiting.keys():
+                    store.replace([done[key] for key in dict.fromkeys(keys)])
+            except InvalidData as error:
+                raise _unwritten(so_far(), error) from None
     except KeyboardInterrupt:
         raise _interrupted(so_far(), path) from None
     _refuse_all_failed(so_far(), path)
     return so_far()
-
-
-def _statuses(again: Any) -> tuple[str, ...]:
-    if not (isinstance(again, str | Set) or is_list(again)):
-        expected = f"expected statuses among {', '.join(STATUSES)}"
-        raise InvalidValue("sweep", [("again", again, expected)])
-    again = (again,) if isinstance(again, str) else tuple(again)
-    for status in again:
-        if not isinstance(status, str) or status not in STATUSES:
-            raise UnknownName(f"again: there is no status {status!r}; {nearest(status, STATUSES)}")
-    return again
 
 
 def _shown(found: Iterable, done: int, total: int, progress: bool) -> Iterator:
@@ -268,14 +264,9 @@ def _interrupted(partial: Sweep, path: Any) -> SweepInterrupted:
     )
 
 
-def _keep(write: Callable[[Any], None], rows: Any, so_far: Callable[[], Sweep]) -> None:
-    try:
-        write(rows)
-    except InvalidData as error:
-        partial = so_far()
-        kept = f"{len(partial.rows):,} of {partial.requested:,} rows are in this error's .sweep"
-        message = f"{error}. {kept}; the same call goes on from those on disk"
-        raise SweepFailed(message, partial) from None
+def _unwritten(partial: Sweep, error: InvalidData) -> SweepFailed:
+    kept = f"{len(partial.rows):,} of {partial.requested:,} rows are in this error's .sweep"
+    return SweepFailed(f"{error}. {kept}; the same call goes on from those on disk", partial)
 
 
 def _refuse_all_failed(whole: Sweep, path: Any) -> None:

@@ -10,9 +10,9 @@ import time
 import traceback
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping
 from contextlib import closing, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, get_args
 
 import psutil
 from annotated_types import Predicate
@@ -24,7 +24,6 @@ from pipelab.engine.solving import method_of, solve
 from pipelab.errors import InvalidValue, PipelabError
 from pipelab.fields import Natural, NotNegative, Positive, checked, described, given
 
-_LONGEST_REASON, _END = 10_000, 2_000
 A_RESULT = "expected a Result, as of solve: the rows have its columns"
 Status = Literal["optimal", "feasible", "infeasible", "unknown", "failed"]
 STATUSES: tuple[Status, ...] = get_args(Status)
@@ -33,7 +32,7 @@ _Outcome = Annotated[str, Predicate(_WORDS.__contains__), described(f"one of {',
 
 
 @checked
-class Answer:
+class SweepRow:
     """The columns of a row after its point, checked: they may come from a user's own method, or a file."""
 
     status: Status
@@ -53,10 +52,10 @@ class Answer:
     def __post_init__(self) -> None:
         if self.status in ("optimal", "feasible") and self.throughput_tokens_per_s is None:
             expected = f"expected a number where the status is {self.status}"
-            raise InvalidValue("Answer", [("throughput_tokens_per_s", None, expected)])
+            raise InvalidValue("SweepRow", [("throughput_tokens_per_s", None, expected)])
 
 
-COLUMNS = tuple(Answer.__dataclass_fields__)
+COLUMNS = tuple(SweepRow.__dataclass_fields__)
 
 
 @dataclass(frozen=True)
@@ -77,19 +76,13 @@ class Task:
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        function = self.method
-        if not callable(function):
-            for name in self.options.keys() & {"stop", "on_progress"}:
-                why = "is not for a sweep: its points run in other processes"
-                expected = f"{why}. Ctrl-C ends it, progress=True shows"
-                raise InvalidValue("sweep", [(name, self.options[name], expected)])
-            # A wrong name is refused now, not once per point.
-            function = method_of(function, self.options)
-        gives = getattr(function, "__annotations__", {}).get("return")
-        if isinstance(gives, type) and not issubclass(gives, Result):  # such as a Deployment
-            asked = self.options.get("objective")
-            name, value = ("objective", asked) if asked else ("method", self.name)
-            raise InvalidValue("sweep", [(name, value, f"gives {gives.__name__}, {A_RESULT}")])
+        if callable(self.method):
+            return
+        for name in self.options.keys() & {"stop", "on_progress"}:
+            why = "is not for a sweep: its points run in other processes"
+            expected = f"{why}. Ctrl-C ends it, progress=True shows"
+            raise InvalidValue("sweep", [(name, self.options[name], expected)])
+        method_of(self.method, self.options)  # a wrong name is refused now, not once per point
 
     @property
     def name(self) -> str:
@@ -102,16 +95,15 @@ class Task:
         """Return the row of a point; any error except an interrupt is its reason."""
         began = time.perf_counter()
         try:
-            answer = _answer(self._result(point))
+            row = row_of(self._result(point))
         except (Exception, SystemExit) as error:
-            answer = failed(_reason(error))
-        seconds = round(time.perf_counter() - began, 6)
-        return {**point, **vars(answer), "seconds": seconds}
+            row = failed(_reason(error))
+        return {**point, **vars(row), "seconds": round(time.perf_counter() - began, 6)}
 
     def _result(self, point: Mapping[str, Any]) -> Result:
         made = self.make(**point)
-        problem, own = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
-        options = {**self.options, **own}
+        problem, more = made if isinstance(made, tuple) and len(made) == 2 else (made, {})
+        options = {**self.options, **more}
         method = self.method if callable(self.method) else partial(solve, method=self.method)
         result = method(problem, **options)
         if not isinstance(result, Result):
@@ -124,38 +116,26 @@ class Task:
         return result
 
 
-def failed(reason: str) -> Answer:
-    """Return the columns of a point without an answer; a reason of many pages is shortened."""
-    reason = " ".join(reason.split())
-    if len(reason) > _LONGEST_REASON:
-        left_out = f" … [{len(reason) - _LONGEST_REASON:,} characters left out] … "
-        reason = reason[: _LONGEST_REASON - _END] + left_out + reason[-_END:]
-    return Answer("failed", REFUSED.word, reason=reason)
+def failed(reason: str) -> SweepRow:
+    """Return the columns of a point without an answer."""
+    return SweepRow(status="failed", outcome=REFUSED.word, reason=" ".join(reason.split()))
 
 
-def _answer(result: Result) -> Answer:
-    answer = Answer(
-        cast(Status, result.status),
-        outcome_of(result).word,
-        proven_among(result),
-        result.throughput,
-        result.bound,
-        reason="; ".join(text for text in (ending(result.stopped_by), result.reason) if text),
-    )
-    if result.placement is None:
-        return answer
-    price, per_million = price_per_hour(result.problem, result.placement), None
-    if price is not None:
-        per_million = usd_per_million_tokens(price, given(result.throughput))
-    return replace(
-        answer,
-        gpus_used=len(result.placement.gpus),
-        usd_per_hour=price,
-        usd_per_million_tokens=per_million,
-        stages=len(result.placement),
-        bottleneck=", ".join(given(result.evaluation).bottlenecks[:2]),
-        placement=str(result.placement),
-    )
+def row_of(result: Result) -> SweepRow:
+    """Take what `Result.to_dict` says by the same names, and add what a table shows of a placement."""
+    said, placement = result.to_dict(), result.placement
+    row = {name: said[name] for name in COLUMNS if name in said}
+    row |= {"outcome": outcome_of(result).word, "proven_among": proven_among(result)}
+    row["reason"] = "; ".join(filter(None, (ending(result.stopped_by), result.reason)))
+    row["placement"] = "" if placement is None else str(placement)
+    if placement is not None:
+        price = price_per_hour(result.problem, placement)
+        if price is not None:
+            row["usd_per_hour"] = price
+            row["usd_per_million_tokens"] = usd_per_million_tokens(price, given(result.throughput))
+        row |= {"gpus_used": len(placement.gpus), "stages": len(placement)}
+        row["bottleneck"] = ", ".join(said["bottlenecks"][:2])
+    return SweepRow(**row)
 
 
 def _reason(error: BaseException) -> str:
@@ -266,7 +246,7 @@ def _keyed(task: Task, key: Hashable, point: dict) -> tuple[Hashable, dict]:
     return key, task(point)
 
 
-_EVERY_S = 0.25
+_POLL_SECONDS = 0.25
 
 
 def end_with(parent: int) -> None:
@@ -275,7 +255,7 @@ def end_with(parent: int) -> None:
     def watch() -> None:
         # A child whose parent has ended gets another one, but on Windows.
         while os.getppid() == parent if os.name == "posix" else psutil.pid_exists(parent):
-            time.sleep(_EVERY_S)
+            time.sleep(_POLL_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()

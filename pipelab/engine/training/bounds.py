@@ -36,12 +36,12 @@ from pipelab.engine.schedules import RULES
 from pipelab.engine.schedules import schedule as make_schedule
 from pipelab.engine.schedules.columns import ScheduleArrays, columns_of
 from pipelab.engine.tolerances import ONE_ANSWER
-from pipelab.engine.training.stages import BIG, Merged, Stages, Times
+from pipelab.engine.training.stages import ABSENT_S, Merged, RankTimes, TrainingStages
 from pipelab.errors import InvalidValue, TooLarge
 
 TRAINED_BY = tuple(name for name in RULES if name != "Inference")
-REAL = 1e90  # seconds: what takes longer does not exist
-_AT_ONCE = 256  # placements simulated
+MOST_REAL_S = 1e90  # seconds: what takes longer does not exist
+_PLACEMENTS_AT_ONCE = 256  # placements simulated
 _STATES_AT_ONCE = 64
 
 
@@ -66,10 +66,10 @@ class Parts:
         """Return the parts of these stages."""
         tracks = (slice(None), *index)
         single = (self.forward, self.both, self.weight, self.step)
-        return Parts(self.busy[tracks], self.lead[tracks], *(each[index] for each in single))
+        return Parts(self.busy[tracks], self.lead[tracks], *(values[index] for values in single))
 
 
-class Rule:
+class RuleBounds:
     """A published rule on every number of ranks up to `most` on which it exists.
 
     Attributes
@@ -104,7 +104,7 @@ class Rule:
             self.split = order.splits_backward
             self.hops = np.array([1, 2] if self.split else [2])
 
-    def times(self, stages: Stages, ranks: int, rank: int) -> Times:
+    def times(self, stages: TrainingStages, ranks: int, rank: int) -> RankTimes:
         """Return seconds of every stage on this rank of so many."""
         order = self.orders[ranks]
         last = "home" if order.holder[0] == order.holder[-1] else "last"
@@ -116,24 +116,26 @@ class Rule:
         """Return the most microbatches between forward and backward of a rank."""
         return max(1, self.orders[ranks].peak_in_flight[rank])
 
-    def parts(self, times: Times) -> Parts:
+    def parts(self, times: RankTimes) -> Parts:
         """Return what every stage adds to each track."""
-        forward, back, weight, step, first, its_back, its_weight = np.minimum(times.seconds, BIG)
+        forward, back, weight, step, first, its_back, its_weight = np.minimum(
+            times.seconds, ABSENT_S
+        )
         both = forward + back
         whole, home = both + weight, first + its_back
         busy, lead = [whole, both], [first, home]
         if not self.split:
             busy, lead = [whole], [home + its_weight]
         return Parts(
-            self.microbatches * np.stack(busy) + step,
-            np.stack(lead),
-            forward,
-            both if self.split else whole,
-            its_weight,
-            step,
+            busy=self.microbatches * np.stack(busy) + step,
+            lead=np.stack(lead),
+            forward=forward,
+            both=both if self.split else whole,
+            weight=its_weight,
+            step=step,
         )
 
-    def own(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
+    def alone(self, parts: Parts, most: int, beyond: np.ndarray) -> np.ndarray:
         """Return what a stage itself bounds, from its first input on.
 
         Parameters
@@ -178,7 +180,7 @@ class Rule:
             R_ij, and R_i: the same to the last rank.
         """
         last = self.microbatches - 1
-        held, inner = (min(self.microbatches, each) for each in most)
+        held, inner = (min(self.microbatches, number) for number in most)
         ahead = held - inner + 1
         if last < inner - 1 + ahead:
             return 0.0
@@ -197,12 +199,12 @@ def of_ranks(order: ScheduleArrays, parts: np.ndarray) -> np.ndarray:
 
 
 def step_times(
-    stages: Stages, order: ScheduleArrays, compositions: np.ndarray, sizes: np.ndarray
+    stages: TrainingStages, order: ScheduleArrays, compositions: np.ndarray, sizes: np.ndarray
 ) -> np.ndarray:
-    """Return the simulated seconds of a step of K placements (`Stages.seconds`); infinite if one does not fit."""
+    """Return the simulated seconds of a step of K placements; infinite if one does not fit."""
     found, at = np.full(len(sizes), np.inf), order.holder
-    for low in range(0, len(sizes), _AT_ONCE):
-        some = slice(low, low + _AT_ONCE)
+    for low in range(0, len(sizes), _PLACEMENTS_AT_ONCE):
+        some = slice(low, low + _PLACEMENTS_AT_ONCE)
         times = stages.seconds(order, compositions[some], sizes[some])
         fits = np.flatnonzero(np.isfinite(times).all(axis=(0, 1)))
         if len(fits):
@@ -256,8 +258,8 @@ class Suffixes:
 
     def __init__(
         self,
-        stages: Stages,
-        rule: Rule,
+        stages: TrainingStages,
+        rule: RuleBounds,
         every: Iterable[int],
         merged: Merged,
         deadline: Deadline,
@@ -266,10 +268,10 @@ class Suffixes:
     ) -> None:
         self.stages, self.rule, self.every, self.merged = stages, rule, tuple(every), merged
         # Of stages that do not fit the time is infinite: they are never within the limit.
-        self.limit, self.useful = min(limit, BIG), useful
+        self.limit, self.useful = min(limit, ABSENT_S), useful
         self.deadline, self.layers = deadline, stages.layers
         on_any = {rule.times(stages, p, rank) for p in self.every for rank in range(p)}
-        short, spans = Times.least(on_any).whole <= self.limit, stages.spans
+        short, spans = RankTimes.least(on_any).whole <= self.limit, stages.spans
         self.most_layers = int(spans.layers[short.any(axis=0)].max(initial=1))
         self.band = spans.kind[:, : self.most_layers].copy()
         start, size = np.indices(self.band.shape)
@@ -292,18 +294,18 @@ class Suffixes:
                 break
 
     def _nothing(self, *sizes: int) -> np.ndarray:
-        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), BIG)
+        return np.full((*sizes, self.merged.between.shape[1], self.layers + 1), ABSENT_S)
 
     def parts(self, ranks: int, rank: int) -> Parts:
         """Return those of the stages on this rank, by composition, first layer and number of layers."""
         times = self.rule.times(self.stages, ranks, rank)
         return self._banded(times, times)
 
-    def _banded(self, key: Any, times: Times) -> Parts:
+    def _banded(self, key: Any, times: RankTimes) -> Parts:
         if key not in self._parts:
-            within = Times(np.where(times.whole <= self.limit, times.seconds, np.inf))
+            within = RankTimes(np.where(times.whole <= self.limit, times.seconds, np.inf))
             found = self.rule.parts(within).take(slice(None), self.band)
-            found.busy[..., ~self.inside] = BIG
+            found.busy[..., ~self.inside] = ABSENT_S
             self._parts[key] = found
         return self._parts[key]
 
@@ -312,14 +314,14 @@ class Suffixes:
         ranks = [p for p in self.every if p >= k]
         every = frozenset(self.rule.times(self.stages, p, p - k) for p in ranks)
         self.exact &= len(every) == 1
-        parts = self._banded(every, self.merged.least(Times.least(every)))
+        parts = self._banded(every, self.merged.least(RankTimes.least(every)))
         return parts, max(self.rule.window(p, p - k) for p in ranks)
 
     def _add_level(self, k: int) -> bool:
         """Return False where no more stages can be put before the last level's."""
         below, merged = self.state[-1], self.merged
         grown = below + merged.composition[:, None]
-        valid = (grown <= merged.count).all(axis=2) & (self.back[-1].min(axis=(1, 2)) < REAL)
+        valid = (grown <= merged.count).all(axis=2) & (self.back[-1].min(axis=(1, 2)) < MOST_REAL_S)
         if not valid.any():
             return False
         state, number = np.unique(grown[valid], axis=0, return_inverse=True)
@@ -342,11 +344,11 @@ class Suffixes:
                 at, begin = np.nonzero(possible)
                 mine = parts.take(np.full(len(at), d), begin)
                 after, beyond = self.after(k, onto[some, d], merged.between[d], at, begin)
-                own = self.rule.own(mine, most, beyond)
-                found = np.maximum(own, mine.lead + after)
+                alone = self.rule.alone(mine, most, beyond)
+                found = np.maximum(alone, mine.lead + after)
                 useless = found.max(axis=0) >= self.useful
-                found = np.where(useless, BIG, found).min(axis=-1)
-                through = np.where(useless, BIG, mine.both + beyond).min(axis=-1)
+                found = np.where(useless, ABSENT_S, found).min(axis=-1)
+                through = np.where(useless, ABSENT_S, mine.both + beyond).min(axis=-1)
                 to, h = some[at], merged.receiver[d]
                 value[to, :, h, begin] = np.minimum(value[to, :, h, begin], found.T)
                 back[to, h, begin] = np.minimum(back[to, h, begin], through)
@@ -379,7 +381,7 @@ class Suffixes:
         Returns
         -------
         float arrays, shape (tracks, m, …) and (m, …)
-            The value of the rest; and, as in `Rule.own`, what is beyond.
+            The value of the rest; and, as in `RuleBounds.alone`, what is beyond.
         """
         hop = np.broadcast_to(hop if k > 1 else 0.0, (len(rest), self.merged.between.shape[1]))
         below, back = self.value[k - 1][rest], self.back[k - 1][rest]
@@ -391,7 +393,7 @@ class Suffixes:
 
     def _slide(self, values: np.ndarray) -> np.ndarray:
         """Return values by first layer after a stage, as seen from its own first layer and number of layers."""
-        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), BIG)
+        wide = np.full((*values.shape[:-1], self.layers + self.most_layers), ABSENT_S)
         wide[..., : self.layers] = values[..., 1:]
         return np.lib.stride_tricks.sliding_window_view(wide, self.most_layers, axis=-1)[
             ..., : self.layers, :

@@ -16,25 +16,31 @@ import numpy as np
 
 from pipelab.engine.deadline import Deadline, Ended
 from pipelab.engine.tolerances import PROVEN_WITHIN
-from pipelab.engine.training.bounds import REAL, Rule, Suffixes, of_ranks, step_times
-from pipelab.engine.training.stages import Merged, Stages, least_slowest, merged
+from pipelab.engine.training.bounds import (
+    MOST_REAL_S,
+    RuleBounds,
+    Suffixes,
+    of_ranks,
+    step_times,
+)
+from pipelab.engine.training.stages import Merged, TrainingStages, least_slowest, merged
 
 MOST_NODES = 2_500_000
 _MOST_CELLS = 8_000_000  # of one level of a table of suffixes: more take seconds
 _MOST_NUMBERS = 60_000_000  # of tables for one number of ranks each: half a gigabyte
 _NODES_AT_ONCE = 256
 _LEAVES_AT_ONCE = 1024
-_SIMULATED = 256  # neighbours of least bound, per round
-_FIRST_LIMIT = 1.25  # times the least time that the slowest stage may have
-_FAR = 2.0  # times the limit
-_DIVES = 4  # numbers of ranks on which a first placement is looked for
-_TIGHTER = 0.95  # a table with a limit so much lower saves more time than it takes
+_NEIGHBOURS_SIMULATED = 256  # neighbours of least bound, per round
+_FIRST_LIMIT_FACTOR = 1.25  # times the least time that the slowest stage may have
+_TABLE_LIMIT_FACTOR = 2.0  # times the limit
+_MOST_DIVES = 4  # numbers of ranks on which a first placement is looked for
+_LIMIT_FACTOR_TO_REBUILD = 0.95  # a table with a limit so much lower saves more time than it takes
 
 Plan = tuple[tuple[int, ...], tuple[int, ...]]  # compositions, and layers of every stage
 
 
 @dataclass
-class Best:
+class BestStep:
     """The best placement so far, over all rules.
 
     Attributes
@@ -65,12 +71,12 @@ class Best:
                 self.on_change()
 
 
-class Search:
+class StepTimeSearch:
     """All placements under one rule, in the order of their bounds.
 
     Parameters
     ----------
-    best : Best
+    best : BestStep
         Shared by all rules; nothing that is not better is looked at.
     gap : float
         Stop once the least is known to be lower by at most this share.
@@ -90,9 +96,9 @@ class Search:
 
     def __init__(
         self,
-        stages: Stages,
-        rule: Rule,
-        best: Best,
+        stages: TrainingStages,
+        rule: RuleBounds,
+        best: BestStep,
         deadline: Deadline,
         gap: float = 0.0,
     ) -> None:
@@ -129,18 +135,18 @@ class Search:
         if self.best.plan is not None and len(self.best.plan[0]) in orders:
             self._least(*np.array(self.best.plan)[:, None])
         least = self.bound
-        self.within = min(_FIRST_LIMIT * least, self.best.seconds)
+        self.within = min(_FIRST_LIMIT_FACTOR * least, self.best.seconds)
         while True:
             self.build()
             self._raise_bound()
-            for _, root in sorted(self.roots)[:_DIVES]:
+            for _, root in sorted(self.roots)[:_MOST_DIVES]:
                 self._improve(*self._descend(root))
             if self.best.plan is None:
                 self.refine()
                 self._improve(*self.dive())
             self._raise_bound()
             yield
-            if self.within * _TIGHTER <= self.best.seconds <= self.within:
+            if self.within * _LIMIT_FACTOR_TO_REBUILD <= self.best.seconds <= self.within:
                 break
             # What exceeds the best need not be in the tables, and the rest bounds more.
             wider = 2 * self.within if self.within < 100 * least else np.inf
@@ -168,7 +174,7 @@ class Search:
 
     def _raise_bound(self) -> None:
         """Note what is proven by now: of all that is left, and of what is not simulated yet."""
-        leaves = (bound for own in self.leaves.values() for bound, _ in own)
+        leaves = (bound for waiting in self.leaves.values() for bound, _ in waiting)
         left = min(self.nearest, min(leaves, default=np.inf))
         self.bound = max(self.bound, min(left, self.within, self.best.seconds))
 
@@ -182,31 +188,31 @@ class Search:
         tables = dict(self.tables)
         if all(table.exact for table in tables.values()):
             return
-        least = {p: float(each.whole(p).min(initial=np.inf)) for p, each in tables.items()}
+        least = {p: float(table.whole(p).min(initial=np.inf)) for p, table in tables.items()}
         left = _MOST_NUMBERS
         for p in sorted(tables, key=lambda p: least[p]):
-            if left > 0 and least[p] < min(REAL, self.best.seconds):
+            if left > 0 and least[p] < min(MOST_REAL_S, self.best.seconds):
                 tables[p] = self._table([p])
-                left -= sum(each.size for each in tables[p].value)
+                left -= sum(values.size for values in tables[p].value)
         self._start(tables)
 
     def _table(self, every: Iterable[int]) -> Suffixes:
         limit = self.within / self.rule.microbatches
         # While the limit is being looked for, placements far beyond it need not be in the table.
-        seconds = min(self.best.seconds, _FAR * self.within)
+        seconds = min(self.best.seconds, _TABLE_LIMIT_FACTOR * self.within)
         return Suffixes(self.stages, self.rule, every, self.merged, self.deadline, limit, seconds)
 
     def _start(self, tables: dict[int, Suffixes]) -> None:
         """Begin with the nodes of no stage yet."""
         self.tables = tables
-        self.states = sum(len(s) for each in set(tables.values()) for s in each.state)
+        self.states = sum(len(s) for table in set(tables.values()) for s in table.state)
         self.heap, self.roots, self.taken = [], [], set()
         self.leaves.clear()
         self.count = self.waiting = 0
         self.nodes = np.zeros(1024, _node(len(self.rule.hops), len(self.stages.classes)))
         for ranks, table in self.tables.items():
             least = table.whole(ranks)
-            rows = np.flatnonzero(least < min(REAL, self.best.useful))
+            rows = np.flatnonzero(least < min(MOST_REAL_S, self.best.useful))
             roots: Any = np.zeros(len(rows), dtype=self.nodes.dtype)
             roots["ranks"] = roots["left"] = ranks
             roots["state"], roots["last"], roots["before"] = rows, -1, -1
@@ -295,24 +301,24 @@ class Search:
                 lead = np.zeros((len(rule.hops), len(some), len(size)))
                 if rule.split:
                     lead[-1] = mine.weight
-            own = lead + rule.own(mine, held[rank], beyond)
-            own = np.maximum(some["own"].T[..., None], own)
+            alone = lead + rule.alone(mine, held[rank], beyond)
+            alone = np.maximum(some["alone"].T[..., None], alone)
             for i, (begins, forward, both) in enumerate(earlier):
                 started = begins[here, None]
                 run = lead[-1] + mine.both - started
                 most = held[i], held[rank]
                 found = rule.run(most, forward[here, None], both[here, None], run, run + beyond)
-                np.maximum(own[-1], started + found + mine.step, out=own[-1])
-            bound = np.maximum(own, lead + mine.lead + after).max(axis=0)
+                np.maximum(alone[-1], started + found + mine.step, out=alone[-1])
+            bound = np.maximum(alone, lead + mine.lead + after).max(axis=0)
             end = first[:, None] + size + 1
-            good = (bound < min(self.best.useful, REAL)) & (end <= stages.layers)
+            good = (bound < min(self.best.useful, MOST_REAL_S)) & (end <= stages.layers)
             at, n = np.nonzero(good)
             longer: Any = np.zeros(len(at), dtype=self.nodes.dtype)
             longer["ranks"], longer["left"], longer["state"] = ranks, left - 1, rest[at]
             longer["last"], longer["first"], longer["before"] = c, end[at, n], nodes[here][at]
             longer["used"] = some["used"][at] + counts
             longer["lead"] = (lead + mine.lead)[:, at, n].T
-            longer["own"] = own[:, at, n].T
+            longer["alone"] = alone[:, at, n].T
             longer["forward"], longer["both"] = mine.forward[at, n], mine.both[at, n]
             self._push(bound[at, n], longer)
 
@@ -337,7 +343,7 @@ class Search:
             found.append(self._least(compositions, np.diff(ends, axis=1, prepend=0)))
         self.leaves.clear()
         self.waiting = 0
-        return min(found, key=lambda each: each[0])
+        return min(found, key=lambda pair: pair[0])
 
     def _least(self, compositions: np.ndarray, sizes: np.ndarray) -> tuple[float, Plan | None]:
         """Simulate placements on one number of ranks; return the best, and keep it if none was better."""
@@ -355,8 +361,8 @@ class Search:
         """Walk from a placement to the best of its neighbours, as long as it is better."""
         while plan is not None:
             by_ranks: dict[int, list[Plan]] = defaultdict(list)
-            for each in neighbours(self.stages, plan):
-                by_ranks[len(each[0])].append(each)
+            for neighbour in neighbours(self.stages, plan):
+                by_ranks[len(neighbour[0])].append(neighbour)
             plan = None
             for ranks in sorted(by_ranks.keys() & self.rule.orders):
                 if self.deadline.reason is not None:
@@ -365,7 +371,7 @@ class Search:
                 order = self.rule.orders[ranks]
                 times = of_ranks(order, self.stages.seconds(order, compositions, sizes))
                 work = (self.rule.microbatches * times[:3].sum(axis=0) + times[3]).max(axis=0)
-                nearest = np.argsort(work, kind="stable")[:_SIMULATED]
+                nearest = np.argsort(work, kind="stable")[:_NEIGHBOURS_SIMULATED]
                 nearest = nearest[work[nearest] < seconds * (1 - PROVEN_WITHIN)]
                 found, best = self._least(compositions[nearest], sizes[nearest])
                 if found < seconds * (1 - PROVEN_WITHIN):
@@ -381,11 +387,11 @@ def _node(tracks: int, classes: int) -> np.dtype:
     sent on.
     """
     whole = [(name, np.int32) for name in ("ranks", "left", "state", "last", "first", "before")]
-    parts = [("used", np.int16, classes), ("lead", float, tracks), ("own", float, tracks)]
+    parts = [("used", np.int16, classes), ("lead", float, tracks), ("alone", float, tracks)]
     return np.dtype([*whole, *parts, ("forward", float), ("both", float)])
 
 
-def neighbours(stages: Stages, plan: Plan) -> Iterator[Plan]:
+def neighbours(stages: TrainingStages, plan: Plan) -> Iterator[Plan]:
     """Plans one change away; each keeps every layer and uses no more GPUs than there are."""
     held, sizes = plan
     ranks = len(held)

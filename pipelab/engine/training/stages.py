@@ -18,9 +18,9 @@ import numpy as np
 from pipelab.costs import TrainingCost
 from pipelab.engine.classes import Classes
 from pipelab.engine.deadline import Deadline
-from pipelab.engine.instance import Instance, apart, best_shares, by_class, instance_of
+from pipelab.engine.instance import Instance, apart, by_class, instance_of
 from pipelab.engine.schedules.columns import ScheduleArrays
-from pipelab.engine.stages import slowest_between
+from pipelab.engine.stage_table import FreeGPUs, holdable, slowest_between
 from pipelab.engine.timeline.placement_timelines import (
     in_training,
     needed_gb,
@@ -36,10 +36,10 @@ from pipelab.stage_arrays import most_gpus
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
-BIG = (
+ABSENT_S = (
     1e100  # seconds of what does not exist: more than any time, yet finite in sums and differences
 )
-_LONGEST = 1e30  # seconds beyond which `StageCosts` takes no time
+_LONGEST_MESSAGE_SECONDS = 1e30  # seconds beyond which `StageCosts` takes no time
 
 RECOMPUTE = ("none", "selective", "full", "auto")
 # Where one of several parts on a rank lies in the model; home: it is the last, on the rank of the first.
@@ -47,7 +47,7 @@ ROLES = ("first", "inner", "last", "home")
 
 
 @dataclass(frozen=True, eq=False)
-class Times:
+class RankTimes:
     """Seconds of every rank, infinite if it does not fit in memory.
 
     Equal only to itself, so that what is computed from it can be kept under it.
@@ -62,9 +62,9 @@ class Times:
     seconds: np.ndarray
 
     @classmethod
-    def least(cls, several: Iterable["Times"]) -> "Times":
+    def least(cls, several: Iterable["RankTimes"]) -> "RankTimes":
         """Return the least of several, stage by stage."""
-        return cls(np.minimum.reduce([each.seconds for each in several]))
+        return cls(np.minimum.reduce([times.seconds for times in several]))
 
     @property
     def whole(self) -> np.ndarray:
@@ -73,7 +73,7 @@ class Times:
 
 
 @dataclass(frozen=True, eq=False)
-class Stages:
+class TrainingStages:
     """All candidate stages of a problem: C compositions times U kinds of span.
 
     Attributes
@@ -125,7 +125,7 @@ class Stages:
         most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
-    def times(self, roles: Sequence[str], held: np.ndarray) -> Times:
+    def times(self, roles: Sequence[str], held: np.ndarray) -> RankTimes:
         """Return the least seconds of every rank in equal parts of these roles, with its `Columns.held_counts`.
 
         Of what may be recomputed and of the layers it may have. Made once for the ranks that fit.
@@ -133,18 +133,18 @@ class Stages:
         roles = tuple(roles) if len(roles) > 1 else ("any",)  # one part lies where its span does
         asked = roles, held.tobytes()
         if asked not in self._kept:
-            each = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
-            parts = {mode: np.stack(some, axis=-1) for mode, some in each.items()}
+            costs = {m: [self._part(m, len(roles), role) for role in roles] for m in self.modes}
+            parts = {mode: np.stack(some, axis=-1) for mode, some in costs.items()}
             serves, offered = self.instance.rate > 0, self.offered[:, None]
             fits = {m: serves & fits_in(needed_gb(parts[m], held), offered) for m in self.modes}
-            same = roles, tuple(np.packbits(each).tobytes() for each in fits.values())
+            same = roles, tuple(np.packbits(fit).tobytes() for fit in fits.values())
             if same not in self._kept:
                 found = np.full((7, *serves.shape), np.inf)
                 for mode, fit in fits.items():
                     mine = parts[mode][:, fit]
                     mine = np.concatenate([on_rank(mine)[:4], mine[:3, :, 0]])
                     found[:, fit] = np.minimum(found[:, fit], mine)
-                self._kept[same] = Times(found)
+                self._kept[same] = RankTimes(found)
             self._kept[asked] = self._kept[same]
         return self._kept[asked]
 
@@ -154,13 +154,13 @@ class Stages:
             return self.costs[mode]
         asked = mode, parts, role
         if asked not in self._kept:
-            found = np.full(self.costs[mode].shape, BIG)
-            existing = np.where(self.instance.rate > 0, self.costs[mode], BIG)
+            found = np.full(self.costs[mode].shape, ABSENT_S)
+            existing = np.where(self.instance.rate > 0, self.costs[mode], ABSENT_S)
             for layers in range(parts, self.layers + 1, parts):
                 size, end = layers // parts, self.layers - layers // parts
                 starts = {"first": [0], "inner": range(1, end)}.get(role, [end])
                 kinds = np.unique(self.spans.kind[starts, size - 1])
-                least = existing[:, :, kinds].min(axis=2, initial=BIG)
+                least = existing[:, :, kinds].min(axis=2, initial=ABSENT_S)
                 if role == "home":
                     least[3:5] *= not_shared(self.problem.model, size)
                 found[:, :, self.spans.layers == layers] = least[..., None]
@@ -212,14 +212,9 @@ class Stages:
 
     def placement(self, compositions: Iterable[int], sizes: Iterable[int]) -> Placement:
         """Return a placement with stages of these compositions and numbers of layers."""
-        members = [iter(own.tolist()) for own in self.classes.members]
-        stages: list[Stage] = []
-        for c, size in zip(compositions, sizes, strict=True):
-            first = stages[-1].layers.stop if stages else 0
-            counts = zip(members, self.composition[c].tolist(), strict=True)
-            gpus = [next(own) for own, count in counts for _ in range(count)]
-            stages.append(Stage(range(first, first + int(size)), tuple(sorted(gpus))))
-        return Placement(tuple(stages))
+        free = FreeGPUs([members.tolist()] for members in self.classes.members)
+        gpus = [sorted(free.take(self.composition[c].tolist())) for c in compositions]
+        return Placement.of(zip(map(int, sizes), gpus, strict=True))
 
 
 def stages_in_training(
@@ -227,7 +222,7 @@ def stages_in_training(
     recompute: str | None,
     bytes_per_parameter: float | None,
     deadline: Deadline,
-) -> Stages:
+) -> TrainingStages:
     """Ask the cost model for every stage.
 
     Raises
@@ -268,7 +263,14 @@ def stages_in_training(
         _refuse_no_time(problem, found[:, instance.rate > 0])
     memory = np.array([classes.gpu(a).memory_gb for a in range(len(classes))])
     offered = np.where(composition > 0, memory, np.inf).min(axis=1, initial=np.inf)
-    return Stages(problem, instance, modes, costs, offered, _hops(instance))
+    return TrainingStages(
+        problem=problem,
+        instance=instance,
+        modes=modes,
+        costs=costs,
+        offered=offered,
+        hop=_hops(instance),
+    )
 
 
 def _modes(
@@ -291,9 +293,9 @@ def _inside(classes: Classes, counts: np.ndarray) -> tuple[bytes, ...]:
     here = np.repeat(np.arange(len(counts)), counts)
     apart = ~np.eye(len(here), dtype=bool)
     links = (
-        each[np.ix_(here, here)][apart] for each in (classes.bandwidth_gb_per_s, classes.latency_ms)
+        link[np.ix_(here, here)][apart] for link in (classes.bandwidth_gb_per_s, classes.latency_ms)
     )
-    return classes.kind[here].tobytes(), *(each.tobytes() for each in links)
+    return classes.kind[here].tobytes(), *(link.tobytes() for link in links)
 
 
 def _costs(
@@ -328,11 +330,11 @@ def _refuse_no_time(problem: Problem, found: np.ndarray) -> None:
 def _hops(instance: Instance) -> np.ndarray:
     """Return the seconds between the slowest pair of GPUs of two compositions; infinite without a link."""
     between = np.maximum(instance.hop, instance.hop.T)
-    between = np.where(between <= _LONGEST, between, np.inf)
+    between = np.where(between <= _LONGEST_MESSAGE_SECONDS, between, np.inf)
     return slowest_between(instance.composition > 0, between)
 
 
-def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
+def least_slowest(stages: TrainingStages, every: Iterable[RankTimes]) -> float:
     """Return the least seconds per microbatch of the slowest stage; infinite if nothing fits.
 
     Each GPU counts with the most layers per GPU of any stage with it that is no slower: if these sum
@@ -340,15 +342,15 @@ def least_slowest(stages: Stages, every: Iterable[Times]) -> float:
 
     Parameters
     ----------
-    every : Times
+    every : RankTimes
         Of all ranks that a stage may be on.
     """
-    least = Times.least(every).whole
+    least = RankTimes.least(every).whole
 
     def holds(seconds: float) -> bool:
         held = np.where(least <= seconds, stages.spans.layers, 0).max(axis=1)
-        most = best_shares(held, stages.instance.size, stages.composition > 0)
-        return float(most @ stages.classes.count) >= stages.layers * (1 - 1e-9)
+        has, count = stages.composition > 0, stages.classes.count
+        return holdable(held, stages.instance.size, has, count) >= stages.layers * (1 - 1e-9)
 
     values = np.append(np.unique(least[np.isfinite(least)]), np.inf)
     return float(values[bisect_left(values[:-1], True, key=holds)])
@@ -380,15 +382,15 @@ class Merged:
     between: np.ndarray
     onward: np.ndarray
 
-    def least(self, times: Times) -> Times:
+    def least(self, times: RankTimes) -> RankTimes:
         """Return the least over the members of each merged composition; shape (7, D, U)."""
         numbers, _, spans = times.seconds.shape
         found = np.full((numbers, len(self.composition), spans), np.inf)
         np.minimum.at(found.swapaxes(0, 1), self.of, times.seconds.swapaxes(0, 1))
-        return Times(found)
+        return RankTimes(found)
 
 
-def merged(stages: Stages, most: int) -> Merged:
+def merged(stages: TrainingStages, most: int) -> Merged:
     """Merge as few classes as keep a level of the tables to so much work, those of nearest speed first.
 
     Parameters
@@ -415,18 +417,25 @@ def merged(stages: Stages, most: int) -> Merged:
     # Two stages cannot share a GPU: if there are too few for both, there is no message.
     for mine, n in zip(stages.composition.T, classes.count, strict=True):
         hop[mine[:, None] + mine[None, :] > n] = np.inf
-    onward = np.full((len(hop), receiver.max() + 1), BIG)
+    onward = np.full((len(hop), receiver.max() + 1), ABSENT_S)
     np.minimum.at(onward.T, receiver[of], hop.T)
-    between = np.full((len(composition), onward.shape[1]), BIG)
+    between = np.full((len(composition), onward.shape[1]), ABSENT_S)
     np.minimum.at(between, of, onward)
-    return Merged(count, composition, of, receiver, between, onward)
+    return Merged(
+        count=count,
+        composition=composition,
+        of=of,
+        receiver=receiver,
+        between=between,
+        onward=onward,
+    )
 
 
-def _pace(stages: Stages) -> np.ndarray:
+def _pace(stages: TrainingStages) -> np.ndarray:
     """Return the logarithm of the least seconds per layer of one GPU of each class."""
     alone = np.flatnonzero(stages.composition.sum(axis=1) == 1)
     times = stages.costs[stages.modes[0]][:3, alone].sum(axis=0) / stages.spans.layers
-    least = np.where(stages.instance.rate[alone] > 0, times, BIG).min(axis=1)
-    pace = np.full(len(stages.classes), np.log(BIG))
+    least = np.where(stages.instance.rate[alone] > 0, times, ABSENT_S).min(axis=1)
+    pace = np.full(len(stages.classes), np.log(ABSENT_S))
     pace[stages.composition[alone].argmax(axis=1)] = np.log(least)
     return pace
