@@ -42,7 +42,7 @@ from pipelab.engine.stages import OUTSIDE, Stages
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
-from pipelab.spans import Spans, spans_of
+from pipelab.spans import Spans
 
 _UNITS = (
     1_000.0  # of which the least possible objective has so many: solvers compare within 1e-6 of one
@@ -134,7 +134,7 @@ class Walk:
 
     @property
     def _spans(self) -> Spans:
-        return spans_of(self.stages.problem.model)
+        return self.stages.problem.model.spans
 
     @property
     def _layers(self) -> int:

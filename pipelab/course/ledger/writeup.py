@@ -49,7 +49,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Model
 from pipelab.writeup.cases_csv import author_settings, cases, load_case
-from pipelab.writeup.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import LinearThroughput, with_link_units
 
 if TYPE_CHECKING:
     from pipelab.course.n05 import LeftOut
@@ -133,11 +133,18 @@ def original(segments: str = "as_run") -> dict[str, int]:
     return once(single_gpu_size, case("medium"), segments)
 
 
+def linear(problem: "Problem") -> LinearThroughput:
+    """Return the write-up's cost model, which its cases have."""
+    return cast(LinearThroughput, problem.costs)
+
+
 def rate(name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
     """tokens/s of one stage of this number of GPUs of a type."""
     problem = case(name, gpus)
     chosen = [gpu for gpu in problem.cluster.gpus if gpu.type == gpu_type][:gpus]
-    return problem.costs.stage(problem.model, problem.workload, chosen, layers, "even").throughput
+    return problem.costs.stage(
+        problem.model, problem.workload, chosen, range(layers), "even"
+    ).throughput
 
 
 def limitless(per_stage: int) -> int:
@@ -153,7 +160,7 @@ def with_ms(big_m: str) -> float:
 
 def efficiency(factor: float) -> float:
     """tiny's optimum with another factor in place of 0.85."""
-    problem = replace(tiny(), costs=replace(tiny().costs, efficiency=factor))
+    problem = replace(tiny(), costs=replace(linear(tiny()), efficiency=factor))
     return once(solve, problem, "aggregated").throughput
 
 
@@ -336,8 +343,8 @@ def a10_rate() -> object:
     demo = case("demo")
     batch, layers = demo.workload.batch_size, demo.model.layers
     short = replace(demo.workload, sequence_length=1)
-    as_v100 = float(demo.costs.gpu_throughput("V100", demo.workload, batch, layers))
-    return Found(float(demo.costs.gpu_throughput("A10", short, batch, layers)), known=(as_v100,))
+    as_v100 = float(linear(demo).gpu_throughput("V100", demo.workload, batch, layers))
+    return Found(float(linear(demo).gpu_throughput("A10", short, batch, layers)), known=(as_v100,))
 
 
 @limitations(ASSUMED)
@@ -383,7 +390,7 @@ def explosion() -> object:
 @complexity(FAILS, EQUAL)
 def slowest_gpu_of_a_stage() -> object:
     two = rate("tiny", "A100", 4, 2)
-    return two, two / 2 / case("tiny").costs.efficiency
+    return two, two / 2 / linear(case("tiny")).efficiency
 
 
 @complexity(HOLDS, DIFFERENT)
@@ -451,7 +458,7 @@ def meaningless_rows() -> object:
 
 @implemented(HOLDS, ABOVE)
 def magic_formulas() -> object:
-    alone = rate("tiny", "A100", 4, 2) / case("tiny").costs.efficiency
+    alone = rate("tiny", "A100", 4, 2) / linear(case("tiny")).efficiency
     return Found(
         (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
     )
@@ -480,7 +487,7 @@ def third_of_the_batch() -> object:
 
 @why_wrong(NONE)
 def coordination() -> object:
-    return (case("tiny").costs.efficiency,)
+    return (linear(case("tiny")).efficiency,)
 
 
 @why_wrong(HOLDS, DIFFERENT)
@@ -613,7 +620,9 @@ def slowest_type() -> object:
 
     def together(layers: int, *types: str) -> float:
         gpus = [GPU(t, 80) for t in types]
-        return problem.costs.stage(problem.model, problem.workload, gpus, layers, "even").throughput
+        return problem.costs.stage(
+            problem.model, problem.workload, gpus, range(layers), "even"
+        ).throughput
 
     for one, other, layers in product(TYPES, TYPES, range(1, problem.model.layers + 1)):
         slower = min(together(layers, one, one), together(layers, other, other))
@@ -970,7 +979,7 @@ def linear_in_the_batch() -> object:
     problem, found = case("tiny"), []
     for gpu, layers in product(TYPES, range(1, problem.model.layers + 1)):
         rates = [
-            float(problem.costs.gpu_throughput(gpu, problem.workload, batch, layers))
+            float(linear(problem).gpu_throughput(gpu, problem.workload, batch, layers))
             for batch in (10, 20, 30, 40)
         ]
         steps = np.diff(rates)

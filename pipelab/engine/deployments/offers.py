@@ -22,9 +22,8 @@ from pipelab.engine.in_flight import Range, compiled
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 from pipelab.requests import Limits
-from pipelab.stage_arrays import mixes_as_slowest
 
 ALL_NUMBERS = Range(1, math.inf)
 _POWERS = 12  # ranges of numbers in flight to begin with: from 1, 2, 4, … on
@@ -114,7 +113,14 @@ def _offers(
         table, timing = table_of(problem), None
         if limits is not None:
             table, timing = timed(problem, numbers, table, limits, table_of)
-        offer = Offer(problem, numbers, table, merged, mixes_as_slowest(table.problem), timing)
+        offer = Offer(
+            problem,
+            numbers,
+            table,
+            merged,
+            table.problem.costs.mixes_as_slowest(table.problem),
+            timing,
+        )
         if len(table.composition):
             offers.append(offer)
     return offers
@@ -175,7 +181,7 @@ def _merged(instance: Instance) -> Groups:
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
     fast, soon = bandwidth[there].max(), latency[there].min()
-    hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
+    hop = problem.message_seconds(fast, soon) if problem.costs.link_units == "tokens" else 0.0
     merged = classes.merged([*keys.values()], np.full(shape, fast), np.full(shape, soon))
     link = np.full(shape, problem.link_throughput(fast))
     return Groups(merged, instance.type_of[first], link, np.full(shape, hop), label)

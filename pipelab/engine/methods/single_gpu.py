@@ -13,6 +13,7 @@ Source: the write-up, "Original Solver Analysis", and the rows counted in its au
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 
@@ -105,7 +106,8 @@ def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:
 
 def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
     weight = problem.model.layer_weight_gb
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    costs = cast(LinearThroughput, problem.costs)
+    activations = costs.activation_gb(problem.model, problem.workload)
     most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
     half = max(1, int((memory_gb / 2 - activations) / weight))
     return min(half, most, max(1, most // 3)), most
