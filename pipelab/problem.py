@@ -508,7 +508,7 @@ class CostModel(ABC):
         CostModel
             A copy that differs in this alone.
         """
-        expected = "expected a cost model with the method with_speed(gpu_type, speed)"
+        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
         raise InvalidValue("sensitivity", [("problem.costs", type(self).__name__, expected)])
 
     def stage_tables(
@@ -726,14 +726,14 @@ class Problem:
     model: Annotated[
         ModelLike,
         described(
-            "a model, such as Model(…), load_model('Llama-3-8B') or an instance of your subclass of pipelab.problem.ModelLike"
+            "a model, such as Model(…) or load_model('Llama-3-8B'), or your subclass of pipelab.problem.ModelLike"
         ),
     ]
     workload: Workload
     costs: Annotated[
         CostModel,
         described(
-            "a cost model, such as Roofline(), LayerTimes(…) or an instance of your subclass of pipelab.problem.CostModel"
+            "a cost model, such as Roofline() or LayerTimes(…), or your subclass of pipelab.problem.CostModel"
         ),
     ]
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)

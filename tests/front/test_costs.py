@@ -205,7 +205,7 @@ def test_the_write_ups_links_keep_its_published_number():
             {"costs": SimpleNamespace(gpu_types=["A"])},
             r"costs = namespace.*: expected a cost model, .* subclass of pipelab\.problem\.CostModel",
         ),
-        ({"costs": LayerTimes}, r"costs = <class .*: expected a cost model, .* or an instance"),
+        ({"costs": LayerTimes}, r"costs = <class .*: expected a cost model, such as"),
         (
             {
                 "model": type(
