@@ -546,16 +546,18 @@ class CostModel(ABC):
         for c, counts in enumerate(composition):
             which = np.repeat(np.arange(len(kinds)), counts)
             gpus = [kinds[int(k)] for k in which]
-            for u, (start, size) in enumerate(zip(starts, sizes, strict=True)):
-                layers = range(int(start), int(start + size))
-                cost = answered(self, model, workload, gpus, layers, batch_split)
+
+            def ask(start: int, stop: int, gpus: Sequence[GPU] = gpus) -> StageCost:
+                return answered(self, model, workload, gpus, range(start, stop), batch_split)
+
+            for u, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+                cost = ask(start, start + size)
                 throughput[c, u] = cost.throughput
                 memory[c, which, u] = cost.memory_gb
                 seconds = workload.tokens / cost.throughput if cost.throughput > 0 else np.inf
                 passes[c, u] = seconds if cost.pass_seconds is None else cost.pass_seconds
             if len(gpus) == 1:
-                alone = throughput[c], memory[c, which[0]]
-                _refuse_positions(self, model, workload, gpus, batch_split, *alone)
+                _refuse_positions(self, model, ask, throughput[c], memory[c, which[0]])
         return StageTables(throughput, memory, passes)
 
     def mixes_as_slowest(self, problem: "Problem") -> bool:
@@ -684,6 +686,10 @@ class CostModel(ABC):
         return self
 
 
+_A_MODEL = "a model, such as Model(…) or load_model('Llama-3-8B'), or your subclass of pipelab.problem.ModelLike"
+_A_COST_MODEL = "a cost model, such as Roofline() or LayerTimes(…), or your subclass of pipelab.problem.CostModel"
+
+
 @checked
 class Problem:
     """Everything a placement depends on; `Placement` lists the rules that it must obey.
@@ -723,19 +729,9 @@ class Problem:
     """
 
     cluster: Cluster
-    model: Annotated[
-        ModelLike,
-        described(
-            "a model, such as Model(…) or load_model('Llama-3-8B'), or your subclass of pipelab.problem.ModelLike"
-        ),
-    ]
+    model: Annotated[ModelLike, described(_A_MODEL)]
     workload: Workload
-    costs: Annotated[
-        CostModel,
-        described(
-            "a cost model, such as Roofline() or LayerTimes(…), or your subclass of pipelab.problem.CostModel"
-        ),
-    ]
+    costs: Annotated[CostModel, described(_A_COST_MODEL)]
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
     same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
@@ -803,7 +799,26 @@ class Problem:
         InvalidValue
             A link that has a bandwidth has no rate above 0.
         """
-        return link_answered(self, bandwidth_gb_per_s)
+        rate = python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
+        if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+            return rate  # one link of very many
+        given = np.asarray(bandwidth_gb_per_s)
+        try:
+            # A model may take all links for equally fast, and answer with one number.
+            rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+            bad = given[(given > 0) & ~(rates > 0)]
+            expected = (
+                f"expected more than 0 {self.costs.link_units}/s where the bandwidth is above 0"
+            )
+            found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+        except (TypeError, ValueError):
+            bad, found = given, rate
+            expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+        if bad.size:
+            raise InvalidValue(
+                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
+            )
+        return rates.copy() if given.ndim else rates.item()
 
     def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:
         """Rate, batch shares and memory of one stage, as the cost model has it.
@@ -962,57 +977,24 @@ def _number(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
 
 
-def link_answered(problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-    """What the problem's cost model answers about links: `Problem.link_throughput`.
-
-    Raises
-    ------
-    InvalidValue
-        It is not a number, or not above 0 where the bandwidth is.
-    """
-    rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
-    if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
-        return rate  # one link of very many
-    given = np.asarray(bandwidth_gb_per_s)
-    try:
-        # A model may take all links for equally fast, and answer with one number.
-        rates = np.broadcast_to(np.asarray(rate, float), given.shape)
-        bad = given[(given > 0) & ~(rates > 0)]
-        expected = (
-            f"expected more than 0 {problem.costs.link_units}/s where the bandwidth is above 0"
-        )
-        found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
-    except (TypeError, ValueError):
-        bad, found = given, rate
-        expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
-    if bad.size:
-        raise InvalidValue(
-            f"{type(problem.costs).__name__}.link_throughput", [("rate", found, expected)]
-        )
-    return rates.copy() if given.ndim else rates.item()
-
-
 def _refuse_positions(
     costs: CostModel,
     model: ModelLike,
-    workload: Workload,
-    gpus: Sequence[GPU],
-    batch_split: str,
+    ask: Callable[[int, int], StageCost],
     throughput: np.ndarray,
     memory_gb: np.ndarray,
 ) -> None:
-    """Refuse a model for which layers differ that the `model` calls identical.
+    """Refuse a cost model for which layers differ that the `model` calls identical.
 
     Each layer alone is looked at, and of every number of layers the last ones: where the head is.
     """
-    runs, last = model.spans, model.layers
-    spans = {(i, i + 1) for i in range(last)} | {(i, last) for i in range(last)}
-    for start, stop in sorted(spans):
-        kind = int(runs.kind[start, stop - start - 1])
-        first = int(runs.examples[0][kind])
+    last = model.layers
+    for start, stop in sorted({(i, end) for i in range(last) for end in (i + 1, last)}):
+        kind = int(model.spans.kind[start, stop - start - 1])
+        first = int(model.spans.examples[0][kind])
         if first == start:
             continue
-        cost = answered(costs, model, workload, gpus, range(start, stop), batch_split)
+        cost = ask(start, stop)
         found, expected = (cost.throughput, cost.memory_gb[0]), (throughput[kind], memory_gb[kind])
         if not np.allclose(found, expected, rtol=1e-9, atol=0):
             like = f"as range({first}, {first + stop - start}): {expected[0]:g} and {expected[1]:g}"

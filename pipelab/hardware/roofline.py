@@ -540,7 +540,13 @@ class Roofline(CostModel):
         see `pipelab.hardware.training_memory`. `course.training_errors` holds all of it against
         published times.
         """
-        return training_cost(self.for_training(), problem, report, **options)
+        layers, gpus, model = report.stage.layers, report.stage.gpus, dimensions_of(problem.model)
+        span, parameters = Span.of(model, layers), float(model.parameters(layers))
+        even = (problem.workload.batch_size / len(gpus),) * len(gpus)
+        batch = report.batch if report.degree == 1 else even
+        costs = self.for_training()
+        found = _stages(costs, problem, gpus, span, parameters, batch, **options)
+        return TrainingCost(*(float(value) for value in found))
 
     def training_table(
         self, problem: Problem, gpus: Sequence[int], **options: Any
@@ -562,7 +568,15 @@ class Roofline(CostModel):
             Shape (8, U): the fields of `TrainingCost`. None where different GPUs share the batch
             unevenly.
         """
-        return training_table(self.for_training(), problem, gpus, **options)
+        kinds = {problem.cluster.gpus[g] for g in gpus}
+        if problem.batch_split != "even" and len(kinds) > 1:
+            return None
+        model = dimensions_of(problem.model)
+        parts = (range(i, i + n) for i, n in zip(*model.spans.examples, strict=True))
+        parameters = np.array([float(model.parameters(part)) for part in parts])
+        batch = (problem.workload.batch_size / len(gpus),) * len(gpus)
+        costs = self.for_training()
+        return _stages(costs, problem, gpus, Span.all(model), parameters, batch, **options)
 
     def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
@@ -953,34 +967,6 @@ class Attention(NamedTuple):
 
 FUSED = Attention(1.0, 2.5)  # FlashAttention: causal, and the scores are computed again
 UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores are kept
-
-
-def training_cost(
-    costs: Roofline, problem: Problem, report: StageReport, **options: Any
-) -> TrainingCost:
-    """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
-    layers, gpus, model = report.stage.layers, report.stage.gpus, dimensions_of(problem.model)
-    span, parameters = Span.of(model, layers), float(model.parameters(layers))
-    even = (problem.workload.batch_size / len(gpus),) * len(gpus)
-    batch = report.batch if report.degree == 1 else even
-    found = _stages(costs, problem, gpus, span, parameters, batch, **options)
-    return TrainingCost(*(float(value) for value in found))
-
-
-def training_table(
-    costs: Roofline, problem: Problem, ids: Sequence[int], **options: Any
-) -> np.ndarray | None:
-    """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
-
-    None where shares of the batch depend on the span.
-    """
-    gpus, model = [problem.cluster.gpus[g] for g in ids], dimensions_of(problem.model)
-    if problem.batch_split != "even" and len(set(gpus)) > 1:
-        return None
-    spans = zip(*model.spans.examples, strict=True)
-    parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
-    batch = (problem.workload.batch_size / len(ids),) * len(ids)
-    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **options)
 
 
 def _stages(

@@ -16,7 +16,7 @@ from pipelab.costs import WrappedCosts
 from pipelab.engine.instance import BestModeCosts
 from pipelab.engine.runs_on import EngineStages
 from pipelab.flows import exhaustive_flow
-from pipelab.problem import CostModel, ModelLike
+from pipelab.problem import CostModel
 from pipelab.widgets import mix_values
 
 ROOT = Path(__file__).parents[2]
@@ -120,38 +120,30 @@ def members(cls):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_wrapper_answers_as_what_it_wraps_also_as_a_copy(name):
-    """All that a cost model may be asked for; what asks for more than a problem is delegated in one line each."""
+    """All that a cost model may be asked for; the engine's two wrappers answer as their copies do."""
     assert members(CostModel) - members(WrappedCosts) == set()
     problem = MODELS[name]()
-    costs = problem.costs
-    wrapped = WrappedCosts(costs=costs)
+    costs, gpus = problem.costs, problem.cluster.gpus[:1]
+    plain = WrappedCosts(costs=costs)
     for one in members(CostModel):
-        known = getattr(costs, one)
-        if not callable(known):
-            assert getattr(wrapped, one) == known, one
-    gpus, layers = problem.cluster.gpus[:1], range(problem.model.layers)
-    asked = problem.model, problem.workload, gpus, layers, "even"
-    again = (copy.copy(wrapped), copy.deepcopy(wrapped), pickle.loads(pickle.dumps(wrapped)))
-    for other in (wrapped, *again):
-        assert other.stage(*asked) == costs.stage(*asked)
-        assert other.mixes_as_slowest(problem) == costs.mixes_as_slowest(problem)
-        assert other.memory_parts(problem, gpus[0], layers) == costs.memory_parts(
-            problem, gpus[0], layers
-        )
-    trained = wrapped.for_training()
-    assert type(trained) is WrappedCosts
-    assert trained.costs == costs.for_training()
+        if not callable(getattr(costs, one)):
+            assert getattr(plain, one) == getattr(costs, one), one
+    assert plain.for_training().costs == costs.for_training()
 
+    def answers(costs):
+        span = range(problem.model.layers)
+        stage = costs.stage(problem.model, problem.workload, gpus, span, "even")
+        return stage, costs.memory_parts(problem, gpus[0], span), costs.mixes_as_slowest(problem)
 
-@pytest.mark.parametrize("name", MODELS)
-def test_what_the_engine_wraps_can_be_copied_and_pickled(name):
-    problem = MODELS[name]()
-    start = EngineStages(costs=problem.costs, size=1, types=frozenset("A"), host=None, whole=False)
-    asked = problem.model, problem.workload, problem.cluster.gpus[:1], range(1), "even"
-    for costs in (BestModeCosts(costs=problem.costs), start):
-        for other in (copy.deepcopy(costs), pickle.loads(pickle.dumps(costs))):
-            assert other.stage(*asked) == costs.stage(*asked)
-            assert other.nodes_matter_alone == costs.nodes_matter_alone
+    assert answers(plain) == answers(costs)
+    start = EngineStages(costs=costs, size=1, types=frozenset("A"), host=None, whole=False)
+    for wrapped in (plain, BestModeCosts(costs=costs), start):
+        for other in (
+            copy.copy(wrapped),
+            copy.deepcopy(wrapped),
+            pickle.loads(pickle.dumps(wrapped)),
+        ):
+            assert answers(other) == answers(wrapped)
 
 
 NOT_ONE = [None, 3, "Roofline", {}, pl.Roofline, object(), lambda: None, pl.GPU("A", 1.0)]

@@ -304,7 +304,7 @@ def _python_of(page):
 
 
 def test_every_page_with_python_is_run():
-    """By the tests below, those of an exam and of `how_a_placement_is_computed` in test_site.py, and of a cost model."""
+    """By the tests below, two in test_site.py, and that of one's own cost model."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     with_python = {page.name for page in pages if "```py" in page.read_text(encoding="utf-8")}
     run = {
