@@ -507,6 +507,11 @@ class CostModel(ABC):
         -------
         CostModel
             A copy that differs in this alone.
+
+        Raises
+        ------
+        InvalidValue
+            By default always.
         """
         expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
         raise InvalidValue("sensitivity", [("problem.costs", type(self).__name__, expected)])
@@ -593,11 +598,23 @@ class CostModel(ABC):
         return False
 
     def preferring_rate(self) -> Self:
-        """Return this cost model with `prefer` set to "rate"; by default itself."""
+        """Return this cost model with `prefer` set to "rate".
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+        """
         return self
 
     def for_training(self) -> Self:
-        """Return this cost model with an engine that trains; by default itself."""
+        """Return this cost model with an engine that trains.
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+        """
         return self
 
     @property
@@ -646,11 +663,37 @@ class CostModel(ABC):
         return None
 
     def mfu(self, problem: "Problem", placement: Placement, tokens_per_s: float) -> float | None:
-        """Return the model FLOPs utilization at a speed of training; by default None: it is not known."""
+        """Return the model FLOPs utilization of training: what a model needs, over what the GPUs could compute at most.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model is trained.
+        placement : Placement
+            Whose GPUs count.
+        tokens_per_s : float
+            At which it is trained.
+
+        Returns
+        -------
+        float or None
+            A share; by default None: not known.
+        """
         return None
 
     def memory_as_sold(self, gpu_type: str) -> float | None:
-        """Return the GB that GPUs of a type have when nothing else uses them; by default None: not known."""
+        """Return the GB that GPUs of a type have when nothing else uses them.
+
+        Parameters
+        ----------
+        gpu_type : str
+            Of a cluster.
+
+        Returns
+        -------
+        float or None
+            By default None: not known.
+        """
         return None
 
     def counting_memory_of(self, engine: str, most_share: float) -> Self:
@@ -671,15 +714,43 @@ class CostModel(ABC):
         return self
 
     def cutting_every_layer(self) -> Self:
-        """Return this cost model without stages whose GPUs share the batch; by default itself: it cannot tell."""
+        """Return this cost model without stages whose GPUs share the batch.
+
+        Returns
+        -------
+        CostModel
+            By default itself: it cannot tell.
+        """
         return self
 
     def cutting_no_layer(self) -> Self:
-        """Return this cost model without stages whose GPUs cut layers; by default itself: it has none."""
+        """Return this cost model without stages whose GPUs cut layers.
+
+        Returns
+        -------
+        CostModel
+            By default itself: it has none.
+        """
         return self
 
     def with_link_units(self, unit: Any) -> Self:
-        """Return this cost model with links in another unit; by default there is only "tokens"."""
+        """Return this cost model with links in another unit.
+
+        Parameters
+        ----------
+        unit : str
+            Such as "tokens".
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+
+        Raises
+        ------
+        InvalidValue
+            There is no such unit; by default there are only "tokens".
+        """
         if unit != "tokens":
             expected = "expected 'tokens': LinearThroughput alone has links in transfers/s"
             raise InvalidValue("Problem", [("link_units", unit, expected)])

@@ -192,15 +192,12 @@ class Measured(CostModel):
         return self.needs.chunk_tokens
 
     def memory_as_sold(self, gpu_type: str) -> float | None:
-        """As `needs` has it."""
         return self.needs.memory_as_sold(gpu_type)
 
     def counting_memory_of(self, engine: str, most_share: float) -> Self:
-        """Return these times with what an engine keeps in memory, if `needs` can count it."""
         return replace(self, needs=self.needs.counting_memory_of(engine, most_share))
 
     def with_link_units(self, unit: Any) -> Self:
-        """Return these times with links in another unit, if `needs` has it."""
         return replace(self, needs=self.needs.with_link_units(unit))
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:

@@ -237,7 +237,6 @@ class Roofline(CostModel):
         return self.constants.chunk_tokens
 
     def preferring_rate(self) -> Self:
-        """Return this cost model with `prefer` set to "rate"."""
         return replace(self, prefer="rate")
 
     def memory_as_sold(self, gpu_type: str) -> float | None:
@@ -273,11 +272,9 @@ class Roofline(CostModel):
         return replace(self, runs_on=engine, memory_share=min(self.memory_share, most_share))
 
     def cutting_every_layer(self) -> Self:
-        """Return this cost model without `copies`."""
         return replace(self, copies=False)
 
     def cutting_no_layer(self) -> Self:
-        """Return this cost model without `tensor_parallel`."""
         return replace(self, tensor_parallel=False)
 
     def for_phase(self, phase: str) -> Self:

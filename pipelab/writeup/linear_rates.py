@@ -263,7 +263,6 @@ class LinearThroughput(CostModel):
         return problem.batch_split == "even"
 
     def with_link_units(self, unit: Any) -> Self:
-        """Return this cost model with `link_units` of this unit."""
         return replace(self, link_units=unit)
 
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
