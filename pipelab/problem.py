@@ -802,7 +802,8 @@ class Problem:
     cluster: Cluster
     model: Annotated[ModelLike, described(_A_MODEL)]
     workload: Workload
-    costs: Annotated[CostModel, described(_A_COST_MODEL)]
+    # may hold a dict, which has no hash
+    costs: Annotated[CostModel, described(_A_COST_MODEL)] = field(hash=False)
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
     same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
