@@ -161,7 +161,7 @@ def test_what_is_no_model_and_no_cost_model_is_refused_in_one_line_with_the_reme
 
 
 # They read or write what one cost model alone has: the write-up's files and program, errors of the roofline.
-ABOUT_ONE = {"cases_csv", "counts_and_averages", "single_gpu", "measurements", "measured_times"}
+ABOUT_ONE = {"cases_csv", "type_count", "author_segments", "measurements", "measured_times"}
 
 
 def test_nobody_asks_of_which_class_a_cost_model_is_or_whether_it_has_an_attribute():
