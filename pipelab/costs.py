@@ -1,20 +1,21 @@
 """What a stage costs: its rate, and the memory it needs on each of its GPUs.
 
-Anything with the four members of `pipelab.problem.CostModel` can say that. The simplest model is written out here:
-`LayerTimes`, in which the times of layers add up. The write-up's model and models of real GPUs are
-in `pipelab.hardware`.
+A subclass of `pipelab.problem.CostModel` says that. The simplest one is written out here: `LayerTimes`, in which the
+times of layers add up. The write-up's is in `pipelab.writeup`, those of real GPUs are in `pipelab.hardware`.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
 from annotated_types import Ge, Le
 
 from pipelab.cluster import GPU
 from pipelab.errors import InvalidValue
-from pipelab.fields import NotNegative, Real, checked, described, python_value
-from pipelab.problem import ModelLike, Problem, StageCost, Workload
+from pipelab.fields import NotNegative, Real, checked, derived, described
+from pipelab.placement import Placement
+from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
 # beyond, sums and ratios leave the range of floats
 _Milliseconds = Annotated[
@@ -61,11 +62,6 @@ def pass_time(interval: Any, longest: Any) -> Any:
     return np.where(longest > interval * (1 + _SAME), longest, interval)
 
 
-def link_rate(problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-    """Bandwidth over tensor size, both of GB of 10^9 bytes, times its tokens."""
-    return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.workload.tokens)
-
-
 def refuse_transfers(what: str, unit: str) -> None:
     """Refuse links that are not counted in tokens, and so have no time; `what` was called."""
     if unit != "tokens":
@@ -74,7 +70,7 @@ def refuse_transfers(what: str, unit: str) -> None:
 
 
 @checked
-class LayerTimes:
+class LayerTimes(CostModel):
     """Times that add up: a stage takes the sum of its layers' times.
 
     Parameters
@@ -110,31 +106,23 @@ class LayerTimes:
     def __hash__(self) -> int:
         return hash((frozenset(self.ms_per_layer.items()), self.reserved_gb))
 
-    def check(self, problem: Problem) -> None:
-        """Nothing is refused: the times hold for whatever microbatch they were given for.
+    def with_speed(self, gpu_type: str, speed: float) -> Self:
+        """Return these times with one type of GPU faster by a factor.
 
         Parameters
         ----------
-        problem : Problem
-            What this model is to serve.
-        """
-
-    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-        """Rate of links of these bandwidths.
-
-        Parameters
-        ----------
-        problem : Problem
-            Whose tensor counts.
-        bandwidth_gb_per_s : float or array of float
-            In GB/s.
+        gpu_type : str
+            One of `gpu_types`.
+        speed : float
+            Above 0.
 
         Returns
         -------
-        float or numpy.ndarray
-            In tokens/s.
+        LayerTimes
+            With its time over the factor.
         """
-        return link_rate(problem, bandwidth_gb_per_s)
+        faster = self.ms_per_layer[gpu_type] / speed
+        return replace(self, ms_per_layer={**self.ms_per_layer, gpu_type: faster})
 
     def stage(
         self,
@@ -176,3 +164,116 @@ class LayerTimes:
         memory = model.weight_gb(layers) + self.reserved_gb
         passes, rate = pass_time(interval, max(whole * seconds)), workload.tokens / interval
         return StageCost(rate, batch, (memory,) * len(gpus), pass_seconds=float(passes))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class WrappedCosts(CostModel):
+    """A cost model that answers as another one; a subclass says where it differs.
+
+    Attributes
+    ----------
+    costs : CostModel
+        Which answers.
+    """
+
+    costs: CostModel
+
+    @property
+    def gpu_types(self) -> Sequence[str]:
+        return self.costs.gpu_types
+
+    @derived
+    def link_units(self) -> str:
+        return self.costs.link_units
+
+    @derived
+    def prefer(self) -> Literal["rate", "time"]:
+        return self.costs.prefer
+
+    @derived
+    def nodes_matter_alone(self) -> bool:
+        return self.costs.nodes_matter_alone
+
+    @derived
+    def cuts_every_layer(self) -> bool:
+        return self.costs.cuts_every_layer
+
+    @derived
+    def most_gpus(self) -> float:
+        return self.costs.most_gpus
+
+    @derived
+    def runs_on(self) -> str:
+        return self.costs.runs_on
+
+    @derived
+    def memory_share(self) -> float | None:
+        return self.costs.memory_share
+
+    @derived
+    def chunk_tokens(self) -> int | None:
+        return self.costs.chunk_tokens
+
+    @property
+    def knows_training(self) -> bool:
+        return self.costs.knows_training
+
+    def check(self, problem: Problem) -> None:
+        self.costs.check(problem)
+
+    def stage(self, *args: Any, **kwargs: Any) -> StageCost:
+        return self.costs.stage(*args, **kwargs)
+
+    def stage_tables(self, *args: Any, **kwargs: Any) -> StageTables:
+        return self.costs.stage_tables(*args, **kwargs)
+
+    def link_throughput(self, problem: Problem, bandwidth_gb_per_s: Any) -> Any:
+        return self.costs.link_throughput(problem, bandwidth_gb_per_s)
+
+    def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
+        return self.costs.memory_parts(problem, gpu, layers)
+
+    def mixes_as_slowest(self, problem: Problem) -> bool:
+        return self.costs.mixes_as_slowest(problem)
+
+    def memory_by_size(self, problem: Problem) -> bool:
+        return self.costs.memory_by_size(problem)
+
+    def training_cost(self, problem: Problem, report: Any, **recipe: Any) -> tuple[float, ...]:
+        return self.costs.training_cost(problem, report, **recipe)
+
+    def training_table(
+        self, problem: Problem, gpus: Sequence[int], **recipe: Any
+    ) -> np.ndarray | None:
+        return self.costs.training_table(problem, gpus, **recipe)
+
+    def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float | None:
+        return self.costs.mfu(problem, placement, tokens_per_s)
+
+    def memory_as_sold(self, gpu_type: str) -> float | None:
+        return self.costs.memory_as_sold(gpu_type)
+
+    def with_speed(self, gpu_type: str, speed: float) -> Self:
+        return self._around(self.costs.with_speed(gpu_type, speed))
+
+    def preferring_rate(self) -> Self:
+        return self._around(self.costs.preferring_rate())
+
+    def for_training(self) -> Self:
+        return self._around(self.costs.for_training())
+
+    def counting_memory_of(self, engine: str, most_share: float) -> Self:
+        return self._around(self.costs.counting_memory_of(engine, most_share))
+
+    def cutting_every_layer(self) -> Self:
+        return self._around(self.costs.cutting_every_layer())
+
+    def cutting_no_layer(self) -> Self:
+        return self._around(self.costs.cutting_no_layer())
+
+    def with_link_units(self, unit: Any) -> Self:
+        return self._around(self.costs.with_link_units(unit))
+
+    def _around(self, costs: CostModel) -> Self:
+        """Wrap another cost model in this one's place."""
+        return self if costs is self.costs else replace(self, costs=costs)

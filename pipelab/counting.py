@@ -33,7 +33,7 @@ from pipelab.errors import NotApplicable, PipelabError, TooLarge
 from pipelab.evaluation import evaluate
 from pipelab.fields import instance
 from pipelab.placement import Placement
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 
 __all__ = ["Counted", "Piece", "fewest_stages", "placed", "rates_of_mixes", "solve_by_counting"]
 
@@ -99,7 +99,7 @@ def solve_by_counting(problem: Problem) -> Counted:
     (placement,), bound = placed(problem, [best]), float(steps[low - 1])
     throughput = evaluate(problem, placement).rate
     if throughput < bound * (1 - 1e-9):
-        unit = f"{link_unit(problem.costs)}/s"
+        unit = f"{problem.costs.link_units}/s"
         found = f"the stages reach {bound:g} tokens/s, the links between them {throughput:g} {unit}"
         expected = "expected links that do not bind; 'aggregated' takes such links"
         raise NotApplicable("counting", [("problem", problem.name, f"{expected} ({found})")])

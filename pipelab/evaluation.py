@@ -15,7 +15,7 @@ from pipelab.display import table
 from pipelab.errors import InvalidPlacement, InvalidValue
 from pipelab.fields import Frozen
 from pipelab.placement import Placement, Stage, named_layers, show_layers
-from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit, load_with
+from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, load_with
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -365,7 +365,7 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     if defects:
         raise InvalidPlacement(defects)
     links = tuple(_link_report(problem, a, b) for a, b in pairwise(placement.stages))
-    in_tokens = link_unit(problem.costs) == "tokens"
+    in_tokens = problem.costs.link_units == "tokens"
     timed = problem.workload.phase != "training" and (in_tokens or not links)
     given = problem.workload.in_flight
 
@@ -377,7 +377,7 @@ def evaluate(problem: Problem, placement: Any) -> Any:
         return replace(first, in_flight=None)
     if given:
         return first
-    rates_fall = getattr(problem.costs, "prefer", "rate") == "rate"
+    rates_fall = problem.costs.prefer == "rate"
     return _most_attainable(first, with_memory_for, rates_fall)
 
 
@@ -405,7 +405,7 @@ def _with_memory_for(
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
     tokens = problem.workload.tokens
-    unit = link_unit(problem.costs)
+    unit = problem.costs.link_units
     return Evaluation(stages, links, slowest, bottlenecks, unit, tokens, in_flight)
 
 

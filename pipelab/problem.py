@@ -5,18 +5,10 @@ once, so nothing further down needs to ask again whether a number is sensible.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    Protocol,
-    cast,
-    runtime_checkable,
-)
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import field, replace
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 
@@ -32,57 +24,108 @@ from pipelab.fields import (
     Positive,
     checked,
     derived,
+    described,
     is_list,
     is_real,
     python_value,
     whole_number,
 )
+from pipelab.placement import Placement
+from pipelab.spans import Spans, layer_factors, spans_from_factors
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 
-@runtime_checkable
-class ModelLike(Protocol):
-    """What a model must offer: `Model` does, and so does `pipelab.hardware`'s `Transformer`.
+class ModelLike:
+    """What pipelab asks of a model: `Model` and `pipelab.hardware`'s `Transformer` answer it.
 
-    Weights and work of several layers are the sums over these, and never change: each layer is
-    requested once.
+    A model of your own is a subclass with the first four attributes. Where its layers differ, it also has
+    `weight_gb` and `work`. The numbers of several layers are the sums over these, and never change: each
+    layer is requested once.
+
+    Attributes
+    ----------
+    name : str
+        For titles and messages.
+    layers : int
+        Number of decoder layers.
+    d_model : int
+        Width of the residual stream, in elements.
+    layer_weight_gb : float
+        Weights of one ordinary layer.
+    bytes_per_element : float
+        Of activations.
+    d_hidden : int
+        Width of the feed-forward block, in elements; only `LinearThroughput` reads it. 0: not known.
+    heads : int
+        Heads of attention, which GPUs that cut a layer share; 0 where this does not matter.
+    window : int or None
+        A token looks back at no more tokens than these, except in layers that `full_among` counts.
+    precision, kv_precision : str
+        Of weights, and of keys and values, as inference engines call it; empty: not known.
+    has_experts : bool
+        Whether layers have a router.
     """
 
-    @property
-    def name(self) -> str:
-        """For titles and messages."""
-
-    @property
-    def layers(self) -> int:
-        """Number of decoder layers."""
-
-    @property
-    def d_model(self) -> int:
-        """Width of the residual stream, in elements."""
-
-    @property
-    def bytes_per_element(self) -> float:
-        """Of activations."""
-
-    @property
-    def layer_weight_gb(self) -> float:
-        """Weights of one ordinary layer."""
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all layers are identical."""
+    name: str
+    layers: int
+    d_model: int
+    layer_weight_gb: float
+    bytes_per_element: float = 2
+    d_hidden: int = 0
+    heads: int = 0
+    window: int | None = None
+    precision: str = ""
+    kv_precision: str = ""
+    has_experts: bool = False
 
     def weight_gb(self, layers: range) -> float:
-        """Weights of these layers."""
+        """Return the weights of these layers, in the unit of `layer_weight_gb`."""
+        return len(layers) * self.layer_weight_gb
 
     def work(self, layers: range) -> float:
-        """For how many ordinary layers these count in time."""
+        """Return for how many ordinary layers these count in time."""
+        return float(len(layers))
+
+    def full_among(self, layers: range) -> tuple[int, int]:
+        """Count the layers that look back at everything though the model has a window, and those without experts."""
+        return 0, 0
+
+    @derived
+    def kv_bytes(self) -> float:
+        """Bytes of keys and values per token and layer; by default, of as many heads as there are of queries."""
+        return 2 * self.d_model * self.bytes_per_element
+
+    @derived
+    def uniform(self) -> bool:
+        """Whether all layers are identical."""
+        return self.spans.uniform
+
+    @derived
+    def spans(self) -> Spans:
+        """The different kinds of consecutive layers: by default by their number, weight and work.
+
+        Raises
+        ------
+        InvalidValue
+            Weights or work of several layers are not the sum of those of each.
+        """
+        asked: dict[str, Callable[[range], float]] = {
+            "weight_gb": lambda layers: self.weight_gb(layers) / self.layer_weight_gb,
+            "work": self.work,
+        }
+        return spans_from_factors(
+            self.layers, *layer_factors(type(self).__name__, self.layers, asked)
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out of copies what is large and follows from the model."""
+        return {name: value for name, value in vars(self).items() if name != "spans"}
 
 
 @checked
-class Model:
+class Model(ModelLike):
     """A decoder-only language model, as far as its placement is concerned.
 
     Parameters
@@ -117,7 +160,7 @@ class Model:
     name: str
     layers: Layers
     d_model: Count
-    d_hidden: Count
+    d_hidden: Count = field()  # must be given here, where `ModelLike` has a default
     layer_weight_gb: Positive
     bytes_per_element: Positive = 2
     weight_factors: tuple[Positive, ...] | None = None
@@ -139,6 +182,11 @@ class Model:
         """Whether all layers are identical."""
         given = (f for f in (self.weight_factors, self.work_factors) if f is not None)
         return all(len(set(factors)) == 1 for factors in given)
+
+    @derived
+    def spans(self) -> Spans:
+        """The different kinds of consecutive layers: by number, weight and work."""
+        return spans_from_factors(self.layers, self.weight_factors, self.work_factors)
 
     def weight_gb(self, layers: range) -> float:
         """Weights of these layers.
@@ -285,31 +333,88 @@ class StageCost(NamedTuple):
         return self.throughput > 0 and all(fits_in(need, gpu.memory_gb) for need, gpu in needs)
 
 
-@runtime_checkable
-class CostModel(Protocol):
-    """What a cost model must offer; anything that has these four members will do.
+class StageTables(NamedTuple):
+    """Many candidate stages: C compositions (how many GPUs of each kind) times U kinds of run of layers.
 
-    Layers may count through their number, `model.work(layers)` and `model.weight_gb(layers)`: the
-    engine asks once for all stages that agree in these, and refuses a model that answers otherwise
-    for the last layers than for the first. Optional members make it faster or its
-    reasons richer: `stage_tables`, `mixes_as_slowest`, `memory_parts`, all explained in
-    `pipelab.stage_arrays`. For training, `training_cost(problem, report, **recipe)` gives a
-    `TrainingCost`, as that of `Roofline` does; its `training_table` has them for many stages.
+    Where all layers are identical, U is the number of layers and column n-1 is n of them.
     """
 
+    throughput: np.ndarray  # (C, U) tokens/s
+    memory_gb: np.ndarray  # (C, K, U) needed on a GPU of kind K; 0 where the composition has none
+    pass_seconds: np.ndarray | None = None  # (C, U) as `StageCost.pass_seconds`
+
+    def fits(self, kinds: Sequence[GPU]) -> np.ndarray:
+        """Which candidates have a rate, and the memory on every GPU of theirs; bool, shape (C, U)."""
+        memory = np.array([kind.memory_gb for kind in kinds])[None, :, None]
+        return np.all(fits_in(self.memory_gb, memory), axis=1) & (self.throughput > 0)
+
+
+class CostModel(ABC):
+    """What stages yield and need, and what links carry.
+
+    A cost model of your own is a subclass with `gpu_types` and `stage`; `docs/adding.md` shows one. It may look at
+    layers through their number, `model.work(layers)` and `model.weight_gb(layers)`: the engine asks once for all
+    stages that agree in these, and refuses a cost model that answers otherwise for the last layers than for the first.
+
+    All else has a default. What else a cost model says, and why:
+
+    ======================================  ===================================================================
+    `check`                                 refuses problems without an answer
+    `link_throughput`, `link_units`         links carry something else than the activations' bytes
+    `memory_parts`                          names what memory is for, where a problem is infeasible
+    `with_speed`                            `pl.sensitivity` asks for faster and slower GPUs
+    `stage_tables`                          many stages at once, which is faster
+    `mixes_as_slowest`                      a promise that saves the engine the mixtures of GPU types
+    `nodes_matter_alone`                    a promise that makes identical nodes interchangeable
+    `memory_by_size`                        a promise that lets GPUs of equal memory count together
+    `cuts_every_layer`, `most_gpus`         rules for stages and pipelines, beyond those of the problem
+    `prefer`, `preferring_rate`             stages have several execution modes
+    `for_training`, `training_cost`,        gradients, optimizer and what memory keeps of them, for the objective
+    `training_table`, `mfu`                 "step_time"
+    `runs_on`, `memory_share`,              the cost model describes an inference engine: `pl.settings` and
+    `chunk_tokens`, `memory_as_sold`,       `runs_on` of `pl.solve` ask for these
+    `counting_memory_of`,
+    `cutting_every_layer`
+    `cutting_no_layer`                      `Measured` takes memory from this cost model
+    `with_link_units`                       links can be counted in another unit
+    ======================================  ===================================================================
+
+    Attributes
+    ----------
+    link_units : str
+        What links are counted in. Only the write-up has another unit than "tokens": "transfers", compared with a
+        stage's tokens by mistake.
+    prefer : {"rate", "time"}
+        Which of its execution modes a stage runs in. With "rate" no stage is faster with more in flight.
+    nodes_matter_alone : bool
+        Whether nodes matter at most to stages of identical GPUs of one node, and only through `node_gb_per_s`.
+    cuts_every_layer : bool
+        Whether all GPUs of a stage cut every layer among them, and so are identical and in one node.
+    most_gpus : float
+        More GPUs than these no pipeline may have.
+    runs_on : str
+        The engine whose own memory counts, a row of `data/engine_memory.csv`; empty: none.
+    memory_share : float or None
+        Share of a GPU's memory that the engine may take. None: as much as a plan needs.
+    chunk_tokens : int or None
+        Tokens of prompts in one pass, for which memory counts. None: not known.
+    """
+
+    link_units: str = "tokens"
+    prefer: Literal["rate", "time"] = "rate"
+    nodes_matter_alone: bool = False
+    cuts_every_layer: bool = False
+    most_gpus: float = math.inf
+    runs_on: str = ""
+    memory_share: float | None = None
+    chunk_tokens: int | None = None
+
     @property
+    @abstractmethod
     def gpu_types(self) -> Sequence[str]:
-        """Names of the GPU types it knows."""
+        """Names of the GPU types it knows; an attribute of the class will do."""
 
-    def check(self, problem: "Problem") -> None:
-        """Raise `InvalidValue` if the model has no answer for this problem.
-
-        Parameters
-        ----------
-        problem : Problem
-            Called when it is made.
-        """
-
+    @abstractmethod
     def stage(
         self,
         model: ModelLike,
@@ -318,7 +423,7 @@ class CostModel(Protocol):
         layers: range,
         batch_split: str,
     ) -> StageCost:
-        """Rate, batch shares and memory of a stage.
+        """Return rate, batch shares and memory of one stage.
 
         Parameters
         ----------
@@ -336,11 +441,21 @@ class CostModel(Protocol):
         Returns
         -------
         StageCost
-            In tokens/s, sequences and GB.
+            In tokens/s, sequences and GB. A rate of 0 says that there is no answer for this stage.
         """
 
+    def check(self, problem: "Problem") -> None:
+        """Raise `InvalidValue` if there is no answer for this problem; by default none is refused.
+
+        Parameters
+        ----------
+        problem : Problem
+            Called when it is made.
+        """
+        return
+
     def link_throughput(self, problem: "Problem", bandwidth_gb_per_s: Any) -> Any:
-        """Rate of links.
+        """Return the rate of links: by default bandwidth over tensor size, times the tensor's tokens.
 
         Parameters
         ----------
@@ -352,8 +467,298 @@ class CostModel(Protocol):
         Returns
         -------
         float or numpy.ndarray
-            In tokens/s, unless the model has another unit as `link_units`.
+            In `link_units` per second; one number may stand for all links.
         """
+        return python_value(bandwidth_gb_per_s / problem.tensor_gb() * problem.workload.tokens)
+
+    def memory_parts(self, problem: "Problem", gpu: GPU, layers: range) -> dict[str, float]:
+        """Return the memory that layers need on one GPU alone, by what it is for.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model and workload count.
+        gpu : GPU
+            Works on the whole batch.
+        layers : range
+            Numbered from 0.
+
+        Returns
+        -------
+        dict of str to float
+            In GB; by default "weights" and "all else".
+        """
+        model = problem.model
+        cost = answered(self, model, problem.workload, [gpu], layers, problem.batch_split)
+        weights = model.weight_gb(layers)
+        return {"weights": weights, "all else": cost.memory_gb[0] - weights}
+
+    def with_speed(self, gpu_type: str, speed: float) -> Self:
+        """Return this cost model with one type of GPU faster by a factor; by default it is refused.
+
+        Parameters
+        ----------
+        gpu_type : str
+            One of `gpu_types`.
+        speed : float
+            Above 0; below 1, the GPUs are slower.
+
+        Returns
+        -------
+        CostModel
+            A copy that differs in this alone.
+
+        Raises
+        ------
+        InvalidValue
+            By default always.
+        """
+        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
+        raise InvalidValue("sensitivity", [("problem.costs", type(self).__name__, expected)])
+
+    def stage_tables(
+        self,
+        model: ModelLike,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
+    ) -> StageTables:
+        """Return what `stage` says of every composition and every kind of consecutive layers (`model.spans`).
+
+        Parameters
+        ----------
+        model : Model or Transformer
+            With U kinds of span.
+        workload : Workload
+            What passes through them.
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a candidate stage has; every row has at least one.
+        batch_split : {"even", "balanced"}
+            As in `Problem`.
+
+        Returns
+        -------
+        StageTables
+            By default `stage` is asked for one after the other.
+        """
+        starts, sizes = model.spans.examples
+        shape = len(composition), len(starts)
+        throughput, memory = np.empty(shape), np.zeros((shape[0], len(kinds), shape[1]))
+        passes = np.empty(shape)
+        for c, counts in enumerate(composition):
+            which = np.repeat(np.arange(len(kinds)), counts)
+            gpus = [kinds[int(k)] for k in which]
+
+            def ask(start: int, stop: int, gpus: Sequence[GPU] = gpus) -> StageCost:
+                return answered(self, model, workload, gpus, range(start, stop), batch_split)
+
+            for u, (start, size) in enumerate(zip(starts.tolist(), sizes.tolist(), strict=True)):
+                cost = ask(start, start + size)
+                throughput[c, u] = cost.throughput
+                memory[c, which, u] = cost.memory_gb
+                seconds = workload.tokens / cost.throughput if cost.throughput > 0 else np.inf
+                passes[c, u] = seconds if cost.pass_seconds is None else cost.pass_seconds
+            if len(gpus) == 1:
+                _refuse_positions(self, model, ask, throughput[c], memory[c, which[0]])
+        return StageTables(throughput, memory, passes)
+
+    def mixes_as_slowest(self, problem: "Problem") -> bool:
+        """Whether a mixed stage is exactly as fast as the slowest stage of its size of one of its kinds.
+
+        And fits where all of those fit. Then mixtures need not be listed to know their rates.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split and nodes count.
+
+        Returns
+        -------
+        bool
+            By default False.
+        """
+        return False
+
+    def memory_by_size(self, problem: "Problem") -> bool:
+        """Whether a stage's memory depends on its layers and its number of GPUs alone, and every stage has a rate.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split counts.
+
+        Returns
+        -------
+        bool
+            By default False.
+        """
+        return False
+
+    def preferring_rate(self) -> Self:
+        """Return this cost model with `prefer` set to "rate".
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+        """
+        return self
+
+    def for_training(self) -> Self:
+        """Return this cost model with an engine that trains.
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+        """
+        return self
+
+    @property
+    def knows_training(self) -> bool:
+        """Whether it says what training takes and keeps: it has its own `training_cost`."""
+        return type(self).training_cost is not CostModel.training_cost
+
+    def training_cost(self, problem: "Problem", report: Any, **recipe: Any) -> tuple[float, ...]:
+        """Return what one stage of a placement takes and keeps in training.
+
+        Parameters
+        ----------
+        problem : Problem
+            Its batch is one microbatch of whole sequences.
+        report : StageReport
+            Of the stage, from `evaluate`.
+        **recipe
+            Such as `recompute` and `bytes_per_parameter`, where the cost model knows training.
+
+        Returns
+        -------
+        TrainingCost
+            By default both gradients take as long as the forward, and memory counts microbatches.
+        """
+        return report.seconds, report.seconds, report.seconds, 0.0, 0.0, 1.0, 0.0, 0.0
+
+    def training_table(
+        self, problem: "Problem", gpus: Sequence[int], **recipe: Any
+    ) -> np.ndarray | None:
+        """Return `training_cost` for every kind of span of a stage of these GPUs: (8, U).
+
+        Parameters
+        ----------
+        problem : Problem
+            With a workload of training.
+        gpus : sequence of int
+            Ids of the stage's GPUs.
+        **recipe
+            As for `training_cost`.
+
+        Returns
+        -------
+        numpy.ndarray or None
+            By default None: `training_cost` is asked.
+        """
+        return None
+
+    def mfu(self, problem: "Problem", placement: Placement, tokens_per_s: float) -> float | None:
+        """Return the model FLOPs utilization of training: what a model needs, over what the GPUs could compute at most.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose model is trained.
+        placement : Placement
+            Whose GPUs count.
+        tokens_per_s : float
+            At which it is trained.
+
+        Returns
+        -------
+        float or None
+            A share; by default None: not known.
+        """
+        return None
+
+    def memory_as_sold(self, gpu_type: str) -> float | None:
+        """Return the GB that GPUs of a type have when nothing else uses them.
+
+        Parameters
+        ----------
+        gpu_type : str
+            Of a cluster.
+
+        Returns
+        -------
+        float or None
+            By default None: not known.
+        """
+        return None
+
+    def counting_memory_of(self, engine: str, most_share: float) -> Self:
+        """Return this cost model with what an engine keeps in memory.
+
+        Parameters
+        ----------
+        engine : str
+            A row of `data/engine_memory.csv`.
+        most_share : float
+            Of a GPU's memory, the engine takes no more.
+
+        Returns
+        -------
+        CostModel
+            By default itself: it cannot count it.
+        """
+        return self
+
+    def cutting_every_layer(self) -> Self:
+        """Return this cost model without stages whose GPUs share the batch.
+
+        Returns
+        -------
+        CostModel
+            By default itself: it cannot tell.
+        """
+        return self
+
+    def cutting_no_layer(self) -> Self:
+        """Return this cost model without stages whose GPUs cut layers.
+
+        Returns
+        -------
+        CostModel
+            By default itself: it has none.
+        """
+        return self
+
+    def with_link_units(self, unit: Any) -> Self:
+        """Return this cost model with links in another unit.
+
+        Parameters
+        ----------
+        unit : str
+            Such as "tokens".
+
+        Returns
+        -------
+        CostModel
+            By default itself.
+
+        Raises
+        ------
+        InvalidValue
+            There is no such unit; by default there are only "tokens".
+        """
+        if unit != "tokens":
+            expected = "expected 'tokens': LinearThroughput alone has links in transfers/s"
+            raise InvalidValue("Problem", [("link_units", unit, expected)])
+        return self
+
+
+_A_MODEL = "a model, such as Model(…) or load_model('Llama-3-8B'), or your subclass of pipelab.problem.ModelLike"
+_A_COST_MODEL = "a cost model, such as Roofline() or LayerTimes(…), or your subclass of pipelab.problem.CostModel"
 
 
 @checked
@@ -368,9 +773,8 @@ class Problem:
         What is to be placed.
     workload : Workload
         The requests it serves.
-    costs : cost model
-        What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, or one of your
-        own with their methods.
+    costs : CostModel
+        What a stage yields and needs: `LinearThroughput`, `Roofline`, `Measured`, `LayerTimes`, or one of your own.
     max_gpus_per_stage : int, optional
         The most GPUs that may share one stage, each with a full copy of its layers. By default those
         of the cluster's largest node, and 1 where GPUs are in no node.
@@ -396,29 +800,20 @@ class Problem:
     """
 
     cluster: Cluster
-    model: Any
+    model: Annotated[ModelLike, described(_A_MODEL)]
     workload: Workload
-    costs: Any
+    # may hold a dict, which has no hash
+    costs: Annotated[CostModel, described(_A_COST_MODEL)] = field(hash=False)
     max_gpus_per_stage: Annotated[Count, Later] = cast(int, None)
     same_type_stages: Flag = True
     batch_split: Literal["even", "balanced"] = "even"
     name: str = "problem"
 
     def __post_init__(self) -> None:
-        remedies = {
-            "model": (ModelLike, "a model, such as Model(…) or load_model('Llama-3-8B')"),
-            "costs": (CostModel, "a cost model, such as load_coefficients()"),
-        }
-        bad = []
-        for name, (protocol, remedy) in remedies.items():
-            value = getattr(self, name)
-            missing = [m for m in _members(protocol) if not hasattr(value, m)]
-            if isinstance(value, type):
-                bad.append((name, value, f"expected {remedy}; this is a class: call it"))
-            elif missing:
-                bad.append((name, value, f"expected {remedy}; this has no {', '.join(missing)}"))
-        if bad:
-            raise InvalidValue("Problem", bad)
+        missing = [name for name in ModelLike.__annotations__ if not hasattr(self.model, name)]
+        if missing:
+            told = f"expected a model with {', '.join(missing)}"
+            raise InvalidValue("Problem", [("model", type(self.model).__name__, told)])
         whole_number("Problem", "model.layers", self.model.layers, most=100_000)
         known = self.costs.gpu_types
         unknown = dict.fromkeys(g.type for g in self.cluster.kinds if g.type not in known)
@@ -476,7 +871,26 @@ class Problem:
         InvalidValue
             A link that has a bandwidth has no rate above 0.
         """
-        return link_answered(self, bandwidth_gb_per_s)
+        rate = python_value(self.costs.link_throughput(self, bandwidth_gb_per_s))
+        if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
+            return rate  # one link of very many
+        given = np.asarray(bandwidth_gb_per_s)
+        try:
+            # A model may take all links for equally fast, and answer with one number.
+            rates = np.broadcast_to(np.asarray(rate, float), given.shape)
+            bad = given[(given > 0) & ~(rates > 0)]
+            expected = (
+                f"expected more than 0 {self.costs.link_units}/s where the bandwidth is above 0"
+            )
+            found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
+        except (TypeError, ValueError):
+            bad, found = given, rate
+            expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
+        if bad.size:
+            raise InvalidValue(
+                f"{type(self.costs).__name__}.link_throughput", [("rate", found, expected)]
+            )
+        return rates.copy() if given.ndim else rates.item()
 
     def stage_cost(self, gpus: Sequence[GPU], layers: range) -> StageCost:
         """Rate, batch shares and memory of one stage, as the cost model has it.
@@ -499,6 +913,24 @@ class Problem:
             The cost model's answer has no valid number for each of the GPUs.
         """
         return answered(self.costs, self.model, self.workload, gpus, layers, self.batch_split)
+
+    def stage_tables(self, kinds: Sequence[GPU], composition: np.ndarray) -> StageTables:
+        """Rate and memory of many stages, as the cost model has them.
+
+        Parameters
+        ----------
+        kinds : sequence of GPU
+            The K different GPUs.
+        composition : array of int, shape (C, K)
+            How many GPUs of each kind a stage has; every row has at least one.
+
+        Returns
+        -------
+        StageTables
+            For each composition and each kind of consecutive layers.
+        """
+        load, split = self.workload, self.batch_split
+        return self.costs.stage_tables(self.model, load, kinds, composition, split)
 
     def message_seconds(
         self, bandwidth_gb_per_s: np.ndarray | float, latency_ms: np.ndarray | float
@@ -547,17 +979,12 @@ class Problem:
             "GPUs": ", ".join(f"{count} × {kind} ({gb:g} GB)" for count, kind, gb in gpus),
             "GPUs per stage": f"at most {self.max_gpus_per_stage}{same}",
             "batch split": self.batch_split,
-            "links counted in": f"{link_unit(self.costs)}/s",
+            "links counted in": f"{self.costs.link_units}/s",
         }
         return pd.DataFrame(rows.items(), columns=[self.name, "value"])
 
     def _repr_html_(self) -> str:
         return table(self.to_frame())
-
-
-def _members(protocol: type) -> list[str]:
-    """The names that a protocol asks for, in the order of its definition."""
-    return [name for name in vars(protocol) if not name.startswith("_")]
 
 
 def require_identical_layers(problem: Problem, method: str) -> None:
@@ -622,39 +1049,28 @@ def _number(value: Any) -> Any:
     return value.item() if isinstance(value, np.ndarray) and not value.ndim else python_value(value)
 
 
-def link_unit(costs: CostModel) -> str:
-    """Return what a cost model counts on links: tokens, or what its attribute `link_units` says.
+def _refuse_positions(
+    costs: CostModel,
+    model: ModelLike,
+    ask: Callable[[int, int], StageCost],
+    throughput: np.ndarray,
+    memory_gb: np.ndarray,
+) -> None:
+    """Refuse a cost model for which layers differ that the `model` calls identical.
 
-    Only the write-up's model has one: "transfers", compared with a stage's tokens by mistake.
+    Each layer alone is looked at, and of every number of layers the last ones: where the head is.
     """
-    return getattr(costs, "link_units", "tokens")
-
-
-def link_answered(problem: Problem, bandwidth_gb_per_s: Any) -> Any:
-    """What the problem's cost model answers about links: `Problem.link_throughput`.
-
-    Raises
-    ------
-    InvalidValue
-        It is not a number, or not above 0 where the bandwidth is.
-    """
-    rate = python_value(problem.costs.link_throughput(problem, bandwidth_gb_per_s))
-    if isinstance(bandwidth_gb_per_s, float) and isinstance(rate, float) and rate > 0:
-        return rate  # one link of very many
-    given = np.asarray(bandwidth_gb_per_s)
-    try:
-        # A model may take all links for equally fast, and answer with one number.
-        rates = np.broadcast_to(np.asarray(rate, float), given.shape)
-        bad = given[(given > 0) & ~(rates > 0)]
-        expected = (
-            f"expected more than 0 {link_unit(problem.costs)}/s where the bandwidth is above 0"
-        )
-        found = rate if not bad.size else f"{rates[given == bad[0]][0]} at {bad[0]:g} GB/s"
-    except (TypeError, ValueError):
-        bad, found = given, rate
-        expected = "expected a number, or an array of the shape of bandwidth_gb_per_s"
-    if bad.size:
-        raise InvalidValue(
-            f"{type(problem.costs).__name__}.link_throughput", [("rate", found, expected)]
-        )
-    return rates.copy() if given.ndim else rates.item()
+    last = model.layers
+    for start, stop in sorted({(i, end) for i in range(last) for end in (i + 1, last)}):
+        kind = int(model.spans.kind[start, stop - start - 1])
+        first = int(model.spans.examples[0][kind])
+        if first == start:
+            continue
+        cost = ask(start, stop)
+        found, expected = (cost.throughput, cost.memory_gb[0]), (throughput[kind], memory_gb[kind])
+        if not np.allclose(found, expected, rtol=1e-9, atol=0):
+            like = f"as range({first}, {first + stop - start}): {expected[0]:g} and {expected[1]:g}"
+            shown = f"{found[0]:g} tokens/s and {found[1]:g} GB"
+            remedy = "where layers differ, give the model weight_factors or work_factors that do"
+            problem = (f"range({start}, {stop})", shown, f"expected the same {like}; {remedy}")
+            raise InvalidValue(f"{type(costs).__name__}.stage", [problem])

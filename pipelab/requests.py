@@ -283,12 +283,10 @@ def cache_gb(problem: Problem, layers: range) -> float:
         In GB of 10^9 bytes.
     """
     model, load = problem.model, problem.workload
-    each = getattr(model, "kv_bytes", 2 * model.d_model * model.bytes_per_element)
-    window = getattr(model, "window", None) or load.sequence_length
-    whole = model.full_among(layers)[0] if hasattr(model, "full_among") else 0
+    window, (whole, _) = model.window or load.sequence_length, model.full_among(layers)
     tokens = whole * load.sequence_length
     tokens += (len(layers) - whole) * min(window, load.sequence_length)
-    return load.batch_size * tokens * each / 1e9
+    return load.batch_size * tokens * model.kv_bytes / 1e9
 
 
 def _slowest_pair(
@@ -328,7 +326,7 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
         None if no number in flight keeps the limits and fits in memory. Of several the least.
     """
     own, best = problem.workload.in_flight, None
-    never_faster = getattr(problem.costs, "prefer", "rate") == "rate"  # with more in flight
+    never_faster = problem.costs.prefer == "rate"  # with more in flight
     for number in [own] if own else range(1, MOST_IN_FLIGHT):
         try:
             found = times(problem, placement, number)

@@ -6,7 +6,6 @@ still behave identically and are computed once.
 """
 
 import math
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,7 +15,6 @@ import numpy as np
 
 from pipelab.errors import InvalidValue, TooLarge
 from pipelab.fields import Frozen, derived, read_only
-from pipelab.problem import Model, ModelLike
 
 _MOST_SPANS = 5_000_000  # some seconds
 
@@ -136,50 +134,35 @@ def _sums(
     return ((before[last] - before[first]) / scale).astype(float)
 
 
-# Spans of models already seen, by identity: a model of 100,000 layers takes long to hash, and a cached
-# attribute would be copied to other processes with it.
-_KNOWN: dict[int, tuple[Callable[[], ModelLike | None], Spans]] = {}
+def layer_factors(
+    name: str, layers: int, sums: Mapping[str, Callable[[range], float]]
+) -> list[tuple[float, ...]]:
+    """Ask for every layer alone what several layers add up to, and refuse sums that are others.
 
+    Parameters
+    ----------
+    name : str
+        Of the model, for messages.
+    sums : mapping of str to function of a range
+        In ordinary layers.
 
-def spans_of(model: ModelLike) -> Spans:
-    """Return the different kinds of consecutive layers of a model; computed once per model.
+    Returns
+    -------
+    list of tuple of float
+        For each of `sums` one number per layer.
 
     Raises
     ------
     InvalidValue
-        Weights or work of several layers are not the sum of those of each.
+        A number for several layers is not the sum of those of each.
     """
-    own = getattr(model, "spans", None)
-    if own is not None:
-        return own
-    key = id(model)
-    if key not in _KNOWN or _KNOWN[key][0]() is not model:
-        seen: Callable[[], ModelLike | None]
-        try:
-            seen = weakref.ref(model, lambda _: _KNOWN.pop(key, None))
-        except TypeError:  # a named tuple, or slots: kept, so that no other gets its identity
-            seen = lambda: model  # noqa: E731
-        _KNOWN[key] = seen, spans_from_factors(model.layers, *_factors(model))
-    return _KNOWN[key][1]
-
-
-def _factors(model: ModelLike) -> list[Sequence[float] | None]:
-    """How many ordinary layers each layer weighs, and for how many it counts."""
-    if isinstance(model, Model):
-        return [model.weight_factors, model.work_factors]
-    ordinary = model.layer_weight_gb
-    asked: dict[str, Callable[[range], float]] = {
-        "weight_gb": lambda layers: model.weight_gb(layers) / ordinary,
-        "work": model.work,
-    }
-    found: list[Sequence[float] | None] = []
-    for name, of in asked.items():
-        each = tuple(float(of(range(i, i + 1))) for i in range(model.layers))
-        parts = [range(model.layers), range((model.layers + 1) // 2)]
-        for part in parts:
-            total, summed = float(of(part)), math.fsum(each[part.start : part.stop])
-            if not math.isclose(total, summed, rel_tol=1e-9):
+    factors = []
+    for what, total in sums.items():
+        alone = tuple(float(total(range(i, i + 1))) for i in range(layers))
+        for part in (range(layers), range((layers + 1) // 2)):
+            given, summed = float(total(part)), math.fsum(alone[part.start : part.stop])
+            if not math.isclose(given, summed, rel_tol=1e-9):
                 expected = f"expected {summed:g} ordinary layers, the sum over its layers"
-                raise InvalidValue(type(model).__name__, [(f"{name}({part})", total, expected)])
-        found.append(each)
-    return found
+                raise InvalidValue(name, [(f"{what}({part})", given, expected)])
+        factors.append(alone)
+    return factors

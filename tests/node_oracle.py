@@ -12,7 +12,6 @@ import numpy as np
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.problem import link_unit
 
 NETWORKS = (
     "uniform",
@@ -177,5 +176,5 @@ def _unit(rng, base, pool):
     tensor = (
         load.batch_size * load.sequence_length * model.d_model * model.bytes_per_element / 2**30
     )
-    tokens = 1 if link_unit(base.costs) == "transfers" else oracle.tokens_of(load)
+    tokens = 1 if base.costs.link_units == "transfers" else oracle.tokens_of(load)
     return 120.0 * tensor / tokens

@@ -13,9 +13,7 @@ import numpy as np
 import pipelab as pl
 import roofline_oracle
 from pipelab.costs import LayerTimes
-from pipelab.problem import StageCost, link_unit
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import StageTables
+from pipelab.problem import CostModel, StageCost, StageTables
 
 
 def line(problem, gpu_type, layers):
@@ -172,7 +170,7 @@ def link(problem, senders, receivers):
     gigabyte = 1024**3 if isinstance(problem.costs, pl.writeup.LinearThroughput) else 10**9
     tensor = w.batch_size * w.sequence_length * m.d_model * m.bytes_per_element / gigabyte
     rate = min(matrix[i][j] for i in senders for j in receivers) / tensor
-    in_transfers = link_unit(problem.costs) == "transfers"
+    in_transfers = problem.costs.link_units == "transfers"
     return rate if in_transfers else rate * w.batch_size * w.sequence_length
 
 
@@ -283,7 +281,7 @@ def random_problem(seed, layers=5, gpus=4, unlike=False, twins=False, **fixed):
     )
 
 
-class TableCosts:
+class TableCosts(CostModel):
     """A cost model without a formula: random rates, random misfits, gaps between the sizes that fit.
 
     `slowest`: mixed stages are as fast as the slowest of the pure stages of their size, and fit
@@ -300,9 +298,6 @@ class TableCosts:
         link_units="tokens",
     ):
         self.seed, self.slowest, self.values, self.link_units = seed, slowest, values, link_units
-
-    def check(self, problem):
-        """Nothing is refused."""
 
     def memory_parts(self, problem, gpu, layers):
         return {"weights": problem.model.weight_gb(layers), "activations": 0.5}
@@ -334,7 +329,7 @@ class TableCosts:
         return StageCost(rate, (workload.batch_size / len(gpus),) * len(gpus), need)
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
-        s = spans_of(model)
+        s = model.spans
         spans = list(zip(s.layers.tolist(), s.weight.tolist(), s.work.tolist(), strict=True))
         mixtures = [
             tuple(sorted(t for k, n in zip(kinds, c, strict=True) for t in [k.type] * n))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from itertools import accumulate, product
 from statistics import mean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -550,7 +550,7 @@ def _rate(cuts: Cuts) -> float:
 def _by_speed(order: Sequence[int]) -> float:
     """Layers in proportion to speed: to layers per unit of time."""
     problem = _problem()
-    ms = problem.costs.ms_per_layer
+    ms = cast(LayerTimes, problem.costs).ms_per_layer
     weights = [1 / ms[problem.cluster.gpus[gpu].type] for gpu in order]
     parts = split_proportional(problem.model.layers, weights)
     return _rate(tuple((len(part), gpu) for part, gpu in zip(parts, order, strict=True)))

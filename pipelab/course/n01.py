@@ -3,10 +3,11 @@
 import random
 from collections.abc import Callable, Mapping, Sequence
 from itertools import combinations_with_replacement, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import numpy as np
 
+from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100S, L4S, T4S, stage_cost, three_sites
 from pipelab.course.pictures import (
@@ -257,9 +258,9 @@ def _table_title(best: np.ndarray, path: Sequence[tuple[int, int]], rows: int) -
 def _exact(gpus: Sequence[int], memory: bool = True, head: bool = True) -> float:
     """Tokens/s of the exact split on these GPUs in this order; with False, as one may get it wrong."""
     problem = three_sites()
-    model, costs = problem.model, problem.costs
+    model, costs = problem.model, cast(LayerTimes, problem.costs)
     pool = [problem.cluster.gpus[g] for g in gpus]
-    work = given(model.work_factors) if head else [1.0] * model.layers
+    work = [model.work(range(n, n + 1)) if head else 1.0 for n in range(model.layers)]
     speeds = [1 / costs.ms_per_layer[gpu.type] for gpu in pool]
     room = {
         "memory": [model.weight_gb(range(n, n + 1)) for n in range(model.layers)],

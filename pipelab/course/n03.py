@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import combinations, pairwise, permutations
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -189,7 +189,7 @@ def ask_scip(
     """
     from pyscipopt import Model
 
-    scip, gpus, costs = Model(), problem.cluster.gpus, problem.costs
+    scip, gpus, costs = Model(), problem.cluster.gpus, cast(LayerTimes, problem.costs)
     ids, message = range(len(gpus)), 1000 * problem.tensor_gb()
     data = SimpleNamespace(
         G=ids,
@@ -245,7 +245,8 @@ def rows_of_03(problem: Problem) -> tuple[Callable[[Any, Any, Any], None], ...]:
     """
     layer_gb = problem.model.weight_gb(range(1, 2))
     end_gb = problem.model.weight_gb(range(1)) - layer_gb
-    head = given(problem.model.work_factors)[-1] - 1
+    last = problem.model.layers - 1
+    head = problem.model.work(range(last, last + 1)) - 1
 
     def ends(scip: Any, v: Any, d: Any) -> None:
         for g in d.G:
@@ -691,7 +692,7 @@ def _look_at_bound(stairs: Given) -> str:
 def _staircase_rate(a100s: int = 4, l4s: int = 4, whole: bool = True) -> float:
     """The staircase bound in tokens/s of so many GPUs of the course's problem."""
     problem = three_sites()
-    times, layers = problem.costs.ms_per_layer, problem.model.layers
+    times, layers = cast(LayerTimes, problem.costs).ms_per_layer, problem.model.layers
     gpus = [(times[kind], n) for kind, n in zip(GPUS, (a100s, l4s, 4), strict=True)]
     if not whole:
         ms = layers / sum(n / each for each, n in gpus)

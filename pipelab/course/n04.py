@@ -308,7 +308,7 @@ def _possible_rate(mix: Mix) -> float | None:
 def _held() -> tuple[int, ...]:
     """How many identical layers fit on an A100, an L4 and a T4."""
     problem = three_sites()
-    reserved, layer_gb = problem.costs.reserved_gb, cast("Model", problem.model).layer_weight_gb
+    reserved, layer_gb = cast(LayerTimes, problem.costs).reserved_gb, problem.model.layer_weight_gb
     return tuple(int((gpu.memory_gb - reserved) / layer_gb) for gpu in problem.cluster.kinds)
 
 

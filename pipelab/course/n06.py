@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cache
 from itertools import accumulate, combinations
 from math import isclose
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
@@ -37,7 +37,7 @@ from pipelab.figures.theme import (
     new_figure,
     plain,
 )
-from pipelab.problem import Problem
+from pipelab.problem import Model, Problem
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -77,7 +77,7 @@ def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) 
     return replace(
         problem,
         cluster=cluster,
-        model=replace(problem.model, weight_factors=None, work_factors=None),
+        model=replace(cast(Model, problem.model), weight_factors=None, work_factors=None),
         name=f"Llama-3-70B on {len(cluster)} GPUs",
     )
 

@@ -69,7 +69,7 @@ def author_results() -> "DataFrame":
         batch, gpus = int(said.batch_size), int(said.a100s)
         problem = _medium(batch, said.usd_per_hour / gpus)
         costs, gpu = cast(Roofline, problem.costs), problem.cluster.gpus[0]
-        mixes = node_mixes(costs, problem.model, problem.workload, gpu, gpus)
+        mixes = node_mixes(costs, cast(Transformer, problem.model), problem.workload, gpu, gpus)
         cut = mixes[mixes["tensor_parallel"] == gpus].iloc[0]
         free = (1 - costs.memory_share) * gpu.memory_gb
         if batch not in least:

@@ -18,6 +18,7 @@ from pipelab.engine.timeline import StageCosts, Timeline, simulate
 from pipelab.engine.timeline.formulas import lower_bound
 from pipelab.engine.timeline.placement_timelines import in_training
 from pipelab.errors import InvalidValue
+from pipelab.fields import given
 from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Problem
@@ -108,7 +109,7 @@ class _Candidate(NamedTuple):
 def _candidates(problem: Problem) -> Iterator[_Candidate]:
     """A placement for every order of types and every cut."""
     gpus, layers, cluster = problem.cluster.gpus, problem.model.layers, problem.cluster
-    tables = [problem.costs.training_table(problem, [g]) for g in range(len(gpus))]
+    tables = [given(problem.costs.training_table(problem, [g])) for g in range(len(gpus))]
     sends, kind = in_training(problem), problem.model.spans.kind
 
     def hop(one: int, other: int) -> float:

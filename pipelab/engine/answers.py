@@ -18,7 +18,7 @@ from pipelab.errors import InvalidValue
 from pipelab.evaluation import Evaluation, evaluate
 from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -267,7 +267,7 @@ class Result(PlanAnswer):
     @property
     def sentence(self) -> str:
         """The answer in one sentence, and a second one if links count transfers/s."""
-        mistaken = link_unit(self.problem.costs) == "transfers" and len(self.problem.cluster) > 1
+        mistaken = self.problem.costs.link_units == "transfers" and len(self.problem.cluster) > 1
         return self._answer + (
             " Links count transfers/s here, as in the write-up." if mistaken else ""
         )
@@ -342,7 +342,7 @@ class Result(PlanAnswer):
             "bound_tokens_per_s": self.bound,
             **self._end,
             "size": dict(self.size),
-            "link_units": link_unit(self.problem.costs),
+            "link_units": self.problem.costs.link_units,
             "placement": self.placement.to_dict() if self.placement else None,
             "bottlenecks": list(self.evaluation.bottlenecks) if self.evaluation else [],
         } | self._asked_for

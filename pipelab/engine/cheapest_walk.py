@@ -43,7 +43,7 @@ from pipelab.engine.stages import OUTSIDE, StageRecipes
 from pipelab.engine.tolerances import SOLVER
 from pipelab.errors import PipelabError, TooLarge
 from pipelab.placement import Placement
-from pipelab.spans import Spans, spans_of
+from pipelab.spans import Spans
 
 _OBJECTIVE_UNITS = 1_000.0  # in the least possible objective: solvers compare within 1e-6 of one
 _MOST_COLUMNS = 2_000_000
@@ -133,7 +133,7 @@ class Walk:
 
     @property
     def _spans(self) -> Spans:
-        return spans_of(self.stages.problem.model)
+        return self.stages.problem.model.spans
 
     @property
     def _layers(self) -> int:

@@ -40,7 +40,7 @@ from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidPlacement, TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT, Evaluation, evaluate
 from pipelab.placement import Placement
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 
 _MORE_BY = 1 + ATTAINED / 2  # times a rate: what is more
 _ROUNDS_BY_HAND = 6  # of solving for what the last answer needs, before ranges are halved
@@ -160,7 +160,7 @@ class InFlightSearch:
     _left_open: str | None = None  # what ended a program but for the deadline
 
     def __post_init__(self) -> None:
-        self.full |= link_unit(self.problem.costs) == "transfers"
+        self.full |= self.problem.costs.link_units == "transfers"
 
     def under(self, budget: Budget) -> "InFlightSearch":
         """Search within a budget, with the instances that were compiled here."""

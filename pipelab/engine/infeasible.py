@@ -8,7 +8,6 @@ from pipelab.engine.deadline import Deadline
 from pipelab.engine.instance import Instance
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.problem import Problem
-from pipelab.stage_arrays import memory_parts
 
 
 def infeasible_result(
@@ -44,7 +43,7 @@ def why_no_layer_fits(problem: Problem) -> str:
     # Where layers differ, the lightest: if that one does not fit, none does.
     layer = min(range(model.layers), key=lambda i: model.weight_gb(range(i, i + 1)))
     layers = range(layer, layer + 1)
-    parts = memory_parts(problem, largest, layers)
+    parts = problem.costs.memory_parts(problem, largest, layers)
     if sum(parts.values()) <= largest.memory_gb:
         return "no stage that fits in memory has a rate in this cost model"
     named = [f"{value:.4g} GB of {name}" for name, value in parts.items()]

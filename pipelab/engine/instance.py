@@ -15,28 +15,22 @@ Two things keep the table small:
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from pipelab.cluster import GPU
+from pipelab.costs import WrappedCosts
 from pipelab.engine.classes import Classes, find_classes
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.formulations.program_size import compositions, number_of_compositions
 from pipelab.engine.tolerances import LAST_BITS, OTHER_PATH, SOLVER
 from pipelab.errors import TooLarge
 from pipelab.fields import Frozen, derived
-from pipelab.problem import Problem, StageCost, link_unit, load_with
-from pipelab.spans import Spans, spans_of
-from pipelab.stage_arrays import (
-    StageTables,
-    mixes_as_slowest,
-    nodes_matter_alone,
-    problem_tables,
-    stage_tables,
-)
+from pipelab.problem import Problem, StageCost, StageTables, load_with
+from pipelab.spans import Spans
 
 _MOST_CELLS = 40_000_000  # compositions × kinds of span, or × types; 8 bytes each
 _FEW_COMPOSITIONS = 1_000
@@ -117,7 +111,7 @@ class Instance(Frozen):
     @property
     def spans(self) -> Spans:
         """The kinds of span."""
-        return spans_of(self.problem.model)
+        return self.problem.model.spans
 
     @derived
     def largest(self) -> int:
@@ -286,34 +280,25 @@ def best_shares(held: np.ndarray, size: np.ndarray, has: np.ndarray) -> np.ndarr
     return np.where(has, (held / size)[:, None], 0.0).max(axis=0, initial=0.0)
 
 
-class _AtBest:
+class BestModeCosts(WrappedCosts):
     """A cost model in which every stage runs the mode of its greatest rate, in that rate's interval.
 
     Memory for more microbatches may force a stage into another execution mode (`Roofline`), whose
     time may be shorter. This one is no slower and takes no longer than any mode that still fits.
     """
 
-    def __init__(self, costs: Any) -> None:
-        known = is_dataclass(costs) and "prefer" in {field.name for field in fields(costs)}
-        self.costs = replace(costs, prefer="rate") if known else costs
+    def stage(self, *args: Any, **kwargs: Any) -> StageCost:
+        return super().stage(*args, **kwargs)._replace(pass_seconds=None)
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "costs" or name.startswith(
-            "__"
-        ):  # a copy asks for these before it has any attribute
-            raise AttributeError(name)
-        return getattr(self.costs, name)
-
-    def stage(self, *args: Any) -> StageCost:
-        return self.costs.stage(*args)._replace(pass_seconds=None)
-
-    def stage_tables(self, *args: Any) -> StageTables:
-        return stage_tables(self.costs, *args)._replace(pass_seconds=None)
+    def stage_tables(self, *args: Any, **kwargs: Any) -> StageTables:
+        return super().stage_tables(*args, **kwargs)._replace(pass_seconds=None)
 
 
 def with_memory_for(problem: Problem, number: int, or_more: bool = False) -> Problem:
     """The problem with a number in flight; with `or_more` a relaxation for this number and all larger ones."""
-    costs = _AtBest(problem.costs) if or_more else problem.costs
+    costs = problem.costs
+    if or_more:
+        costs = BestModeCosts(costs=costs.preferring_rate())
     return replace(problem, costs=costs, workload=load_with(problem, number))
 
 
@@ -337,7 +322,7 @@ def instance_of(
         There are too many compositions of too many types.
     """
     made = None
-    if nodes_matter_alone(problem.costs) and any(gpu.host for gpu in problem.cluster.kinds):
+    if problem.costs.nodes_matter_alone and any(gpu.host for gpu in problem.cluster.kinds):
         made = _without_nodes(problem, deadline, like)
     if made is None:
         made = _of_types(problem, problem.cluster.kinds, deadline, like)
@@ -360,7 +345,7 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
     classes = find_classes(problem.cluster, deadline)
     type_of = [types.index(without_node(k) if bare else k) for k in problem.cluster.kinds]
     kind = np.array(type_of)[classes.kind]
-    pure = bool(mixes_as_slowest(without_nodes(problem) if bare else problem))
+    pure = problem.costs.mixes_as_slowest(without_nodes(problem) if bare else problem)
     if pure:
         units = np.eye(len(types), dtype=int)
         rows = units * np.arange(1, _largest(problem) + 1)[:, None, None]
@@ -372,7 +357,7 @@ def _empty(problem: Problem, types: tuple[GPU, ...], deadline: Deadline) -> Inst
     bandwidth = classes.bandwidth_gb_per_s
     link = np.broadcast_to(problem.link_throughput(bandwidth), bandwidth.shape).copy()
     hop = np.zeros_like(link)
-    if link_unit(problem.costs) == "tokens":
+    if problem.costs.link_units == "tokens":
         hop[:] = problem.message_seconds(bandwidth, classes.latency_ms)
     for a in np.flatnonzero(classes.count == 1) if len(classes) > 1 else ():
         others = np.arange(len(classes)) != a
@@ -515,11 +500,11 @@ def _tables(
     problem: Problem, types: Sequence[GPU], composition: np.ndarray, deadline: Deadline
 ) -> tuple[np.ndarray, np.ndarray]:
     """Rate and seconds of every composition with every kind of span; shape (C, U) each."""
-    spans = len(spans_of(problem.model).layers)
+    spans = len(problem.model.spans.layers)
     rate, seconds = np.zeros((len(composition), spans)), np.full((len(composition), spans), np.inf)
     step = max(1, _CELLS_AT_ONCE // (len(types) * spans))
     for part in deadline.slices(len(composition), step):
-        tables = problem_tables(problem, types, composition[part])
+        tables = problem.stage_tables(types, composition[part])
         fits = tables.fits(types)
         rate[part] = np.where(fits, tables.throughput, 0.0)
         passes = tables.pass_seconds
@@ -536,7 +521,7 @@ def _largest(problem: Problem) -> int:
 def refuse_many(problem: Problem, types: Sequence[GPU]) -> None:
     """Raise `TooLarge` where there are more compositions of a stage than can be listed."""
     number = number_of_compositions(problem, types)
-    if number * max(len(spans_of(problem.model).layers), len(types)) > _MOST_CELLS:
+    if number * max(len(problem.model.spans.layers), len(types)) > _MOST_CELLS:
         raise TooLarge(
             f"{problem.name} has up to {number:,} mixtures of {len(types)} types of GPU in stages of up to "
             f"{_largest(problem)}; with batch_split='even', same_type_stages=True or a smaller max_gpus_per_stage "

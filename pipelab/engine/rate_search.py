@@ -32,8 +32,6 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import most_gpus
 
 Verdict = Literal["yes", "no", "not answered"]
 SETS = "list limit"  # sets of classes were too many to list
@@ -83,7 +81,7 @@ def walks(
     """
     for part, stages in reach.components():
         mosts = {**most, "stages": min(1, most.get("stages", 1))} if part.one_stage else most
-        number = most_gpus(stages.problem.costs)
+        number = stages.problem.costs.most_gpus
         if number < np.inf:
             mosts = {**mosts, "gpus": min(number, mosts.get("gpus", number))}
         if "price" in mosts:
@@ -103,7 +101,7 @@ def possible(walk: Walk) -> bool:
     """Whether the GPUs of a part may hold all layers: a bound that takes no program."""
     stages = walk.stages
     layers = stages.problem.model.layers
-    return stages.links.narrowed or stages.holdable(spans_of(stages.problem.model).layers) >= layers
+    return stages.links.narrowed or stages.holdable(stages.problem.model.spans.layers) >= layers
 
 
 def least(

@@ -6,6 +6,7 @@ where all GPUs must be of one. It is the given problem with another cost model, 
 not start have no rate. Every search finds the best of such a problem, and the best of all of them is proven if each is.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
+from pipelab.costs import WrappedCosts
 from pipelab.display import listed
 from pipelab.engine.answers import Result
 from pipelab.engine.deadline import Deadline
@@ -22,42 +24,34 @@ from pipelab.engine.schedules.named_schedules import RULES, name_of
 from pipelab.engine.training import TrainingResult
 from pipelab.engine.training.bounds import TRAINED_BY
 from pipelab.errors import NotApplicable
+from pipelab.fields import derived
 from pipelab.hardware.engine_memory import memory_of
 from pipelab.hardware.engine_rules import EngineRules, not_taken, platform_of, rules_of
-from pipelab.hardware.measured_times import Measured
-from pipelab.hardware.roofline import Roofline
-from pipelab.problem import Problem, StageCost, answered
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import (
+from pipelab.problem import (
+    CostModel,
+    ModelLike,
+    Problem,
+    StageCost,
     StageTables,
-    nodes_matter_alone,
-    stage_tables,
-    tables_one_by_one,
+    Workload,
+    answered,
 )
 
 
 def counting_memory_of(problem: Problem, engine: str) -> Problem:
     """Return a problem in which what the engine itself keeps in memory counts, if the cost model can count it."""
-    costs, most = problem.costs, memory_of(engine).most_share(problem.cluster.kinds)
-
-    def counting(costs: Roofline) -> Roofline:
-        return replace(costs, runs_on=engine, memory_share=min(costs.memory_share, most))
-
-    if isinstance(costs, Measured) and isinstance(costs.needs, Roofline):
-        return replace(problem, costs=replace(costs, needs=counting(costs.needs)))
-    return replace(problem, costs=counting(costs)) if isinstance(costs, Roofline) else problem
+    most = memory_of(engine).most_share(problem.cluster.kinds)
+    return replace(problem, costs=problem.costs.counting_memory_of(engine, most))
 
 
 def as_engine_runs(problem: Problem, engine: str) -> Problem:
     """Return a problem in which the engine's memory counts, and GPUs of a stage cut its layers and share no batch."""
     counted = counting_memory_of(problem, engine)
-    if isinstance(counted.costs, Roofline):
-        return replace(counted, costs=replace(counted.costs, copies=False))
-    return counted
+    return replace(counted, costs=counted.costs.cutting_every_layer())
 
 
-@dataclass(frozen=True, eq=False)
-class EngineStages:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EngineStages(WrappedCosts):
     """A cost model in which only some stages have a rate: those that one start of an engine can have.
 
     Attributes
@@ -72,42 +66,43 @@ class EngineStages:
         The only machine (`GPU.host`), or "" for GPUs that are each alone in one. None: any.
     whole : bool
         Whether a stage must have all layers, on GPUs of one machine where it has several.
-    most_gpus : int or None
+    most_gpus : float
         Of a pipeline; read where pipelines are put together.
     """
 
-    costs: Any
     size: int | None
     types: frozenset[str]
     host: str | None
     whole: bool
-    most_gpus: int | None
+    most_gpus: float = math.inf
 
-    def __getattr__(self, name: str) -> Any:
-        # One execution mode is left, so there is nothing to `prefer`.
-        if name.startswith("__") or name in ("costs", "prefer"):
-            raise AttributeError(name)
-        value = getattr(self.costs, name)
-        return (lambda: replace(self, costs=value())) if name == "for_training" else value
-
-    @property
+    @derived
     def nodes_matter_alone(self) -> bool:
         """As of the cost model, unless one machine is meant."""
-        return self.host is None and nodes_matter_alone(self.costs)
+        return self.host is None and self.costs.nodes_matter_alone
 
-    @property
-    def in_one_node(self) -> bool:
-        """Whether GPUs of a stage are in one node: by the roofline, those that cut layers are."""
-        return self.size != 1 and isinstance(self.costs, Roofline)
+    @derived
+    def cuts_every_layer(self) -> bool:
+        """As of the cost model, unless stages have one GPU, and nothing is cut."""
+        return self.size != 1 and self.costs.cuts_every_layer
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is as fast as its slowest GPUs: where stages have one GPU there are none."""
         return self.size == 1
 
+    def memory_by_size(self, problem: Problem) -> bool:
+        """Deny it: types and machines matter."""
+        return False
+
     def stage(
-        self, model: Any, workload: Any, gpus: Any, layers: Any, batch_split: str
+        self,
+        model: ModelLike,
+        workload: Workload,
+        gpus: Sequence[GPU],
+        layers: range,
+        batch_split: str,
     ) -> StageCost:
-        """The cost model's answer, without a rate where the engine does not start such a stage."""
+        """Return the cost model's answer, without a rate where the engine does not start such a stage."""
         cost = answered(self.costs, model, workload, gpus, layers, batch_split)
         whole = len(layers) == model.layers
         if cost.degree == len(gpus) and self._starts(gpus, np.ones(len(gpus), int), whole):
@@ -115,13 +110,19 @@ class EngineStages:
         return cost._replace(throughput=0.0, pass_seconds=None)
 
     def stage_tables(
-        self, model: Any, workload: Any, kinds: Sequence[GPU], composition: np.ndarray, split: str
+        self,
+        model: ModelLike,
+        workload: Workload,
+        kinds: Sequence[GPU],
+        composition: np.ndarray,
+        batch_split: str,
     ) -> StageTables:
-        """`stage` for every composition and kind of span."""
-        if self.size != 1 and not isinstance(self.costs, Roofline):  # its tables say no degree
-            return tables_one_by_one(self, model, workload, kinds, composition, split)
-        tables = stage_tables(self.costs, model, workload, kinds, composition, split)
-        whole = spans_of(model).layers == model.layers
+        """Return `stage` for every composition and kind of span."""
+        asked = model, workload, kinds, composition, batch_split
+        if self.size != 1 and not self.costs.cuts_every_layer:  # its tables say no degree
+            return CostModel.stage_tables(self, *asked)
+        tables = self.costs.stage_tables(*asked)
+        whole = model.spans.layers == model.layers
         starts = np.array(
             [self._starts(kinds, row, whole) & np.ones_like(whole) for row in composition]
         )
@@ -181,22 +182,26 @@ def starts_of(
                     whole = alone or host == ""  # these GPUs are each alone in a machine
                     most = _most_gpus(problem, rules, size, choice)
                     run = as_engine_runs(problem, engine).costs
-                    own = replace(problem, costs=EngineStages(run, size, types, host, whole, most))
-                    if size is not None:
-                        own = replace(own, max_gpus_per_stage=size)
-                    if isinstance(problem.costs, Roofline):  # only identical GPUs cut layers
-                        own = replace(own, same_type_stages=True)
-                    found.append(Start(own, choice))
+                    costs = EngineStages(
+                        costs=run, size=size, types=types, host=host, whole=whole, most_gpus=most
+                    )
+                    started = replace(
+                        problem,
+                        costs=costs,
+                        max_gpus_per_stage=problem.max_gpus_per_stage if size is None else size,
+                        same_type_stages=problem.same_type_stages or run.cuts_every_layer,
+                    )
+                    found.append(Start(started, choice))
     return found
 
 
 def _most_gpus(
     problem: Problem, rules: EngineRules, size: int | None, options: Mapping[str, Any]
-) -> int | None:
+) -> float:
     """The most GPUs that a pipeline may have: where chunks interleave, each rank has a microbatch at least."""
     schedule = options.get("schedule") if problem.workload.phase == "training" else None
     if schedule is None or size is None or not (rules.schedules and RULES[schedule].chunked):
-        return rules.gpus
+        return math.inf if rules.gpus is None else rules.gpus
     return size * problem.workload.microbatches
 
 
@@ -232,7 +237,7 @@ def _sizes(problem: Problem, rules: EngineRules) -> Sequence[int | None]:
     if not rules.equal_stages:
         return [None]
     most = min(problem.max_gpus_per_stage, len(problem.cluster))
-    heads = getattr(problem.model, "heads", 0) if rules.heads_divide else 0
+    heads = problem.model.heads if rules.heads_divide else 0
     return [size for size in range(1, most + 1) if not heads % size]
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from annotated_types import Gt, Lt
 
-from pipelab.costs import LayerTimes
 from pipelab.display import number, rate, table
 from pipelab.engine.answers import Result, placement_in
 from pipelab.engine.solving import solve
@@ -133,7 +132,7 @@ def sensitivity(
     Parameters
     ----------
     problem : Problem
-        Its `costs` are a `Roofline`, `LayerTimes`, or have a method `with_speed`.
+        Its `costs` have the method `with_speed`: `Roofline`, `LayerTimes`, or your own.
     placement : Placement or Result, optional
         By default the optimum.
     within : float
@@ -178,7 +177,7 @@ def sensitivity(
         for speed in (1 - within, 1 + within):
             costs = problem.costs
             for name in changed:
-                costs = _with_speed(costs, name, speed)
+                costs = costs.with_speed(name, speed)
             other = replace(problem, costs=costs)
             rate = evaluate(other, placement).throughput
             name = changed[0] if len(changed) == 1 else "all"
@@ -188,17 +187,6 @@ def sensitivity(
     return Sensitivity(
         problem=problem, placement=placement, within=within, scenarios=tuple(scenarios)
     )
-
-
-def _with_speed(costs: Any, gpu_type: str, speed: float) -> Any:
-    """Return the cost model with one type of GPU `speed` times as fast."""
-    if isinstance(costs, LayerTimes):
-        slower = costs.ms_per_layer[gpu_type] / speed
-        return replace(costs, ms_per_layer={**costs.ms_per_layer, gpu_type: slower})
-    if not hasattr(costs, "with_speed"):
-        expected = "expected a Roofline, LayerTimes, or a method with_speed(gpu_type, speed)"
-        raise InvalidValue("sensitivity", [("problem.costs", type(costs).__name__, expected)])
-    return costs.with_speed(gpu_type, speed)
 
 
 def _name(scenario: Scenario) -> str:

@@ -19,6 +19,7 @@ from pipelab.fields import Count, Flag, NotNegative, checked
 from pipelab.files.csv_rows import bundled_by_name
 from pipelab.hardware.engine_rules import platform_of
 from pipelab.hardware.pass_times import ACTIVATION_BYTES, PCIE_GB_PER_S, Demand, Span
+from pipelab.problem import CostModel
 
 GIB, MIB = 2.0**30, 2.0**20
 
@@ -134,7 +135,7 @@ def memory_of(engine: str) -> EngineMemory:
     return known[engine]
 
 
-def engine_counted(costs: Any) -> str:
+def engine_counted(costs: CostModel) -> str:
     """Return the engine whose own memory counts in a cost model; empty if none does."""
-    engine = getattr(getattr(costs, "needs", costs), "runs_on", "")
-    return engine if engine and memory_of(engine).share_of else ""
+    counts = costs.runs_on and memory_of(costs.runs_on).share_of
+    return costs.runs_on if counts else ""

@@ -8,6 +8,7 @@ from pipelab.cluster import Cluster
 from pipelab.errors import UnknownName, nearest, shown
 from pipelab.fields import Count, checked
 from pipelab.files.csv_rows import bundled_by_name
+from pipelab.problem import ModelLike
 
 _PLATFORMS = {r"MI\d": "ROCm", r"M\d\b": "Metal"}  # of other makers than NVIDIA
 
@@ -91,11 +92,11 @@ def rules_of(engine: object, option: str = "engine") -> EngineRules:
 
 
 def not_taken(
-    model: object, cluster: Cluster, rules: EngineRules
+    model: ModelLike, cluster: Cluster, rules: EngineRules
 ) -> Iterator[tuple[str, str, str]]:
     """List what an engine does not take, whatever the plan: field, value, and what was expected."""
     for field, names in (("precision", rules.precisions), ("kv_precision", rules.kv_precisions)):
-        value, known = getattr(model, field, ""), names.split()
+        value, known = getattr(model, field), names.split()
         if known and value and value not in known:
             kept = "weights" if field == "precision" else "keys and values"
             expected = f"expected one of {', '.join(known)}: it has {kept} in no other"

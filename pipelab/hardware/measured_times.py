@@ -3,32 +3,20 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 
 from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidData, InvalidValue
-from pipelab.fields import Count, Flag, Positive, checked, derived
+from pipelab.fields import Count, Flag, Positive, checked, derived, described
 from pipelab.files.csv_rows import read_objects
 from pipelab.files.reading_and_writing import path_of
 from pipelab.hardware.benchmark_files import StatedFacts, stated_of, table_of
 from pipelab.hardware.known_gpus import load_gpus
 from pipelab.hardware.roofline import Roofline
-from pipelab.problem import CostModel, Problem, StageCost, link_unit
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import (
-    StageTables,
-    memory_parts,
-    mixes_as_slowest,
-    nodes_matter_alone,
-    stage_tables,
-)
-
-if TYPE_CHECKING:
-    from pipelab.hardware.transformer import Transformer
-    from pipelab.problem import Model, Workload
+from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +73,7 @@ def _grid_of(name: str, table: Mapping, per_layer: bool) -> _Grid:
 
 
 @checked(eq=False)
-class Measured:
+class Measured(CostModel):
     """A cost model made of measurements, for stages of one GPU or of several that share the batch evenly.
 
     Parameters
@@ -125,22 +113,18 @@ class Measured:
     """
 
     milliseconds: Mapping[str, Mapping[tuple[Count, Positive], Positive]]
-    needs: Any
+    needs: Annotated[CostModel, described("a cost model, such as Roofline()")]
     per_layer: Flag = False
     beyond: Literal["refuse", "leave out"] = "refuse"
 
     def __post_init__(self) -> None:
-        if not isinstance(self.needs, CostModel):
-            raise InvalidValue(
-                "Measured", [("needs", self.needs, "expected a cost model, such as Roofline()")]
-            )
         if not self.milliseconds:
             raise InvalidValue(
                 "Measured", [("milliseconds", {}, "expected at least one type of GPU")]
             )
         _ = self._grids  # refuses a table with holes now, not when it is first used
-        if isinstance(self.needs, Roofline):  # the table knows no stages that cut layers
-            object.__setattr__(self, "needs", replace(self.needs, tensor_parallel=False))
+        # the table knows no stages that cut layers
+        object.__setattr__(self, "needs", self.needs.cutting_no_layer())
 
     @derived
     def _grids(self) -> dict[str, _Grid]:
@@ -192,10 +176,29 @@ class Measured:
                         "Problem", [(f"costs.{column}", f"{low:g} … {high:g}", expected)]
                     )
 
-    @property
+    @derived
     def link_units(self) -> str:
         """What links are counted in: as `needs` has it."""
-        return link_unit(self.needs)
+        return self.needs.link_units
+
+    @derived
+    def runs_on(self) -> str:
+        """The engine whose own memory counts: as `needs` has it."""
+        return self.needs.runs_on
+
+    @derived
+    def chunk_tokens(self) -> int | None:
+        """Tokens of prompts in one pass: as `needs` has it."""
+        return self.needs.chunk_tokens
+
+    def memory_as_sold(self, gpu_type: str) -> float | None:
+        return self.needs.memory_as_sold(gpu_type)
+
+    def counting_memory_of(self, engine: str, most_share: float) -> Self:
+        return replace(self, needs=self.needs.counting_memory_of(engine, most_share))
+
+    def with_link_units(self, unit: Any) -> Self:
+        return replace(self, needs=self.needs.with_link_units(unit))
 
     def link_throughput(self, problem: Problem, bandwidth_gb_per_s: np.ndarray | float) -> Any:
         """As `needs` has it.
@@ -231,12 +234,12 @@ class Measured:
         dict of str to float
             In GB, by what it is for.
         """
-        return memory_parts(replace(problem, costs=self.needs), gpu, layers)
+        return self.needs.memory_parts(problem, gpu, layers)
 
-    @property
+    @derived
     def nodes_matter_alone(self) -> bool:
         """Whether identical nodes are interchangeable: as `needs` has it."""
-        return nodes_matter_alone(self.needs)
+        return self.needs.nodes_matter_alone
 
     def mixes_as_slowest(self, problem: Problem) -> bool:
         """Whether a mixed stage is exactly as fast as the slowest pure one of its size.
@@ -251,12 +254,12 @@ class Measured:
         bool
             As `needs` has it.
         """
-        return mixes_as_slowest(replace(problem, costs=self.needs))
+        return self.needs.mixes_as_slowest(problem)
 
     def stage(
         self,
-        model: "Model | Transformer",
-        workload: "Workload",
+        model: ModelLike,
+        workload: Workload,
         gpus: Sequence[GPU],
         layers: range | int,
         batch_split: str,
@@ -296,8 +299,8 @@ class Measured:
 
     def stage_tables(
         self,
-        model: "Model | Transformer",
-        workload: "Workload",
+        model: ModelLike,
+        workload: Workload,
         kinds: Sequence[GPU],
         composition: np.ndarray,
         batch_split: str,
@@ -328,14 +331,12 @@ class Measured:
 
         def longest(b: np.ndarray) -> np.ndarray:
             seconds = np.stack(
-                [self._seconds(kind.type, spans_of(model).layers, b) for kind in kinds], axis=1
+                [self._seconds(kind.type, model.spans.layers, b) for kind in kinds], axis=1
             )
             return np.where(there, seconds, 0.0).max(axis=1)
 
         interval, passes = longest(share), longest(whole_sequences(share))
-        memory = stage_tables(
-            self.needs, model, workload, kinds, composition, batch_split
-        ).memory_gb
+        memory = self.needs.stage_tables(model, workload, kinds, composition, batch_split).memory_gb
         rate = np.where(np.isfinite(passes), workload.tokens / interval, 0.0)
         return StageTables(rate, memory, pass_time(interval, passes))
 
@@ -346,7 +347,7 @@ class Measured:
         return grid.at(layers, batch)
 
 
-def load_measured(path: str | Path, needs: Any, **options: Any) -> Measured:
+def load_measured(path: str | Path, needs: CostModel, **options: Any) -> Measured:
     """`Measured` from a table of your own, or from what another tool measured.
 
     Parameters

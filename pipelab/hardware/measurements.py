@@ -154,7 +154,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
         return None
     if doubt := doubt_of(problem):
         return ExpectedRate(low=None, high=None, within=None, sentence=doubt)
-    phase, experts = problem.workload.phase, getattr(problem.model, "has_experts", False)
+    phase, experts = problem.workload.phase, problem.model.has_experts
     kinds = [_kind(_bands(), phase, stage) for stage in evaluation.stages]
     # Time is off by the error, so the true rate is the predicted times 1 + error.
     low, high = (_off(evaluation, [1 + band[side] for band in kinds]) for side in ("low", "high"))
@@ -177,7 +177,7 @@ def expected_rate(problem: Problem, evaluation: Evaluation) -> ExpectedRate | No
 
 def doubt_of(problem: Problem) -> str:
     """Say why rates of this problem may be far off, if no time of such a model was compared; else nothing."""
-    experts = getattr(problem.model, "has_experts", False)
+    experts = problem.model.has_experts
     if not experts or problem.workload.phase not in ("prefill", "mixed"):
         return ""
     prompts = _times()["experts"] & (_times()["phase"] == "prefill")

@@ -40,7 +40,6 @@ from pipelab.hardware.training_memory import activation_bytes
 from pipelab.hardware.training_memory import head_bytes as kept_by_head
 from pipelab.hardware.transformer import Transformer
 from pipelab.problem import Workload
-from pipelab.spans import spans_of
 
 # Of a layer: as most are, or without experts where most have them.
 Kind = Literal["ordinary", "dense"]
@@ -86,7 +85,7 @@ class Span:
     @classmethod
     def all(cls, model: Transformer) -> "Span":
         """Every kind of span of the model, in the order of `model.spans`."""
-        s = spans_of(model)
+        s = model.spans
         weight_gb = s.weight * model.layer_weight_gb
         full = [s.others.get(name, np.zeros(len(s.layers))) for name in ("full", "full_dense")]
         return cls(s.layers.astype(float), s.others["dense"], s.others["last"], weight_gb, *full)

@@ -8,7 +8,7 @@ value per type of GPU or one for all.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self, cast
 
 import numpy as np
 from annotated_types import MinLen
@@ -44,8 +44,15 @@ from pipelab.hardware.training_memory import (
 )
 from pipelab.hardware.transformer import Transformer
 from pipelab.placement import Placement
-from pipelab.problem import MEMORY_SLACK, Problem, StageCost, Workload
-from pipelab.stage_arrays import StageTables
+from pipelab.problem import (
+    MEMORY_SLACK,
+    CostModel,
+    ModelLike,
+    Problem,
+    StageCost,
+    StageTables,
+    Workload,
+)
 
 TRAINER = "Megatron"  # trains where the engine is one for inference
 WithDimensions = Annotated[
@@ -54,7 +61,7 @@ WithDimensions = Annotated[
 
 
 @checked
-class Roofline:
+class Roofline(CostModel):
     """The physical cost model.
 
     Parameters
@@ -165,7 +172,7 @@ class Roofline:
     prefer: Literal["rate", "time"] = "rate"
     runs_on: str = ""
 
-    nodes_matter_alone = True  # identical nodes are interchangeable: see `stage_arrays`
+    nodes_matter_alone = True  # identical nodes are interchangeable
 
     def __post_init__(self) -> None:
         if self.engine not in self.engines:
@@ -218,6 +225,57 @@ class Roofline:
             return self
         engines = {TRAINER: load_engines()[TRAINER], **self.engines}
         return replace(self, engines=engines, engine=TRAINER)
+
+    @derived
+    def cuts_every_layer(self) -> bool:
+        """Whether no stage's GPUs share the batch, so that all of them cut every layer."""
+        return not self.copies
+
+    @derived
+    def chunk_tokens(self) -> int | None:
+        """Tokens of prompts in one pass: the engine's."""
+        return self.constants.chunk_tokens
+
+    def preferring_rate(self) -> Self:
+        return replace(self, prefer="rate")
+
+    def memory_as_sold(self, gpu_type: str) -> float | None:
+        """Return the GB that GPUs of a type have when nothing else uses them.
+
+        Parameters
+        ----------
+        gpu_type : str
+            As in `gpus`.
+
+        Returns
+        -------
+        float or None
+            None of a type that is not among them.
+        """
+        return self.gpus[gpu_type].memory_gb if gpu_type in self.gpus else None
+
+    def counting_memory_of(self, engine: str, most_share: float) -> Self:
+        """Return this cost model with `runs_on`, and no larger share of memory than an engine takes.
+
+        Parameters
+        ----------
+        engine : str
+            A row of `data/engine_memory.csv`.
+        most_share : float
+            Of a GPU's memory.
+
+        Returns
+        -------
+        Roofline
+            With `memory_share` of at most this.
+        """
+        return replace(self, runs_on=engine, memory_share=min(self.memory_share, most_share))
+
+    def cutting_every_layer(self) -> Self:
+        return replace(self, copies=False)
+
+    def cutting_no_layer(self) -> Self:
+        return replace(self, tensor_parallel=False)
 
     def for_phase(self, phase: str) -> Self:
         """Return the cost model that runs a workload of this phase: in training `for_training`.
@@ -334,7 +392,7 @@ class Roofline:
             In tokens/s, of the shape of `bandwidth_gb_per_s`.
         """
         load = problem.workload
-        sent = Demand(problem.model, load).residual_bytes(load.batch_size)
+        sent = Demand(dimensions_of(problem.model), load).residual_bytes(load.batch_size)
         sent *= self.for_phase(load.phase).constants.stage_tensors
         # A GPU's link to itself may be infinite; without latency that takes no time at all.
         with np.errstate(divide="ignore"):
@@ -375,14 +433,15 @@ class Roofline:
             "weights", "KV cache", "activations" and "reserve", in GB (10^9 bytes); with `runs_on`
             also "buffers" of the engine.
         """
-        demand, load = Demand(problem.model, problem.workload), problem.workload
+        load = problem.workload
+        demand = Demand(dimensions_of(problem.model), load)
         span = Span.of(demand.model, layers)
         parts = needed_gb(self.for_phase(load.phase), demand, [gpu], span, load.batch_size, 1)
         return {name: float(np.squeeze(value)) for name, value in parts.items()}
 
     def stage(
         self,
-        model: Transformer,
+        model: ModelLike,
         workload: Workload,
         gpus: Sequence[GPU],
         layers: range | int,
@@ -410,12 +469,13 @@ class Roofline:
             per GPU), `degree`, the GPUs that cut each layer among them, and `pass_seconds`.
         """
         layers = range(layers) if isinstance(layers, int) else layers
-        demand, span = Demand(model, workload), Span.of(model, layers)
+        demand = Demand(dimensions_of(model), workload)
+        span = Span.of(demand.model, layers)
         return cost_of_stage(self.for_phase(workload.phase), demand, tuple(gpus), span, batch_split)
 
     def stage_tables(
         self,
-        model: Transformer,
+        model: ModelLike,
         workload: Workload,
         kinds: Sequence[GPU],
         composition: np.ndarray,
@@ -441,8 +501,8 @@ class Roofline:
         StageTables
             `throughput` (C, U) in tokens/s, `memory_gb` (C, K, U) in GB, and `pass_seconds` (C, U).
         """
-        costs, demand = self.for_phase(workload.phase), Demand(model, workload)
-        stages = Candidates(costs, demand, kinds, composition, Span.all(model))
+        costs, demand = self.for_phase(workload.phase), Demand(dimensions_of(model), workload)
+        stages = Candidates(costs, demand, kinds, composition, Span.all(demand.model))
         best = stages.best(stages.shared_batches(batch_split))
         return StageTables(best.rate, best.memory_gb, best.seconds)
 
@@ -477,7 +537,13 @@ class Roofline:
         see `pipelab.hardware.training_memory`. `course.training_errors` holds all of it against
         published times.
         """
-        return training_cost(self.for_training(), problem, report, **options)
+        layers, gpus, model = report.stage.layers, report.stage.gpus, dimensions_of(problem.model)
+        span, parameters = Span.of(model, layers), float(model.parameters(layers))
+        even = (problem.workload.batch_size / len(gpus),) * len(gpus)
+        batch = report.batch if report.degree == 1 else even
+        costs = self.for_training()
+        found = _stages(costs, problem, gpus, span, parameters, batch, **options)
+        return TrainingCost(*(float(value) for value in found))
 
     def training_table(
         self, problem: Problem, gpus: Sequence[int], **options: Any
@@ -499,7 +565,15 @@ class Roofline:
             Shape (8, U): the fields of `TrainingCost`. None where different GPUs share the batch
             unevenly.
         """
-        return training_table(self.for_training(), problem, gpus, **options)
+        kinds = {problem.cluster.gpus[g] for g in gpus}
+        if problem.batch_split != "even" and len(kinds) > 1:
+            return None
+        model = dimensions_of(problem.model)
+        parts = (range(i, i + n) for i, n in zip(*model.spans.examples, strict=True))
+        parameters = np.array([float(model.parameters(part)) for part in parts])
+        batch = (problem.workload.batch_size / len(gpus),) * len(gpus)
+        costs = self.for_training()
+        return _stages(costs, problem, gpus, Span.all(model), parameters, batch, **options)
 
     def mfu(self, problem: Problem, placement: Placement, tokens_per_s: float) -> float:
         """Model FLOPs utilization: what a model needs, over what the GPUs could compute at most.
@@ -526,7 +600,9 @@ class Roofline:
         load, gpus = problem.workload, problem.cluster.gpus
         used = [gpus[g].type for stage in placement.stages for g in stage.gpus]
         peak = sum(self.gpus[kind].fp16_tflop_per_s for kind in used) * 1e12
-        return tokens_per_s * training_flops(problem.model, load) / (load.tokens * peak)
+        return (
+            tokens_per_s * training_flops(dimensions_of(problem.model), load) / (load.tokens * peak)
+        )
 
     @checked_arguments
     def pass_seconds(
@@ -631,6 +707,11 @@ class Roofline:
             "layer": hardware.slower(computing, weights + cached + activations) + overhead,
         }
         return {name: float(value) for name, value in seconds.items()}
+
+
+def dimensions_of(model: ModelLike) -> Transformer:
+    """Return a problem's model as the `Transformer` that `Roofline.check` has seen."""
+    return cast(Transformer, model)
 
 
 # The execution modes of a stage: its GPUs share the batch, cut its layers, or both; and the best of
@@ -885,34 +966,6 @@ FUSED = Attention(1.0, 2.5)  # FlashAttention: causal, and the scores are comput
 UNFUSED = Attention(2.0, 4.0)  # all pairs, of which half are masked; the scores are kept
 
 
-def training_cost(
-    costs: Roofline, problem: Problem, report: StageReport, **options: Any
-) -> TrainingCost:
-    """Return the cost of one stage of a placement; see `Roofline.training_cost`."""
-    layers, gpus = report.stage.layers, report.stage.gpus
-    span, parameters = Span.of(problem.model, layers), float(problem.model.parameters(layers))
-    even = (problem.workload.batch_size / len(gpus),) * len(gpus)
-    batch = report.batch if report.degree == 1 else even
-    found = _stages(costs, problem, gpus, span, parameters, batch, **options)
-    return TrainingCost(*(float(value) for value in found))
-
-
-def training_table(
-    costs: Roofline, problem: Problem, ids: Sequence[int], **options: Any
-) -> np.ndarray | None:
-    """Return the costs of every sort of span (`model.spans`) on these GPUs: (8, U), the fields of `TrainingCost`.
-
-    None where shares of the batch depend on the span.
-    """
-    gpus, model = [problem.cluster.gpus[g] for g in ids], problem.model
-    if problem.batch_split != "even" and len(set(gpus)) > 1:
-        return None
-    spans = zip(*model.spans.examples, strict=True)
-    parameters = np.array([float(model.parameters(range(i, i + n))) for i, n in spans])
-    batch = (problem.workload.batch_size / len(ids),) * len(ids)
-    return _stages(costs, problem, ids, Span.all(model), parameters, batch, **options)
-
-
 def _stages(
     costs: Roofline,
     problem: Problem,
@@ -928,7 +981,7 @@ def _stages(
     if bytes_per_parameter is None:
         bytes_per_parameter = ADAM_BYTES + _gradient_bytes(costs)
     checked_value("training_cost", "bytes_per_parameter", bytes_per_parameter, NotNegative)
-    model, load = problem.model, replace(problem.workload, phase="training")
+    model, load = dimensions_of(problem.model), replace(problem.workload, phase="training")
     demand, gpus = Demand(model, load), tuple(problem.cluster.gpus[g] for g in ids)
     # No sequence is shared: the GPU with most whole sequences counts, or a slower one with fewer.
     # Serving may prefer to share the batch where training has to cut layers, and so may this.

@@ -5,11 +5,12 @@ the last one's the head, so not all layers are identical.
 """
 
 from bisect import bisect_left
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING, Literal
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Count, Flag, Layers, Natural, checked, derived
+from pipelab.problem import ModelLike
 from pipelab.spans import Spans, spans_from_factors
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class LatentAttention:
 
 
 @checked
-class Transformer:
+class Transformer(ModelLike):
     """A language model as its published configuration describes it.
 
     Parameters
@@ -124,7 +125,7 @@ class Transformer:
     layers: Layers
     d_model: Count
     d_ff: Count
-    heads: Count
+    heads: Count = field()  # must be given here, where `ModelLike` has a default
     kv_heads: Count
     head_dim: Count
     vocab: Count
@@ -170,20 +171,14 @@ class Transformer:
         if problems:
             raise InvalidValue("Transformer", problems)
 
-    # What the rest of pipelab asks of any model.
     bytes_per_element = 2.0  # of activations
 
-    @property
+    @derived
     def d_hidden(self) -> int:
         """Another name of `d_ff`."""
         return self.d_ff
 
-    @property
-    def uniform(self) -> bool:
-        """Whether all layers are identical."""
-        return self.spans.uniform
-
-    @property
+    @derived
     def layer_weight_gb(self) -> float:
         """Weights of one ordinary layer (with experts, where there are any), in 10^9 bytes."""
         return self.layer_bytes() / 1e9
@@ -198,12 +193,12 @@ class Transformer:
         """Bytes per weight of what is not quantised: embedding, head, norms, biases, routers."""
         return max(2.0, PRECISIONS[self.precision])
 
-    @property
+    @derived
     def kv_bytes(self) -> float:
         """Bytes of keys and values per token and layer."""
         return self.kv_elements * PRECISIONS[self.kv_precision]
 
-    @property
+    @derived
     def has_experts(self) -> bool:
         """Whether layers have a router."""
         return self.experts > 1

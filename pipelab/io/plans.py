@@ -22,7 +22,7 @@ from pipelab.files.reading_and_writing import path_of, read_json, write_to
 from pipelab.io.chrome_traces import chrome_trace
 from pipelab.io.torch_csv import to_csv
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 from pipelab.schedules import Schedule
 from pipelab.writeup.cases_csv import load_case
 
@@ -193,7 +193,7 @@ def _conditions(problem: Problem) -> dict[str, Any]:
         **{name: getattr(problem, field) for name, field in _RULES.items()},
         **{name: getattr(problem.workload, field) for name, field in _WORKLOAD.items()},
         "cost_model": type(problem.costs).__name__,
-        _UNITS: link_unit(problem.costs),
+        _UNITS: problem.costs.link_units,
     }
 
 

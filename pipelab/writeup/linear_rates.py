@@ -6,7 +6,7 @@ of layers, as on no real GPU. They are kept because the write-up's numbers come 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 
@@ -14,9 +14,7 @@ from pipelab.cluster import GPU
 from pipelab.costs import pass_time, whole_sequences
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.fields import Number, Positive, Share, checked, python_value
-from pipelab.problem import ModelLike, Problem, StageCost, Workload
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import StageTables
+from pipelab.problem import CostModel, ModelLike, Problem, StageCost, StageTables, Workload
 
 
 @checked
@@ -55,7 +53,7 @@ class Coefficients:
 
 
 @checked
-class LinearThroughput:
+class LinearThroughput(CostModel):
     """The write-up's cost model.
 
     Parameters
@@ -127,7 +125,7 @@ class LinearThroughput:
         if problem.workload.phase not in ("prefill", "training"):
             expected = "expected 'prefill': LinearThroughput has one rate, for whole sequences"
             raise InvalidValue("Problem", [("workload.phase", problem.workload.phase, expected)])
-        if not hasattr(problem.model, "d_hidden"):
+        if not problem.model.d_hidden:
             expected = "expected one with d_hidden: LinearThroughput counts its activations"
             raise InvalidValue("Problem", [("model", problem.model, expected)])
         self._check_size(problem)
@@ -160,7 +158,7 @@ class LinearThroughput:
         numbers = self.efficiency, self.activation_overhead, self.link_units
         return hash((frozenset(self.coefficients.items()), *numbers))
 
-    def activation_gb(self, model: Any, workload: Workload) -> float:
+    def activation_gb(self, model: ModelLike, workload: Workload) -> float:
         """Activation memory of the whole batch, A.
 
         Parameters
@@ -249,6 +247,24 @@ class LinearThroughput:
         """
         return problem.batch_split == "even"
 
+    def memory_by_size(self, problem: Problem) -> bool:
+        """Whether a stage's memory depends on its layers and its number of GPUs alone.
+
+        Parameters
+        ----------
+        problem : Problem
+            Whose batch split counts.
+
+        Returns
+        -------
+        bool
+            True if all GPUs get the same share.
+        """
+        return problem.batch_split == "even"
+
+    def with_link_units(self, unit: Any) -> Self:
+        return replace(self, link_units=unit)
+
     def memory_parts(self, problem: Problem, gpu: GPU, layers: range) -> dict[str, float]:
         """What these layers need on one GPU that works on the whole batch, by what it is for.
 
@@ -324,7 +340,7 @@ class LinearThroughput:
         composition: np.ndarray,
         batch_split: str,
     ) -> StageTables:
-        """`stage` for many candidates at once; see `pipelab.stage_arrays.stage_tables`.
+        """`stage` for many candidates at once; see `CostModel.stage_tables`.
 
         Parameters
         ----------
@@ -344,7 +360,7 @@ class LinearThroughput:
         StageTables
             For each candidate and each kind of span of layers.
         """
-        runs = spans_of(model)
+        runs = model.spans
         work, weight = runs.work, runs.weight
         size = composition.sum(axis=1)
         present = (composition > 0)[:, :, None]
@@ -463,18 +479,7 @@ def with_link_units(problem: Problem, unit: Any) -> Problem:
     >>> tiny.costs.link_units
     'tokens'
     """
-    from pipelab.hardware.measured_times import Measured
-
-    costs = problem.costs
-    if isinstance(costs, Measured):  # links are those of the cost model that it completes
-        own = with_link_units(replace(problem, costs=costs.needs), unit)
-        return replace(problem, costs=replace(costs, needs=own.costs))
-    if isinstance(costs, LinearThroughput):
-        return replace(problem, costs=replace(costs, link_units=unit))
-    if unit != "tokens":
-        expected = "expected 'tokens': LinearThroughput alone has links in transfers/s"
-        raise InvalidValue("Problem", [("link_units", unit, expected)])
-    return problem
+    return replace(problem, costs=problem.costs.with_link_units(unit))
 
 
 def _extremes(model: ModelLike) -> tuple[float, float]:

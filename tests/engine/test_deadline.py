@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,12 +18,12 @@ import pytest
 import scipy.sparse as sp
 
 import pipelab as pl
+from pipelab.costs import WrappedCosts
 from pipelab.engine import deadline, solving
 from pipelab.engine.deadline import NEVER, Deadline, Ended, deadline_of, waited_for
 from pipelab.engine.methods.batches import solved_in_turn
 from pipelab.engine.solvers import highs, scip
 from pipelab.engine.solvers.linear_program import LinearProgram, VariableGroups
-from pipelab.stage_arrays import stage_tables
 
 MOST_AFTER = 150  # looks, after time is over
 
@@ -85,24 +86,22 @@ def test_ctrl_c_while_something_is_imported_is_answered(monkeypatch):
     assert pl.__getattr__("deploy")(medium).stopped_by == "interrupt"
 
 
-class Slow:
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Slow(WrappedCosts):
     """Linear rates whose tables take a while: each look costs 20 ms, and at the third something happens."""
 
-    def __init__(self, costs, at_the_third):
-        self.costs, self.at_the_third, self.looks = costs, at_the_third, 0
-
-    def __getattr__(self, name):
-        return getattr(self.costs, name)
+    at_the_third: Callable[[], None]
+    looks: list = dataclasses.field(default_factory=list)
 
     def mixes_as_slowest(self, problem):
         return False
 
     def stage_tables(self, model, workload, kinds, composition, batch_split):
         time.sleep(0.02)
-        self.looks += 1
-        if self.looks == 3:
+        self.looks.append("one more")
+        if len(self.looks) == 3:
             self.at_the_third()
-        return stage_tables(self.costs, model, workload, kinds, composition, batch_split)
+        return self.costs.stage_tables(model, workload, kinds, composition, batch_split)
 
 
 def many_mixtures(at_the_third=lambda: None):
@@ -115,7 +114,7 @@ def many_mixtures(at_the_third=lambda: None):
         for _ in range(4)
     )
     cluster = pl.Cluster(gpus, np.full((24, 24), 50.0), np.repeat(np.arange(24), 4))
-    costs = Slow(medium.costs, at_the_third)
+    costs = Slow(costs=medium.costs, at_the_third=at_the_third)
     return dataclasses.replace(medium, cluster=cluster, costs=costs)
 
 
@@ -179,7 +178,7 @@ def test_an_end_among_the_tables_is_heeded_and_a_placement_is_kept(by):
     end = {"stop": stop.set, "interrupt": lambda: signal.raise_signal(signal.SIGINT)}[by]
     problem = many_mixtures(at_the_third=end)
     result = pl.solve(problem, "aggregated", stop=stop)
-    assert 3 <= problem.costs.looks < 100  # of 20,474
+    assert 3 <= len(problem.costs.looks) < 100  # of 20,474
     assert (result.status, result.stopped_by) == ("feasible", by)
     pl.evaluate(problem, result.placement)
 

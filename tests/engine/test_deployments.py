@@ -16,7 +16,6 @@ import oracle
 import pipelab as pl
 from pipelab.column_generation import deploy_by_column_generation
 from pipelab.engine.deployments import column_generation, deploying, offers
-from pipelab.problem import link_unit
 
 
 def best_by_gpus(problem, batches):
@@ -37,7 +36,7 @@ def best_by_gpus(problem, batches):
 
 def timed(problem):
     """Whether links take time, so that what is in flight matters."""
-    return link_unit(problem.costs) != "transfers"
+    return problem.costs.link_units != "transfers"
 
 
 def every_division(problem, batches=None):

@@ -5,8 +5,6 @@ import math
 import numpy as np
 import pytest
 
-import pipelab as pl
-from pipelab import spans
 from pipelab.spans import spans_from_factors
 
 
@@ -28,9 +26,3 @@ def test_many_different_layers_add_up_as_each_set_of_them_does(spread):
     assert spans.kind[20, 2] == spans.kind[60, 2]  # the same set of layers, in another order
     assert len(np.unique(spans.kind[spans.kind >= 0])) == len(spans.weight)
     assert list(spans.layers) == sorted(spans.layers)
-
-
-def test_a_model_does_not_take_the_spans_of_another_that_had_its_identity(monkeypatch):
-    one, other = (pl.Model("m", n, 256, 1024, 0.001) for n in (3, 5))
-    monkeypatch.setitem(spans._KNOWN, id(one), (lambda: other, spans.spans_of(other)))
-    assert len(spans.spans_of(one).layers) == 3

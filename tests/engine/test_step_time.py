@@ -13,20 +13,26 @@ from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
 from pipelab.engine.training.bounds import TRAINED_BY, RuleBounds, makespans, order_of
 from pipelab.engine.training.stages import RankTimes
+from pipelab.problem import CostModel
 from roofline_oracle import random_model
 
 
-class Trained:
+class Trained(CostModel):
     """Times per type of GPU, gradients and memory of their own: a cost model as a user may write one."""
 
     def __init__(self, rng, types):
         self.served = LayerTimes({t: float(rng.choice([1, 2, 3, 5, 7, 11])) for t in types})
-        self.gpu_types, self.check = self.served.gpu_types, self.served.check
-        self.link_throughput, self.stage = self.served.link_throughput, self.served.stage
         self.back = {t: float(rng.uniform(0.5, 2.5)) for t in types}
         self.weight = {t: float(rng.uniform(0.1, 1.5)) for t in types}
         self.step = float(rng.choice([0, 1e-3]))
         self.kept = float(rng.uniform(0.5, 2.0))
+
+    @property
+    def gpu_types(self):
+        return self.served.gpu_types
+
+    def stage(self, *asked):
+        return self.served.stage(*asked)
 
     def training_cost(self, problem, report, *, recompute="none", bytes_per_parameter=16):
         forward, first = report.seconds, min(report.gpu_types)  # whatever their sequence

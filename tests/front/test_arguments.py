@@ -82,18 +82,3 @@ def test_a_limit_of_any_size_is_answered(tpot_ms, pools):
     problem = pl.Problem(GPUS, MODEL, load, TIMES, 1)
     found = pl.deploy(problem, tpot_ms=tpot_ms, pools=pools, batches=[1])
     assert found.status == ("optimal" if tpot_ms > 1 else "infeasible")
-
-
-def test_an_attribute_prefer_of_a_cost_model_of_ones_own_is_its_own():
-    class Wrapped:
-        prefer = "cheap"
-
-        def __init__(self, costs):
-            self.costs = costs
-
-        def __getattr__(self, name):
-            return getattr(self.costs, name)
-
-    plain = pl.Problem(GPUS, MODEL, pl.Workload(100, 1), TIMES, 1)
-    own = pl.Problem(GPUS, MODEL, pl.Workload(100, 1), Wrapped(TIMES), 1)
-    assert pl.deploy(own).throughput == pl.deploy(plain).throughput

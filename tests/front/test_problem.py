@@ -7,7 +7,6 @@ import pytest
 
 import pipelab as pl
 from pipelab.placement import Stage
-from pipelab.problem import link_unit
 from pipelab.writeup.linear_rates import with_link_units
 
 
@@ -156,7 +155,7 @@ def test_tables_have_units_in_their_columns(tiny):
 
 def test_links_carry_tokens_unless_the_write_ups_files_say_otherwise(tiny, tmp_path):
     fields = (tiny.cluster, tiny.model, tiny.workload, pl.writeup.load_coefficients())
-    assert link_unit(pl.Problem(*fields).costs) == "tokens"
+    assert pl.Problem(*fields).costs.link_units == "tokens"
     for case in pl.writeup.cases():
         assert pl.load_case(case).costs.link_units == "transfers"
         assert not pl.load_case(case).same_type_stages

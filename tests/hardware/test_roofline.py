@@ -20,8 +20,6 @@ from pipelab.engine.formulations.program_size import compositions
 from pipelab.figures.layer_times import plot_layer_times
 from pipelab.figures.predictions import plot_against_measured
 from pipelab.hardware.pass_times import Demand, Span
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import stage_tables
 
 
 def _random(seed, **options):
@@ -71,12 +69,12 @@ def test_tables_are_the_stages(first):
         model, kinds = problem.model, problem.cluster.kinds
         load, split = problem.workload, problem.batch_split
         mixtures = compositions(problem, kinds, problem.cluster.kind_count.tolist())
-        tables = stage_tables(problem.costs, model, load, kinds, mixtures, split)
+        tables = problem.costs.stage_tables(model, load, kinds, mixtures, split)
         for c in rng.permutation(len(mixtures))[:6]:
             gpus = [gpu for gpu, n in zip(kinds, mixtures[c], strict=True) for _ in range(n)]
             start = int(rng.integers(model.layers))
             for stop in range(start + 1, model.layers + 1):
-                kind = spans_of(model).kind[start, stop - start - 1]
+                kind = model.spans.kind[start, stop - start - 1]
                 cost = problem.costs.stage(model, load, gpus, range(start, stop), split)
                 assert tables.throughput[c, kind] == pytest.approx(cost.throughput, rel=1e-9)
                 assert tables.pass_seconds[c, kind] == pytest.approx(cost.pass_seconds, rel=1e-9)
@@ -131,7 +129,7 @@ def test_ends_alone_differ_and_links_bind(seed):
     factors = [tuple(float(x) for x in (e[0], *[1.0] * (m - 2), e[1])[:m]) for e in ends]
     model = dataclasses.replace(problem.model, weight_factors=factors[0], work_factors=factors[1])
     problem = dataclasses.replace(problem, model=model, batch_split="even")
-    assert spans_of(model).alike_inside
+    assert model.spans.alike_inside
     best, result = oracle.best(problem), pl.solve(problem, "aggregated")
     assert result.status == ("infeasible" if best is None else "optimal")
     assert best is None or result.throughput == pytest.approx(best, rel=1e-9)

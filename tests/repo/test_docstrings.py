@@ -59,8 +59,10 @@ ERRORS = [name for name in ERRORS if vars(pl.errors)[name].__module__ == "pipela
 
 
 def _members(cls: type) -> Iterator[str]:
-    """Public methods and properties that a class defines itself."""
+    """Public methods and properties that a class defines itself; without a docstring, that of its base counts."""
     for name, value in vars(cls).items():
+        if not value.__doc__ and any(hasattr(base, name) for base in cls.__bases__):
+            continue
         kinds = (property, cached_property, classmethod, staticmethod)
         if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, kinds)):
             yield name

@@ -293,10 +293,16 @@ def _python_of(page):
 
 
 def test_every_page_with_python_is_run():
-    """By the tests below, and by those of an exam and of `how_a_placement_is_computed` in test_site.py."""
+    """By the tests below, two in test_site.py, and that of one's own cost model."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
     with_python = {page.name for page in pages if "```py" in page.read_text(encoding="utf-8")}
-    run = {"exam.md", "how_a_placement_is_computed.md", "how_an_optimum_is_found.md", "using.md"}
+    run = {
+        "adding.md",
+        "exam.md",
+        "how_a_placement_is_computed.md",
+        "how_an_optimum_is_found.md",
+        "using.md",
+    }
     assert with_python == {"README.md", *run}
 
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, cast, get_args
 
 import typer
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from pipelab.engine.answers import Result
     from pipelab.engine.timeline.placement_timelines import TrainingTimeline
+    from pipelab.hardware.roofline import Roofline
+    from pipelab.hardware.transformer import Transformer
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
@@ -406,7 +408,8 @@ def node(context: typer.Context, as_json: Json = False, output: Table = None) ->
         expected = "expected one type of GPU, at least two of them, all on one node (--per-node)"
         raise InvalidValue("node", [("--gpus", wanted.gpus or wanted.cluster, expected)])
     gpu, count = problem.cluster.gpus[0], len(problem.cluster)
-    mixes = node_mixes(problem.costs, problem.model, problem.workload, gpu, count)
+    costs, model = cast("Roofline", problem.costs), cast("Transformer", problem.model)
+    mixes = node_mixes(costs, model, problem.workload, gpu, count)
     _show(mixes, as_json, output, "node")
     if not as_json and (doubt := doubt_of(problem)):
         print(doubt)

@@ -36,16 +36,16 @@ def segments_as_run(problem: Problem, deadline: Deadline = NEVER) -> SegmentRule
     layers = problem.model.layers
     step = max(1, layers // 20) if layers > 40 else 1
     sizes = np.arange(1, layers + 1)
-    limits = [_sizes_as_run(problem, gpu.memory_gb) for gpu in problem.cluster.gpus]
+    activations = problem.costs.activation_gb(problem.model, problem.workload)
+    limits = [_sizes_as_run(problem, activations, gpu.memory_gb) for gpu in problem.cluster.gpus]
     allowed = np.array([(least <= sizes) & (sizes <= most) for least, most in limits])
     every = rules(problem, deadline=deadline)
     return replace(every, allowed=allowed, starts=np.arange(0, layers, step))
 
 
-def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
+def _sizes_as_run(problem: Problem, activations: float, memory_gb: float) -> tuple[int, int]:
     """Compute the least and the most layers of a segment on a GPU of this memory."""
     weight = problem.model.layer_weight_gb
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
     most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
     half = max(1, int((memory_gb / 2 - activations) / weight))
     return min(half, most, max(1, most // 3)), most

@@ -31,7 +31,7 @@ from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement
 from pipelab.problem import Model
 from pipelab.writeup.cases_csv import author_settings, cases, load_case
-from pipelab.writeup.linear_rates import with_link_units
+from pipelab.writeup.linear_rates import LinearThroughput, with_link_units
 
 if TYPE_CHECKING:
     from pipelab.course.n05 import WithoutFamilies
@@ -114,11 +114,18 @@ def original(segments: str = "as_run") -> dict[str, int]:
     return once(single_gpu_size, case("medium"), segments)
 
 
+def linear(problem: "Problem") -> LinearThroughput:
+    """Return the write-up's cost model, which its cases have."""
+    return cast(LinearThroughput, problem.costs)
+
+
 def rate(name: str, gpu_type: str, layers: int, gpus: int = 1) -> float:
     """tokens/s of one stage of this number of GPUs of a type."""
     problem = case(name, gpus)
     chosen = [gpu for gpu in problem.cluster.gpus if gpu.type == gpu_type][:gpus]
-    return problem.costs.stage(problem.model, problem.workload, chosen, layers, "even").throughput
+    return problem.costs.stage(
+        problem.model, problem.workload, chosen, range(layers), "even"
+    ).throughput
 
 
 def limitless(per_stage: int) -> int:
@@ -134,7 +141,7 @@ def with_ms(big_m: str) -> float:
 
 def efficiency(factor: float) -> float:
     """tiny's optimum with another factor in place of 0.85."""
-    problem = replace(tiny(), costs=replace(tiny().costs, efficiency=factor))
+    problem = replace(tiny(), costs=replace(linear(tiny()), efficiency=factor))
     return once(solve, problem, "aggregated").throughput
 
 
@@ -295,9 +302,9 @@ def a10_rate() -> object:
     demo = case("demo")
     batch, layers = demo.workload.batch_size, demo.model.layers
     short = replace(demo.workload, sequence_length=1)
-    as_v100 = float(demo.costs.gpu_throughput("V100", demo.workload, batch, layers))
+    as_v100 = float(linear(demo).gpu_throughput("V100", demo.workload, batch, layers))
     return ComputedClaim(
-        float(demo.costs.gpu_throughput("A10", short, batch, layers)), known=(as_v100,)
+        float(linear(demo).gpu_throughput("A10", short, batch, layers)), known=(as_v100,)
     )
 
 
@@ -336,7 +343,7 @@ def explosion() -> object:
 
 def slowest_gpu_of_a_stage() -> object:
     two = rate("tiny", "A100", 4, 2)
-    return two, two / 2 / case("tiny").costs.efficiency
+    return two, two / 2 / linear(case("tiny")).efficiency
 
 
 def links_differ() -> object:
@@ -393,7 +400,7 @@ def meaningless_rows() -> object:
 
 
 def magic_formulas() -> object:
-    alone = rate("tiny", "A100", 4, 2) / case("tiny").costs.efficiency
+    alone = rate("tiny", "A100", 4, 2) / linear(case("tiny")).efficiency
     return ComputedClaim(
         (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
     )
@@ -420,7 +427,7 @@ def third_of_the_batch() -> object:
 
 
 def coordination() -> object:
-    return (case("tiny").costs.efficiency,)
+    return (linear(case("tiny")).efficiency,)
 
 
 def fungible_gpus() -> object:
@@ -531,7 +538,9 @@ def slowest_type() -> object:
 
     def together(layers: int, *types: str) -> float:
         gpus = [GPU(t, 80) for t in types]
-        return problem.costs.stage(problem.model, problem.workload, gpus, layers, "even").throughput
+        return problem.costs.stage(
+            problem.model, problem.workload, gpus, range(layers), "even"
+        ).throughput
 
     for one, other, layers in product(TYPES, TYPES, range(1, problem.model.layers + 1)):
         slower = min(together(layers, one, one), together(layers, other, other))
@@ -830,7 +839,7 @@ def linear_in_the_batch() -> object:
     problem, found = case("tiny"), []
     for gpu, layers in product(TYPES, range(1, problem.model.layers + 1)):
         rates = [
-            float(problem.costs.gpu_throughput(gpu, problem.workload, batch, layers))
+            float(linear(problem).gpu_throughput(gpu, problem.workload, batch, layers))
             for batch in (10, 20, 30, 40)
         ]
         steps = np.diff(rates)

@@ -75,7 +75,7 @@ from pipelab.fields import (
 )
 from pipelab.hardware.engine_rules import rules_of
 from pipelab.placement import Placement
-from pipelab.problem import Phase, Problem, link_unit
+from pipelab.problem import Phase, Problem
 from pipelab.requests import Limits, for_phase, request_tokens
 
 _RATIO_FOR_A_FLOW = 1.1  # of what GPUs let pass to a deployment: from here on a flow is named
@@ -258,7 +258,7 @@ def _refuse_requests(problem: Problem, at_least: float, pools: bool) -> None:
         expected = "expected how many tokens the answer of a request has, for requests_per_s, limits and pools"
         raise InvalidValue("deploy", [("workload.output_tokens", None, expected)])
     if len(problem.cluster) > 1:
-        refuse_transfers("deploy", link_unit(problem.costs))
+        refuse_transfers("deploy", problem.costs.link_units)
 
 
 def _deploy_again(problem: Problem, load: float, *, limits: Limits, **options: Any) -> Deployment:

@@ -22,9 +22,8 @@ from pipelab.engine.in_flight import Range, compiled
 from pipelab.engine.instance import Groups, Instance, apart, by_class, instance_of, with_memory_for
 from pipelab.errors import TooLarge
 from pipelab.evaluation import MOST_IN_FLIGHT
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 from pipelab.requests import Limits
-from pipelab.stage_arrays import mixes_as_slowest
 
 ALL_NUMBERS = Range(1, math.inf)
 _FIRST_RANGES = 12  # of numbers in flight where all are split: from 1, 2, 4, … on
@@ -115,7 +114,7 @@ def _offers(
             numbers=numbers,
             table=table,
             merged=merged,
-            mixed_as_slowest=mixes_as_slowest(table.problem),
+            mixed_as_slowest=table.problem.costs.mixes_as_slowest(table.problem),
             timing=timing,
         )
         if len(table.composition):
@@ -178,7 +177,7 @@ def _merged(instance: Instance) -> Groups:
     bandwidth, latency = problem.cluster.bandwidth_gb_per_s, problem.cluster.latency_ms
     there = np.isfinite(bandwidth)
     fast, soon = bandwidth[there].max(), latency[there].min()
-    hop = problem.message_seconds(fast, soon) if link_unit(problem.costs) == "tokens" else 0.0
+    hop = problem.message_seconds(fast, soon) if problem.costs.link_units == "tokens" else 0.0
     merged = classes.merged([*keys.values()], np.full(shape, fast), np.full(shape, soon))
     link = np.full(shape, problem.link_throughput(fast))
     return Groups(

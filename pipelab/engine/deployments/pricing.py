@@ -40,8 +40,6 @@ from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.requests import Limits, request_tokens
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import most_gpus
 
 _MOST_RATES = 2_000  # of a table; the rates between two of them count as the higher one
 _RATE_STEPS = 200  # where numbers in flight are limited: steps of the logarithm
@@ -109,12 +107,12 @@ class Offer:
     @cached_property
     def most_gpus(self) -> float:
         """More GPUs than this no pipeline may have."""
-        return most_gpus(self.problem.costs)
+        return self.problem.costs.most_gpus
 
     @cached_property
     def span(self) -> np.ndarray:
         """The kind of span by first layer and number of layers less one."""
-        return spans_of(self.problem.model).kind
+        return self.problem.model.spans.kind
 
     @cached_property
     def rows(self) -> np.ndarray:
@@ -355,7 +353,7 @@ class Offer:
     def in_order(self, stages: Sequence[StageOf]) -> tuple[StageOf, ...]:
         """The stages as they are, or class by class where inner layers are identical and that is faster."""
         given = tuple(stages)
-        if not spans_of(self.problem.model).alike_inside or len(given) < 4:
+        if not self.problem.model.spans.alike_inside or len(given) < 4:
             return given
         inner = sorted(given[1:-1], key=lambda stage: (stage[1], stage[0]))
         other = (given[0], *inner, given[-1])

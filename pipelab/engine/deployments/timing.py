@@ -193,7 +193,7 @@ def best_service(problem: Problem, placement: Placement, limits: Limits) -> Serv
         known = _times(problem, placement, fixed)
         served = known and known.service(problem, fixed)
         return served if served and served.keeps(limits) else None
-    never_faster = getattr(problem.costs, "prefer", "rate") == "rate"
+    never_faster = problem.costs.prefer == "rate"
     best, begin = None, 1
     while (here := _times(problem, placement, begin)) is not None:
         most = _most(here, limits)

@@ -35,7 +35,7 @@ from pipelab.evaluation import MOST_IN_FLIGHT
 from pipelab.fields import checked_arguments, described, given
 from pipelab.flows import Held, Way, greatest_flow, numbers, stage_times
 from pipelab.placement import Placement, Stage
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 
 _PIPELINE_SHARE = 0.2  # of the time after a deployment, for what one pipeline can have
 _PIPELINE_SECONDS = 20.0  # for this where time is not limited
@@ -108,7 +108,7 @@ def flow(
     ('optimal', 41667, 33333)
     """
     refuse_training(problem, "flow")
-    refuse_transfers("flow", link_unit(problem.costs))
+    refuse_transfers("flow", problem.costs.link_units)
     with deadline_of(time_limit, stop) as deadline:
         return _Flowing(problem, objective == "rate", gap, deadline).run(time_limit)
 

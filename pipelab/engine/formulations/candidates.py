@@ -19,8 +19,6 @@ from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.engine.tolerances import SOLVER
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import problem_tables
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +165,7 @@ def list_candidates(
     starts : int array
         First layers (from 0) at which an allocation may start.
     """
-    spans, parts = spans_of(problem.model), []
+    spans, parts = problem.model.spans, []
     for first in starts:  # by first layer, then by number of layers, then by set
         deadline.check()
         kinds = spans.kind[first, : problem.model.layers - first]
@@ -206,9 +204,9 @@ def stage_rates(
     counts = _membership(sets, len(problem.cluster)) @ of_kind
     # Sets with the same kinds of GPU behave identically: each composition is computed once.
     composition, which = np.unique(counts, axis=0, return_inverse=True)
-    rate, fits = np.empty((2, len(composition), len(spans_of(problem.model).layers)))
+    rate, fits = np.empty((2, len(composition), len(problem.model.spans.layers)))
     for part in _parts(len(composition), 5 * len(kinds) * rate.shape[1], deadline):
-        tables = problem_tables(problem, kinds, composition[part])
+        tables = problem.stage_tables(kinds, composition[part])
         rate[part], fits[part] = tables.throughput, tables.fits(kinds)
     which = which.reshape(-1)
     return rate[which], fits[which] > 0

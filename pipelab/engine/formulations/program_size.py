@@ -18,9 +18,6 @@ from pipelab.cluster import GPU
 from pipelab.engine.deadline import NEVER, Deadline
 from pipelab.errors import TooLarge
 from pipelab.problem import Problem
-from pipelab.spans import spans_of
-from pipelab.stage_arrays import in_one_node, problem_tables
-from pipelab.writeup.linear_rates import LinearThroughput
 
 _ROWS_AT_ONCE = 10_000  # of a table of compositions, between two looks at the deadline
 _MOST_COMPOSITIONS = 3_000  # their pairs are tabulated: 72 MB a table, some seconds
@@ -70,7 +67,7 @@ def count_candidates(problem: Problem) -> dict[str, int]:
         )
     composition = compositions(problem, groups, members)
     # (C, U) for every kind of span
-    fits = problem_tables(problem, groups, composition).fits(groups)
+    fits = problem.stage_tables(groups, composition).fits(groups)
     ways = np.array(
         [math.prod(map(comb, members, c)) for c in composition.tolist()], dtype=object
     )  # GPU sets of each composition
@@ -115,7 +112,7 @@ def starts_and_ends(
     first_layers : iterable of int, optional
         Layers at which a segment may start; by default all.
     """
-    runs, layers = spans_of(problem.model), problem.model.layers
+    runs, layers = problem.model.spans, problem.model.layers
     if (
         first_layers is None and runs.uniform
     ):  # from layer i there are as many segments as sizes up to M - i that fit
@@ -138,12 +135,10 @@ def _total(ways: np.ndarray, positions: np.ndarray) -> int:
 def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
     """GPUs grouped as coarsely as memory and the rules allow, and how many there are of each.
 
-    By the write-up's formula and with an even split a stage's memory depends on its size alone, so
-    GPUs of equal memory count as one group; where types matter (stages of one type, balanced
-    shares, any other cost model) they stay apart.
+    Where a stage's memory depends on its size alone (`CostModel.memory_by_size`), GPUs of equal memory count as one
+    group; where types matter they stay apart.
     """
-    by_size = isinstance(problem.costs, LinearThroughput) and problem.batch_split == "even"
-    typed = problem.same_type_stages or not by_size
+    typed = problem.same_type_stages or not problem.costs.memory_by_size(problem)
     members: dict = {}
     for gpu in problem.cluster.gpus:
         key = gpu if typed else gpu.memory_gb
@@ -153,7 +148,7 @@ def _groups(problem: Problem) -> tuple[list[GPU], list[int]]:
 
 def _joined(problem: Problem, groups: Sequence[GPU]) -> list[str]:
     """For every group of GPUs a name: those of one name may be together in a stage."""
-    nodes = in_one_node(problem.costs)
+    nodes = problem.costs.cuts_every_layer
     return [
         f"{g.type if problem.same_type_stages else 'any'} {g.node if nodes else ''}" for g in groups
     ]

@@ -48,8 +48,7 @@ from pipelab.evaluation import evaluate
 from pipelab.fields import Frozen, given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.spans import Spans, spans_of
-from pipelab.stage_arrays import nodes_matter_alone
+from pipelab.spans import Spans
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -253,7 +252,7 @@ class Certificate(Frozen):
         exact = all(isinstance(x, Rational) for x in (*self.prices, *self.values))
         _proven(exact and min(self.prices) >= 0, "a price is no fraction of at least 0")
         if self.rate is not None:
-            alike = spans_of(problem.model).alike_inside
+            alike = problem.model.spans.alike_inside
             by = ("dual prices", *(_BY_HELD if alike else ("position",)))
         elif self.throughput is not None:
             by = ("no faster stage",)
@@ -291,7 +290,7 @@ class Certificate(Frozen):
 
     def _counted_as(self, gpu: GPU) -> GPU:
         """Return the GPU in no node, where identical nodes count as one."""
-        return without_node(gpu) if nodes_matter_alone(self.problem.costs) else gpu
+        return without_node(gpu) if self.problem.costs.nodes_matter_alone else gpu
 
     def _stages(self) -> Iterator[tuple[tuple[GPU, ...], range, Fraction]]:
         """Return every mixture of GPUs with every span, and the least that such GPUs cost.
@@ -410,7 +409,7 @@ def certificate(result: Result) -> Certificate:
     if proof.total_price < proof.total_value:
         plain = all(v == 1 for v in values)
         return replace(proof, most_layers=math.floor(proof.total_price)) if plain else proof
-    alike, stages = spans_of(problem.model).alike_inside, stages_of(problem, rate)
+    alike, stages = problem.model.spans.alike_inside, stages_of(problem, rate)
     for by in _BY_HELD if alike else ("position",):
         held, _ = most_held(problem, stages, rate, by != "whole stages")
         if held < problem.model.layers:
@@ -477,7 +476,7 @@ class _Stage(NamedTuple):
 
 def stages_of(problem: Problem, rate: float) -> list[_Stage]:
     """List the stages of a rate, by class; the cost model is asked for each kind of span."""
-    classes, spans = gpu_classes(problem.cluster), spans_of(problem.model)
+    classes, spans = gpu_classes(problem.cluster), problem.model.spans
     layers = problem.model.layers
     kinds, stages = [classes.gpu(a) for a in range(len(classes))], []
     examples = [range(int(i), int(i + n)) for i, n in zip(*spans.examples, strict=True)]
@@ -615,7 +614,7 @@ def _enough(instance: Instance, prices: DualPrices) -> bool:
 def _stages_at(instance: Instance, threshold: float) -> _Priced:
     """Return what reaches the rate; of runs of identical layers only the longest, which decides."""
     model = instance.problem.model
-    groups, spans_of_kind = _positions(model.layers, spans_of(model))
+    groups, spans_of_kind = _positions(model.layers, model.spans)
     draws, holds = [], []
     reach = AtRate(instance, threshold)
     for parts, seconds in reach.choices + reach.in_nodes_by_type:

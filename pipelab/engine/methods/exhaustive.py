@@ -17,7 +17,6 @@ from pipelab.engine.methods.aggregated import unlisted
 from pipelab.errors import TooLarge
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.spans import spans_of
 
 
 def count_placements(problem: Problem) -> dict[int, int]:
@@ -175,7 +174,7 @@ class _Enumeration:
         self.layers = problem.model.layers
         self.sets = sets
         self.rate = rate.tolist()  # [set][kind of span], negative where it does not fit
-        self.span = spans_of(problem.model).kind.tolist()  # [first layer][layers - 1]
+        self.span = problem.model.spans.kind.tolist()  # [first layer][layers - 1]
         self.link = links.tolist()
         self.top = self.enough = float(rate.max())
         self.mask = [sum(1 << g for g in s) for s in sets]

@@ -21,7 +21,6 @@ from pipelab.fields import given
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 from pipelab.splits import split_even
-from pipelab.stage_arrays import most_gpus
 
 _MOST_STAGES = (
     300  # of all that are evaluated: a fifth of a second, and the same ones on every machine
@@ -53,7 +52,7 @@ def evaluated(
 ) -> dict[Placement, Evaluation]:
     """Evaluate placements until so many stages were evaluated, without those that do not fit."""
     evaluations, stages = {}, 0
-    most = most_gpus(problem.costs)
+    most = problem.costs.most_gpus
     for placement in placements:
         if stages >= most_stages:
             break

@@ -11,7 +11,6 @@ from pipelab.engine.methods.first_placements import incumbents
 from pipelab.engine.methods.fronts import least_of, why_none_attains
 from pipelab.engine.prices import refuse_unpriced
 from pipelab.fields import checked_arguments
-from pipelab.problem import link_unit
 
 
 @checked_arguments
@@ -71,7 +70,7 @@ def solve_for_latency(
     ('optimal', 108.581, (0, 1))
     """
     if len(problem.cluster) > 1:
-        refuse_transfers("solve", link_unit(problem.costs))
+        refuse_transfers("solve", problem.costs.link_units)
     if budget is not None:
         refuse_unpriced(problem, "solve")
     with deadline_of(time_limit, stop) as deadline:

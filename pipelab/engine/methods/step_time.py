@@ -29,7 +29,6 @@ from pipelab.engine.training.stages import ROLES, TrainingStages, least_slowest,
 from pipelab.errors import InvalidValue
 from pipelab.fields import checked_arguments, given
 from pipelab.placement import show_layers
-from pipelab.problem import link_unit
 
 ANY = "best"
 _OVER = object()
@@ -121,7 +120,7 @@ def solve_for_step_time(
     ('optimal', 's per step')
     """
     if len(problem.cluster) > 1:
-        refuse_transfers("solve", link_unit(problem.costs))
+        refuse_transfers("solve", problem.costs.link_units)
     phase = problem.workload.phase
     if phase != "training":
         expected = "expected 'training': pl.Workload(…, phase='training', microbatches=…)"

@@ -21,7 +21,7 @@ from pipelab.engine.solvers import choice
 from pipelab.engine.tolerances import ATTAINED, ONE_ANSWER
 from pipelab.errors import InvalidValue, UnknownName, nearest, shown
 from pipelab.fields import Flag, Frozen, checked_arguments, described, given
-from pipelab.problem import Problem, link_unit
+from pipelab.problem import Problem
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -185,7 +185,7 @@ def trade_off(
         expected = f"expected {' or '.join(map(repr, _AGAINST))} where points are deployments"
         raise InvalidValue("trade_off", [("against", against, expected)])
     if against == "seconds_per_pass" and len(problem.cluster) > 1:
-        refuse_transfers("trade_off", link_unit(problem.costs))
+        refuse_transfers("trade_off", problem.costs.link_units)
     if against.startswith("usd"):
         refuse_unpriced(problem, "trade_off")
     with deadline_of(time_limit, stop) as deadline:

@@ -482,10 +482,7 @@ class TrainingTimeline(Frozen):
     @property
     def mfu(self) -> float | None:
         """Model FLOPs utilization (`Roofline.mfu`); None where the cost model does not count FLOPs."""
-        costs = self.problem.costs
-        if not hasattr(costs, "mfu"):
-            return None
-        return float(costs.mfu(self.problem, self.placement, self.rate))
+        return self.problem.costs.mfu(self.problem, self.placement, self.rate)
 
     @derived
     def labels(self) -> tuple[str, ...]:
@@ -666,7 +663,7 @@ def _of_parts(
 
     Where the cost model does not say, each gradient takes as long as the forward, and None is recomputed.
     """
-    known, stages = hasattr(problem.costs, "training_cost"), evaluation.stages
+    known, stages = problem.costs.knows_training, evaluation.stages
     stated = recipe if recompute is None else {"recompute": recompute, **recipe}
     if stated and not known:
         name = next(iter(stated))
@@ -691,10 +688,9 @@ def _of_parts(
                 continue
             layers = range(ends[part] - sizes[part], ends[part])
             report = report_of(problem, Stage(layers, stages[rank].stage.gpus))
-            alone = [report.seconds] * 3 + [0, 0, 1 / len(mine), 0, 0]
-            fields[:, part] = (
-                problem.costs.training_cost(problem, report, **more) if known else alone
-            )
+            fields[:, part] = problem.costs.training_cost(problem, report, **more)
+            if not known:  # a microbatch counts once, however many parts share it
+                fields[5, part] /= len(mine)
         if columns.holder[0] == columns.holder[-1] == rank:
             fields[3:5, -1] *= not_shared(problem.model, sizes[-1])
         return fields[:, mine]
@@ -741,10 +737,9 @@ def needed_gb(parts: np.ndarray, held: np.ndarray) -> np.ndarray:
 
 
 def in_training(problem: Problem) -> Problem:
-    """Return the problem with links that carry what stages send in training, where the cost model knows that."""
-    if hasattr(problem.costs, "for_training"):
-        return replace(problem, costs=problem.costs.for_training())
-    return problem
+    """Return the problem with links that carry what stages send in training, where costs tell it from inference."""
+    costs = problem.costs.for_training()
+    return problem if costs is problem.costs else replace(problem, costs=costs)
 
 
 def hops(problem: Problem, placement: Placement, order: Schedule) -> list[float]:

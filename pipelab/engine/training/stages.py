@@ -32,7 +32,6 @@ from pipelab.errors import InvalidValue, TooLarge
 from pipelab.placement import Placement, Stage
 from pipelab.problem import Problem, fits_in
 from pipelab.spans import Spans
-from pipelab.stage_arrays import most_gpus
 
 MOST_LAYERS = 400
 MOST_STAGES = 500_000  # compositions times kinds of span: the cost model is asked for each
@@ -122,7 +121,7 @@ class TrainingStages:
     @property
     def most(self) -> int:
         """No placement has more stages."""
-        most = most_gpus(self.problem.costs) / self.problem.max_gpus_per_stage
+        most = self.problem.costs.most_gpus / self.problem.max_gpus_per_stage
         return int(min(self.classes.count.sum(), self.layers, most))
 
     def times(self, roles: Sequence[str], held: np.ndarray) -> RankTimes:
@@ -279,7 +278,7 @@ def _modes(
     if recompute is not None and recompute not in RECOMPUTE:
         expected = f"expected one of {', '.join(RECOMPUTE)}"
         raise InvalidValue("solve", [("recompute", recompute, expected)])
-    if hasattr(problem.costs, "training_cost"):
+    if problem.costs.knows_training:
         return ("none", "full") if recompute == "auto" else (recompute or "none",)
     for name, value in (("recompute", recompute), ("bytes_per_parameter", bytes_per_parameter)):
         if value is not None:
@@ -302,10 +301,9 @@ def _costs(
     problem: Problem, ids: list[int], more: Mapping[str, Any], exists: np.ndarray, spans: Spans
 ) -> np.ndarray:
     """Return the fields of `TrainingCost` of every kind of span on these GPUs; shape (8, U)."""
-    if hasattr(problem.costs, "training_table"):
-        table = problem.costs.training_table(problem, ids, **more)
-        if table is not None:
-            return np.where(exists, table, 0.0)
+    table = problem.costs.training_table(problem, ids, **more)
+    if table is not None:
+        return np.where(exists, table, 0.0)
     found = np.zeros((8, len(exists)))
     for u, (start, n) in enumerate(zip(*spans.examples, strict=True)):
         if exists[u]:

@@ -51,7 +51,7 @@ def _broken_by_stages(plan: EnginePlan, rules: EngineRules) -> Iterator[_Broken]
     reports = plan.evaluation.stages
     sizes = [len(report.stage.gpus) for report in reports]
     for size in sizes:
-        heads = getattr(plan.problem.model, "heads", size)
+        heads = plan.problem.model.heads
         if rules.heads_divide and heads % size:
             expected = f"expected stages of a number of GPUs that divides the model's {heads} heads"
             yield "GPUs per stage", size, expected

@@ -16,7 +16,6 @@ from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import Frozen, is_list
 from pipelab.hardware.engine_memory import engine_counted, memory_of
 from pipelab.hardware.engine_rules import platform_of, rules_of
-from pipelab.hardware.roofline import Roofline
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.schedules import Schedule
@@ -199,7 +198,7 @@ class EnginePlan:
         What the cost model left to it (`Roofline.memory_share`); else what the plan needs on its fullest GPU, rounded
         up, and at least 0.9; but no more than is free when the engine starts.
         """
-        share = getattr(self.problem.costs, "memory_share", None)
+        share = self.problem.costs.memory_share
         if share is None:
             needs = [
                 need / offer
@@ -213,10 +212,9 @@ class EnginePlan:
     @property
     def free_shares(self) -> list[float]:
         """For every rank, the memory of its GPU over what the type has: less than 1 where some is taken."""
-        known = getattr(getattr(self.problem.costs, "needs", self.problem.costs), "gpus", {})
-        seen = memory_of(self.engine).seen_gb
+        as_sold, seen = self.problem.costs.memory_as_sold, memory_of(self.engine).seen_gb
         return [
-            seen(kind, offer) / seen(kind, known[kind].memory_gb) if kind in known else 1.0
+            1.0 if (whole := as_sold(kind)) is None else seen(kind, offer) / seen(kind, whole)
             for report in self.evaluation.stages
             for kind, offer in zip(report.gpu_types, report.memory_limit_gb, strict=True)
         ]
@@ -240,8 +238,7 @@ class EnginePlan:
     @property
     def chunk(self) -> int | None:
         """Tokens of prompts in one pass, for which the cost model counts memory; None if it does not say."""
-        costs = getattr(self.problem.costs, "needs", self.problem.costs)
-        chunk = costs.constants.chunk_tokens if isinstance(costs, Roofline) else None
+        chunk = self.problem.costs.chunk_tokens
         return chunk and max(chunk, self.sequences)
 
     @property
@@ -293,12 +290,12 @@ class EnginePlan:
     @property
     def kv_precision(self) -> str:
         """Precision of keys and values; empty if the model does not say."""
-        return getattr(self.problem.model, "kv_precision", "")
+        return self.problem.model.kv_precision
 
     @property
     def weights(self) -> str:
         """Precision of the weights; empty if the model does not say."""
-        return getattr(self.problem.model, "precision", "")
+        return self.problem.model.precision
 
     def dtype(self, half: str = "half") -> str:
         """Return the data type of activations, by the names of vLLM and SGLang."""

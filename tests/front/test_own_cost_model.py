@@ -1,0 +1,177 @@
+"""The cost model of `docs/adding.md` in everything that takes a problem; and what all cost models have in common."""
+
+import ast
+import copy
+import dataclasses
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import oracle
+import pipelab as pl
+from pipelab.costs import WrappedCosts
+from pipelab.engine.instance import BestModeCosts
+from pipelab.engine.runs_on import EngineStages
+from pipelab.flows import exhaustive_flow
+from pipelab.problem import CostModel
+from pipelab.widgets import mix_values
+
+ROOT = Path(__file__).parents[2]
+
+
+def of_the_page():
+    page = (ROOT / "docs" / "adding.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    space = {"__name__": __name__}
+    exec(code, space)
+    return space["FixedAndPerLayer"]
+
+
+Own = of_the_page()
+FixedAndPerLayer = Own  # by this name pickles find it
+
+
+def random_problem(seed):
+    """Memory, links and the fixed time bind in some; every GPU has a price."""
+    rng = np.random.default_rng([61, seed])
+    problem = oracle.random_problem(seed, layers=4, gpus=3, link_units="tokens", batch_split="even")
+    slowest = (
+        1000 * problem.workload.tokens / problem.model.layers / 100
+    )  # 100 tokens/s with all layers
+    times = {name: slowest / float(rng.choice([0.5, 1.0, 2.0, 3.0])) for name in "ABC"}
+    costs = Own(fixed_ms=float(rng.choice([0.0, 0.5, 2.0])) * slowest, layer_ms=times)
+    gpus = [dataclasses.replace(gpu, usd_per_hour=1.0) for gpu in problem.cluster.gpus]
+    cluster = dataclasses.replace(problem.cluster, gpus=tuple(gpus))
+    return dataclasses.replace(problem, cluster=cluster, costs=costs)
+
+
+def rate(problem, gpus, span):
+    """Tokens/s of a stage by the page's words, or None where it does not fit."""
+    types, model = [problem.cluster.gpus[g] for g in gpus], problem.model
+    if any(len(span) * model.layer_weight_gb > gpu.memory_gb * (1 + 1e-9) for gpu in types):
+        return None
+    ms = problem.costs.fixed_ms + max(problem.costs.layer_ms[g.type] for g in types) * len(span)
+    return len(gpus) * problem.workload.tokens * 1000 / ms
+
+
+@pytest.fixture
+def best(monkeypatch):
+    monkeypatch.setattr(oracle, "stage", rate)
+    return oracle.best
+
+
+@pytest.mark.parametrize("seed", range(24))
+def test_every_method_finds_what_brute_force_finds(seed, best):
+    problem = random_problem(seed)
+    truth = best(problem) or 0.0
+    for method in ("auto", "joint", "exhaustive"):
+        assert (pl.solve(problem, method, "rate").throughput or 0.0) == pytest.approx(truth)
+    if not truth:
+        return
+    alone = pl.solve(problem).throughput
+    assert pl.trade_off(problem, "gpus").points[0].throughput == pytest.approx(alone)
+    flow = pl.flow(problem, "rate")
+    assert flow.throughput == pytest.approx(sum(w.rate for w in exhaustive_flow(problem, True)[1]))
+    several = pl.deploy(problem)
+    assert several.status == "optimal"
+    assert several.throughput >= alone * (1 - 1e-9)
+    for scenario in pl.sensitivity(problem, objective="rate").scenarios[1:]:
+        times = {
+            name: ms / (scenario.speed if scenario.gpu_type in (name, "all") else 1)
+            for name, ms in problem.costs.layer_ms.items()
+        }
+        other = dataclasses.replace(
+            problem, costs=Own(fixed_ms=problem.costs.fixed_ms, layer_ms=times)
+        )
+        assert scenario.best.throughput == pytest.approx(best(other))
+
+
+def test_the_explorers_draw_it(monkeypatch):
+    own = Own(fixed_ms=1.0, layer_ms=dict.fromkeys(pl.Roofline().gpu_types, 2.0))
+    monkeypatch.setattr(
+        mix_values, "_costs", lambda script, mix: mix_values.Term("own", lambda: own)
+    )
+    explorer = pl.explore_mix("Llama-3-8B", {"L4": 2, "A100-SXM-40": 1})
+    result = explorer.found.result
+    assert result.problem.costs is own
+    assert result.status == "optimal"
+    assert pl.watch_solve(random_problem(2)).result().status == "optimal"
+
+
+MODELS = {
+    "page": lambda: random_problem(2),
+    "table": lambda: dataclasses.replace(random_problem(2), costs=oracle.TableCosts(3, True)),
+    "linear": lambda: pl.load_case("tiny", max_gpus_per_stage=2),
+    "roofline": lambda: pl.Problem(
+        pl.load_cluster("helix-single24"),
+        pl.load_model("Llama-3-8B"),
+        pl.Workload(512, 4, "training", microbatches=4),
+        pl.Roofline(prefer="time", copies=False, memory_share=0.7, runs_on="vLLM"),
+        2,
+    ),
+}
+
+
+def members(cls):
+    return {name for name in vars(cls) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_wrapper_answers_as_what_it_wraps_also_as_a_copy(name):
+    """All that a cost model may be asked for; the engine's two wrappers answer as their copies do."""
+    assert members(CostModel) - members(WrappedCosts) == set()
+    problem = MODELS[name]()
+    costs, gpus = problem.costs, problem.cluster.gpus[:1]
+    plain = WrappedCosts(costs=costs)
+    for one in members(CostModel):
+        if not callable(getattr(costs, one)):
+            assert getattr(plain, one) == getattr(costs, one), one
+    assert plain.for_training().costs == costs.for_training()
+
+    def answers(costs):
+        span = range(problem.model.layers)
+        stage = costs.stage(problem.model, problem.workload, gpus, span, "even")
+        return stage, costs.memory_parts(problem, gpus[0], span), costs.mixes_as_slowest(problem)
+
+    assert answers(plain) == answers(costs)
+    start = EngineStages(costs=costs, size=1, types=frozenset("A"), host=None, whole=False)
+    for wrapped in (plain, BestModeCosts(costs=costs), start):
+        for other in (
+            copy.copy(wrapped),
+            copy.deepcopy(wrapped),
+            pickle.loads(pickle.dumps(wrapped)),
+        ):
+            assert answers(other) == answers(wrapped)
+
+
+NOT_ONE = [None, 3, "Roofline", {}, pl.Roofline, object(), lambda: None, pl.GPU("A", 1.0)]
+
+
+@pytest.mark.parametrize("field", ["model", "costs"])
+@pytest.mark.parametrize("value", NOT_ONE, ids=lambda value: type(value).__name__)
+def test_what_is_no_model_and_no_cost_model_is_refused_in_one_line_with_the_remedy(field, value):
+    base = {"model": "ModelLike", "costs": "CostModel"}[field]
+    with pytest.raises(pl.errors.InvalidValue) as error:
+        dataclasses.replace(pl.load_case("tiny"), **{field: value})
+    told = str(error.value)
+    assert re.match(rf"Problem: {field} = .*subclass of pipelab\.problem\.{base}$", told), told
+
+
+# They read or write what one cost model alone has: the write-up's files and program, errors of the roofline.
+ABOUT_ONE = {"cases_csv", "type_count", "author_segments", "measurements", "measured_times"}
+
+
+def test_nobody_asks_of_which_class_a_cost_model_is_or_whether_it_has_an_attribute():
+    classes = {"LayerTimes", "LinearThroughput", "Roofline", "Measured"}
+    for path in sorted((ROOT / "pipelab").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            asked, names = [ast.unparse(argument) for argument in node.args[:2]], node.func.id
+            if names in ("getattr", "hasattr") and path.stem != "best_schedules":  # of `StageCosts`
+                assert not re.search(r"(\bcosts|problem\.model)$", asked[0]), (path, node.lineno)
+            if names == "isinstance" and path.stem not in ABOUT_ONE:
+                assert not classes & set(re.findall(r"\w+", asked[1])), (path, node.lineno)
