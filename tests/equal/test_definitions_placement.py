@@ -10,7 +10,7 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab import candidates, column_generation, counting, joint_ilp, splits
+from pipelab import candidates, column_generation, counting, exhaustive, joint_ilp, splits
 from pipelab.engine.formulations import joint_ilp_forms as joint
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
@@ -151,6 +151,17 @@ def test_candidates_are_the_engines(first):
 
 def _agrees(value, truth):
     return (value is None) == (truth is None) and (value is None or value == pytest.approx(truth))
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_trying_all_is_the_engines_exhaustive_search(first):
+    for seed in range(first, first + 20):
+        problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=seed % 3 == 0)
+        engine, best = pl.solve(problem, "exhaustive"), exhaustive.solve_by_trying_all(problem)
+        assert _agrees(best.throughput, engine.throughput), seed
+        listed = list(exhaustive.list_placements(problem))
+        assert len(set(map(str, listed))) == len(listed) == engine.size["placements"]
 
 
 @pytest.mark.quick(1)
@@ -354,6 +365,8 @@ def test_what_is_too_much_is_refused_with_its_number(monkeypatch):
     refused(r"the stages reach 375\.877 tokens/s, the links", counting.solve_by_counting, medium)
     six = dataclasses.replace(medium, max_gpus_per_stage=6)
     refused("medium has up to 137,200 rates of stages", counting.solve_by_counting, six)
+    told = "medium has more than 100,000 placements"
+    refused(told, exhaustive.solve_by_trying_all, medium)
     large, small = pl.load_case("large"), pl.load_case("small", max_gpus_per_stage=2)
     told = "large has up to 90,720 allocations, more than 20,000"
     refused(told, candidates.list_allocations, large)
