@@ -68,7 +68,7 @@ class CountingOptimum(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """A sort of stage that reaches some rate: a mix at a place, with any number of layers in between."""
+    """A sort of stage that reaches some rate: a mix at a place, with `fewest` to `most` layers."""
 
     place: Place
     mix: Mix

@@ -5,15 +5,16 @@ It shares no code with any formulation, so that every solver answers to it.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from pipelab.costs import refuse_transfers
+from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
 from pipelab.display import table
-from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.fields import Frozen
+from pipelab.errors import InvalidPlacement
+from pipelab.fields import Frozen, instance
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, link_unit, load_with
 
@@ -319,8 +320,12 @@ class FlowEvaluation(Frozen):
 @overload
 def evaluate(problem: Problem, placement: Placement) -> Evaluation: ...
 @overload
-def evaluate(problem: Problem, placement: Any) -> Any: ...
-def evaluate(problem: Problem, placement: Any) -> Any:
+def evaluate(problem: Problem, placement: DeploymentPlan) -> DeploymentEvaluation: ...
+@overload
+def evaluate(problem: Problem, placement: FlowPlan) -> FlowEvaluation: ...
+def evaluate(
+    problem: Problem, placement: Placement | DeploymentPlan | FlowPlan
+) -> Evaluation | DeploymentEvaluation | FlowEvaluation:
     """Check every rule that a placement must obey, then recompute every rate from the raw data.
 
     Parameters
@@ -354,13 +359,12 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
     301.784
     """
-    if isinstance(problem, Problem) and hasattr(placement, "pipelines"):
+    instance("evaluate", "problem", problem, Problem, "a Problem")
+    if isinstance(placement, DeploymentPlan):
         return _evaluate_pipelines(problem, placement.pipelines)
-    if isinstance(problem, Problem) and hasattr(placement, "ways"):
+    if isinstance(placement, FlowPlan):
         return _evaluate_flow(problem, placement)
-    for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
-        if not isinstance(value, kind):
-            raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
+    instance("evaluate", "placement", placement, Placement, "a Placement")
     defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
@@ -464,7 +468,7 @@ def _times(evaluation: Evaluation) -> list[tuple[float, float]]:
     return [(stage.throughput, stage.seconds) for stage in evaluation.stages]
 
 
-def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluation:
+def _evaluate_pipelines(problem: Problem, pipelines: Sequence[Replicas]) -> DeploymentEvaluation:
     """Every replica by itself, with its pipeline's workload; no GPU may be in two."""
     replicas = [(r, pipeline.workload) for pipeline in pipelines for r in pipeline.replicas]
     used = Counter(g for replica, _ in replicas for g in set(replica.gpus))
@@ -474,7 +478,7 @@ def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluatio
     return DeploymentEvaluation(found, math.fsum(e.attainable for e in found))
 
 
-def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
+def _evaluate_flow(problem: Problem, flow: FlowPlan) -> FlowEvaluation:
     """Follow every way, and add up what stages and links carry and keep."""
     stages, total = flow.stages, problem.model.layers
     defects = _gpu_defects(problem, Placement(stages))

@@ -34,6 +34,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from pipelab.candidates import list_allocations
+from pipelab.deployment_and_flow import Way
 from pipelab.fields import MOST_COUNTED
 from pipelab.placement import Stage
 from pipelab.problem import Problem
@@ -46,13 +47,6 @@ class Held(NamedTuple):
 
     stage: Stage
     in_flight: int
-
-
-class Way(NamedTuple):
-    """What goes one way: the indices of its stages, in order, and its tokens/s."""
-
-    stages: tuple[int, ...]
-    rate: float
 
 
 def goes_on(before: Stage, after: Stage) -> bool:

@@ -162,7 +162,17 @@ def test_what_helix_ships_yields_what_it_reports(name):
     problem, of = course.helix_problem(name), course.helix_cluster(name)
     stages = tuple(Stage(range(a - 1, e), (v,)) for v, (a, e) in enumerate(of.shipped))
     ways = tuple(Routing(problem, [Held(s, 1) for s in stages], full=True).ways(0.0, NEVER))
-    flow = Flow(problem, "feasible", stages, (1,) * len(stages), ways, None, None, 0.0, 1)
+    flow = Flow(
+        problem=problem,
+        status="feasible",
+        stages=stages,
+        in_flight=(1,) * len(stages),
+        ways=ways,
+        throughput=None,
+        bound=None,
+        seconds=0.0,
+        memory_for=1,
+    )
     assert pl.evaluate(problem, flow).throughput == pytest.approx(of.reported, rel=1e-7)
 
 

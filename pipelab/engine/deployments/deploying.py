@@ -691,7 +691,12 @@ def pipeline_of(
     if limits is None:
         found = evaluate(problem, replicas[0])
         load = replace(problem.workload, in_flight=found.in_flight)
-        return Pipeline(replicas, load, found.attainable)
+        return Pipeline(replicas=replicas, workload=load, throughput=found.attainable)
     served = given(best_service(problem, replicas[0], limits))
     load = replace(problem.workload, in_flight=served.in_flight)
-    return Pipeline(replicas, load, served.requests_per_s * request_tokens(problem), served)
+    return Pipeline(
+        replicas=replicas,
+        workload=load,
+        throughput=served.requests_per_s * request_tokens(problem),
+        service=served,
+    )

@@ -367,20 +367,20 @@ class _Flowing:
     def _answer(self, status: str, reason: str, stopped: str | None) -> Flow:
         routing = Routing(self.problem, self.held, self.full)
         flow = Flow(
-            self.problem,
-            status,
-            tuple(own.stage for own in self.held),
-            tuple(self._least_number(routing, v) for v in range(len(self.held))),
-            tuple(self.ways),
-            None,
-            None,
-            self.deadline.spent,
-            self.problem.workload.in_memory if self.full else None,
-            self.size,
-            choice.solver_version(),
-            self.deadline.remark(reason),
-            stopped,
-            {"progress": tuple(self.progress)},
+            problem=self.problem,
+            status=status,
+            stages=tuple(own.stage for own in self.held),
+            in_flight=tuple(self._least_number(routing, v) for v in range(len(self.held))),
+            ways=tuple(self.ways),
+            throughput=None,
+            bound=None,
+            seconds=self.deadline.spent,
+            memory_for=self.problem.workload.in_memory if self.full else None,
+            size=self.size,
+            solver=choice.solver_version(),
+            reason=self.deadline.remark(reason),
+            stopped_by=stopped,
+            details={"progress": tuple(self.progress)},
         )
         if status:
             return flow
