@@ -7,7 +7,7 @@ on every stage. That is its attainable rate at n. Ranges of n are ruled out or h
 1. What fits with m in flight fits with fewer, and is as fast there. So no pair with m ≥ a has more than
    U(a), the greatest rate with memory for a.
 2. A pair with a ≤ m ≤ b that yields t or more has r ≥ t and L ≤ m·w / t ≤ b·w / t, with memory for a. So
-   if no such placement exists (`walk.Walk`, with a limit on time), no pair of the range yields t; and
+   if no such placement exists (`cheapest_walk.Walk`, with a limit on time), no pair of the range yields t; and
    whatever the least GPUs, dollars or seconds of such placements are, no pair of the range has less.
 3. For a = b both conditions together are exact.
 
