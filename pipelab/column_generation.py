@@ -172,7 +172,7 @@ def best_pipeline(
 
 
 def _gpus(columns: Sequence[KnownPipeline]) -> np.ndarray:
-    """GPUs of each kind (rows) in each column."""
+    """Count the GPUs of each kind (rows) in each column."""
     return np.array([column.gpus for column in columns]).T
 
 

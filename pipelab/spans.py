@@ -72,7 +72,7 @@ def spans_from_factors(
     work_factors: Sequence[float] | None,
     **others: Sequence[float],
 ) -> Spans:
-    """All kinds of span of a model, by number of layers, then by weight and work.
+    """Compute all kinds of span of a model, by number of layers, then by weight and work.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def spans_from_factors(
 def _sums(
     layers: int, factors: Sequence[float] | None, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Sum of the factors of every span, the same to the last bit for the same set of layers.
+    """Add up the factors of every span, to the same last bit for the same set of layers.
 
     Factors are whole numbers of one power of two, which add up exactly.
     """
@@ -149,9 +149,9 @@ def spans_of(model: ModelLike) -> Spans:
     InvalidValue
         Weights or work of several layers are not the sum of those of each.
     """
-    own = getattr(model, "spans", None)
-    if own is not None:
-        return own
+    spans = getattr(model, "spans", None)
+    if spans is not None:
+        return spans
     key = id(model)
     if key not in _KNOWN or _KNOWN[key][0]() is not model:
         seen: Callable[[], ModelLike | None]
@@ -164,7 +164,7 @@ def spans_of(model: ModelLike) -> Spans:
 
 
 def _factors(model: ModelLike) -> list[Sequence[float] | None]:
-    """How many ordinary layers each layer weighs, and for how many it counts."""
+    """Compute how many ordinary layers each layer weighs, and for how many it counts."""
     if isinstance(model, Model):
         return [model.weight_factors, model.work_factors]
     ordinary = model.layer_weight_gb
@@ -172,14 +172,14 @@ def _factors(model: ModelLike) -> list[Sequence[float] | None]:
         "weight_gb": lambda layers: model.weight_gb(layers) / ordinary,
         "work": model.work,
     }
-    found: list[Sequence[float] | None] = []
+    factors: list[Sequence[float] | None] = []
     for name, of in asked.items():
-        each = tuple(float(of(range(i, i + 1))) for i in range(model.layers))
+        by_layer = tuple(float(of(range(i, i + 1))) for i in range(model.layers))
         parts = [range(model.layers), range((model.layers + 1) // 2)]
         for part in parts:
-            total, summed = float(of(part)), math.fsum(each[part.start : part.stop])
+            total, summed = float(of(part)), math.fsum(by_layer[part.start : part.stop])
             if not math.isclose(total, summed, rel_tol=1e-9):
                 expected = f"expected {summed:g} ordinary layers, the sum over its layers"
                 raise InvalidValue(type(model).__name__, [(f"{name}({part})", total, expected)])
-        found.append(each)
-    return found
+        factors.append(by_layer)
+    return factors

@@ -137,7 +137,15 @@ def test_memory_that_fits_exactly_is_accepted_and_what_exceeds_it_is_refused(tin
 def test_the_evaluator_shares_no_code_with_any_formulation():
     tree = ast.parse(Path(pl.evaluate.__code__.co_filename).read_text())
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    library = {"collections", "collections.abc", "dataclasses", "itertools", "pandas", "typing"}
+    library = {
+        "bisect",
+        "collections",
+        "collections.abc",
+        "dataclasses",
+        "itertools",
+        "pandas",
+        "typing",
+    }
     ours = {
         f"pipelab.{name}"
         for name in ("costs", "deployment_and_flow", "display", "errors", "fields")
