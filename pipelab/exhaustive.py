@@ -3,7 +3,7 @@
 A placement is an order of disjoint sets of GPUs, and a cut of the layers into as many runs. Each is evaluated;
 what does not fit in memory is left out.
 
-Domain: problems of at most 100,000 placements. 16 layers and 5 GPUs, one per stage, have twice as many.
+Domain: problems of at most 20,000 placements. 16 layers and 5 GPUs, one per stage, have ten times as many.
 
 This is a definition to read. `pl.solve(problem, "exhaustive")` runs `engine/methods/exhaustive.py` instead, which
 counts the placements before it tries them, and stops where none can be faster;
@@ -22,7 +22,7 @@ from pipelab.problem import Problem
 
 __all__ = ["BestOfAll", "list_placements", "solve_by_trying_all"]
 
-MOST_PLACEMENTS = 100_000
+MOST_PLACEMENTS = 20_000
 
 
 class BestOfAll(NamedTuple):
@@ -43,7 +43,7 @@ def list_placements(problem: Problem) -> Iterator[Placement]:
     Yields
     ------
     Placement
-        With each first stage, every second stage; and so on.
+        With each first stage every second stage, and so on; long stages come first.
 
     Examples
     --------
@@ -59,7 +59,7 @@ def list_placements(problem: Problem) -> Iterator[Placement]:
             return
         for gpus in sets:
             if free.issuperset(gpus):
-                for stop in range(start + 1, layers + 1):
+                for stop in range(layers, start, -1):
                     stage = Stage(range(start, stop), gpus)
                     yield from extend((*stages, stage), stop, free - set(gpus))
 
@@ -72,7 +72,7 @@ def solve_by_trying_all(problem: Problem) -> BestOfAll:
     Parameters
     ----------
     problem : Problem
-        With at most 100,000 placements.
+        With at most 20,000 placements.
 
     Returns
     -------

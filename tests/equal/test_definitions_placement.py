@@ -365,7 +365,7 @@ def test_what_is_too_much_is_refused_with_its_number(monkeypatch):
     refused(r"the stages reach 375\.877 tokens/s, the links", counting.solve_by_counting, medium)
     six = dataclasses.replace(medium, max_gpus_per_stage=6)
     refused("medium has up to 137,200 rates of stages", counting.solve_by_counting, six)
-    told = "medium has more than 100,000 placements"
+    told = "medium has more than 20,000 placements"
     refused(told, exhaustive.solve_by_trying_all, medium)
     large, small = pl.load_case("large"), pl.load_case("small", max_gpus_per_stage=2)
     told = "large has up to 90,720 allocations, more than 20,000"
