@@ -33,10 +33,9 @@ student = tags.has("student")  # noqa: F821 - `-t student`: without solutions; S
 nb_custom_formats = {".ipynb": ["pages.run_notebook", {"student": student}, False]}
 for_lecturers = [
     "docs/instructors.md",
-    "docs/lectures.md",
+    "docs/sessions.md",
     "docs/points.md",
     "docs/exam.md",
-    "docs/course_files.md",
 ]
 if student:  # `pages` takes what leads there out of the start page
     exclude_patterns += ["notebooks/solutions/**", *for_lecturers]

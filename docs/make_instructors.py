@@ -1,10 +1,10 @@
-"""Write what lecturers' pages have from the notebooks: rubrics, labs, and a run of show for every session.
+"""Write what lecturers' pages have from the notebooks: rubrics and labs.
 
 python docs/make_instructors.py
 
-It writes all of `docs/points.md` and `docs/lectures.md`, and the table of labs in `docs/instructors.md`. The words of
-the rubrics stand in `docs/rubrics.toml`, the term in `docs/sessions.toml`. What the notebooks say is taken from them:
-what is asked, the questions to guess at, what can be changed, and what `course.check` says of common mistakes.
+It writes all of `docs/points.md`, and the table of labs in `docs/instructors.md`. The words of the rubrics stand in
+`docs/rubrics.toml`. What the notebooks say is taken from them: what is asked, the questions to guess at, and what
+`course.check` says of common mistakes.
 """
 
 import ast
@@ -14,7 +14,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pipelab.course.checks import EXERCISES
 from pipelab.course.exercises import Construction, Number
@@ -24,15 +24,8 @@ from pipelab.display import counted
 from pipelab.files.bundled_folders import notebooks_dir
 
 DOCS = Path(__file__).parent
-RUBRICS, SESSIONS = DOCS / "rubrics.toml", DOCS / "sessions.toml"
+RUBRICS = DOCS / "rubrics.toml"
 BEGIN, END = "<!-- labs: made by docs/make_instructors.py -->", "<!-- end of labs -->"
-SHOWN = 60  # minutes with the notebook, of a session of 75
-# Enough for guests: one idea of each kind.
-GUEST = (
-    *("A line of layers", "A program, one absurd answer at a time"),
-    *("Count what is identical, and prove with prices", "Why a pipeline idles in training"),
-)
-_BETWEEN_NOTEBOOKS = re.compile(r"\]\((?=\w+\.ipynb)")
 _POINTS = """# Points for every exercise
 
 Made by `docs/make_instructors.py`. A point stands for ten minutes of work: a number has one, a function or something
@@ -43,23 +36,6 @@ earn the same: whoever is afraid of being wrong copies. Without a reason it is h
 
 Points of what is optional come on top of those that a notebook has.
 """
-_LECTURES = """# A term of {count} sessions
-
-Made by `docs/make_instructors.py` from `docs/sessions.toml` and the notebooks. A session has 75 minutes: 60 with the
-notebook (less where it says so), whose sections share them by their words and lines of code, ten at the board, and
-five in which something is changed before everybody's eyes. Two sessions a week fill thirteen weeks. *Ask* comes before
-*show*: let everybody write down a prediction and a reason first.
-
-For a guest week take sessions {guest}.
-"""
-
-
-class Section(NamedTuple):
-    """A section of a notebook: the cell where it begins, what it asks, and how much there is in it."""
-
-    cell: str
-    asked: list[str]
-    minutes: float
 
 
 def pages() -> dict[str, str]:
@@ -67,7 +43,6 @@ def pages() -> dict[str, str]:
     head, rest = (DOCS / "instructors.md").read_text(encoding="utf-8").split(BEGIN)
     return {
         "points.md": _POINTS + "".join(map(_points_of, notebooks_of_the_course())),
-        "lectures.md": "".join(_lectures()),
         "instructors.md": f"{head}{BEGIN}\n\n{_labs()}\n{END}{rest.split(END)[1]}",
     }
 
@@ -85,72 +60,10 @@ def _labs() -> str:
     return "\n".join(rows) + "\n"
 
 
-def _named(exercise: str) -> str:
-    """An exercise's number, or a lab's title with a link, or the way to the projects."""
-    if exercise == "project":
-        return "a [project](instructors.md#projects)"
-    if exercise not in EXERCISES:
-        sys.exit(f"sessions.toml: expected an exercise, a lab or project, got {exercise!r}")
-    if not isinstance(EXERCISES[exercise], Lab):
-        return exercise
-    title = "".join(_cells(f"{exercise}.ipynb")[0]["source"]).split("\n")[0]
-    title = title.removeprefix("# Lab: ")
-    return f"[{title[0].upper()}{title[1:]}](../notebooks/{exercise}.ipynb)"
-
-
-def _lectures() -> Iterator[str]:
-    """The term: of each session what is shown and asked, the board, a change, and homework."""
-    books = {book.number: book for book in notebooks_of_the_course()}
-    sections = {number: _sections(book) for number, book in books.items()}
-    sessions = tomllib.loads(SESSIONS.read_text(encoding="utf-8"))["session"]
-    titles = [session["title"] for session in sessions]
-    guest = [str(titles.index(title) + 1) for title in GUEST]
-    yield _LECTURES.format(count=len(sessions), guest=f"{', '.join(guest[:-1])} and {guest[-1]}")
-    for i, session in enumerate(sessions):
-        yield f"\n## {i + 1}. {session['title']}\n\n| from | show | ask |\n| --- | --- | --- |\n"
-        minutes_shown = session.get("minutes", SHOWN)
-        before, shown = 0.0, [(name[:2], name[3:]) for name in session["show"]]
-        for number, heading in shown:
-            if heading not in sections[number]:
-                sys.exit(f"sessions.toml, {titles[i]}: notebook {number} has no {heading!r}")
-        total = sum(sections[number][heading].minutes for number, heading in shown)
-        for number, heading in shown:
-            cell, asked, minutes = sections[number][heading]
-            link = f"[{number} {heading}](../notebooks/{books[number].file}#cell-id={cell})"
-            yield (
-                _row(f"0:{round(minutes_shown * before / total):02}", link, " ".join(asked)) + "\n"
-            )
-            before += minutes
-        change = _change(books[session["live"][:2]], session["live"][3:])
-        home = ", ".join(map(_named, session["home"]))
-        yield f"\n**At the board.** {session['board'].strip()}\n"
-        yield f"\n**Change.** {change}\n\n**Homework.** {home}.\n"
-
-
-def _sections(book: Notebook) -> dict[str, Section]:
-    """The sections of a notebook by heading."""
-    found = dict[str, Section]()
-    for cell in _cells(book.file):
-        text, code = "".join(cell["source"]), cell["cell_type"] == "code"
-        for part in [text] if code else re.split(r"(?m)^(?=## )", text):
-            if part.startswith("## ") and not code:
-                found[part.split("\n")[0].removeprefix("## ")] = Section(cell["id"], [], 0.0)
-            if found:
-                heading, (begins, asked, minutes) = list(found.items())[-1]
-                asked += _questions([part]) if code else []
-                minutes += len(part.splitlines()) / 8 if code else len(part.split()) / 130
-                found[heading] = Section(begins, asked, minutes)
-    return found
-
-
-def _change(book: Notebook, item: str) -> str:
-    """What a notebook's *Change it* proposes under a number, or all of it."""
-    (cell,) = (cell for cell in _cells(book.file) if "## Change it" in "".join(cell["source"]))
-    text = "".join(cell["source"]).partition("## Change it")[2].strip()
-    if item:
-        text = next(re.finditer(rf"^{item}\. (.*)$", text, flags=re.M))[1]
-    link = f"[{book.number} Change it](../notebooks/{book.file}#cell-id={cell['id']})"
-    return f"{link}: {_BETWEEN_NOTEBOOKS.sub('](../notebooks/', text)}"
+def _named(lab: str) -> str:
+    """Return a lab's title with a link."""
+    title = "".join(_cells(f"{lab}.ipynb")[0]["source"]).split("\n")[0].removeprefix("# Lab: ")
+    return f"[{title[0].upper()}{title[1:]}](../notebooks/{lab}.ipynb)"
 
 
 def _cells(file: str) -> list[dict[str, Any]]:
@@ -179,7 +92,7 @@ def _points_of(book: Notebook) -> str:
 
 
 def _questions(texts: list[str]) -> Iterator[str]:
-    """What the notebook asks before it tells."""
+    """Yield what the notebook asks before it tells."""
     for text in texts:
         if "course.guess(" not in text:
             continue
@@ -194,7 +107,7 @@ def _questions(texts: list[str]) -> Iterator[str]:
 def _rubric(
     number: str, graded: list[str], optional: set[str], questions: list[str], words: list[str]
 ) -> Iterator[str]:
-    """A row per exercise, and one each for a prediction and an answer in words."""
+    """Yield a row per exercise, and one each for a prediction and an answer in words."""
     marks = tomllib.loads(RUBRICS.read_text(encoding="utf-8"))[number]
     if set(marks) != {*graded, "prediction", "words"}:
         sys.exit(f"rubrics.toml, {number}: expected {', '.join(graded)}, prediction and words")
@@ -215,7 +128,7 @@ def _rubric(
 
 
 def _half_and_none(name: str, marks: dict[str, Any]) -> tuple[str, str]:
-    """In words; of a number, what the check says of the mistakes that it knows."""
+    """Return both in words; of a number, what the check says of the mistakes that it knows."""
     exercise = EXERCISES[name]
     if not isinstance(exercise, Number):
         return marks["half"], marks["none"]

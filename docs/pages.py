@@ -14,9 +14,7 @@ from sphinx.errors import ExtensionError
 
 import pipelab as pl
 from pipelab.cli.static_pages.formulas import mathml
-from pipelab.cli.static_pages.one_page import with_outputs_as_html
-from pipelab.cli.static_pages.run import executed
-from pipelab.cli.student import without_solutions
+from pipelab.cli.static_pages.one_page import prepared
 from pipelab.course.outline import notebooks_of_the_course
 from pipelab.figures.html_charts import plotly_js
 
@@ -54,9 +52,7 @@ def setup(app: Sphinx) -> dict[str, bool]:
 
 def run_notebook(text: str, student: bool) -> nbformat.NotebookNode:
     """Run a notebook and give every cell an anchor by its id, as JupyterLab does; without solutions for a student."""
-    notebook = with_outputs_as_html(executed(nbformat.reads(text, as_version=4)))
-    if student:
-        without_solutions(notebook)
+    notebook = prepared(text, student=student)
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = f'<a id="cell-id={cell.id}"></a>\n\n{cell.source}'
@@ -104,7 +100,7 @@ def _generated(app: Sphinx, name: str, source: list[str]) -> None:
 
 
 def _reference() -> str:
-    """Every public name once, in the order and with the headings of the stubs `__init__.pyi`; then rules and errors."""
+    """Return every public name once, in the order and with the headings of the stubs; then rules and errors."""
     lines, seen = [], set[str]()
     for package in (pl, pl.hardware, pl.writeup, pl.course):
         lines.append(f"\n## `{package.__name__}`\n")
@@ -153,7 +149,7 @@ def _plotly_contents_and_gallery(
 
 
 def _cards(app: Sphinx, folder: Path) -> str:
-    """A card per notebook of the course: a picture of one of its figures, its title, its minutes."""
+    """Return a card per notebook of the course: a picture of one of its figures, its title, its minutes."""
     from playwright.sync_api import sync_playwright
 
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)

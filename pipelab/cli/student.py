@@ -7,7 +7,7 @@ _FOLD = re.compile(r"<details>\s*<summary>Solution</summary>.*?</details>\s*", f
 
 
 def is_solution(name: str) -> bool:
-    """Whether a notebook has solutions only, by its path among the notebooks."""
+    """Say whether a notebook has solutions only, by its path among the notebooks."""
     return name.startswith("solutions/")
 
 
@@ -22,7 +22,7 @@ def without_solutions(notebook: dict[str, Any]) -> dict[str, Any]:
     Returns
     -------
     dict
-        The same one.
+        The notebook.
     """
     cells = notebook["cells"]
     for cell in cells:

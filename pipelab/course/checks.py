@@ -4,7 +4,7 @@ from importlib import import_module
 from pathlib import Path
 
 from pipelab.course import lab_placement, lab_pricing, lab_roofline, lab_schedule
-from pipelab.course.exercises import Answer, Exercise, Given, verdict
+from pipelab.course.exercises import Exercise, Given, Verdict, verdict
 from pipelab.course.scored_labs import Lab
 from pipelab.errors import InvalidValue, UnknownName, nearest
 
@@ -20,7 +20,7 @@ EXERCISES: dict[str, Exercise] = {
 }
 
 
-def check(name: str, value: object) -> Answer:
+def check(name: str, value: object) -> Verdict:
     """Compare a reader's answer with the target of an exercise, which is computed here and now.
 
     For a wrong one it says whether it is too high or too low, and which common mistake leads to it,
@@ -37,7 +37,7 @@ def check(name: str, value: object) -> Answer:
 
     Returns
     -------
-    Answer
+    Verdict
         The verdict in words, with its sign and colour in a notebook. A value of a wrong kind is a
         wrong answer. Where a function is wrong, the smallest input on which it is may be drawn
         below; of a lab, the one on which it is worth the least.
@@ -65,7 +65,7 @@ def check(name: str, value: object) -> Answer:
     return verdict(kind, f"exercise {name}: {says}", figure, below)
 
 
-def hint(name: str, number: int = 1) -> Answer:
+def hint(name: str, number: int = 1) -> Verdict:
     """Show one hint to an exercise, before any answer or after it.
 
     Parameters
@@ -77,7 +77,7 @@ def hint(name: str, number: int = 1) -> Answer:
 
     Returns
     -------
-    Answer
+    Verdict
         The hint.
 
     Raises

@@ -46,7 +46,7 @@ _SLIPS = {
 
 
 @dataclass(frozen=True)
-class Answer:
+class Verdict:
     """Something to show under a cell, in a notebook or a terminal; of a wrong function with a figure."""
 
     text: str
@@ -69,12 +69,12 @@ class Answer:
 
 
 @dataclass(frozen=True, repr=False)
-class Guess(Answer):
+class Guess(Verdict):
     """A question to think about; called with a prediction, it shows its answer."""
 
     answer: str = ""
 
-    def __call__(self, mine: object) -> Answer:
+    def __call__(self, mine: object) -> Verdict:
         """Show the answer beside one's own, or how to give one.
 
         Parameters
@@ -85,13 +85,13 @@ class Guess(Answer):
 
         Returns
         -------
-        Answer
+        Verdict
             Both, as HTML in a notebook and as text elsewhere.
         """
         said, answer = str(mine).strip(), self.answer
         if said:
             html = f"<b>Your prediction:</b> {escape(said)}<br><b>Answer:</b> {escape(answer)}"
-            return Answer(
+            return Verdict(
                 f"your prediction: {said}\nanswer: {answer}", f"<p class='{NO_FORMULAS}'>{html}</p>"
             )
         todo = "Write your prediction between the quotes and run the cell."
@@ -101,7 +101,7 @@ class Guess(Answer):
             "<details><summary style='cursor:pointer'><i>The answer, without a prediction</i>"
             f"</summary><p style='margin-left:1.2em'>{escape(answer)}</p></details></div>"
         )
-        return Answer(todo, html)
+        return Verdict(todo, html)
 
 
 def guess(question: str, answer: object) -> Guess:
@@ -132,14 +132,14 @@ def guess(question: str, answer: object) -> Guess:
     return Guess(question, html, answer=str(answer))
 
 
-def verdict(kind: str, text: str, figure: Any = None, below: "DataFrame | None" = None) -> Answer:
+def verdict(kind: str, text: str, figure: Any = None, below: "DataFrame | None" = None) -> Verdict:
     """Give a sentence the sign and colour of its kind, such as "right" or "not yet", and a table below it."""
     sign, colour = _SIGNS[kind]
     html = f"<p class='{NO_FORMULAS}' style='color:{colour}'><b>{sign}</b> {escape(text)}</p>"
     if below is None:
-        return Answer(text, html, figure)
+        return Verdict(text, html, figure)
     rows = below.to_string(index=False, na_rep="–", float_format="{:,.4g}".format)
-    return Answer(f"{text}\n{rows}", html + table(below), figure)
+    return Verdict(f"{text}\n{rows}", html + table(below), figure)
 
 
 class Seen(NamedTuple):
@@ -333,7 +333,7 @@ def drawn(
     return inputs
 
 
-class Claim(float):
+class ClaimedValue(float):
     """What a program claims, with what it chose: for a picture of the answer that it gives."""
 
     chosen: Any

@@ -11,7 +11,7 @@ import numpy as np
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Exercise, Given
-from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.engine.answers import Result
 from pipelab.engine.solving import solve
@@ -70,7 +70,7 @@ def _between(chance: random.Random, a: int, b: int) -> int:
 
 
 def _problem(given: Given) -> Problem:
-    """The same problem for the kit: a microbatch of 1,000 tokens, so that links take what is given."""
+    """State the problem for the kit: a microbatch of 1,000 tokens, so that links take what is given."""
     model = Model("a model", given.layers, 1000, 1000, layer_weight_gb=1)
     ms, gpus = {}, []
     for time, most in zip(given.ms, given.most, strict=True):
@@ -160,7 +160,7 @@ def _draw(tried: Try) -> "Figure":
     text = f"{whose} needs {slowest} ms per microbatch; {1000 / tried.best:g} are possible"
     shown = sorted(rows, key=lambda row: -row[1])[:_SHOWN]
     drawn = [
-        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest)
+        BlockRow(name, [Block(ms, colour, f"{ms}")], framed=ms == slowest)
         for name, ms, colour in rows
         if (name, ms, colour) in shown
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from pipelab.course.exercises import Exercise, Given
-from pipelab.course.pictures import Block, Row, colour_of, plot_rows
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_rows
 from pipelab.course.scored_labs import Lab, Try, problems
 from pipelab.errors import shown
 
@@ -200,8 +200,8 @@ def _draw(tried: Try) -> "Figure":
     rows = []
     for whose, (pipelines, prices) in pairs.items():
         yields, most = sum(rate(given, mix) for mix in pipelines), bound(given, prices)
-        rows.append(Row(f"{whose}: pipelines", [Block(yields, colour_of(0), f"{yields:.4g}")]))
-        rows.append(Row(f"{whose}: bound", [Block(most, colour_of(1), f"{most:.4g}")]))
+        rows.append(BlockRow(f"{whose}: pipelines", [Block(yields, colour_of(0), f"{yields:.4g}")]))
+        rows.append(BlockRow(f"{whose}: bound", [Block(most, colour_of(1), f"{most:.4g}")]))
     text = f"The baseline has a gap of {tried.baseline:.3g} %, exact pricing of {tried.best:.3g} %"
     if not tried.wrong:
         text = f"Yours has a gap of {tried.value:.3g} %, exact pricing of {tried.best:.3g} %"

@@ -14,7 +14,7 @@ from pipelab.course.pictures import (
     EMPTY,
     SAME,
     Block,
-    Row,
+    BlockRow,
     add_layers,
     add_legend,
     add_times,
@@ -350,7 +350,7 @@ def _draw_reach(failure: Failure) -> "Figure":
     layers = int(_reach(line))
     rows = _rows(line, _best_cut(line, layers))
     if line.costs[layers:]:
-        rows.append(Row("not held", [Block(c, EMPTY, f"{c}") for c in line.costs[layers:]]))
+        rows.append(BlockRow("not held", [Block(c, EMPTY, f"{c}") for c in line.costs[layers:]]))
     title = f"Layers that fit in {line.ms} ms per stage: {layers} of {len(line.costs)}"
     note = f"{_NOTE}; dashed: the most time that a GPU may take"
     return plot_rows(rows, title + failure.yours, "time: cost / speed", note, line.ms)
@@ -366,12 +366,12 @@ def _draw_split(failure: Failure) -> "Figure":
 _NOTE = "a block: a layer, with its cost"
 
 
-def _rows(line: Given, cut: Sequence[int]) -> list[Row]:
+def _rows(line: Given, cut: Sequence[int]) -> list[BlockRow]:
     """A row per GPU."""
     rows = []
     for gpu, (speed, (a, b)) in enumerate(zip(line.speeds, pairwise(cut), strict=True)):
         blocks = [Block(cost / speed, colour_of(gpu), f"{cost}") for cost in line.costs[a:b]]
-        rows.append(Row(f"GPU {gpu}, speed {speed}", blocks))
+        rows.append(BlockRow(f"GPU {gpu}, speed {speed}", blocks))
     return rows
 
 

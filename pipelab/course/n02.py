@@ -11,7 +11,7 @@ import numpy as np
 
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import A100, L4, T4, on_sites
-from pipelab.course.pictures import EMPTY, SAME, Block, Row, colour_of, finish, plot_rows
+from pipelab.course.pictures import EMPTY, SAME, Block, BlockRow, colour_of, finish, plot_rows
 from pipelab.display import counted, listed, number
 from pipelab.errors import shown
 from pipelab.figures.theme import BOTTLENECK, NEUTRAL, TYPE_COLOURS, line, new_figure, plain
@@ -210,9 +210,9 @@ def _draw_cuts(failure: Failure) -> "Figure":
     layers, stages = failure.given
     wanted, often = _cuts(layers, stages), Counter(failure.answer or ())
 
-    def row(name: str, cut: Sequence[int], wrong: bool = False) -> Row:
+    def row(name: str, cut: Sequence[int], wrong: bool = False) -> BlockRow:
         blocks = [Block(n, colour_of(stage), f"{n}") for stage, n in enumerate(cut)]
-        return Row(name, blocks, wrong=wrong)
+        return BlockRow(name, blocks, wrong=wrong)
 
     rows = []
     for cut in wanted:
@@ -222,7 +222,7 @@ def _draw_cuts(failure: Failure) -> "Figure":
     for cut in often:
         if cut not in wanted and all(type(n) is int and 0 < n < 99 for n in cut):
             rows.append(row("yours: no such cut", cut, True))
-    uncut = [Row("uncut", [Block(1, EMPTY)] * layers)]
+    uncut = [BlockRow("uncut", [Block(1, EMPTY)] * layers)]
     cuts = f"{len(wanted)} cut{'s' * (len(wanted) != 1)}"
     title = f"{counted(layers, 'layer')} and {counted(stages, 'stage')} have {cuts}"
     return plot_rows(rows or uncut, title, "layers", "a row: a cut; a block: the layers of a stage")
@@ -274,7 +274,9 @@ def _draw_pool(failure: Failure) -> "Figure":
     for stages in range(1, min(layers, len(gpus)) + 1):
         for order, cut in product(sorted(set(permutations(gpus, stages))), _cuts(layers, stages)):
             placed = zip(order, cut, strict=True)
-            rows.append(Row("", [Block(n, colour_of(k), f"{'ABCD'[k]}: {n}") for k, n in placed]))
+            rows.append(
+                BlockRow("", [Block(n, colour_of(k), f"{'ABCD'[k]}: {n}") for k, n in placed])
+            )
     pool = " + ".join(f"{n} {'ABCD'[kind]}" for kind, n in enumerate(kinds))
     title = f"{counted(layers, 'layer')} on {pool}: {counted(len(rows), 'placement')}"
     note = "a row: a placement; a block: a stage, its type of GPU and its layers"

@@ -12,14 +12,14 @@ import numpy as np
 
 from pipelab.cluster import GPU, Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.exercises import ClaimedValue, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, stage_cost, three_sites
 from pipelab.course.pictures import (
     ARROW,
     BARE,
     SAME,
     Block,
-    Row,
+    BlockRow,
     add_legend,
     colour_of,
     finish,
@@ -512,14 +512,14 @@ class Pool(Given):
         return f"{self.layers} layers, {' and '.join(sites)}{far}"
 
 
-class Pipeline(NamedTuple):
+class TimedOrder(NamedTuple):
     """GPU ids in order, and the time of the slowest stage or link."""
 
     ms: float
     order: tuple[int, ...]
 
 
-def _best_pipeline(pool: Pool) -> Pipeline:
+def _best_pipeline(pool: Pool) -> TimedOrder:
     """The one with the shortest time of the slowest part, by trying all sets of GPUs in all orders."""
     found, gpus = [], range(len(pool.ms))
     for size in range(1, min(len(pool.ms), pool.layers) + 1):
@@ -532,7 +532,7 @@ def _best_pipeline(pool: Pool) -> Pipeline:
             )
             for order in [used] if pool.line else permutations(used):
                 links = max((pool.link_ms(a, b) for a, b in pairwise(order)), default=0)
-                found.append(Pipeline(max(stages, links), tuple(order)))
+                found.append(TimedOrder(max(stages, links), tuple(order)))
     return min(found)
 
 
@@ -562,7 +562,7 @@ def _program_ms(family: Callable[..., Any], pool: Pool) -> float:
         return math.inf
     layers = [round(scip.getVal(v.n[g])) for g in gpus]
     links = [pair for pair, x in v.x.items() if scip.getVal(x) > 0.5]
-    return Claim.of(scip.getObjVal(), (layers, links))
+    return ClaimedValue.of(scip.getObjVal(), (layers, links))
 
 
 def small_problem(
@@ -585,7 +585,7 @@ def _draw_program(failure: Failure) -> "Figure":
     pool = failure.given
     best = _best_pipeline(pool)
     claim = failure.answer
-    if isinstance(claim, Claim) and claim < best.ms:
+    if isinstance(claim, ClaimedValue) and claim < best.ms:
         layers, links = claim.chosen
         title = f"Claimed: {claim:.4g} ms, in a ring; no pipeline takes less than {best.ms:.4g} ms"
     else:
@@ -664,7 +664,7 @@ def _draw_stairs(failure: Failure) -> "Figure":
         blocks = [Block(stairs.ms[g], colour_of(g), f"{stairs.ms[g]}")] * held
         if g == last and stairs.head:
             blocks = [*blocks, Block(stairs.head * stairs.ms[g], NEUTRAL, "head")]
-        rows[g] = Row(f"GPU {g}, at most {counted(stairs.most[g], 'layer')}", blocks)
+        rows[g] = BlockRow(f"GPU {g}, at most {counted(stairs.most[g], 'layer')}", blocks)
     title = (
         f"{counted(stairs.layers, 'layer')} and the head take {bound:g} ms at least{failure.yours}"
     )

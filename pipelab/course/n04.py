@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pipelab.costs import LayerTimes
 from pipelab.course.exercises import Construction, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.ledger.type_count import EFFICIENCY, average_link, list_options
 from pipelab.course.n00 import GPUS, three_sites
 from pipelab.course.pictures import (
     SAME,
     Block,
-    Row,
+    BlockRow,
     colour_of,
     finish,
     plot_counts,
     plot_rows,
 )
 from pipelab.display import number
-from pipelab.engine.methods.counts_and_averages import EFFICIENCY, average_link, list_options
 from pipelab.engine.solving import solve
 from pipelab.errors import shown
 from pipelab.fields import given, is_list
@@ -381,7 +381,8 @@ def _draw_best_order(failure: Failure) -> "Figure":
             parts.append((f"link {before[0]} → {site}", links[before[0], site], NEUTRAL_LIGHT))
         parts.append((f"stage at {site}", ms, colour_of("ABC".index(site))))
     rows = [
-        Row(name, [Block(ms, colour, f"{ms}")], framed=ms == best) for name, ms, colour in parts
+        BlockRow(name, [Block(ms, colour, f"{ms}")], framed=ms == best)
+        for name, ms, colour in parts
     ]
     title = f"The best order is {' → '.join(site for site, _ in order)}: its slowest part takes {best} ms"
     return plot_rows(rows, title + failure.yours, "ms", "framed: the slowest part")

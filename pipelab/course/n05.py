@@ -15,7 +15,7 @@ import numpy as np
 from pipelab.candidates import Allocation, Connection, list_allocations, list_connections
 from pipelab.cluster import Cluster
 from pipelab.costs import LayerTimes
-from pipelab.course.exercises import Claim, Exercise, Failure, Function, Given, Number, drawn
+from pipelab.course.exercises import ClaimedValue, Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n03 import small_problem
 from pipelab.course.pictures import ARROW, BARE, SAME, add_legend, finish, retitle
 from pipelab.display import counted, number
@@ -201,7 +201,7 @@ def _each(scip: Any, kind: str, number: int) -> Any:
 _CHOSEN = 0.5  # of a variable that should be 0 or 1
 
 
-class LeftOut(NamedTuple):
+class WithoutFamilies(NamedTuple):
     """What came of it."""
 
     without: str
@@ -209,7 +209,7 @@ class LeftOut(NamedTuple):
     verdict: str  # what `evaluate` finds wrong with the stages it chose
 
 
-def leave_out(problem: Problem, *families: str) -> LeftOut:
+def leave_out(problem: Problem, *families: str) -> WithoutFamilies:
     """Solve the joint ILP without some families (with HiGHS) and check the answer with `evaluate`.
 
     Parameters
@@ -221,7 +221,7 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
 
     Returns
     -------
-    LeftOut
+    WithoutFamilies
         `without`, the families; `predicted_tokens_per_s`, what the solver claims, None where it has
         no answer; and `verdict`, what `evaluate` finds wrong with the stages it chose.
 
@@ -245,15 +245,17 @@ def leave_out(problem: Problem, *families: str) -> LeftOut:
         program.solve(solver=cp.HIGHS)
     name = " and ".join(families) or "(nothing)"
     if not program.status.startswith("optimal"):
-        return LeftOut(name, None, f"the program is {program.status.replace('_', ' ')}")
+        return WithoutFamilies(name, None, f"the program is {program.status.replace('_', ' ')}")
     z, claimed = variables["z"].value, float(program.value)
     chosen = [a for a, value in zip(allocations, z, strict=True) if value > _CHOSEN]
     try:
         true = evaluate(problem, _placement(chosen)).throughput
     except (InvalidPlacement, InvalidValue) as error:
-        return LeftOut(name, claimed, str(error))
+        return WithoutFamilies(name, claimed, str(error))
     right = abs(true - claimed) <= NOT_SOLVED * true
-    return LeftOut(name, claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s")
+    return WithoutFamilies(
+        name, claimed, "holds" if right else f"it yields only {true:,.6g} tokens/s"
+    )
 
 
 # What an integer program chose
@@ -423,22 +425,22 @@ def plot_tree(nodes: Sequence[Node]) -> "Figure":
     hover = "%{customdata[0]}<br>bound %{customdata[1]} tokens/s"
     asks = {p: nodes[n]["choice"].partition(":")[0] for n, p in parents.items()}
     for fate, (symbol, colour) in _FATES.items():
-        own = [n for n, node in enumerate(nodes) if node["fate"] == fate]
-        said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in own]
+        members = [n for n, node in enumerate(nodes) if node["fate"] == fate]
+        said = [f"{nodes[n]['bound']:,.0f}" if fate != "infeasible" else "" for n in members]
         spelt = [
             f"{plain(asks[n])}?<br>{text}" if n in asks and depth[n] < _SPELT_OUT else f" {text}"
-            for n, text in zip(own, said, strict=True)
+            for n, text in zip(members, said, strict=True)
         ]
-        led_by = [plain(nodes[n]["choice"]) or "the root" for n in own]
-        if own:
+        led_by = [plain(nodes[n]["choice"]) or "the root" for n in members]
+        if members:
             figure.add_scatter(
-                x=[x[n] for n in own],
-                y=[depth[n] for n in own],
+                x=[x[n] for n in members],
+                y=[depth[n] for n in members],
                 name=fate,
                 mode="markers+text",
                 marker={"symbol": symbol, "size": 13, "color": colour},
                 text=spelt,
-                textposition=[_beside(n, nodes[n], x, depth) for n in own],
+                textposition=[_beside(n, nodes[n], x, depth) for n in members],
                 textfont={"size": 11},
                 customdata=list(zip(led_by, said, strict=True)),
                 hovertemplate=f"{hover}<extra>{fate}</extra>",
@@ -667,23 +669,23 @@ def _claim(mine: Callable[..., Any], case: Case) -> float:
             if case.price:
                 scip.addCons(v.e[i] >= v.z[c.sender] + v.z[c.receiver] - 1)
         if case.price:
-            own: Any = mine(v.z, d.allocations, list(case.price), case.most)
+            readers_rows: Any = mine(v.z, d.allocations, list(case.price), case.most)
         else:
-            own = mine(v.z, v.e, d.connections) if d.connections else ()
-        for row in np.ravel(np.asarray(own, dtype=object)):
+            readers_rows = mine(v.z, v.e, d.connections) if d.connections else ()
+        for row in np.ravel(np.asarray(readers_rows, dtype=object)):
             scip.addCons(row)
 
     found = ask_joint(case.problem, rows)
     if found.claim == -math.inf:
         raise ValueError("your constraints leave no placement")
-    return Claim.of(found.claim, (found.z, found.e))
+    return ClaimedValue.of(found.claim, (found.z, found.e))
 
 
 def _drawn(failure: Failure) -> "Figure":
     """What the reader's program chooses where it claims too much, else what it does not allow."""
     case, claim, best = failure.given, failure.answer, _best_rate(failure.given)
     allocations, connections = case.lists()
-    if isinstance(claim, Claim) and claim >= best:
+    if isinstance(claim, ClaimedValue) and claim >= best:
         z, e = claim.chosen
         title = f"Your program claims {number(claim)} per second; no placement has more than {number(best)}"
         if case.price:

@@ -14,7 +14,16 @@ from pipelab.cluster import Cluster
 from pipelab.counting import rates_of_mixes
 from pipelab.course.exercises import Exercise, Failure, Function, Given, Number, drawn
 from pipelab.course.n00 import GPUS, three_sites
-from pipelab.course.pictures import ARROW, SAME, Block, Row, bars_of, colour_of, finish, plot_rows
+from pipelab.course.pictures import (
+    ARROW,
+    SAME,
+    Block,
+    BlockRow,
+    bars_of,
+    colour_of,
+    finish,
+    plot_rows,
+)
 from pipelab.display import counted, number
 from pipelab.engine.solving import solve
 from pipelab.errors import InvalidValue
@@ -41,7 +50,7 @@ ONE_NETWORK = 10 / 8  # GB/s
 
 
 def one_network(max_gpus_per_stage: int = 1, counts: Sequence[int] = (3, 4, 4)) -> Problem:
-    """The same model and GPU types without all that gives a stage its place in the pipeline.
+    """Make the problem of 00 without all that gives a stage its place in the pipeline.
 
     Parameters
     ----------
@@ -453,10 +462,10 @@ def _draw_claim(failure: Failure) -> "Figure":
     claim = failure.given
     total, lowest = _total(claim), min(claim.prices)
 
-    def row(name: str, gpus: Iterable[int], mark: float, wrong: bool) -> Row:
+    def row(name: str, gpus: Iterable[int], mark: float, wrong: bool) -> BlockRow:
         prices = [(k, claim.prices[k]) for k in gpus]
         blocks = [Block(price, colour_of(k), f"{price:g}") for k, price in prices]
-        return Row(name, blocks, mark, wrong=wrong)
+        return BlockRow(name, blocks, mark, wrong=wrong)
 
     rows = []
     for (gpus, most), unpaid in zip(claim.stages, _unpaid(claim), strict=True):
@@ -494,7 +503,7 @@ def _nearly(pool: Given) -> tuple[int, int]:
 def _draw_pool(failure: Failure) -> "Figure":
     """A row per mix."""
     mixes = sorted(_mixes_by_name(failure.given), key=lambda mix: (len(mix), mix))
-    rows = [Row("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
+    rows = [BlockRow("", [Block(1, colour_of(k), f"{k}") for k in mix]) for mix in mixes]
     counts, most = failure.given
     gpus = f"{' + '.join(map(str, counts))} GPU{'s' * (sum(counts) > 1)}"
     title = f"{gpus}, at most {most} in a mix: {counted(len(rows), 'mix')}"
@@ -503,7 +512,7 @@ def _draw_pool(failure: Failure) -> "Figure":
 
 
 def _pool(chance: random.Random) -> Given:
-    """So many GPUs of each class, and at most so many of them in a stage."""
+    """Draw the number of GPUs of each class, and the most of them in a stage."""
     counts = [chance.randint(1, 5) for _ in range(chance.randint(1, 4))]
     return Given(counts=counts, most=chance.randint(1, 5))
 

@@ -13,7 +13,7 @@ from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
 from pipelab.course.pictures import (
     SAME,
     Block,
-    Row,
+    BlockRow,
     add_legend,
     bars_of,
     finish,
@@ -336,7 +336,7 @@ def plot_batches(served: Sequence[Served]) -> "Figure":
                 seconds = sum(moment.seconds for moment in moments)
                 wide = state == WRITES and seconds > 0.03 * max(each.seconds for each in served)
                 blocks.append(Block(seconds, _COLOURS[state], str(request) if wide else ""))
-            rows.append(Row(f"{one.batching}, slot {number}", blocks))
+            rows.append(BlockRow(f"{one.batching}, slot {number}", blocks))
     ends = ", ".join(f"{one.batching} {one.seconds:.1f} s" for one in served)
     figure = plot_rows(rows, f"The same requests: {ends}", "seconds", "a number is a request's")
     add_legend(figure, {state: colour for state, colour in _COLOURS.items() if state})

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.cluster import GPU
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn
-from pipelab.course.pictures import Block, Row, plot_lines, plot_rows
+from pipelab.course.pictures import Block, BlockRow, plot_lines, plot_rows
 from pipelab.display import counted
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
@@ -240,7 +240,7 @@ def plot_training_memory(step: "TrainingTimeline", finding: str = "") -> "Figure
             Block(kept, ACTIVATIONS, f"{held} in flight" if kept > _NARROW * widest else f"{held}"),
         ]
         lacking += need > limit
-        rows.append(Row(name, blocks, mark=limit, wrong=need > limit))
+        rows.append(BlockRow(name, blocks, mark=limit, wrong=need > limit))
     state = sum(cost.state_gb for cost in step.stages) / sum(step.memory_gb)
     fit = "does not fit" if lacking == 1 else "do not fit"
     fits = f"{lacking} of {counted(len(rows), 'stage')} {fit}" if lacking else "all fits"

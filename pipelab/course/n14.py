@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from pipelab.course.exercises import Exercise, Function, Given, Number, drawn
 from pipelab.course.ledger.programs import PROPERTIES, Fault
+from pipelab.course.ledger.published_programs import scheduler_1f1b
 from pipelab.course.pictures import finish, plot_counts
-from pipelab.course.published_programs import scheduler_1f1b
 from pipelab.engine.schedules import schedule
 from pipelab.engine.schedules.columns import columns_of
 from pipelab.errors import InvalidValue, shown

@@ -15,7 +15,7 @@ from pydantic import BeforeValidator, InstanceOf
 
 from pipelab.course.exercises import Exercise, Function, Given, drawn
 from pipelab.course.pictures import ARROW, finish
-from pipelab.course.processes import Job, Report, Row, Stage, run_jobs, source_of
+from pipelab.course.processes import Job, Report, Row, StageProcess, run_jobs, source_of
 from pipelab.display import listed
 from pipelab.engine.schedules import schedule
 from pipelab.engine.timeline import StageCosts, simulate
@@ -101,7 +101,7 @@ _Rows = Annotated[list[_SomeActions], MinLen(1), described("at least one rank's 
 
 @checked_arguments
 def run_stages(
-    program: Sequence[Row] | Callable[[Stage], object],
+    program: Sequence[Row] | Callable[[StageProcess], object],
     costs: _Costs,
     microbatches: Count = 8,
     ranks: Count = 4,
@@ -116,7 +116,7 @@ def run_stages(
     Parameters
     ----------
     program : sequence of rows, or callable
-        The actions of every rank in order, each as `(kind, microbatch)`. Or a function of a `Stage`
+        The actions of every rank in order, each as `(kind, microbatch)`. Or a function of a `StageProcess`
         that calls `recv`, `compute` and `send` itself: its source runs in every process, so it has
         to contain whatever it uses.
     costs : StageCosts
@@ -409,7 +409,7 @@ def _sizes(hidden: int = 0) -> tuple[Given, ...]:
     return tuple(shown)
 
 
-def _ran(loop: Callable[[Stage], object], given: Given) -> Any:
+def _ran(loop: Callable[[StageProcess], object], given: Given) -> Any:
     """Run a loop in processes, up to three times; the order that was run and the least excess, or an error."""
     least = np.inf
     for _ in range(3):

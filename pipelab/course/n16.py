@@ -125,8 +125,8 @@ def _after_moves(given: Given, lengths: bool = True) -> list[int]:
     """What the layers let pass now, and after every change of one stage; without `lengths`, of its place alone."""
 
     def passed(spans: list[list[int]]) -> int:
-        own = [rates[b - a] for (a, b), rates in zip(spans, given.rates, strict=True)]
-        return _least(Given(spans=spans, rates=own, layers=given.layers))
+        moved_rates = [rates[b - a] for (a, b), rates in zip(spans, given.rates, strict=True)]
+        return _least(Given(spans=spans, rates=moved_rates, layers=given.layers))
 
     out = [passed(given.spans)]
     for v, rates in enumerate(given.rates):

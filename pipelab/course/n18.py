@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pipelab.costs import TrainingCost
 from pipelab.course.exercises import Exercise, Failure, Function, Given, drawn, gives
-from pipelab.course.pictures import Block, Row, colour_of, plot_lines, plot_rows
+from pipelab.course.pictures import Block, BlockRow, colour_of, plot_lines, plot_rows
 from pipelab.engine.best_schedules import best_schedule
 from pipelab.engine.methods.step_time import solve_for_step_time
 from pipelab.engine.timeline import StageCosts, Timeline, simulate
@@ -251,7 +251,7 @@ def _draw_order(failure: Failure) -> "Figure":
     for rank, (gpu, need) in enumerate(zip(order, held_by_1f1b(given), strict=True)):
         blocks = [Block(1, colour_of(gpu), str(i)) for i in range(need)]
         room = given.rooms[gpu]
-        rows.append(Row(f"rank {rank}: GPU {gpu}", blocks, mark=room, wrong=room < need))
+        rows.append(BlockRow(f"rank {rank}: GPU {gpu}", blocks, mark=room, wrong=room < need))
     wrong = sum(row.wrong for row in rows)
     text = f"1F1B does not fit on {wrong} of {len(rows)} ranks in this order"
     if not wrong:

@@ -8,7 +8,7 @@ from functools import cache
 from pipelab.errors import InvalidData
 from pipelab.files.bundled_folders import notebooks_dir
 
-__all__ = ["WAYS", "Notebook", "Way", "notebooks_of_the_course"]
+__all__ = ["WAYS", "Notebook", "ReadingPath", "notebooks_of_the_course"]
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Notebook:
 
 
 @dataclass(frozen=True)
-class Way:
+class ReadingPath:
     """What a reader wants, and the numbers of the notebooks to read, whole or in part."""
 
     wants: str
@@ -36,16 +36,16 @@ class Way:
 
 # Notebook 00 says in words which parts are meant.
 WAYS = {
-    "learner": Way(
+    "learner": ReadingPath(
         "to see how the problem evolved, idea by idea",
         tuple(f"{number:02}" for number in range(20)),
     ),
-    "researcher": Way(
+    "researcher": ReadingPath(
         "the write-up's numbers, and its mistakes",
         ("00", "03", "04", "06", "08", "13", "14"),
         ("05", "09"),
     ),
-    "engineer": Way(
+    "engineer": ReadingPath(
         "a placement for GPUs of your own",
         ("00", "09", "10", "11", "12", "17", "18", "19"),
         ("06",),

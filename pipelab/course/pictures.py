@@ -195,7 +195,7 @@ class Block(NamedTuple):
     text: str = ""
 
 
-class Row(NamedTuple):
+class BlockRow(NamedTuple):
     """Blocks side by side. `mark` is a line across the row; `framed` and `wrong` stand out."""
 
     name: str
@@ -206,13 +206,13 @@ class Row(NamedTuple):
 
 
 def plot_rows(
-    rows: Sequence[Row], title: str, axis: str, note: str = "", limit: float | None = None
+    rows: Sequence[BlockRow], title: str, axis: str, note: str = "", limit: float | None = None
 ) -> "Figure":
     """One row above the other, to the same scale.
 
     Parameters
     ----------
-    rows : sequence of Row
+    rows : sequence of BlockRow
         The first at the top; of very many, as many as can be read, those that are wrong among them.
     title : str
         What is to be seen.
@@ -230,7 +230,7 @@ def plot_rows(
 
     Examples
     --------
-    >>> cut = Row("a cut", [Block(2, colour_of(0), "2"), Block(1, colour_of(1), "1")])
+    >>> cut = BlockRow("a cut", [Block(2, colour_of(0), "2"), Block(1, colour_of(1), "1")])
     >>> plot_rows([cut], "Three layers in two stages", "layers").data[0].base
     (0.0, 2.0)
     """
@@ -336,7 +336,7 @@ def plot_orders(
     """
     grey = "#999999"
     lanes = [
-        Row(name, [Block(1, KIND_COLOURS.get(str(a)[:1], grey), plain(a)) for a in row])
+        BlockRow(name, [Block(1, KIND_COLOURS.get(str(a)[:1], grey), plain(a)) for a in row])
         for name, row in rows.items()
     ]
     figure = plot_rows(lanes, finding, "place in the order; no time")

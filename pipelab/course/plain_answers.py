@@ -24,7 +24,7 @@ _LISTS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 class _Other:
-    """What is none of these, as its text alone: wrong in every exercise, with a sentence that shows it."""
+    """An answer of any other kind, as its text alone: wrong in every exercise, with a sentence that shows it."""
 
     def __init__(self, text: str) -> None:
         self.text = text

@@ -37,7 +37,7 @@ class Job(NamedTuple):
     rank: int
     ranks: int
     microbatches: int
-    program: Row | str  # its actions, or the source of a function that takes a Stage
+    program: Row | str  # its actions, or the source of a function that takes a StageProcess
     work: dict[str, float]  # of F, I, B and W: seconds to wait, or matrix products to compute
     computes: bool = False
     delays: dict[int, float] = {}  # seconds that a message takes from a neighbour  # noqa: RUF012
@@ -51,7 +51,7 @@ class Report(NamedTuple):
     transits: list[float]  # of messages that were waited for: from sending to receiving
 
 
-class Stage:
+class StageProcess:
     """One rank, as its program sees it.
 
     Attributes
@@ -94,8 +94,8 @@ class Stage:
                 f"there is no action {kind}{microbatch}: the kinds are {', '.join(self._job.work)}, "
                 f"the microbatches 0 to {self.microbatches - 1}"
             )
-        own = {"F": [], "W": [("I", microbatch)]}.get(kind, [("F", microbatch)])
-        if missing := [f"{made}{i}" for made, i in own if (made, i) not in self._done]:
+        needed_here = {"F": [], "W": [("I", microbatch)]}.get(kind, [("F", microbatch)])
+        if missing := [f"{made}{i}" for made, i in needed_here if (made, i) not in self._done]:
             raise ValueError(f"{kind}{microbatch} is computed before {missing[0]}")
         source = self.rank + (-1 if kind == "F" else 1)
         needed = _result(kind), microbatch
@@ -157,7 +157,7 @@ def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update({f"{name}_NUM_THREADS": "1" for name in _BLAS_THREADS})
     try:
-        stage = Stage(job, pipes, state)
+        stage = StageProcess(job, pipes, state)
         program = _loop(job.program) if isinstance(job.program, str) else None
         parent.send("ready")
         start = parent.recv()
@@ -176,14 +176,14 @@ def _process(job: Job, pipes: dict[int, Connection], parent: Connection, state: 
     parent.poll(None)  # what it sent may still be on its way to a neighbour
 
 
-def _follow(stage: Stage, row: Any) -> None:
+def _follow(stage: StageProcess, row: Any) -> None:
     for kind, microbatch in row:
         stage.recv(kind, microbatch)
         stage.compute(kind, microbatch)
         stage.send(kind, microbatch)
 
 
-def _loop(source: str) -> Callable[[Stage], object]:
+def _loop(source: str) -> Callable[[StageProcess], object]:
     names: dict[str, Any] = {}
     exec(compile(source, _LOOP, "exec"), names)
     return next(value for name, value in names.items() if name != "__builtins__")
@@ -210,7 +210,7 @@ def _end_with_parent() -> None:
 # In the notebook's kernel
 
 
-def source_of(program: Callable[[Stage], object]) -> str:
+def source_of(program: Callable[[StageProcess], object]) -> str:
     """Return the source of a reader's loop, which the processes run.
 
     Raises
@@ -261,7 +261,7 @@ def run_jobs(jobs: Sequence[Job], timeout: float) -> tuple[list[Report], float]:
     ends = [context.Pipe() for _ in jobs]
     parts = zip(jobs, pipes, (theirs for _, theirs in ends), states, strict=True)
     processes = [context.Process(target=_process, args=part, daemon=True) for part in parts]
-    reports = [own for own, _ in ends]
+    reports = [report for report, _ in ends]
     with _ended(
         processes,
         [*reports, *(theirs for _, theirs in ends), *(p for of in pipes for p in of.values())],

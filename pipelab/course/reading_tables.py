@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Table:
+class ShownTable:
     """A data frame that shows itself as `table` does."""
 
     data: "DataFrame"
@@ -27,7 +27,7 @@ class Table:
         return self.data.to_string(index=False)
 
 
-def show_table(rows: Any, digits: int = 4) -> Table:
+def show_table(rows: Any, digits: int = 4) -> ShownTable:
     """Rows as a table to read.
 
     Parameters
@@ -39,9 +39,9 @@ def show_table(rows: Any, digits: int = 4) -> Table:
 
     Returns
     -------
-    Table
+    ShownTable
         Shows itself as HTML in a notebook; `to_frame()` has the data frame.
     """
     import pandas as pd
 
-    return Table(pd.DataFrame(rows), digits)
+    return ShownTable(pd.DataFrame(rows), digits)

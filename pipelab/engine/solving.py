@@ -16,7 +16,6 @@ from pipelab.engine.methods.attainable_rate import solve_for_attainable
 from pipelab.engine.methods.auto import solve_auto
 from pipelab.engine.methods.batches import best_batch
 from pipelab.engine.methods.cost import solve_for_cost
-from pipelab.engine.methods.counts_and_averages import solve_type_count
 from pipelab.engine.methods.exhaustive import solve_exhaustive
 from pipelab.engine.methods.joint import solve_joint
 from pipelab.engine.methods.latency import solve_for_latency
@@ -34,8 +33,10 @@ from pipelab.engine.training import TrainingResult
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.interrupts import noted_interrupts
 from pipelab.problem import Problem
+from pipelab.reproductions import reproduction
 
-METHODS: dict[str, Callable[..., Result]] = {
+# None: a reproduction, imported when it is asked for.
+METHODS: dict[str, Callable[..., Result] | None] = {
     "auto": solve_auto,
     "even": solve_even,
     "proportional": solve_proportional,
@@ -43,7 +44,7 @@ METHODS: dict[str, Callable[..., Result]] = {
     "bandwidth_aware": solve_bandwidth_aware,
     "exhaustive": solve_exhaustive,
     "single_gpu": solve_single_gpu,
-    "type_count": solve_type_count,
+    "type_count": None,
     "joint": solve_joint,
     "aggregated": solve_aggregated,
 }
@@ -230,7 +231,7 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     if own and method not in ("auto", "aggregated"):
         expected = f"expected 'auto' or 'aggregated', which prove objective={objective!r}"
         raise InvalidValue("solve", [("method", method, expected)])
-    function = own or METHODS[method]
+    function = own or function_of(method)
     known = options_of(function)
     for option in options:
         if option not in known:
@@ -241,6 +242,11 @@ def method_of(method: str, options: Mapping[str, Any]) -> Callable[..., Any]:
     return function
 
 
+def function_of(method: str) -> Callable[..., Result]:
+    """Return the function of a method by its name."""
+    return METHODS[method] or reproduction(f"method={method!r}")
+
+
 def options_of(function: Callable) -> list[str]:
     """The names of the options that a method's function takes."""
     return [p for p in inspect.signature(function).parameters if p != "problem"]
@@ -248,5 +254,7 @@ def options_of(function: Callable) -> list[str]:
 
 def _who_has(option: str, method: str, known: list[str]) -> str:
     """If "auto" does not know an option: the methods that do."""
-    others = [name for name in METHODS if method == "auto" and option in options_of(METHODS[name])]
+    others = [
+        name for name in METHODS if method == "auto" and option in options_of(function_of(name))
+    ]
     return f"name a method that has it: {', '.join(others)}" if others else nearest(option, known)

@@ -9,6 +9,7 @@ from pipelab.engine.deployments.result import Deployment, Pipeline
 from pipelab.figures.placements import layer_axis
 from pipelab.figures.theme import (
     colour_of_types,
+    distance_from_best,
     figure_of,
     finish,
     ink_on,
@@ -21,8 +22,8 @@ from pipelab.placement import Stage, named_layers
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_BAND = 44  # pixels
-_LETTER = 0.014  # of the width of all layers, for each letter of a name
+_BAND_PIXELS = 44
+_LETTER_SHARE = 0.014  # of the width of all layers, for each letter of a name
 _Stages = Sequence[tuple[Stage, tuple[str, ...]]]  # each with the types of its GPUs
 
 
@@ -79,14 +80,14 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
             for x, name, types in _names(stages, layers):
                 names.append((x, y, name, ink_on(colours[types[0]])))
         title = title or _title(deployment)
-    rows_of, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
+    lanes, widths, starts, fills, hovers = zip(*bars, strict=True) if bars else [()] * 5
     xs, ys, texts, inks = zip(*names, strict=True) if names else [()] * 4
     stages_of = {
         "type": "bar",
         "name": "stages",
         "orientation": "h",
         "width": 0.8,
-        "y": rows_of,
+        "y": lanes,
         "x": widths,
         "base": starts,
         "hovertext": hovers,
@@ -100,7 +101,7 @@ def deployment_parts(deployment: Deployment | None, title: str = "") -> dict:
         title,
         x=layer_axis(layers) | {"visible": bool(labels)},
         y=rows(labels, tickfont={"size": 12}),
-        height=110 + _BAND * max(1, len(labels)),
+        height=110 + _BAND_PIXELS * max(1, len(labels)),
         showlegend=False,
         barmode="overlay",
         bargap=0.15,
@@ -118,18 +119,18 @@ def _hover(pipeline: Pipeline, number: int, stage: Stage, types: Sequence[str]) 
 
 
 def _names(stages: _Stages, layers: int) -> list[tuple[float, str, tuple[str, ...]]]:
-    """The GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
+    """Return the GPUs of every stage at its middle; of stages too narrow, of the run of identical ones."""
     names = []
     for types, run in groupby(stages, key=lambda pair: pair[1]):
         name, spans = plain(_named(types)), [(s.layers.start, s.layers.stop) for s, _ in run]
-        if min(end - begin for begin, end in spans) / layers < _LETTER * len(name):
+        if min(end - begin for begin, end in spans) / layers < _LETTER_SHARE * len(name):
             if len(spans) > 1:
                 name = f"{len(spans)} × ({name})" if len(types) > 1 else f"{len(spans)} × {name}"
             spans = [(spans[0][0], spans[-1][1])]
         names += [
             ((begin + end + 1) / 2, name, types)
             for begin, end in spans
-            if (end - begin) / layers >= _LETTER * len(name)
+            if (end - begin) / layers >= _LETTER_SHARE * len(name)
         ]
     return names
 
@@ -149,7 +150,4 @@ def _title(deployment: Deployment) -> str:
     text = f"{name}: {rate(deployment.throughput or 0.0)} with {pipelines}"
     if deployment.at_least:
         text += f", {deployment.usd_per_hour:,.4g} $ per hour"
-    if deployment.status == "optimal":
-        return text + ", proven best"
-    far = f", the best at most {deployment.gap:.1%} better" if deployment.gap is not None else ""
-    return text + far
+    return text + distance_from_best(deployment)

@@ -9,6 +9,7 @@ from pipelab.figures.theme import (
     NEUTRAL,
     bar,
     colour_of_types,
+    distance_from_best,
     figure_of,
     finish,
     line,
@@ -20,9 +21,9 @@ from pipelab.placement import named_layers
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_TALL, _LOW = 26, 15  # pixels of a row with few stages, and with many
-_MANY = 16
-_WIDEST = 8  # pixels of the link that carries most
+_TALL_PIXELS, _LOW_PIXELS = 26, 15  # a row of few stages, and of many
+_MOST_TALL_ROWS = 16
+_WIDEST_LINK_PIXELS = 8
 
 
 def plot_flow(flow: Flow) -> "Figure":
@@ -65,7 +66,7 @@ def flow_parts(flow: Flow) -> dict:
         hovertext=_hovers(flow),
         hoverinfo="text",
         marker={
-            "color": [colours[own] for own in types],
+            "color": [colours[gpu_type] for gpu_type in types],
             "line": {"color": "white", "width": 1},
         },
     )
@@ -74,45 +75,46 @@ def flow_parts(flow: Flow) -> dict:
     for (v, w), carried in flow.links.items():
         if min(v, w) >= 0:
             end = stages[v].layers.stop + 0.5
-            widths[max(1, round(_WIDEST * carried / most))].append((end, v, end, w))
+            widths[max(1, round(_WIDEST_LINK_PIXELS * carried / most))].append((end, v, end, w))
     lines = [
         line(
-            f"{width / _WIDEST * most:,.0f} tokens/s",
-            [x for a, _, b, _ in own for x in (a, b, None)],
-            [y for _, v, _, w in own for y in (v, w, None)],
+            f"{width / _WIDEST_LINK_PIXELS * most:,.0f} tokens/s",
+            [x for a, _, b, _ in ends for x in (a, b, None)],
+            [y for _, v, _, w in ends for y in (v, w, None)],
             NEUTRAL,
             width,
             opacity=0.75,
         )
-        for width, own in sorted(widths.items())
+        for width, ends in sorted(widths.items())
     ]
     names = [
-        f"{plain(own)} · {', '.join(map(str, stage.gpus))}"
-        for own, stage in zip(types, stages, strict=True)
+        f"{plain(gpu_type)} · {', '.join(map(str, stage.gpus))}"
+        for gpu_type, stage in zip(types, stages, strict=True)
     ]
     return finish(
         [bars, *lines],
         _title(flow),
         "a line goes from a stage's last layer to the next stage, as wide as what it carries",
         x={"title": "layer", "range": [0.4, layers + 0.6]},
-        y=rows(names, tickfont={"size": 12 if len(names) <= _MANY else 9}),
-        height=130 + (_TALL if len(names) <= _MANY else _LOW) * max(1, len(names)),
+        y=rows(names, tickfont={"size": 12 if len(names) <= _MOST_TALL_ROWS else 9}),
+        height=130
+        + (_TALL_PIXELS if len(names) <= _MOST_TALL_ROWS else _LOW_PIXELS) * max(1, len(names)),
         showlegend=False,
         bargap=0.15,
     )
 
 
 def _hovers(flow: Flow) -> list[str]:
-    found = flow.evaluation
-    if found is None:
+    known = flow.evaluation
+    if known is None:
         return []
-    each = zip(found.stages, found.carried, found.needed, found.held, strict=True)
+    stages = zip(known.stages, known.carried, known.needed, known.held, strict=True)
     memory = flow.memory_for is None
     return [
-        f"<b>{named_layers(own.stage.layers)}</b> on {plain(', '.join(own.gpu_types))}"
-        f"<br>{carried:,.6g} of {own.throughput:,.6g} tokens/s"
+        f"<b>{named_layers(report.stage.layers)}</b> on {plain(', '.join(report.gpu_types))}"
+        f"<br>{carried:,.6g} of {report.throughput:,.6g} tokens/s"
         + (f"<br>{needed:.3g} in flight, memory for {held}" if memory else "")
-        for own, carried, needed, held in each
+        for report, carried, needed, held in stages
     ]
 
 
@@ -121,6 +123,4 @@ def _title(flow: Flow) -> str:
     if not flow.ways:
         return f"{name}: no flow" + (" exists" if flow.status == "infeasible" else "")
     text = f"{name}: {rate(flow.throughput or 0.0)} on {counted(len(flow.ways), 'way')}"
-    if flow.status == "optimal":
-        return text + ", proven best"
-    return text + (f", the best at most {flow.gap:.1%} better" if flow.gap is not None else "")
+    return text + distance_from_best(flow)

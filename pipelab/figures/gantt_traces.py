@@ -22,7 +22,9 @@ _TRACES = (
 _HATCH = {"fgcolor": "#66C4AB", "size": 5, "solidity": 0.25}  # pale enough for a number on it
 _PALE = "#F2F2F2"
 _IDLE = {"color": _PALE, "line": {"width": 0}}
-_WIDTH = 960  # pixels of a page for a chart and the names of its lanes; numbers stay on one a little narrower
+_PAGE_PIXELS = (
+    960  # of a page for a chart and the names of its lanes; numbers stay on one a little narrower
+)
 _EVER = (-np.inf, np.inf)
 Window = tuple[float, float]
 
@@ -34,7 +36,7 @@ def idle(lane: Any, start: Any, end: Any, **more: Any) -> dict:
 
 def width_beside(names: Sequence[str]) -> int:
     """Return the pixels that a page leaves for the time axis beside these names of lanes."""
-    return _WIDTH - room_for(names, 13)
+    return _PAGE_PIXELS - room_for(names, 13)
 
 
 def numbered(colour: str, batch: np.ndarray, lane: np.ndarray, pixels: np.ndarray) -> dict:
@@ -113,7 +115,7 @@ def action_traces(
 
 
 def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
-    """One colour, or with several chunks a lighter shade for every later chunk."""
+    """Return one colour, or with several chunks a lighter shade for every later chunk."""
     if chunks == 1:
         return colour
     base = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)])
@@ -123,10 +125,10 @@ def _shades(colour: str, chunk: np.ndarray, chunks: int) -> Any:
 
 
 def _waits(timeline: "Timeline", entries: np.ndarray) -> list[str]:
-    """For each entry what it waited for last, in words."""
-    ranks, own = timeline.columns.rank, timeline.columns.rank[entries]
+    """Say of each entry what it waited for last."""
+    ranks = timeline.columns.rank
     before = ranks[timeline.waited_for[entries]]
-    far = np.where(before == own, -1, before)
+    far = np.where(before == ranks[entries], -1, before)
     return [
         "waited for nothing"
         if not name
@@ -237,7 +239,7 @@ _SHOWN = (("idle", (IDLE,), _PALE), *(entry[:3] for entry in _TRACES))
 def busiest_kind(
     timeline: "Timeline", low: float, high: float, columns: int = COLUMNS
 ) -> np.ndarray:
-    """For every rank and column of time, what takes most of it.
+    """Return what takes most of every column of time, for every rank.
 
     Returns
     -------

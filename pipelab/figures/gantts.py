@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 from pipelab.display import counted, listed, number
 from pipelab.engine.best_schedules import BestSchedule
 from pipelab.engine.timeline import Timeline
-from pipelab.errors import InvalidValue, needed_by
+from pipelab.errors import InvalidValue
 from pipelab.fields import Flag, checked_value, given, instance, is_list, is_real, whole_number
 from pipelab.figures import gantt_traces as traces
 from pipelab.figures.theme import LEGEND, figure_of, finish, plain, rows
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure, FigureWidget
+    from plotly.graph_objects import Figure
 
 MOST_BARS = 6000  # more make a browser's redraw take longer than a quarter of a second
 MOST_CHARTS = 6
-_MOST_LABELS = 500
-_MOST_NAMES = 32
+_MOST_NUMBERED_BARS = 500
+_MOST_NAMED_LANES = 32
 _KINDS: dict[str, Any] = dict.fromkeys(("transfers", "memory", "critical_path"), Flag)
 _KINDS |= {"overview": Flag | None, "finding": str | None}
 
@@ -98,13 +98,11 @@ def _checked_window(timeline: Timeline, window: Any) -> tuple[float, float] | No
         return None
     expected = f"expected (from, to) with from < to, within 0 and {timeline.makespan:g}"
     edges = tuple(window) if is_list(window) else ()
-    if len(edges) != 2 or not all(map(is_real, edges)):
-        raise InvalidValue("gantt", [("window", window, expected)])
-    low, high = map(float, edges)
-    low, high = max(low, 0.0), min(high, timeline.makespan)
-    if not low < high:
-        raise InvalidValue("gantt", [("window", window, expected)])
-    return low, high
+    if len(edges) == 2 and all(map(is_real, edges)):
+        low, high = max(float(edges[0]), 0.0), min(float(edges[1]), timeline.makespan)
+        if low < high:
+            return low, high
+    raise InvalidValue("gantt", [("window", window, expected)])
 
 
 def gantt_parts(
@@ -146,7 +144,7 @@ def gantt_parts(
         data = [traces.raster_trace(timeline, window)]
         how = f"each pixel shows what takes most of its time; {zoom}"
     else:
-        labels = len(actions) <= _MOST_LABELS
+        labels = len(actions) <= _MOST_NUMBERED_BARS
         scale = traces.width_beside(names) / (seen[1] - seen[0] or 1.0)
         data = [traces.gap_trace(timeline, window)]
         data += traces.action_traces(timeline, actions, scale, labels, follow)
@@ -178,8 +176,8 @@ def gantt_parts(
 
 
 def _lanes(names: Sequence[str]) -> dict:
-    """The axis of lanes; of many, every so many have a name."""
-    shown = range(0, len(names), -(-len(names) // _MOST_NAMES))
+    """Return the axis of lanes; of many, every second or third has a name."""
+    shown = range(0, len(names), -(-len(names) // _MOST_NAMED_LANES))
     return rows(names, tickvals=list(shown), ticktext=[names[lane] for lane in shown])
 
 
@@ -225,64 +223,6 @@ def plot_best_schedule(best: BestSchedule, **options: Any) -> "Figure":
     least, value = number(given(best.bound)), number(given(best.value))
     options.setdefault("finding", f"No schedule takes less than {least}: this one takes {value}")
     return gantt(best.timeline, **options)
-
-
-def gantt_widget(timeline: Timeline, **options: Any) -> "FigureWidget":
-    """Return `gantt` as a widget: zoomed in on a large schedule, bars take the place of the raster.
-
-    Parameters
-    ----------
-    timeline : Timeline
-        Made by `simulate`.
-    **options
-        As for `gantt`, but `window` and `overview`, which the zoom decides.
-
-    Returns
-    -------
-    plotly.graph_objects.FigureWidget
-        Needs a kernel for as long as it is to change.
-
-    Raises
-    ------
-    InvalidValue
-        `window` or `overview` is among the options, or a value does not fit.
-    TypeError
-        The option is unknown.
-    MissingPackage
-        anywidget is not installed.
-
-    Examples
-    --------
-    >>> import pipelab as pl
-    >>> timeline = pl.simulate(pl.schedule("1F1B", 4, 8), pl.StageCosts(1, 1, 1))
-    >>> type(gantt_widget(timeline)).__name__
-    'FigureWidget'
-    """
-    import plotly.graph_objects as go
-
-    for name in ("window", "overview"):
-        if name in options:
-            expected = "not an option here: zooming sets it"
-            raise InvalidValue("gantt_widget", [(name, options[name], expected)])
-    with needed_by('kind="live"', "anywidget"):
-        widget = go.FigureWidget(gantt(timeline, **options))
-    large = len(traces.visible(timeline, None)) > MOST_BARS
-    raster = large
-
-    def exchange(_layout: Any, seen: Any) -> None:
-        nonlocal raster
-        window = within(timeline, seen)
-        before, raster = raster, len(traces.visible(timeline, window)) > MOST_BARS
-        if before and raster:
-            return  # the raster of the whole stays sharp enough until bars take over
-        figure = gantt(timeline, window=None if raster else window, **options)
-        with widget.batch_update():
-            widget.data = []
-            widget.add_traces(figure.data)
-
-    if large:  # else bars throughout: nothing to exchange
-        widget.layout.on_change(exchange, "xaxis.range")
-    return widget
 
 
 def within(timeline: Timeline, seen: Sequence[float]) -> tuple[float, float]:
@@ -386,7 +326,7 @@ def timelines_parts(
 
 
 def _labelled(timelines: Mapping[str, Timeline]) -> dict[str, Timeline]:
-    """Timelines by label; of two with one name only one would be seen."""
+    """Return timelines by label; of two with one name only one would be seen."""
     named = isinstance(timelines, Mapping)
     several: Any = timelines.values() if named else timelines if is_list(timelines) else ()
     found: list[Timeline] = list(several)

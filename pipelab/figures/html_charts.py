@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @cache
 def plotly_js() -> str:
-    """The plotly.js that the installed plotly brings along; nothing is fetched from elsewhere."""
+    """Return the plotly.js that the installed plotly brings along; nothing is fetched from elsewhere."""
     from plotly.offline import get_plotlyjs
 
     return get_plotlyjs()
@@ -29,12 +29,12 @@ def plotly_js() -> str:
 
 @cache
 def template_json() -> str:
-    """The package's template, which every live chart sends once."""
+    """Return the package's template, which every live chart sends once."""
     return json.dumps(template().to_plotly_json(), default=_encode)
 
 
 def as_json(parts: "dict | Figure") -> str:
-    """A drawing as plotly.js reads it; arrays of numbers as base64, which neither side has to read number by number.
+    """Return a drawing as plotly.js reads it; arrays as base64, which neither side reads number by number.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def as_json(parts: "dict | Figure") -> str:
 
 
 def _encode(value: Any) -> Any:
-    """What json does not know."""
+    """Encode what json does not know."""
     if isinstance(value, np.generic):
         return value.item()
     if not isinstance(value, np.ndarray):

@@ -64,7 +64,7 @@ def plot_in_flight(placed: "PlacedTimeline") -> "Figure":
 
 
 def _finding(placed: "PlacedTimeline", too_few: bool) -> tuple[str, str]:
-    """Title and note; `too_few` if memory does not hold as many as are needed."""
+    """Return title and note; `too_few` if memory does not hold as many as are needed."""
     name, needed = plain(placed.problem.name), placed.in_flight_needed
     full = rate(placed.predicted_rate)
     if too_few:

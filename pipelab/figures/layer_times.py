@@ -17,7 +17,7 @@ _LINES = {
     "computing": (TYPE_COLOURS[0], "solid", 2.5),
     "the whole layer": (BOTTLENECK, "solid", 4),
 }
-_NEXT_TO_NOTHING = 0.01  # of the time to read: not drawn, as it would only be a corner of a line
+_LEAST_SHARE_DRAWN = 0.01  # of the time to read: not drawn, as it would only be a corner of a line
 
 
 def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Figure":
@@ -88,7 +88,7 @@ def plot_layer_times(costs: Any, model: Any, panels: Mapping[str, tuple]) -> "Fi
 
 
 def _lines(times: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Milliseconds by what they are for."""
+    """Return milliseconds by what they are for."""
     part = {name: 1000 * np.array([t[name] for t in times]) for name in times[0]}
     reading = part["weights"] + part["keys and values"] + part["activations"]
     values = (reading, part["keys and values"], part["computing"], part["layer"])
@@ -108,7 +108,7 @@ def _traces(times: dict[str, np.ndarray], tokens: np.ndarray) -> list[dict]:
             hovertemplate=f"{name}: %{{y:.3g}} ms for %{{x:,.0f}} tokens<extra></extra>",
         )
         for name, (colour, dash, width) in _LINES.items()
-        if times[name].max() >= _NEXT_TO_NOTHING * times["reading"].max()
+        if times[name].max() >= _LEAST_SHARE_DRAWN * times["reading"].max()
     ]
 
 

@@ -108,19 +108,20 @@ def plot_makespans(
 
 
 def _looks(names: list[str]) -> dict[str, tuple[str, str]]:
-    """Colour and symbol of each line: a schedule's own, and for other names what is left."""
+    """Return colour and symbol of each line: those of a schedule, and for other names what is left."""
     free = dict(zip(RULES, zip(_LINES, _SYMBOLS, strict=True), strict=False))
-    own = {name: free.pop(name) for name in names if name in free}
-    return own | dict(zip((n for n in names if n not in own), free.values(), strict=False))
+    looks = {name: free.pop(name) for name in names if name in free}
+    others = (name for name in names if name not in looks)
+    return looks | dict(zip(others, free.values(), strict=False))
 
 
 def _checked(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]:
-    """Both as plain lists, every makespan a number."""
+    """Return both as plain lists, every makespan a number."""
     instance("plot_makespans", "makespans", makespans, Mapping, "a mapping of name to makespans")
     if not is_list(values):
         expected = "expected a list of numbers or labels"
         raise InvalidValue("plot_makespans", [("values", values, expected)])
-    values, found = list(values), {}
+    values, lines = list(values), {}
     for name, ends in makespans.items():
         field = f"makespans[{name!r}]"
         numbers = amounts("plot_makespans", field, ends)
@@ -128,8 +129,8 @@ def _checked(values: Any, makespans: Any) -> tuple[list, dict[str, list[float]]]
             many = f"one number for each of {len(values)} values, and at least one"
             expected = f"expected {many}; got {len(numbers)}"
             raise InvalidValue("plot_makespans", [(field, ends, expected)])
-        found[plain(name)] = numbers
-    return values, found
+        lines[plain(name)] = numbers
+    return values, lines
 
 
 def _who_changes(values: list, runners: Mapping[str, Sequence[float]], axis: str) -> str:

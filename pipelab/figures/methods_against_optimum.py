@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from pipelab.engine.answers import Result
     from pipelab.engine.comparison import Comparison
 
-_LEAST = 6  # rows that a chart on a page has room for, so that it keeps its height
+_LEAST_ROWS = 6  # rows that a chart on a page has room for, so that it keeps its height
 
 
-class Row(NamedTuple):
+class MethodRow(NamedTuple):
     """One placement, or why there is none."""
 
     name: str
@@ -46,19 +46,19 @@ class Row(NamedTuple):
     note: str = ""  # without a rate: why; else what hovering shows
 
 
-def row_of(name: str, result: "Result") -> Row:
+def row_of(name: str, result: "Result") -> MethodRow:
     """Return a result as a row."""
-    return Row(name, result.throughput, outcome_of(result), result.reason)
+    return MethodRow(name, result.throughput, outcome_of(result), result.reason)
 
 
 def baseline_parts(
-    rows_of: Sequence[Row], optimum: float | None, title: str = "", note: str = ""
+    rows_of: Sequence[MethodRow], optimum: float | None, title: str = "", note: str = ""
 ) -> dict:
     """Return the throughput of every row as a bar, or why there is none.
 
     Parameters
     ----------
-    rows_of : sequence of Row
+    rows_of : sequence of MethodRow
         From top to bottom. A row without a rate shows its note instead of a bar.
     optimum : float or None
         Where the line of the proven optimum is drawn.
@@ -73,8 +73,8 @@ def baseline_parts(
     Examples
     --------
     >>> from pipelab.display import DOES_NOT_FIT, PROVEN
-    >>> heavy = Row("x", None, DOES_NOT_FIT, "too heavy")
-    >>> rows_of = [Row("optimum", 100.0, PROVEN), Row("even", 60.0, NOT_PROVEN), heavy]
+    >>> heavy = MethodRow("x", None, DOES_NOT_FIT, "too heavy")
+    >>> rows_of = [MethodRow("optimum", 100.0, PROVEN), MethodRow("even", 60.0, NOT_PROVEN), heavy]
     >>> parts = baseline_parts(rows_of, 100.0)
     >>> [len(trace["y"]) for trace in parts["data"]], parts["layout"]["title"]["text"]
     ([1, 1, 0, 0, 0, 1, 2], 'even is closest without a proof: 40% below the optimum (dotted)')
@@ -104,15 +104,15 @@ def baseline_parts(
         # without a rate, an axis would count nothing
         x={"title": "tokens/s", "range": [0, 1.04 * most or 1.0], "visible": bool(most)},
         y=rows([plain(row.name) for row in rows_of])
-        | {"range": [max(_LEAST, len(rows_of)) - 0.5, -0.5]},
-        height=130 + 26 * max(_LEAST, len(rows_of)),
+        | {"range": [max(_LEAST_ROWS, len(rows_of)) - 0.5, -0.5]},
+        height=130 + 26 * max(_LEAST_ROWS, len(rows_of)),
         barmode="overlay",
         bargap=0.2,
         showlegend=True,
     )
 
 
-def _bars(rows_of: Sequence[Row], optimum: float | None, outcome: Outcome) -> dict:
+def _bars(rows_of: Sequence[MethodRow], optimum: float | None, outcome: Outcome) -> dict:
     mine = [
         (y, row.throughput, row)
         for y, row in enumerate(rows_of)
@@ -141,13 +141,13 @@ def _bars(rows_of: Sequence[Row], optimum: float | None, outcome: Outcome) -> di
     }
 
 
-def _why(row: Row) -> str:
-    """Symbol, word and the first reason, in lines."""
+def _why(row: MethodRow) -> str:
+    """Return symbol, word and the first reason, in lines."""
     text = ": ".join(filter(None, [str(row.outcome or ""), row.note.split(";")[0]]))
     return "<br>".join(folded(plain(text), 105))
 
 
-def _closest(rows_of: Sequence[Row], optimum: float | None) -> str:
+def _closest(rows_of: Sequence[MethodRow], optimum: float | None) -> str:
     if not any(row.throughput for row in rows_of):
         return "There is no placement to compare with"
     if not optimum:
@@ -182,7 +182,7 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
         A row per method, in tokens/s; a predicted rate without a placement is a cross. The title
         says who loses most.
     """
-    rows_of: list[Row] = []
+    rows_of: list[MethodRow] = []
     crosses: list[tuple[int, float]] = []
     for method, result in comparison.results.items():
         among = proven_among(result)
@@ -194,7 +194,7 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
             row = row._replace(note=str(result.placement))
         rows_of.append(row)
     for method, why in comparison.refused.items():
-        rows_of.append(Row(method, None, comparison.outcomes[method], why))
+        rows_of.append(MethodRow(method, None, comparison.outcomes[method], why))
     parts = baseline_parts(rows_of, comparison.optimum, *_who_loses(comparison))
     predictions = points(
         "predicted, no placement",
@@ -213,7 +213,7 @@ def plot_comparison(comparison: "Comparison") -> "Figure":
 
 
 def _who_loses(comparison: "Comparison") -> tuple[str, str]:
-    """Title and note."""
+    """Return title and note."""
     best, name, outcomes = comparison.optimum, plain(comparison.problem.name), comparison.outcomes
     infeasible = [m for m, r in comparison.results.items() if r.status == "infeasible"]
     if infeasible:

@@ -82,7 +82,7 @@ class _Lanes:
         self.scale = width_beside(self.names) / self.last
 
     def parts(self, follow: int | None) -> dict:
-        """The drawing."""
+        """Return the drawing."""
         lanes, names = len(self.shown), self.names
         if self.raster:
             data = [raster_trace(self.placed.timeline, None)]
@@ -105,18 +105,18 @@ class _Lanes:
         )
 
     def _height(self, lane: np.ndarray) -> np.ndarray:
-        """Links are drawn thinner than stages."""
+        """Draw links thinner than stages."""
         return np.where(self.is_link[lane], 0.45, 0.8)
 
     def _idle(self) -> dict:
-        """A pale ground in every lane: what shows of it is idle time."""
+        """Return a pale ground in every lane: what shows of it is idle time."""
         row = np.arange(len(self.shown))
         ends = np.full(len(row), self.placed.timeline.makespan)
         look = {"width": self._height(self.shown), "hoverinfo": "skip", "showlegend": False}
         return idle(row, 0 * ends, ends, **look)
 
     def _bars(self) -> list[dict]:
-        """A trace of what stages compute, and one of what links send."""
+        """Return a trace of what stages compute, and one of what links send."""
         timeline, columns = self.placed.timeline, self.placed.timeline.columns
         traces = []
         for link, name, kind in ((False, "stage computes", "F"), (True, "link sends", "message")):
@@ -144,24 +144,24 @@ class _Lanes:
         return traces
 
     def _microbatch(self, passes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The microbatch of each pass, and its index in it; in prefill each is a microbatch."""
+        """Return the microbatch of each pass, and its index in it; in prefill each is a microbatch."""
         if self.placed.returns:
             return passes % self.placed.in_flight, passes // self.placed.in_flight
         return passes, np.zeros_like(passes)
 
     def _hover(self, entries: np.ndarray) -> list[str]:
-        """Lane, microbatch, times, and what each waited for last, in words."""
+        """Say of each entry its lane, microbatch and times, and what it waited for last."""
         placed, timeline = self.placed, self.placed.timeline
         rank, passes = timeline.columns.rank, timeline.columns.microbatch
         batches, tokens = self._microbatch(passes)
         texts = []
         for i, before in zip(entries.tolist(), timeline.waited_for[entries].tolist(), strict=True):
-            own, lane = int(rank[i]), placed.lanes[int(rank[before])]
+            here, lane = int(rank[i]), placed.lanes[int(rank[before])]
             if before < 0:
                 why = "waited for nothing"
-            elif rank[before] == own and (own or passes[before] == passes[i] - 1):
+            elif rank[before] == here and (here or passes[before] == passes[i] - 1):
                 why = f"waited until {lane.name} was done with microbatch {batches[before]}"
-            elif own == 0:
+            elif here == 0:
                 why = f"waited for microbatch {batches[before]} to leave {lane.name}"
             elif lane.wait:
                 why = f"handed on by {lane.name}, {lane.wait:.3g} s after that was free again"
@@ -169,13 +169,13 @@ class _Lanes:
                 why = f"went on at once from {lane.name}"
             token = f", token {tokens[i] + 1}" if placed.returns else ""
             texts.append(
-                f"<b>{plain(placed.lanes[own].label)}</b><br>microbatch {batches[i]}{token}"
+                f"<b>{plain(placed.lanes[here].label)}</b><br>microbatch {batches[i]}{token}"
                 f"<br>{timeline.start[i]:.6g} to {timeline.end[i]:.6g} s<br>{why}"
             )
         return texts
 
     def _path(self, follow: int) -> dict:
-        """The path of one microbatch down the lanes and, where it goes round, back to the first."""
+        """Return the path of one microbatch down the lanes and, where it goes round, back to the first."""
         passes = np.flatnonzero(self._microbatch(np.arange(self.passes))[0] == follow)
         times = (times[np.ix_(self.shown, passes)].T.ravel() for times in (self.start, self.end))
         # Along the lower edge of the bars, below their numbers.
@@ -184,7 +184,7 @@ class _Lanes:
         return line(f"path of microbatch {follow}", x, y, WRONG, 2)
 
     def _frames(self) -> dict:
-        """A black frame around each bottleneck, all in one trace."""
+        """Return a black frame around each bottleneck, all in one trace."""
         slow = np.flatnonzero([self.placed.lanes[i].bottleneck for i in self.shown])
         lane = self.shown[slow]
         left, right = self.start[lane, 0], self.end[lane, self.passes - 1]

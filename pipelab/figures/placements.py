@@ -26,9 +26,12 @@ from pipelab.problem import Problem, fits_in
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-_ALL = 16  # of at most so many GPUs, those without a stage are drawn, too
-_TALL, _LOW = 26, 11  # pixels of a row with few GPUs, and with many
-_NAMED, _INSIDE = 1 / 14, 1 / 60  # shares of all layers: room for "stage 1", and for its number
+_MOST_GPUS_DRAWN_IDLE = 16  # of more GPUs, those without a stage are left out
+_TALL_PIXELS, _LOW_PIXELS = 26, 11  # a row of few GPUs, and of many
+_NAMED_SHARE, _INSIDE_SHARE = (
+    1 / 14,
+    1 / 60,
+)  # of all layers: room for "stage 1", and for its number
 
 
 class _Block(NamedTuple):
@@ -170,7 +173,7 @@ def placement_parts(
         names = [f"GPU {g} · {plain(gpu.type)}" for g, gpu in enumerate(problem.cluster.gpus)]
         idle = sorted({*range(len(names))} - {b.gpu for b in blocks})
         labels = [mark.format(names[b.gpu]) for mark, b in zip(marked, blocks, strict=True)]
-        if len(names) <= _ALL:
+        if len(names) <= _MOST_GPUS_DRAWN_IDLE:
             labels += [f"{names[g]} (idle)" for g in idle]
         else:
             hidden = len(idle)
@@ -181,14 +184,14 @@ def placement_parts(
     layers = problem.model.layers if problem else 1
     # in steps, so that the page does not jump with every GPU
     room = max(6, 4 * -(-len(labels) // 4))
-    each = _TALL if room <= 16 else max(_LOW, 416 // room)
+    pixels = _TALL_PIXELS if room <= 16 else max(_LOW_PIXELS, 416 // room)
     return finish(
         [_blocks(problem, blocks, evaluation), _frames(blocks, slow), _links(evaluation, blocks)],
         title,
         note,
         x=layer_axis(layers) | {"visible": problem is not None},
-        y=rows(labels, tickfont={"size": 12 if each > 13 else 9}),
-        height=130 + each * room,
+        y=rows(labels, tickfont={"size": 12 if pixels > 13 else 9}),
+        height=130 + pixels * room,
         showlegend=False,
         barmode="overlay",
         bargap=0.15,
@@ -209,7 +212,7 @@ def layer_axis(layers: int) -> dict:
 def _blocks(
     problem: Problem | None, blocks: Sequence[_Block], evaluation: Evaluation | None
 ) -> dict:
-    """A bar for every GPU of every stage; colour by type, hatched where its memory is too small."""
+    """Return a bar for every GPU of every stage; colour by type, hatched where its memory is too small."""
     if problem and evaluation:
         problem = problem.with_in_flight(evaluation.in_flight)
     colours = colour_of_types(gpu.type for gpu in problem.cluster.gpus) if problem else {}
@@ -234,25 +237,25 @@ def _blocks(
 
 
 def _look(problem: Problem, block: _Block, colours: Mapping[str, str]) -> tuple[str, ...]:
-    """Colour, text, its place and ink, hatch and hover of a block."""
+    """Return colour, text, its place and ink, hatch and hover of a block."""
     _, number, stage, g = block
     gpus, layers = problem.cluster.gpus, problem.model.layers
     mine = [gpus[one] for one in stage.gpus]
-    cost, own = problem.stage_cost(mine, stage.layers), stage.gpus.index(g)
-    need, offered = cost.memory_gb[own], gpus[g].memory_gb
+    cost, at = problem.stage_cost(mine, stage.layers), stage.gpus.index(g)
+    need, offered = cost.memory_gb[at], gpus[g].memory_gb
     over = not fits_in(need, offered)
-    name = f"stage {number}" if len(stage.layers) >= _NAMED * layers else f"{number}"
+    name = f"stage {number}" if len(stage.layers) >= _NAMED_SHARE * layers else f"{number}"
     colour = colours[gpus[g].type]
     return (
         colour,
         f"{DOES_NOT_FIT.symbol} {name}" if over else name,
-        "inside" if len(stage.layers) > _INSIDE * layers else "outside",
+        "inside" if len(stage.layers) > _INSIDE_SHARE * layers else "outside",
         ink_on(DOES_NOT_FIT.fill if over else colour),
         DOES_NOT_FIT.pattern if over else "",
         f"<b>stage {number}: {named_layers(stage.layers)}</b>"
         f"<br>GPU {g} ({plain(gpus[g].type)}), {len(mine)} in this stage"
         f"<br>stage rate {cost.throughput:,.6g} tokens/s"
-        f"<br>batch share {cost.batch[own]:.4g} sequences<br>memory {need:.4g} of {offered:g} GB"
+        f"<br>batch share {cost.batch[at]:.4g} sequences<br>memory {need:.4g} of {offered:g} GB"
         + (f": {need - offered:.3g} GB too much" if over else ""),
     )
 
@@ -264,14 +267,14 @@ def _bars(name: str, blocks: Sequence[_Block]) -> dict:
 
 
 def _frames(blocks: Sequence[_Block], slow: Sequence[str]) -> dict:
-    """A black frame around every GPU of the slowest stages."""
+    """Return a black frame around every GPU of the slowest stages."""
     framed = _bars("bottleneck", [b for b in blocks if f"stage {b.number}" in slow])
     outline = {"color": "rgba(0,0,0,0)", "line": {"color": BOTTLENECK, "width": 3}}
     return framed | {"hoverinfo": "skip", "marker": outline}
 
 
 def _links(evaluation: Evaluation | None, blocks: Sequence[_Block]) -> dict:
-    """The links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
+    """Return the links that are the bottleneck, from GPU to GPU along the boundary of their stages."""
     row = {b.gpu: b.row for b in blocks}
     xs: list[float | None] = []
     ys: list[int | None] = []

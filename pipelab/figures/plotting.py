@@ -5,13 +5,13 @@
 
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any
 
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.classes import plot_classes
 from pipelab.figures.deployments import plot_deployment
 from pipelab.figures.flows import plot_flow
-from pipelab.figures.gantts import gantt, gantt_widget, plot_best_schedule, plot_timelines
+from pipelab.figures.gantts import gantt, plot_best_schedule, plot_timelines
 from pipelab.figures.in_flight import plot_in_flight
 from pipelab.figures.methods_against_optimum import plot_comparison
 from pipelab.figures.placement_timelines import placed_gantt
@@ -22,7 +22,7 @@ from pipelab.figures.sweeps_and_trade_offs import plot_sweep, plot_trade_off
 from pipelab.figures.training_step import training_gantt
 
 if TYPE_CHECKING:
-    from plotly.graph_objects import Figure, FigureWidget
+    from plotly.graph_objects import Figure
 
 __all__ = ["FIGURES", "plot"]
 
@@ -36,7 +36,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
     "Comparison": {"bars": plot_comparison},
     "TradeOff": {"curve": plot_trade_off},
     "Sweep": {"points": plot_sweep},
-    "Timeline": {"gantt": gantt, "live": gantt_widget},
+    "Timeline": {"gantt": gantt},
     "PlacedTimeline": {"gantt": placed_gantt, "in_flight": plot_in_flight},
     "TrainingTimeline": {"gantt": training_gantt},
     "DataFrame": {"against_measured": plot_against_measured},
@@ -45,15 +45,7 @@ FIGURES: dict[str, dict[str, Callable[..., Any]]] = {
 }
 
 
-@overload
-def plot(x: Any, /, *others: Any, kind: Literal["live"], **options: Any) -> "FigureWidget": ...
-
-
-@overload
-def plot(x: Any, /, *others: Any, kind: str = ..., **options: Any) -> "Figure": ...
-
-
-def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Any:
+def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> "Figure":
     """Draw the figure of an object.
 
     Parameters
@@ -65,7 +57,7 @@ def plot(x: Any, /, *others: Any, kind: str = "", **options: Any) -> Any:
         What the figure needs besides: `plot(problem, placement)` draws a placement.
     kind : str, optional
         Which figure, if there are several: "placement" or "progress" of a result; "gantt" or
-        "live" (bars appear as you zoom in) of a timeline; "gantt" or "in_flight" of a placed one.
+        "in_flight" of a placed timeline.
     **options
         As the figure's own function takes them; see `pipelab.figures`.
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pipelab.engine.methods.trade_offs import TradeOff
     from pipelab.engine.sweeps.run import Sweep
 
-_REST = "#999999"
-_BEST = (TYPE_COLOURS[0], 10)
+_REST_COLOUR = "#999999"
+_BEST_COLOUR_AND_SIZE = (TYPE_COLOURS[0], 10)
 _UNITS = {
     "throughput_tokens_per_s": "tokens/s",
     "bound_tokens_per_s": "tokens/s at most",
@@ -71,8 +71,8 @@ def plot_sweep(
     best = _best(rows, x, y)
     data = []
     for part, mode, colour, size, name in (
-        (rows, "markers", _REST, 6, "all points"),
-        (best, "lines+markers", *_BEST, _best_name(x)),
+        (rows, "markers", _REST_COLOUR, 6, "all points"),
+        (best, "lines+markers", *_BEST_COLOUR_AND_SIZE, _best_name(x)),
     ):
         symbols = [outcome_of_row(row).marker for row in part]
         hover = f"%{{x:,.6g}} {_unit(x)}: %{{y:,.6g}} {_unit(y)}<br>%{{text}}<extra></extra>"
@@ -106,14 +106,14 @@ def _check_columns(frame: "DataFrame", *names: str) -> None:
 
 
 def _best(rows: list[dict], x: str, y: str) -> list[dict]:
-    """The best row at each x; where x is paid for, only those better than all that pay less."""
+    """Return the best row at each x; where x is paid for, only those better than all that pay less."""
     sign = -1 if y in _LESS_IS_BETTER else 1
     ordered = sorted(rows, key=lambda row: (row[x], -sign * row[y], row["status"] != "optimal"))
-    each = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
+    best = [next(same) for _, same in groupby(ordered, key=lambda row: row[x])]
     if x not in _EFFORT:
-        return each
+        return best
     front: list[dict] = []
-    for row in each:
+    for row in best:
         if not front or sign * row[y] > sign * front[-1][y]:
             front.append(row)
     return front
@@ -124,7 +124,7 @@ def _best_name(x: str) -> str:
 
 
 def _point(sweep: "Sweep", row: dict) -> str:
-    """The values of a point; numbers of GPUs that are 0 are left out."""
+    """Return the values of a point; numbers of GPUs that are 0 are left out."""
     return plain(", ".join(f"{name} = {row[name]}" for name in sweep.names if row[name] != 0))
 
 
@@ -155,7 +155,7 @@ def _points(sweep: "Sweep", rows: list[dict], best: list[dict], x: str) -> str:
 
 
 def _short_of_proof(row: Mapping[str, Any]) -> str:
-    """How a point ended that is not proven, or for some placements only; empty for those that are proven."""
+    """Say how a point ended that is not proven, or for some placements only; empty if it is proven."""
     if row["status"] == "optimal":
         return ""
     alone = outcome_of_row(row) is STOPPED and row["placement"] == ""
@@ -203,7 +203,7 @@ def plot_trade_off(curve: "TradeOff") -> "Figure":
 
 
 def _note(curve: "TradeOff") -> str:
-    """How much is proven, and in what time."""
+    """Say how much is proven, and in what time."""
     proven, points = sum(p.status == "optimal" for p in curve.points), len(curve.points)
     if proven == points:
         note = f"every point proven, {points} in {curve.seconds:.2g} s"
@@ -215,7 +215,7 @@ def _note(curve: "TradeOff") -> str:
 
 
 def _end(curve: "TradeOff", x: list[float]) -> float:
-    """How far the last step is drawn: more than the last point costs buys nothing; the cluster ends the axis."""
+    """Return where the last step ends: more than the last point costs buys nothing; the cluster ends the axis."""
     if curve.against not in _ADDING_UP:
         return x[-1] * 1.15 if len(x) == 1 else x[-1] + 0.15 * (x[-1] - x[0])
     gpus = curve.problem.cluster.gpus
@@ -249,7 +249,7 @@ def _finding(curve: "TradeOff", unit: str, x: list[float], y: list[float], what:
 
 
 def _percent(share: float) -> str:
-    """Two digits, as small as it may be.
+    """Write two digits of a share, as small as it may be.
 
     >>> _percent(1.786), _percent(0.023), _percent(0.00046)
     ('179%', '2.3%', '0.046%')
@@ -258,7 +258,7 @@ def _percent(share: float) -> str:
 
 
 def _labels(against: str, x: list[float], y: list[float]) -> list[str]:
-    """Throughput beside each point, unless the next one leaves no room.
+    """Return throughput beside each point, unless the next one leaves no room.
 
     >>> _labels("usd_per_hour", [1.0, 1.1, 4.0], [10.0, 11.0, 30.0])
     ['', '11', '30']

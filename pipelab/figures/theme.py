@@ -54,12 +54,12 @@ _GENERATIONS = (
     "T4",
     "RTX4090 RTX3090 L40S L40 RTX6000-Ada",
 )
-_KNOWN = {
+_KNOWN_COLOURS = {
     name: colour
     for names, colour in zip(_GENERATIONS, TYPE_COLOURS, strict=True)
     for name in names.split()
 }
-_KNOWN |= {
+_KNOWN_COLOURS |= {
     "B200": "#4B2E83",
     "H200-SXM": "#00583F",
     "MI300X": "#8C2D5A",
@@ -70,7 +70,7 @@ _KNOWN |= {
 
 
 def colour_of_types(types: Iterable[str]) -> dict[str, str]:
-    """A colour for each GPU type, in the order in which the cluster lists them.
+    """Return a colour for each GPU type, in the order in which the cluster lists them.
 
     Types that are not known, and a second one of a generation, get what the palette has left.
 
@@ -80,16 +80,16 @@ def colour_of_types(types: Iterable[str]) -> dict[str, str]:
     names = list(dict.fromkeys(types))
     first: dict[str, str] = {}  # colour: the type that it belongs to here
     for name in names:
-        if name in _KNOWN:
-            first.setdefault(_KNOWN[name], name)
-    own = {name: colour for colour, name in first.items()}
+        if name in _KNOWN_COLOURS:
+            first.setdefault(_KNOWN_COLOURS[name], name)
+    kept = {name: colour for colour, name in first.items()}
     free = [colour for colour in TYPE_COLOURS if colour not in first] or TYPE_COLOURS
-    others = [name for name in names if name not in own]
-    return {n: own.get(n) or free[others.index(n) % len(free)] for n in names}
+    others = [name for name in names if name not in kept]
+    return {n: kept.get(n) or free[others.index(n) % len(free)] for n in names}
 
 
 def ink_on(colour: str) -> str:
-    """Black or white, whichever reads better on a background (relative luminance of WCAG)."""
+    """Return black or white, whichever reads better on a background (relative luminance of WCAG)."""
     channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     linear = [c / 12.92 if c <= 0.03928 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
     luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
@@ -97,12 +97,19 @@ def ink_on(colour: str) -> str:
 
 
 def plain(text: object) -> str:
-    """A name for a figure's title or label, where plotly reads HTML: shown character by character.
+    """Return a name for a figure's title or label, where plotly reads HTML: shown character by character.
 
     >>> plain("<b>mine</b> & yours")
     '&lt;b&gt;mine&lt;/b&gt; &amp; yours'
     """
     return escape(str(text), quote=False)
+
+
+def distance_from_best(answer: Any) -> str:
+    """Say at the end of a title how far an answer with `status` and `gap` may be from the best."""
+    if answer.status == "optimal":
+        return ", proven best"
+    return "" if answer.gap is None else f", the best at most {answer.gap:.1%} better"
 
 
 # A line of entries that ends at the right edge, above its `y`.
@@ -193,7 +200,7 @@ def finish(
     >>> parts["layout"]["title"]["text"]
     'Two bars<br><sup>no more</sup>'
     """
-    lines, notes = folded(title, _TITLE), folded(note, _NOTE)
+    lines, notes = folded(title, _TITLE_LETTERS), folded(note, _NOTE_LETTERS)
     text = "<br>".join([*lines, *(f"<sup>{line}</sup>" for line in notes)])
     legend = layout.get("showlegend", sum(trace.get("showlegend", True) for trace in data) > 1)
     more = 20 * (max(len(lines), 1) - 1) + 18 * max(len(notes) - 1, 0)
@@ -208,7 +215,7 @@ def finish(
 
 
 # Letters of a line of the title, and of a note, in a figure as wide as a notebook.
-_TITLE, _NOTE = 100, 140
+_TITLE_LETTERS, _NOTE_LETTERS = 100, 140
 
 
 def folded(text: str, most: int) -> list[str]:
@@ -232,11 +239,11 @@ def folded(text: str, most: int) -> list[str]:
 
 
 def _axis(axis: "str | Mapping") -> dict:
-    own = {"title": axis} if isinstance(axis, str) else dict(axis)
-    title = own.pop("title", "")
-    if own.get("type") != "log":
-        own = {"exponentformat": "none", **own}  # 20,000 and not 20k
-    return own | ({"title": {"text": title}} if title else {})
+    properties = {"title": axis} if isinstance(axis, str) else dict(axis)
+    title = properties.pop("title", "")
+    if properties.get("type") != "log":
+        properties = {"exponentformat": "none", **properties}  # 20,000 and not 20k
+    return properties | ({"title": {"text": title}} if title else {})
 
 
 def new_figure() -> "Figure":

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pipelab.engine.timeline.placement_timelines import TrainingTimeline
 
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_MOST_LINES = 12  # in colour; of more ranks, those that come nearest to their memory
-_OTHERS = "#C8C8C8"
+_MOST_COLOURED_LINES = 12  # in colour; of more ranks, those that come nearest to their memory
+_GREY = "#C8C8C8"
 
 
 def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
@@ -49,22 +49,17 @@ def training_gantt(training: "TrainingTimeline", **options: Any) -> "Figure":
     TypeError
         The option is unknown.
     """
-    own = {"finding": f"{plain(training.problem.name)}: {training.sentence}", **options}
-    parts = gantt_parts(
-        training.timeline, **checked(training.timeline, **own), names=_names(training)
-    )
+    marks = {"finding": f"{plain(training.problem.name)}: {training.sentence}", **options}
+    parts = training_gantt_parts(training, **checked(training.timeline, **marks))
     if options.get("memory") and training.stages is not None:
         parts["layout"]["yaxis2"]["title"]["text"] = "activations (GB)"
     return figure_of(parts)
 
 
-def training_gantt_parts(training: "TrainingTimeline", finding: str) -> dict:
-    """Return the same for a chart that stays on the page; `finding` is its title."""
-    return gantt_parts(training.timeline, finding=finding, names=_names(training))
-
-
-def _names(training: "TrainingTimeline") -> list[str]:
-    return [plain(label) for label in training.labels]
+def training_gantt_parts(training: "TrainingTimeline", **options: Any) -> dict:
+    """Return the drawing of `training_gantt`, whose options are not checked here."""
+    names = [plain(label) for label in training.labels]
+    return gantt_parts(training.timeline, **options, names=names)
 
 
 def training_memory_parts(training: "TrainingTimeline") -> dict:
@@ -96,7 +91,7 @@ def training_memory_parts(training: "TrainingTimeline") -> dict:
         return finish([], "The cost model does not say what training keeps in memory", height=120)
     shares = np.array(needs) / limits
     order = np.argsort(-shares, kind="stable")
-    named = set(order[:_MOST_LINES].tolist())
+    named = set(order[:_MOST_COLOURED_LINES].tolist())
     colours = colour_of_types(gpu.type for gpu in training.problem.cluster.gpus)
     # the grey ones first, so that none covers a coloured line; then in the order of the legend
     ranks = [r for r in range(len(needs)) if r not in named] + sorted(named)
@@ -136,7 +131,7 @@ def memory_limits(training: "TrainingTimeline") -> np.ndarray:
 def _held(
     training: "TrainingTimeline", rank: int, limit: float, named: bool, colours: dict[str, str]
 ) -> dict:
-    """State and activations of one rank over time, in percent of its GPU's memory."""
+    """Return state and activations of one rank over time, in percent of its GPU's memory."""
     timeline, report = training.timeline, training.evaluation.stages[rank]
     steps = timeline.memory(rank)
     always = (training.memory_gb or ())[rank] - float(steps.amount.max(initial=0.0))
@@ -146,7 +141,7 @@ def _held(
         f"stage {rank + 1} · {plain(types)}",
         np.append(steps.time, timeline.makespan),
         100 * amount / limit,
-        colours[report.gpu_types[0]] if named else _OTHERS,
+        colours[report.gpu_types[0]] if named else _GREY,
         2 if named else 1,
         {"shape": "hv", "dash": _DASHES[rank % 5] if named else "solid"},
         customdata=amount,

@@ -2,13 +2,14 @@
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 SIGN_AFTER_S = 0.3  # a job that takes longer shows a sign
-# one mark for each job of this kernel whose result is not shown yet
-pending: set[object] = set()
+# the tasks of this kernel that an explorer waits for
+pending: set[asyncio.Task] = set()
+_NO_MORE = object()
 
 
 async def at_rest() -> None:
@@ -23,6 +24,19 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
         return asyncio.get_running_loop()
     except RuntimeError:
         return None
+
+
+def follow(task: asyncio.Task) -> None:
+    """Let `at_rest` wait for a task, and the loop report what it raises, since no caller waits for it."""
+
+    def ended(task: asyncio.Task) -> None:
+        pending.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            context = {"message": "an explorer's work failed", "exception": error}
+            task.get_loop().call_exception_handler(context)
+
+    pending.add(task)
+    task.add_done_callback(ended)
 
 
 class Beside:
@@ -40,7 +54,7 @@ class Beside:
     def __init__(self, sign: Callable[[bool], None]) -> None:
         self._sign = sign
         self._stop = threading.Event()
-        self._number = 0
+        self._tasks: list[asyncio.Task] = []
         # Two, so that a newer job need not wait until an older one notices that it is cancelled.
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="pipelab-explore")
 
@@ -55,84 +69,68 @@ class Beside:
         then: Callable[[Any, BaseException | None], None],
     ) -> None:
         """Start `job(stop)`; `then(value, error)` follows unless a newer job was started in between."""
-        self.cancel()
-        stop, number = self._stop, self._number
-        loop = running_loop()
+        self._drop()
+        loop, stop = running_loop(), self._stop
         if loop is None:
-            then(*_outcome(job, stop))
+            then(*outcome(job, stop))
             return
+        work = loop.run_in_executor(self._threads, outcome, job, stop)
+        timer = loop.call_later(SIGN_AFTER_S, lambda: stop.is_set() or self._sign(True))
 
-        def too_long() -> None:
-            if number == self._number:
-                self._sign(True)
+        async def wait() -> None:
+            try:
+                value, error = await work
+            finally:
+                timer.cancel()
+            self._sign(False)
+            then(value, error)
 
-        timer = loop.call_later(SIGN_AFTER_S, too_long)
-
-        mark = object()
-        pending.add(mark)
-
-        def done(value: Any, error: BaseException | None) -> None:
-            timer.cancel()
-            pending.discard(mark)
-            if number == self._number:
-                self._sign(False)
-                then(value, error)
-
-        def work() -> None:
-            value, error = _outcome(job, stop)
-            loop.call_soon_threadsafe(done, value, error)
-
-        self._threads.submit(work)
+        self._start(wait())
 
     def later(
         self,
-        items: Callable[[threading.Event], Iterable],
-        each: Callable[[Any], None],
+        items: Callable[[threading.Event], Iterator],
+        take: Callable[[Any], None],
         wait_s: float,
     ) -> None:
-        """After `wait_s` without a newer job: iterate `items(stop)` in a thread, and call `each` on the loop."""
-        stop, number = self._stop, self._number
-        loop = running_loop()
+        """Iterate `items(stop)` in a thread after `wait_s` without a newer job, and `take` each on the loop."""
+        loop, stop = running_loop(), self._stop
         if loop is None:
             return
 
-        mark = object()
-        pending.add(mark)
+        async def iterate() -> None:
+            await asyncio.sleep(wait_s)
+            known = items(stop)
+            while True:
+                item = await loop.run_in_executor(self._threads, next, known, _NO_MORE)
+                if item is _NO_MORE:
+                    return
+                take(item)
 
-        def arrived(item: Any) -> None:
-            if number == self._number:
-                each(item)
-
-        def work() -> None:
-            try:
-                for item in items(stop):
-                    if stop.is_set():
-                        return
-                    loop.call_soon_threadsafe(arrived, item)
-            except Exception as error:  # no caller waits for this thread: report it on the loop
-                context = {"message": "looking further failed", "exception": error}
-                loop.call_soon_threadsafe(loop.call_exception_handler, context)
-            finally:
-                loop.call_soon_threadsafe(pending.discard, mark)
-
-        def start() -> None:
-            if number == self._number:
-                self._threads.submit(work)
-            else:
-                pending.discard(mark)
-
-        loop.call_later(wait_s, start)
+        self._start(iterate())
 
     def cancel(self) -> None:
-        """Cancel the running job; its result is dropped."""
+        """Cancel the running job; its result is dropped, and the sign goes."""
+        self._drop()
+        self._sign(False)
+
+    def _drop(self) -> None:
         self._stop.set()
         self._stop = threading.Event()
-        self._number += 1
+        for task in self._tasks:
+            task.cancel()
+        self._tasks = []
+
+    def _start(self, work: Coroutine) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.append(task)
+        follow(task)
 
 
-def _outcome(
+def outcome(
     job: Callable[[threading.Event], Any], stop: threading.Event
-) -> tuple[object, BaseException | None]:
+) -> tuple[Any, BaseException | None]:
+    """Return what a job comes to, or what it raises."""
     try:
         return job(stop), None
     except Exception as error:  # the caller shows it

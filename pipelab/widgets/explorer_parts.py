@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -20,22 +21,7 @@ class Shared(anywidget.AnyWidget):
     """
 
     bundle = traitlets.Unicode().tag(sync=True)
-    # As a module of its own, plotly.js finds neither `module` nor `define`, and leaves itself with
-    # the window.
-    _esm = """
-    const load = (text) => {
-      const url = URL.createObjectURL(new Blob([text], {type: "text/javascript"}));
-      return import(url).then(() => globalThis.Plotly).finally(() => URL.revokeObjectURL(url)); };
-    const mark = ({ target }) => {
-      if (target.matches("select, .noUi-handle")) target.dataset.lmSuppressShortcuts = "true"; };
-    const keep = (el) => {
-      if (!el.isConnected) return setTimeout(keep, 50, el);
-      let root = el;
-      for (let up = el; up; up = up.parentElement?.closest(".jupyter-widgets")) root = up;
-      root.addEventListener("focusin", mark); };
-    export default {
-      initialize({ model }) { globalThis.pipelabPlotly ??= load(model.get("bundle")); },
-      render({ el }) { keep(el); } };"""
+    _esm = (Path(__file__).parent / "shared.js").read_text(encoding="utf-8")
 
 
 _shared: list[Shared] = []
@@ -52,19 +38,7 @@ class CopyCode(anywidget.AnyWidget):
     """The code that makes the present state again, with a button that copies it."""
 
     code = traitlets.Unicode().tag(sync=True)
-    _esm = """export default { render({ model, el }) {
-      const box = document.createElement("details"), head = document.createElement("summary");
-      const text = document.createElement("pre"), button = document.createElement("button");
-      head.textContent = "Copy as code: the lines that reproduce this state";
-      text.tabIndex = 0; text.className = "pipelab-code";
-      text.style.cssText = "padding:8px;margin:6px 0;background:#F5F5F5;color:#111;overflow:auto;font-size:12px";
-      button.textContent = "Copy"; button.className = "lm-Widget jupyter-widgets jupyter-button";
-      const show = () => { text.textContent = model.get("code"); button.textContent = "Copy"; };
-      button.onclick = async () => {
-        try { await navigator.clipboard.writeText(model.get("code")); button.textContent = "Copied"; }
-        catch { getSelection().selectAllChildren(text); button.textContent = "Selected: press Ctrl+C"; } };
-      model.on("change:code", show); show();
-      box.append(head, text, button); el.append(box); } }"""
+    _esm = (Path(__file__).parent / "copy_code.js").read_text(encoding="utf-8")
 
 
 class Words(widgets.HTML):

@@ -3,8 +3,8 @@
 import math
 import threading
 from collections.abc import Hashable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from pipelab.display import DOES_NOT_FIT, outcome_of, rate
 from pipelab.engine.answers import Result
@@ -12,24 +12,24 @@ from pipelab.engine.deployments.deploying import deploy, pipeline_of
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.deployments.timing import best_service
 from pipelab.engine.objective_and_bound import status_and_bound
-from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.scoring import Score, score
 from pipelab.engine.solving import solve
 from pipelab.engine.speed_scenarios import sensitivity
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
-from pipelab.evaluation import Evaluation, evaluate
+from pipelab.evaluation import evaluate
 from pipelab.fields import given
-from pipelab.figures.methods_against_optimum import Row, row_of
-from pipelab.hardware.measurements import ExpectedRate, expected_rate
+from pipelab.figures.methods_against_optimum import MethodRow, row_of
+from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement
-from pipelab.problem import Problem, Workload
+from pipelab.problem import Problem
 from pipelab.requests import KEPT, Limits, Service, for_phase, request_tokens, times
 from pipelab.widgets.mix_values import Mix, problem_of
 
+PROVEN_STATUSES = ("optimal", "infeasible")
 RULES = ("even", "proportional", "by_flops", "bandwidth_aware")
 FIRST_S = 0.4  # for a first deployment with its bound
-_MOST_KEPT = 500
+_MOST_ANSWERS_KEPT = 500
 
 # What is proven is kept: the optimum with one more GPU, solved in advance, is the next press of a
 # key. Each answer holds its tables of stages.
@@ -41,23 +41,16 @@ def kept(key: Hashable) -> Any:
     return _kept.get(key)
 
 
-def keep(key: Hashable, found: Any, status: str) -> None:
+def keep(key: Hashable, answer: Any, status: str) -> None:
     """Keep what is proven; what was stopped early is computed again."""
-    if status in ("optimal", "infeasible"):
-        while len(_kept) >= _MOST_KEPT:
+    if status in PROVEN_STATUSES:
+        while len(_kept) >= _MOST_ANSWERS_KEPT:
             _kept.pop(next(iter(_kept)))
-        _kept[key] = found
+        _kept[key] = answer
 
 
-class Money(NamedTuple):
-    """What the GPUs in use cost; None where one of them has no price."""
-
-    usd_per_hour: float | None
-    usd_per_million_tokens: float | None
-
-
-@dataclass(frozen=True, eq=False)
-class Answer:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixAnswer:
     """The optimum of a mix and the rules of thumb beside it.
 
     `problem` has the batch that was chosen, and within limits the number in flight.
@@ -66,7 +59,7 @@ class Answer:
     mix: Mix
     problem: Problem
     result: Result
-    baselines: tuple[Row, ...]
+    baselines: tuple[MethodRow, ...] = ()
     service: Service | None = None  # what its requests get, where there are limits
 
     @property
@@ -74,10 +67,27 @@ class Answer:
         """Those of the mix; None where there are none."""
         return Limits(**self.mix.limits) if self.mix.limits else None
 
+    @property
+    def any_in_flight(self) -> Problem:
+        """The problem with any number in flight, unless the mix has one."""
+        load = replace(self.problem.workload, in_flight=self.mix.in_flight)
+        return replace(self.problem, workload=load)
 
-def answer(
+    def times_of(self, service: Service) -> tuple[tuple[float, float], tuple[float, float]]:
+        """Return TPOT and TTFT in ms, each with its limit."""
+        limits = given(self.limits)
+        tpot_ms = 1000 * max(service.tpot_s, service.last_tpot_s)
+        return (tpot_ms, limits.tpot_ms), (service.ttft_ms(limits), limits.ttft_ms)
+
+    def service_of(self, placement: Placement) -> Service | None:
+        """Return what requests get from another placement; None if it keeps no limit."""
+        problem = for_phase(self.any_in_flight, self.problem.workload.phase)
+        return best_service(problem, placement, given(self.limits))
+
+
+def solve_mix(
     mix: Mix, stop: threading.Event | None = None, time_limit: float | None = None
-) -> Answer:
+) -> MixAnswer:
     """Solve a mix with "aggregated", and place it by every rule of thumb.
 
     Raises
@@ -88,30 +98,29 @@ def answer(
     Examples
     --------
     >>> from pipelab.widgets.mix_values import beginning
-    >>> found = answer(beginning("tiny", gpus_per_stage=2))
-    >>> round(found.result.throughput, 3), [r.name for r in found.baselines if r.throughput]
+    >>> tiny = solve_mix(beginning("tiny", gpus_per_stage=2))
+    >>> round(tiny.result.throughput, 3), [r.name for r in tiny.baselines if r.throughput]
     (301.784, ['even', 'proportional', 'by_flops', 'bandwidth_aware'])
     """
     if (known := kept(mix)) is not None:
         return known
-    begun = problem_of(mix)
-    options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
-    if mix.limits:
-        found = _within_limits(mix, begun, options, stop=stop, time_limit=time_limit)
-        keep(mix, found, found.result.status)
-        return found
-    result = solve(begun, "aggregated", stop=stop, time_limit=time_limit, **options)
+    ends = {"stop": stop, "time_limit": time_limit}
+    solved = _within_limits(mix, **ends) if mix.limits else _solved(mix, **ends)
+    keep(mix, solved, solved.result.status)
+    return solved
+
+
+def _solved(mix: Mix, **ends: Any) -> MixAnswer:
+    result = solve(problem_of(mix), "aggregated", batches=mix.batches, runs_on=mix.runs_on, **ends)
     problem = result.problem
     rules = tuple(row_of(name, solve(problem, name)) for name in RULES)
-    found = Answer(mix, problem, result, rules)
-    keep(mix, found, result.status)
-    return found
+    return MixAnswer(mix=mix, problem=problem, result=result, baselines=rules)
 
 
-def _within_limits(mix: Mix, begun: Problem, options: Mapping[str, Any], **ends: Any) -> Answer:
-    """The best pipeline alone that keeps the limits, and what the rules of thumb come to within them."""
-    sizes = {**options, "batches": mix.batches or (begun.workload.batch_size,)}
-    best = deploy(begun, single=True, **mix.limits, **sizes, **ends)
+def _within_limits(mix: Mix, **ends: Any) -> MixAnswer:
+    """Find the best pipeline alone that keeps the limits, and what the rules of thumb come to within them."""
+    problem = problem_of(mix)
+    best = _deploy_single(mix, mix.batches or (problem.workload.batch_size,), mix.limits, **ends)
     problem, one = best.problem, best.pipelines[0] if best.pipelines else None
     if one is not None:
         problem = replace(problem, workload=one.workload)
@@ -128,72 +137,78 @@ def _within_limits(mix: Mix, begun: Problem, options: Mapping[str, Any], **ends:
         batches=mix.batches or (),
         runs_on=best.runs_on,
     )
-    found = Answer(mix, problem, result, (), one.service if one else None)
-    rules = []
-    for name in RULES:
-        own = solve(replace(problem, workload=_free(found)), name)
-        served = own.placement and _served(found, own.placement)
-        if served is None and own.placement is not None:
-            rules.append(Row(name, None, DOES_NOT_FIT, "does not keep the limits"))
-        else:
-            yields = served.requests_per_s * request_tokens(problem) if served else None
-            rules.append(Row(name, yields, outcome_of(own), own.reason))
-    return replace(found, baselines=tuple(rules))
+    alone = MixAnswer(mix=mix, problem=problem, result=result, service=one.service if one else None)
+    return replace(alone, baselines=tuple(_rule_within(alone, name) for name in RULES))
 
 
-def _free(found: Answer) -> Workload:
-    """The workload of an answer, with any number in flight unless the mix has one."""
-    return replace(found.problem.workload, in_flight=found.mix.in_flight)
+def _rule_within(best: MixAnswer, name: str) -> MethodRow:
+    """Return what a rule of thumb comes to within the limits."""
+    placed = solve(best.any_in_flight, name)
+    if placed.placement is None:
+        return MethodRow(name, None, outcome_of(placed), placed.reason)
+    served = best.service_of(placed.placement)
+    if served is None:
+        return MethodRow(name, None, DOES_NOT_FIT, "does not keep the limits")
+    reached = served.requests_per_s * request_tokens(best.problem)
+    return MethodRow(name, reached, outcome_of(placed), placed.reason)
 
 
-def _served(found: Answer, placement: Placement) -> Service | None:
-    """What requests get from a placement with the batch of an answer; None if it keeps no limit."""
-    own = replace(found.problem, workload=_free(found))
-    return best_service(for_phase(own, own.workload.phase), placement, given(found.limits))
+def _deploy_single(
+    mix: Mix, batches: tuple[int, ...], limits: Mapping[str, Any], **ends: Any
+) -> Deployment:
+    return deploy(
+        problem_of(mix), single=True, batches=batches, runs_on=mix.runs_on, **limits, **ends
+    )
 
 
 def deployments(
-    found: Answer, stop: threading.Event, limit_s: float
+    answer: MixAnswer, stop: threading.Event, limit_s: float
 ) -> Iterator[Deployment | PipelabError]:
     """Yield the best deployment of an answer's problem: a first one, then what is proven in time.
 
     The answer's pipeline is a deployment, too: none that is yielded is worse.
     """
-    mix = found.mix
+    mix = answer.mix
     key = "deployment", mix
     if (known := kept(key)) is not None:
         yield known
         return
     for seconds in (FIRST_S, limit_s):
         try:
-            options: dict[str, Any] = {"batches": mix.batches, "runs_on": mix.runs_on}
-            best = deploy(problem_of(mix), time_limit=seconds, stop=stop, **options, **mix.limits)
+            best = deploy(
+                problem_of(mix),
+                batches=mix.batches,
+                runs_on=mix.runs_on,
+                time_limit=seconds,
+                stop=stop,
+                **mix.limits,
+            )
         except PipelabError as error:
             yield error
             return
         if stop.is_set():
             return
-        best = _no_worse(best, found)
+        best = _no_worse(best, answer)
         keep(key, best, best.status)
         yield best
-        if best.status in ("optimal", "infeasible"):
+        if best.status in PROVEN_STATUSES:
             return
 
 
-def _no_worse(best: Deployment, found: Answer) -> Deployment:
-    """A deployment, or the answer's pipeline alone where that yields more."""
-    placement, known = found.result.placement, found.result.throughput or 0.0
+def _no_worse(best: Deployment, answer: MixAnswer) -> Deployment:
+    """Return a deployment, or the answer's pipeline alone where that yields more."""
+    placement, known = answer.result.placement, answer.result.throughput or 0.0
     if placement is None or known <= (best.throughput or 0.0) * (1 + ONE_ANSWER):
         return best
-    alone = (pipeline_of(found.problem, (placement,), found.limits),)
+    alone = (pipeline_of(answer.problem, (placement,), answer.limits),)
     best = replace(best, pipelines=alone, throughput=known)
     status, bound = status_and_bound(best.value, best.bound)
     return replace(best, status=status, bound=bound)
 
 
-def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> Row:
+def one_gpu_per_stage(mix: Mix, stop: threading.Event | None = None) -> MethodRow:
     """Return the optimum with one GPU per stage, as in the original MILP."""
-    return row_of("one GPU per stage", answer(replace(mix, gpus_per_stage=1), stop).result)
+    return row_of("one GPU per stage", solve_mix(replace(mix, gpus_per_stage=1), stop).result)
 
 
 def one_more(
@@ -211,68 +226,50 @@ def one_more(
     for gpu_type in mix.known_types:
         if stop.is_set():
             return
-        result = answer(mix.with_one_more(gpu_type), stop, budget_s).result
+        result = solve_mix(mix.with_one_more(gpu_type), stop, budget_s).result
         if stop.is_set():
             return
-        proven = result.status in ("optimal", "infeasible")
+        proven = result.status in PROVEN_STATUSES
         yield gpu_type, (result.throughput or 0.0) if proven else None
 
 
-def plan_within(found: Answer, stop: threading.Event, budget_s: float) -> Iterator[str]:
-    """Whether another plan is better where GPU types are off by as much as predictions are; nothing if stopped.
+def other_plans(answer: MixAnswer, stop: threading.Event, budget_s: float) -> str:
+    """Say whether another plan is better where GPU types are off by as much as predictions are.
 
     Of plans that an engine can start, what its rules cost instead; within limits, what these cost.
+    Empty if nothing is known.
 
     Parameters
     ----------
     budget_s : float
         Seconds for every type of GPU, faster or slower.
     """
-    if found.mix.limits:
-        limits: dict[str, Any] = dict.fromkeys(found.mix.limits, math.inf)
-        batches = found.mix.batches or (found.problem.workload.batch_size,)
-        ends: dict[str, Any] = {"stop": stop, "time_limit": budget_s, "runs_on": found.mix.runs_on}
-        free = deploy(problem_of(found.mix), single=True, batches=batches, **limits, **ends)
-        value = found.result.throughput
-        if not stop.is_set() and free.throughput and value:
-            known = (
-                "" if {free.status, found.result.status} == {"optimal"} else ", as far as is known"
-            )
-            share = max(0.0, 1 - value / free.throughput)
-            yield f"The limits cost {share:.1%}: without them it is {rate(free.throughput)}{known}."
-        return
-    if found.mix.runs_on is not None:
-        cost = found.result.cost_of_rules(stop=stop, time_limit=budget_s)
-        if not stop.is_set():
-            yield cost.sentence
-        return
-    band = expected_of(found.problem, found.result.evaluation)
-    if band is None or found.result.status != "optimal" or not band.within or stop.is_set():
-        return
-    plan, within = found.result.placement, min(band.within, 0.99)
-    tried = sensitivity(found.problem, plan, within, stop=stop, time_limit=budget_s)
-    if stop.is_set():
-        return
+    ends: dict[str, Any] = {"stop": stop, "time_limit": budget_s}
+    result, mix = answer.result, answer.mix
+    if mix.limits:
+        batches = mix.batches or (answer.problem.workload.batch_size,)
+        free = _deploy_single(mix, batches, dict.fromkeys(mix.limits, math.inf), **ends)
+        if not free.throughput or not result.throughput:
+            return ""
+        both_proven = free.status == result.status == "optimal"
+        known = "" if both_proven else ", as far as is known"
+        share = max(0.0, 1 - result.throughput / free.throughput)
+        return f"The limits cost {share:.1%}: without them it is {rate(free.throughput)}{known}."
+    if mix.runs_on is not None:
+        return result.cost_of_rules(**ends).sentence
+    if result.status != "optimal":
+        return ""
+    band = expected_rate(answer.problem, given(result.evaluation))
+    if band is None or not band.within:
+        return ""
+    within = min(band.within, 0.99)
+    tried = sensitivity(answer.problem, result.placement, within, **ends)
     if any(scenario.best.status != "optimal" for scenario in tried.scenarios):
-        yield f"Whether another plan is better within ±{within:.0%} was not proven in time."
-    else:
-        yield tried.sentence
+        return f"Whether another plan is better within ±{within:.0%} was not proven in time."
+    return tried.sentence
 
 
-def expected_of(problem: Problem, evaluation: Evaluation | None) -> ExpectedRate | None:
-    """Return how far the rate may be off, or None if the cost model does not know."""
-    return None if evaluation is None else expected_rate(problem, evaluation)
-
-
-def money(problem: Problem, placement: Placement | None, throughput: float | None) -> Money:
-    """Return the price per hour of the GPUs in use, and per million tokens."""
-    per_hour = None if placement is None else price_per_hour(problem, placement)
-    if per_hour is None or not throughput:
-        return Money(per_hour, None)
-    return Money(per_hour, usd_per_million_tokens(per_hour, throughput))
-
-
-def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
+def stage_gpus(answer: MixAnswer, least: int = 0) -> tuple[tuple[int, ...], ...]:
     """Return the GPUs of the optimum's stages, and after them those without a stage, one by one.
 
     Parameters
@@ -281,18 +278,16 @@ def stage_gpus(found: Answer, least: int = 0) -> tuple[tuple[int, ...], ...]:
         Number of stages wanted. If there are fewer, the largest gives up a GPU, which follows it
         as a stage.
     """
-    stages = given(found.result.placement).stages
-    used = {g for stage in stages for g in stage.gpus}
-    groups = [stage.gpus for stage in stages] + [
-        (g,) for g in range(len(found.problem.cluster)) if g not in used
-    ]
-    while len(groups) < min(least, len(found.problem.cluster)):
+    placement, count = given(answer.result.placement), len(answer.problem.cluster)
+    unused = sorted({*range(count)} - {*placement.gpus})
+    groups = [*(stage.gpus for stage in placement.stages), *((gpu,) for gpu in unused)]
+    while len(groups) < min(least, count):
         at = max(range(len(groups)), key=lambda i: len(groups[i]))
         groups[at : at + 1] = [groups[at][:-1], groups[at][-1:]]
     return tuple(groups)
 
 
-def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
+def own_plan(answer: MixAnswer, layers: tuple[int, ...]) -> Score:
     """Score layers assigned by hand to `stage_gpus` in turn; 0 leaves a stage's GPUs out.
 
     If there are more numbers than stages in the optimum, the further ones take unused GPUs first,
@@ -303,29 +298,37 @@ def own_plan(found: Answer, layers: tuple[int, ...]) -> Score:
     Examples
     --------
     >>> from pipelab.widgets.mix_values import beginning
-    >>> print(own_plan(answer(beginning("tiny")), (3, 1)).sentence)
+    >>> print(own_plan(solve_mix(beginning("tiny")), (3, 1)).sentence)
     211.5 tokens/s, limited by stage 2: 97.2% of the proven optimum of 217.5.
-    >>> own_plan(answer(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
+    >>> own_plan(solve_mix(beginning("tiny", gpus_per_stage=2)), (1, 1, 1, 1)).placement.gpus
     (0, 1, 2, 3)
     """
-    parts = [
-        (n, gpus) for n, gpus in zip(layers, stage_gpus(found, len(layers)), strict=False) if n
-    ]
-    plan = Placement.of(parts)
-    if not found.mix.limits:
-        return score(found.problem, plan, found.result)
-    free = replace(found.problem, workload=_free(found))
-    own = score(free, plan, replace(found.result, status="unknown", bound=None))
-    served = _served(found, plan) if own.valid else None
-    if served is None:
-        broken = own.broken if not own.valid else (_unkept(found, plan),)
-        return ServedScore(free, plan, None, broken, own.misfits, found.result, None)
-    load = replace(free.workload, in_flight=served.in_flight)
-    free = replace(free, workload=load)
-    return ServedScore(free, plan, evaluate(free, plan), (), (), found.result, served)
+    stages = zip(layers, stage_gpus(answer, len(layers)), strict=False)
+    plan = Placement.of([(count, gpus) for count, gpus in stages if count])
+    if not answer.mix.limits:
+        return score(answer.problem, plan, answer.result)
+    problem = answer.any_in_flight
+    scored = score(problem, plan, replace(answer.result, status="unknown", bound=None))
+    served = answer.service_of(plan) if scored.valid else None
+    evaluation, broken = None, scored.broken
+    if served is not None:
+        load = replace(problem.workload, in_flight=served.in_flight)
+        problem = replace(problem, workload=load)
+        evaluation = evaluate(problem, plan)
+    elif scored.valid:
+        broken = (_unkept(answer, plan),)
+    return ServedScore(
+        problem=problem,
+        placement=plan,
+        evaluation=evaluation,
+        broken=broken,
+        misfits=scored.misfits,
+        best=answer.result,
+        service=served,
+    )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class ServedScore(Score):
     """A score within limits: its tokens/s are those of the answers that it writes."""
 
@@ -337,28 +340,61 @@ class ServedScore(Score):
         return self.service and self.service.requests_per_s * request_tokens(self.problem)
 
 
-def _unkept(found: Answer, plan: Placement) -> str:
-    """With one microbatch in flight, the times that are above the limits."""
-    own = for_phase(found.problem, found.problem.workload.phase)
-    served, limits = times(own, plan, 1).service(own, 1), given(found.limits)
-    took = {
-        "TPOT": (1000 * max(served.tpot_s, served.last_tpot_s), limits.tpot_ms),
-        "TTFT": (served.ttft_ms(limits), limits.ttft_ms),
-    }
+def _unkept(answer: MixAnswer, plan: Placement) -> str:
+    """Say which times are above the limits, with one microbatch in flight."""
+    problem = for_phase(answer.problem, answer.problem.workload.phase)
+    took = answer.times_of(times(problem, plan, 1).service(problem, 1))
     over = [
         f"{name} is {ms:,.4g} ms with one microbatch in flight, above the limit of {limit:,.7g}"
-        for name, (ms, limit) in took.items()
+        for name, (ms, limit) in zip(("TPOT", "TTFT"), took, strict=True)
         if ms > limit * KEPT
     ]
     return " and ".join(over) or "no number in flight keeps both limits"
 
 
-def tightest(problem: Problem, placement: Placement) -> tuple[float, float, int]:
-    """Return needed and available memory (GB) of the GPU with the least to spare, and its stage (from 1)."""
-    rows = [
-        (limit - need, need, limit, i + 1)
-        for i, stage in enumerate(evaluate(problem, placement).stages)
-        for need, limit in zip(stage.memory_gb, stage.memory_limit_gb, strict=True)
-    ]
-    _, need, limit, stage = min(rows)
-    return need, limit, stage
+_NOT_SOLVED_YET = MethodRow("one GPU per stage", None, None, "being solved …")
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MixState:
+    """What the explorer knows of a mix; all that is on its page follows from it.
+
+    Parameters
+    ----------
+    mix : Mix
+        What the controls say.
+    answer : MixAnswer or None
+        The best single pipeline; None before the first, and where the values contradict each other.
+    refusal : PipelabError or None
+        Why they do.
+    plan : Score or None
+        The reader's; None while the optimum is shown.
+    deployment : Deployment, PipelabError or None
+        The best that is known, or why there is none.
+    one_gpu_per_stage : MethodRow
+        The optimum of the original MILP.
+    gains : mapping of GPU type to tokens/s
+        With one more of it; None where the time ran out.
+    other_plans : str
+        Whether one of them may be better.
+    """
+
+    mix: Mix
+    answer: MixAnswer | None = None
+    refusal: PipelabError | None = None
+    plan: Score | None = None
+    deployment: Deployment | PipelabError | None = None
+    one_gpu_per_stage: MethodRow = _NOT_SOLVED_YET
+    gains: Mapping[str, float | None] = field(default_factory=dict)
+    other_plans: str = ""
+
+    @property
+    def placement(self) -> Placement | None:
+        """The placement drawn: the reader's plan or the optimum; None if it is not valid."""
+        if self.answer is None or (self.plan and not self.plan.valid):
+            return None
+        return self.plan.placement if self.plan else self.answer.result.placement
+
+    def differs(self, other: "MixState", *names: str) -> bool:
+        """Say whether one of these parts is not the one of another state."""
+        return any(getattr(self, name) is not getattr(other, name) for name in names)

@@ -1,23 +1,69 @@
 """The controls of the mix explorer: values in, values out; they do not depend on what is drawn."""
 
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import ipywidgets as widgets
+import traitlets
 
 from pipelab.widgets.explorer_parts import ControlPanel, choice, integer, menu
 from pipelab.widgets.mix_values import Mix, beginning, cost_models, engines, sources, types_of
 
-_BATCHES = (1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512)
-_CONTEXTS = (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072)
-_NETWORKS = (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0)
-_ANSWERS = (16, 32, 64, 128, 200, 256, 512, 1024, 2048)
-_TPOT_MS = (5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000)
-_TTFT_MS = (50, 100, 200, 500, 1000, 2000, 3000, 5000, 10_000, 20_000)
-_NODE_SIZES = (1, 2, 4, 8)
-_SPLITS = (("equally", "even"), ("by speed", "balanced"))
+_NOT_SET = 0  # stands for None, which a slider takes for nothing chosen
+
+
+class _Choices(NamedTuple):
+    """The numbers of a slider beside those that a mix brings, and how they are written."""
+
+    label: str
+    numbers: tuple[float, ...]
+    text: str = "{}"
+    words: Mapping[float, str] = {}
+
+
+_NUMBERS = {
+    "batch": _Choices(
+        "batch (sequences)",
+        (_NOT_SET, 1, 2, 4, 8, 16, 32, 64, 100, 128, 256, 512),
+        words={_NOT_SET: "chosen"},
+    ),
+    "context": _Choices(
+        "context (tokens)",
+        (128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072),
+    ),
+    "output_tokens": _Choices("answer (tokens)", (16, 32, 64, 128, 200, 256, 512, 1024, 2048)),
+    "tpot_ms": _Choices(
+        "TPOT, at most",
+        (_NOT_SET, 5, 7.5, 10, 15, 20, 25, 30, 40, 50, 75, 100, 150, 200, 300, 500, 1000),
+        text="{:,.7g} ms",
+        words={_NOT_SET: "no limit"},
+    ),
+    "ttft_ms": _Choices(
+        "TTFT, at most",
+        (_NOT_SET, 50, 100, 200, 500, 1000, 2000, 3000, 5000, 10_000, 20_000),
+        text="{:,.7g} ms",
+        words={_NOT_SET: "no limit"},
+    ),
+    "network_gb_per_s": _Choices(
+        "network, any to any",
+        (0.01, 0.05, 0.1, 0.5, 1.0, 2.5, 5.0, 12.5, 25.0, 50.0, 100.0, 200.0, 400.0),
+        text="{:g} GB/s",
+        words={_NOT_SET: "the case's"},
+    ),
+    "gpus_per_node": _Choices("nodes of … GPUs", (1, 2, 4, 8), words={1: "no nodes"}),
+}
+_GROUPS = {
+    "Model and workload": (
+        *("source", "costs", "phase", "batch", "context", "output_tokens", "in_flight"),
+    ),
+    "Limits for requests": ("tpot_ms", "ttft_ms"),
+    "Network and stages": (
+        *("network_gb_per_s", "gpus_per_node", "gpus_per_stage", "batch_split", "runs_on"),
+    ),
+}
+_SERVING_ALONE = ("phase", "batch", "in_flight", "output_tokens", "tpot_ms", "ttft_ms")
+_OR_NONE = ("batch", "in_flight", "network_gb_per_s", "tpot_ms", "ttft_ms")
 _COSTS = {
     "linear": "linear (synthetic)",
     "linear, no loss": "linear, shared without loss",
@@ -25,182 +71,145 @@ _COSTS = {
     "Roofline, eager": "Roofline, vLLM 0.2 (eager)",
     "Roofline, llama.cpp": "Roofline, llama.cpp",
 }
-_AS_GIVEN = 0.0  # a slider takes None for nothing chosen
-_NO_LIMIT = 0.0
-_MOST = 16  # GPUs of a type, unless it begins with more
-_CHOSEN = 0  # batch, in flight: chosen with the placement
+_MOST_GPUS_OF_A_TYPE = 16  # unless it begins with more
 _MOST_IN_FLIGHT = 32  # unless it begins with more, or a placement needs more
-_FEW = 3  # controls of the simple preset
-# Fields of a mix whose controls have the same values.
-_AS_SHOWN = (
-    "phase",
-    "context",
-    "output_tokens",
-    "gpus_per_node",
-    "gpus_per_stage",
-    "batch_split",
-    "costs",
-    "runs_on",
-)
+_SIMPLE_PRESET = 3  # controls
 
 
-class MixControls:
+class MixControls(traitlets.HasTraits):
     """Sliders and menus whose values are a `Mix`.
 
     Parameters
     ----------
     mix : Mix
         The state to begin with.
-    changed : function without arguments
-        Called when the reader has changed anything.
     simple : bool
         Whether the panel begins with three controls.
     note : Widget, optional
         Shown below the controls.
+
+    Attributes
+    ----------
+    mix : Mix
+        What the controls say; observe it to follow them.
+    fields : dict of str to Widget
+        The control of every field of the mix but `counts`; 0 stands for None.
+    counts : dict of str to IntSlider
+        The slider of every GPU type.
+    more : Dropdown
+        Adds the slider of another GPU type.
+    panel : ControlPanel
     """
 
-    def __init__(
-        self,
-        mix: Mix,
-        changed: Callable[[], None],
-        simple: bool = False,
-        note: widgets.Widget | None = None,
-    ) -> None:
-        self._changed, self._quiet = changed, False
-        self.source = menu("model or case", options=sources(), value=mix.source)
-        self.costs = menu("cost model", options=_costs(mix))
-        self.more = menu("add a GPU type")
-        self.phase = menu("phase", options=["prefill", "decode", "mixed"])
-        self.batch_split = menu("batch is split", options=_SPLITS)
-        self.batch = choice("batch (sequences)", _batches(mix))
-        self.context = choice("context (tokens)", _CONTEXTS)
-        self.output_tokens = choice("answer (tokens)", _ANSWERS)
-        self.tpot_ms = choice("TPOT, at most", _limits(_TPOT_MS, mix.tpot_ms))
-        self.ttft_ms = choice("TTFT, at most", _limits(_TTFT_MS, mix.ttft_ms))
-        self.network = choice("network, any to any", _networks(mix))
-        self.gpus_per_node = choice("nodes of … GPUs", _nodes(mix))
-        self.in_flight = integer("in flight (0: chosen)", _CHOSEN, _MOST_IN_FLIGHT)
-        self.gpus_per_stage = integer("GPUs per stage, up to", 1, 8)
-        self.runs_on = menu("runs on", options=[("any plan", None), *((e, e) for e in engines())])
-        self.counts: dict[str, widgets.IntSlider] = {}
-        self._gpus = widgets.VBox(layout={"margin": "0"})
-        workload = [self.phase, self.batch, self.context, self.output_tokens, self.in_flight]
-        limits = [self.tpot_ms, self.ttft_ms]
-        stages = [self.network, self.gpus_per_node, self.gpus_per_stage, self.batch_split]
-        stages.append(self.runs_on)
-        groups = {
-            "Cluster": [self._gpus],
-            "Model and workload": [self.source, self.costs, *workload],
-            "Limits for requests": limits,
-            "Network and stages": stages,
+    mix = traitlets.Any()
+
+    def __init__(self, mix: Mix, simple: bool = False, note: widgets.Widget | None = None) -> None:
+        super().__init__()
+        self._showing = False
+        self.fields: dict[str, Any] = {
+            "source": menu("model or case", options=sources(), value=mix.source),
+            "costs": menu("cost model", options=_costs(mix)),
+            "phase": menu("phase", options=["prefill", "decode", "mixed"]),
+            "in_flight": integer("in flight (0: chosen)", _NOT_SET, _MOST_IN_FLIGHT),
+            "gpus_per_stage": integer("GPUs per stage, up to", 1, 8),
+            "batch_split": menu(
+                "batch is split", options=[("equally", "even"), ("by speed", "balanced")]
+            ),
+            "runs_on": menu("runs on", options=[("any plan", None), *((e, e) for e in engines())]),
         }
-        self.panel = ControlPanel(groups, [], simple, note)
+        for name, choices in _NUMBERS.items():
+            self.fields[name] = choice(choices.label, _numbers(name, mix))
+        self.counts: dict[str, widgets.IntSlider] = {}
+        self.more = menu("add a GPU type")
+        self._gpus = widgets.VBox(layout={"margin": "0"})
+        groups = {label: [self.fields[name] for name in names] for label, names in _GROUPS.items()}
+        self.panel = ControlPanel({"Cluster": [self._gpus], **groups}, [], simple, note)
         self.show(mix)
-        self.phase.observe(lambda _change: self._enable_limits(), "value")
-        for control in (self.costs, *workload, *limits, *stages):
-            control.observe(self._report, "value")
-        self.source.observe(self._other_source, "value")
+        for name, control in self.fields.items():
+            control.observe(self._other_source if name == "source" else self._changed, "value")
         self.more.observe(self._other_type, "value")
 
-    @property
-    def mix(self) -> Mix:
-        """What the controls say."""
-        return self._mix_of(self.source.value)
-
-    def _mix_of(self, source: str) -> Mix:
-        counts = tuple((t, slider.value) for t, slider in self.counts.items())
-        values: dict[str, Any] = {name: getattr(self, name).value for name in _AS_SHOWN}
-        values["batch"] = self.batch.value or None
-        values["in_flight"] = self.in_flight.value or None
-        values["network_gb_per_s"] = self.network.value or None
-        for name in ("tpot_ms", "ttft_ms"):
-            limit = getattr(self, name)
-            values[name] = None if limit.disabled else limit.value or None
-        return Mix(source, counts, **values)
+    def _said(self) -> Mix:
+        """Read the mix off the controls."""
+        values = {name: control.value for name, control in self.fields.items()}
+        for name in _OR_NONE:
+            values[name] = None if self.fields[name].disabled else values[name] or None
+        counts = tuple((gpu_type, slider.value) for gpu_type, slider in self.counts.items())
+        return Mix(counts=counts, **values)
 
     def show(self, mix: Mix) -> None:
-        """Set every control to a mix, without calling `changed`."""
-        with self._silence():
-            self.source.value = mix.source
-            self._show_counts(dict(mix.counts))
-            self.costs.options = _costs(mix)
-            self.network.options = _networks(mix)
-            self.batch.options = _batches(mix)
-            self.context.options = sorted({*_CONTEXTS, mix.context})
-            self.output_tokens.options = sorted({*_ANSWERS, mix.output_tokens})
-            self.tpot_ms.options = _limits(_TPOT_MS, mix.tpot_ms)
-            self.ttft_ms.options = _limits(_TTFT_MS, mix.ttft_ms)
-            self.gpus_per_node.options = _nodes(mix)
-            for name in ("in_flight", "gpus_per_stage"):
-                slider = getattr(self, name)
-                slider.max = max(slider.max, getattr(mix, name) or 0)
-            for name in _AS_SHOWN:
-                getattr(self, name).value = getattr(mix, name)
-            self.batch.value = mix.batch or _CHOSEN
-            self.in_flight.value = mix.in_flight or _CHOSEN
-            self.network.value = mix.network_gb_per_s or _AS_GIVEN
-            self.tpot_ms.value = mix.tpot_ms or _NO_LIMIT
-            self.ttft_ms.value = mix.ttft_ms or _NO_LIMIT
-            self._enable_limits()
-            self.gpus_per_node.disabled = mix.is_case  # a case keeps its own nodes
+        """Set every control to a mix."""
+        self._showing = True
+        self.fields["source"].value = mix.source
+        self._show_counts(dict(mix.counts))
+        self.fields["costs"].options = _costs(mix)
+        for name in _NUMBERS:
+            self.fields[name].options = _numbers(name, mix)
+        for name in ("in_flight", "gpus_per_stage"):
+            self.fields[name].max = max(self.fields[name].max, getattr(mix, name) or 0)
+        for name, control in self.fields.items():
+            value = getattr(mix, name)
+            control.value = _NOT_SET if value is None and name in _OR_NONE else value
+        self._enable_limits()
+        self.fields["gpus_per_node"].disabled = mix.is_case  # a case keeps its own nodes
+        self._showing = False
+        self.mix = mix
 
     def _enable_limits(self) -> None:
-        """Prompts alone have no time per output token, and answers alone none to the first."""
-        phase = self.phase.value
-        self.tpot_ms.disabled, self.ttft_ms.disabled = phase == "prefill", phase == "decode"
-        self.output_tokens.disabled = phase == "prefill"
+        """Disable the limits that a phase has not: prompts have no time per output token, answers none to the first."""
+        phase = self.fields["phase"].value
+        for name, without in (
+            ("tpot_ms", "prefill"),
+            ("ttft_ms", "decode"),
+            ("output_tokens", "prefill"),
+        ):
+            self.fields[name].disabled = phase == without
 
     def hide_serving(self, hidden: bool) -> None:
         """Hide what only serving has: training has microbatches of its own."""
-        limits = self.output_tokens, self.tpot_ms, self.ttft_ms
-        for control in (self.phase, self.batch, self.in_flight, *limits):
-            control.layout.display = "none" if hidden else None
+        for name in _SERVING_ALONE:
+            self.fields[name].layout.display = "none" if hidden else None
 
     def reach(self, in_flight: int) -> None:
         """Let "batches in flight" go to twice what a placement needs."""
-        if in_flight > self.in_flight.max:
-            self.in_flight.max = 2 * in_flight
+        slider = self.fields["in_flight"]
+        if in_flight > slider.max:
+            slider.max = 2 * in_flight
 
-    def _show_counts(self, counts: dict[str, int]) -> None:
+    def _show_counts(self, counts: Mapping[str, int]) -> None:
         for slider in self.counts.values():
             slider.unobserve_all("value")
-        self.counts = {t: integer(t, 0, max(_MOST, n), value=n) for t, n in counts.items()}
+        self.counts = {
+            gpu_type: integer(gpu_type, 0, max(_MOST_GPUS_OF_A_TYPE, count), value=count)
+            for gpu_type, count in counts.items()
+        }
         for slider in self.counts.values():
-            slider.observe(self._report, "value")
-        left = [t for t in types_of(self.source.value) if t not in counts]
-        self.more.options = [("choose …", "")] + [(t, t) for t in left]
+            slider.observe(self._changed, "value")
+        left = [name for name in types_of(self.fields["source"].value) if name not in counts]
+        self.more.options = [("choose …", "")] + [(name, name) for name in left]
         self.more.value = ""
         self._gpus.children = (*self.counts.values(), *([self.more] if left else []))
-        few = [*self.counts.values(), self.gpus_per_stage, self.network]
-        self.panel.choose(few[:_FEW])
+        others = self.fields["gpus_per_stage"], self.fields["network_gb_per_s"]
+        self.panel.choose([*self.counts.values(), *others][:_SIMPLE_PRESET])
 
     def _other_source(self, change: Mapping[str, Any]) -> None:
-        """A case or model of its own: its GPUs and its workload come with it."""
-        if self._quiet:
+        """Show a case or model; its GPUs and its workload come with it."""
+        if self._showing:
             return
-        new, old = beginning(change["new"]), self._mix_of(change["old"])
+        new = beginning(change["new"])
         # From model to model the mix of GPUs, the workload and the cost model stay as they are.
-        self.show(new if new.is_case or old.is_case else replace(old, source=new.source))
-        self._changed()
+        stays = not (new.is_case or self.mix.is_case)
+        self.show(replace(self.mix, source=new.source) if stays else new)
 
     def _other_type(self, change: Mapping[str, Any]) -> None:
-        if self._quiet or not change["new"]:
-            return
-        with self._silence():
-            self._show_counts({t: s.value for t, s in self.counts.items()} | {change["new"]: 1})
-        self._changed()
+        if not self._showing and change["new"]:
+            self._show_counts({**dict(self.mix.counts), change["new"]: 1})
+            self.mix = self._said()
 
-    def _report(self, _change: Any) -> None:
-        if not self._quiet:
-            self._changed()
-
-    @contextmanager
-    def _silence(self) -> Any:
-        before, self._quiet = self._quiet, True
-        try:
-            yield
-        finally:
-            self._quiet = before
+    def _changed(self, _change: Any) -> None:
+        if not self._showing:
+            self._enable_limits()
+            self.mix = self._said()
 
 
 def _costs(mix: Mix) -> list[tuple[str, str]]:
@@ -208,26 +217,10 @@ def _costs(mix: Mix) -> list[tuple[str, str]]:
     return [(_COSTS[name], name) for name in cost_models(mix.source)]
 
 
-def _batches(mix: Mix) -> list[tuple[str, int]]:
-    """Return the batch sizes to choose from; "chosen" comes first."""
-    sizes = sorted({*_BATCHES, *([] if mix.batch is None else [mix.batch])})
-    return [("chosen", _CHOSEN)] + [(str(size), size) for size in sizes]
-
-
-def _limits(known: Iterable[float], own: float | None) -> list[tuple[str, float]]:
-    """Return the limits to choose from, in ms; none comes first."""
-    numbers = sorted({*known, *([] if own is None else [own])})
-    return [("no limit", _NO_LIMIT)] + [(f"{ms:,.7g} ms", ms) for ms in numbers]
-
-
-def _networks(mix: Mix) -> list[tuple[str, float]]:
-    """Return the bandwidths to choose from, in GB/s; a case's own links come first."""
-    own = [] if mix.network_gb_per_s is None else [mix.network_gb_per_s]
-    numbers = [(f"{x:g} GB/s", x) for x in sorted({*_NETWORKS, *own})]
-    return ([("the case's", _AS_GIVEN)] if mix.is_case else []) + numbers
-
-
-def _nodes(mix: Mix) -> list[tuple[str, int]]:
-    """Return the sizes of nodes to choose from."""
-    sizes = sorted({*_NODE_SIZES, mix.gpus_per_node})
-    return [("no nodes" if size == 1 else str(size), size) for size in sizes]
+def _numbers(name: str, mix: Mix) -> list[tuple[str, float]]:
+    """Return the values of a slider, each with its label; that of the mix is among them."""
+    _, numbers, text, words = _NUMBERS[name]
+    offered = {*numbers, getattr(mix, name) or _NOT_SET}
+    if name == "network_gb_per_s" and mix.is_case:
+        offered.add(_NOT_SET)
+    return [(words.get(number, text.format(number)), number) for number in sorted(offered)]

@@ -1,48 +1,45 @@
 """The GPU mix explorer: change any control and see the best deployment, the best single pipeline, and its price."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ipywidgets as widgets
+import traitlets
 
 from pipelab.engine.deployments.result import Deployment
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import PipelabError
 from pipelab.fields import given
 from pipelab.figures.deployments import deployment_parts
-from pipelab.figures.methods_against_optimum import Row, baseline_parts, row_of
+from pipelab.figures.methods_against_optimum import MethodRow, baseline_parts, row_of
 from pipelab.figures.placements import placement_parts
-from pipelab.placement import Placement
 from pipelab.widgets import mix_sentences as words
-from pipelab.widgets.background import Beside
+from pipelab.widgets.background import Beside, outcome
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Busy, CopyCode, Explorer, Words, shared
 from pipelab.widgets.mix_answers import (
-    Answer,
-    ServedScore,
-    answer,
+    MixAnswer,
+    MixState,
     deployments,
-    expected_of,
     kept,
     one_gpu_per_stage,
     one_more,
-    plan_within,
+    other_plans,
+    solve_mix,
 )
 from pipelab.widgets.mix_controls import MixControls
 from pipelab.widgets.mix_own_plan import OwnPlan
 from pipelab.widgets.mix_values import Mix, beginning, code_of
 
-if TYPE_CHECKING:
-    import threading
-
 _FIRST_S = 0.2  # for a first answer where the batch is chosen, too
 _FIRST_WITHIN_S = 0.8  # where limits are kept, too
 _LIMIT_S = 30.0  # for one optimum; without a proof by then, the best placement is shown
-_BUDGET_S = 5.0  # for every type of which one more is tried
+_BUDGET_PER_TYPE_S = 5.0  # for every type of which one more is tried
 _IDLE_S = 0.6  # without a change before that begins
-_ONE = "<b>The best single pipeline</b>, which the rest of this page is about"
+_SINGLE_PIPELINE_HEAD = "<b>The best single pipeline</b>, which the rest of this page is about"
 
 
 class MixExplorer(Explorer):
@@ -50,87 +47,78 @@ class MixExplorer(Explorer):
 
     Attributes
     ----------
-    found : Answer or None
+    state : MixState
+        All that is known; observe it to follow the explorer.
+    found : MixAnswer or None
         The best single pipeline with its problem; None where the values contradict each other.
     best : Deployment or None
         The best deployment known; None before the first. It follows the single pipeline.
+    at_work : bool
+        Whether it answers its controls.
     panel : ControlPanel
         Its checkbox `more` shows all controls or only three.
     answers : list of Widget
         What is shown below it: charts, words and code.
     """
 
+    state = traitlets.Any()
+    at_work = traitlets.Bool(False)
+
     def __init__(self, mix: Mix, simple: bool = False, *, at_work: bool = True) -> None:
-        self._other: Callable[[], None] | None = None
-        self.found: Answer | None = None
-        self.best: Deployment | None = None
-        self._listeners: list[Callable[[Answer | None], None]] = []
-        self._gains: dict[str, float | None] = {}
-        self._single: Row | None = None
-        self._within = ""
         self.busy = Busy()
-        self.controls = MixControls(mix, self._changed, simple, self.busy)
-        self.panel = self.controls.panel
-        self.own = OwnPlan(self._own_changed)
+        self.controls = MixControls(mix, simple, self.busy)
+        self.panel, self.own = self.controls.panel, OwnPlan()
         self.panel.hide_with(self.own.panel)
         self.refusal, self.text, self.code = Words(), Words(), CopyCode()
-        self.deployed = LiveChart(_deployed(None, None))
-        self.chart = LiveChart(placement_parts(None, None, "No placement yet"))
-        self.baselines = LiveChart(baseline_parts([], None))
-        self._beside = Beside(self.busy.show)
-        if at_work:
-            self._draw_first(mix)
+        state = MixState(mix=mix)
+        self.deployed = LiveChart(_deployment_chart(state))
+        self.chart = LiveChart(_placement_chart(state))
+        self.baselines = LiveChart(_baselines_chart(state))
         self.answers = [
             self.refusal,
             self.deployed,
-            widgets.HTML(_ONE),
+            widgets.HTML(_SINGLE_PIPELINE_HEAD),
             self.chart,
             self.text,
             self.own.panel,
             self.baselines,
             self.code,
         ]
-        super().__init__([self.panel, *self.answers, shared()])
+        self._beside = Beside(self.busy.show)
+        super().__init__([self.panel, *self.answers, shared()], state=state)
+        self.observe(self._draw, "state")
+        self.own.observe(lambda change: self._learn({"plan": change["new"]}), "score")
+        self.controls.observe(lambda _change: self._solve(), "mix")
+        self.at_work = at_work
+        if at_work:  # at once, so that the page begins with an answer
+            limit = self._first_limit_s(mix)
+            self._show(*outcome(lambda stop: solve_mix(mix, stop, limit), threading.Event()))
+        self.observe(lambda _change: self._solve(), "at_work")
 
     @property
-    def placement(self) -> Placement | None:
-        """The placement drawn: the reader's own plan or the optimum; None if it is not valid."""
-        if self.found is None or (self.own.score and not self.own.score.valid):
-            return None
-        return self.own.score.placement if self.own.score else self.found.result.placement
+    def found(self) -> MixAnswer | None:
+        """The best single pipeline."""
+        return self.state.answer
 
-    def on_answer(self, listener: Callable[[Answer | None], None]) -> None:
-        """Call this with every new answer or plan, and with None where there is no problem."""
-        self._listeners.append(listener)
+    @property
+    def best(self) -> Deployment | None:
+        """The best deployment known."""
+        known = self.state.deployment
+        return known if isinstance(known, Deployment) else None
 
-    def hand_over(self, other: Callable[[], None] | None) -> None:
-        """Let `other` answer the controls; with None, answer them again."""
-        self._other = other
-        self._beside.cancel()
-        self.busy.show(False)
-        self._changed()
-
-    def _draw_first(self, mix: Mix) -> None:
-        try:
-            self._show(answer(mix, time_limit=self._first_limit(mix)))
-        except PipelabError as error:
-            self._arrived(None, error)
-
-    def _changed(self) -> None:
-        if self._other is not None:
-            self._other()
-            return
+    def _solve(self) -> None:
+        """Answer what the controls say, from what is kept or beside the kernel's loop."""
         mix = self.controls.mix
         known = kept(mix)
-        if known is not None:
-            self._beside.cancel()
-            self.busy.show(False)
-            self._show(known)
-        else:
-            limit = self._first_limit(mix)
-            self._beside.run(lambda stop: answer(mix, stop, limit), self._arrived)
+        if self.at_work and known is None:
+            limit = self._first_limit_s(mix)
+            self._beside.run(lambda stop: solve_mix(mix, stop, limit), self._show)
+            return
+        self._beside.cancel()
+        if self.at_work:
+            self._show(known, None)
 
-    def _first_limit(self, mix: Mix) -> float:
+    def _first_limit_s(self, mix: Mix) -> float:
         """Return the seconds for the first answer: few if the batch is chosen and the proof can follow."""
         if not self._beside.follows:
             return _LIMIT_S
@@ -138,136 +126,95 @@ class MixExplorer(Explorer):
             return _FIRST_WITHIN_S
         return _FIRST_S if mix.batches else _LIMIT_S
 
-    def _arrived(self, found: Answer | None, error: BaseException | None) -> None:
-        if found is not None:
-            self._show(found)
-            return
-        self.found = self.best = None
-        self.deployed.put(_deployed(None, None))
-        self.refusal.explain(given(error))
-        self.text.value = ""
-        self.code.code = code_of(self.controls.mix)
-        self.chart.put(placement_parts(None, None, "These values contradict each other"))
-        self.baselines.put(baseline_parts([], None))
-        self.own.begin(None)
-        self._notify()
+    def _show(self, known: MixAnswer | None, error: BaseException | None) -> None:
+        if error is not None and not isinstance(error, PipelabError):
+            raise error
+        self.state = MixState(mix=self.controls.mix, answer=known, refusal=error)
+        if known is not None:
+            self._beside.later(self._look_further, self._learn, _IDLE_S)
 
-    def _show(self, found: Answer) -> None:
-        self._take(found)
-        self._beside.later(self._looked_further, self._learned, _IDLE_S)
-
-    def _take(self, found: Answer) -> None:
-        self.found, self._gains, self._within = found, {}, ""
-        self._single = Row("one GPU per stage", None, None, "being solved …")
-        if found.result.evaluation is not None:
-            self.controls.reach(found.result.evaluation.in_flight_needed)
-        self.refusal.value = ""
-        self.best = None
-        waiting = _deployed(None, found)
-        # as high as the last one, so that nothing below it moves while a slider does
-        waiting["layout"]["height"] = self.deployed.parts["layout"]["height"]
-        self.deployed.put(waiting)
-        self.own.begin(found)
-        self._draw()
-        self._notify()
-
-    def _looked_further(self, stop: "threading.Event") -> Iterator:
+    def _look_further(self, stop: threading.Event) -> Iterator[dict[str, Any]]:
         """Yield the proof, deployments, one GPU per stage, one more GPU, while no control changes."""
-        found = given(self.found)
-        early = found.mix.batches or found.mix.limits
-        if early and found.result.status in ("feasible", "unknown"):
-            found = answer(found.mix, stop, _LIMIT_S)
-            yield found
-        yield from deployments(found, stop, _LIMIT_S)
-        yield one_gpu_per_stage(found.mix, stop)
-        yield from one_more(found.mix, stop, _BUDGET_S)
-        yield from plan_within(found, stop, _BUDGET_S)
+        known = given(self.found)
+        mix, early = known.mix, known.result.status in ("feasible", "unknown")
+        if early and (mix.batches or mix.limits):
+            known = solve_mix(mix, stop, _LIMIT_S)
+            yield {"answer": known}
+        for best in deployments(known, stop, _LIMIT_S):
+            yield {"deployment": best}
+        yield {"one_gpu_per_stage": one_gpu_per_stage(mix, stop)}
+        gains: dict[str, float | None] = {}
+        for gpu_type, throughput in one_more(mix, stop, _BUDGET_PER_TYPE_S):
+            gains = {**gains, gpu_type: throughput}
+            yield {"gains": gains}
+        yield {"other_plans": other_plans(known, stop, _BUDGET_PER_TYPE_S)}
 
-    def _learned(self, item: Any) -> None:
-        if isinstance(item, Answer):
-            if self.own.score is None:  # else the reader is at work on the first one
-                self._take(item)
-            return
-        if isinstance(item, Deployment | PipelabError):
-            self.best = item if isinstance(item, Deployment) else None
-            self.deployed.put(_deployed(item, self.found))
-            return
-        if isinstance(item, Row):
-            self._single = item
-            self._draw_baselines()
-            return
-        if isinstance(item, str):
-            self._within = item
-        else:
-            self._gains[item[0]] = item[1]
-        self._say()
+    def _learn(self, news: Mapping[str, Any]) -> None:
+        if "answer" not in news:
+            self.state = replace(self.state, **news)
+        elif self.state.plan is None:  # else the reader is at work on the first one
+            self.state = MixState(mix=self.state.mix, **news)
 
-    def _own_changed(self) -> None:
-        """The reader moved a boundary, or went back."""
-        if self.found is not None:
-            self._draw()
-            self._notify()
-
-    def _draw(self) -> None:
-        found, own = given(self.found), self.own.score
-        if own is None:
-            parts = placement_parts(found.problem, found.result.placement, *words.headline(found))
-        else:
-            parts = placement_parts(
-                own.problem, own.placement, *words.own_headline(own, found), fits=own.valid
-            )
-        self.chart.put(parts)
-        self._say()
-        self._draw_baselines()
-        self.code.code = code_of(found.mix, own.placement if own else None)
-
-    def _draw_baselines(self) -> None:
-        found = given(self.found)
-        best, proven = found.result, found.result.status == "optimal"
-        first = row_of("proven optimum" if proven else "best found", best)
-        rows = [first, *self.own.rows(), given(self._single), *found.baselines]
-        self.baselines.put(baseline_parts(rows, best.throughput if proven else None))
-
-    def _say(self) -> None:
-        found, own = given(self.found), self.own.score
-        result = found.result
-        if own is not None and not own.valid:
-            self.text.say(*own.reasons[:4])
-            return
-        if result.placement is None:
-            said = result.status == "infeasible" and not found.mix.limits  # by the chart
-            why = "" if said else result.reason
-            gains = words.gains_line(result, self._gains, found.mix.known_types)
-            self.text.say(why, gains)
-            return
-        shown = own or result
-        placement, evaluation = shown.placement, given(shown.evaluation)
-        expected = expected_of(found.problem, evaluation)
-        service = own.service if isinstance(own, ServedScore) else found.service
-        self.text.say(
-            words.promise_line(found, service),
-            words.costs_line(found.mix),
-            words.batch_line(result),
-            words.facts_line(shown.problem, given(placement), given(shown.throughput)),
-            words.gains_line(result, self._gains, found.mix.known_types) if own is None else "",
-            expected.sentence if expected else "",
-            self._within if own is None else "",
-        )
-
-    def _notify(self) -> None:
-        for listener in self._listeners:
-            listener(self.found)
+    def _draw(self, change: Mapping[str, Any]) -> None:
+        """Draw what follows from the parts of the state that are new."""
+        state, before = change["new"], change["old"]
+        answered = state.differs(before, "answer", "refusal")
+        if answered or state.differs(before, "deployment"):
+            parts = _deployment_chart(state)
+            if state.answer is not None and state.deployment is None:
+                # as high as the last one, so that nothing below it moves while a slider does
+                parts["layout"]["height"] = self.deployed.parts["layout"]["height"]
+            self.deployed.put(parts)
+        if answered or state.differs(before, "plan"):
+            self.chart.put(_placement_chart(state))
+            self.code.code = code_of(state.mix, state.plan.placement if state.plan else None)
+        if answered or state.differs(before, "plan", "gains", "other_plans"):
+            self.text.say(*words.lines(state))
+        if answered or state.differs(before, "plan", "one_gpu_per_stage"):
+            self.baselines.put(_baselines_chart(state))
+        if answered:
+            self.refusal.value = ""
+            if state.refusal is not None:
+                self.refusal.explain(state.refusal)
+            elif (evaluation := given(state.answer).result.evaluation) is not None:
+                self.controls.reach(evaluation.in_flight_needed)
+            self.own.begin(state.answer)
 
 
-def _deployed(best: "Deployment | PipelabError | None", found: Answer | None) -> dict:
+def _placement_chart(state: MixState) -> dict:
+    """Return the chart of the placement: the optimum, or the reader's plan."""
+    title = words.chart_title(state)
+    if state.answer is None:
+        return placement_parts(None, None, *title)
+    if state.plan is None:
+        return placement_parts(state.answer.problem, state.answer.result.placement, *title)
+    plan = state.plan
+    return placement_parts(plan.problem, plan.placement, *title, fits=plan.valid)
+
+
+def _baselines_chart(state: MixState) -> dict:
+    """Return the chart of rules of thumb and the reader's plan against the optimum."""
+    if state.answer is None:
+        return baseline_parts([], None)
+    best, plan = state.answer.result, state.plan
+    proven = best.status == "optimal"
+    rows = [row_of("proven optimum" if proven else "best found", best)]
+    if plan is not None:
+        rows.append(MethodRow("your plan", plan.throughput, plan.outcome, "; ".join(plan.reasons)))
+    rows += [state.one_gpu_per_stage, *state.answer.baselines]
+    return baseline_parts(rows, best.throughput if proven else None)
+
+
+def _deployment_chart(state: MixState) -> dict:
     """Return the chart of the best deployment; if that is one pipeline, it is the one drawn below."""
-    shown = best if isinstance(best, Deployment) else None
-    if shown is not None and found is not None and shown.count == 1:
-        same = math.isclose(shown.throughput or 0, found.result.throughput or 0, rel_tol=ONE_ANSWER)
-        if same and found.result.placement is not None:
-            one = replace(shown.pipelines[0], replicas=(found.result.placement,))
-            shown = replace(shown, pipelines=(one,))
-    return deployment_parts(shown, words.deployment_title(best, found))
+    best = state.deployment if isinstance(state.deployment, Deployment) else None
+    if best is not None and best.count == 1:
+        alone = given(state.answer).result
+        same = math.isclose(best.throughput or 0, alone.throughput or 0, rel_tol=ONE_ANSWER)
+        if same and alone.placement is not None:
+            one = replace(best.pipelines[0], replicas=(alone.placement,))
+            best = replace(best, pipelines=(one,))
+    return deployment_parts(best, words.deployment_title(state.deployment, state.answer))
 
 
 def explore_mix(

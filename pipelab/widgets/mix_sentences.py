@@ -8,25 +8,58 @@ from collections.abc import Iterable, Mapping
 from pipelab.display import counted, listed, outcome_of, rate
 from pipelab.engine.answers import Result
 from pipelab.engine.deployments.result import Deployment
-from pipelab.engine.scoring import Score
+from pipelab.engine.prices import price_per_hour, usd_per_million_tokens
 from pipelab.engine.tolerances import ONE_ANSWER
 from pipelab.errors import InvalidValue, PipelabError
-from pipelab.evaluation import Evaluation, tally
+from pipelab.evaluation import Evaluation, evaluate, tally
 from pipelab.fields import given
 from pipelab.figures.placements import what_limits
 from pipelab.figures.theme import plain
+from pipelab.hardware.measurements import expected_rate
 from pipelab.placement import Placement, named_layers
 from pipelab.problem import Problem
 from pipelab.requests import Service
-from pipelab.widgets.mix_answers import Answer, money, tightest
+from pipelab.widgets.mix_answers import MixAnswer, MixState, ServedScore
 from pipelab.widgets.mix_values import LINEAR, Mix
 
 
-def headline(found: Answer) -> tuple[str, str]:
+def chart_title(state: MixState) -> tuple[str, str]:
+    """Return the title of the placement's chart and the line below it."""
+    if state.answer is None:
+        return "These values contradict each other" if state.refusal else "No placement yet", ""
+    return headline(state.answer) if state.plan is None else plan_headline(state)
+
+
+def lines(state: MixState) -> list[str]:
+    """Return what stands below the placement's chart; empty lines say nothing."""
+    answer, plan = state.answer, state.plan
+    if answer is None:
+        return []
+    if plan is not None and not plan.valid:
+        return list(plan.reasons[:4])
+    result = answer.result
+    gains = gains_line(result, state.gains, answer.mix.known_types)
+    if result.placement is None:
+        said = result.status == "infeasible" and not answer.mix.limits  # by the chart
+        return ["" if said else result.reason, gains]
+    shown = plan or result
+    expected = expected_rate(shown.problem, given(shown.evaluation))
+    return [
+        promise_line(answer, plan.service if isinstance(plan, ServedScore) else answer.service),
+        costs_line(answer.mix),
+        batch_line(result),
+        facts_line(shown.problem, given(shown.placement), given(shown.throughput)),
+        gains if plan is None else "",
+        expected.sentence if expected else "",
+        state.other_plans if plan is None else "",
+    ]
+
+
+def headline(answer: MixAnswer) -> tuple[str, str]:
     """Return the title of the optimum's chart and the line below it."""
-    result, count = found.result, len(found.problem.cluster)
-    name = f"{plain(found.problem.name)}, {counted(count, 'GPU')}"
-    if result.status == "infeasible" and found.mix.limits:
+    result, count = answer.result, len(answer.problem.cluster)
+    name = f"{plain(answer.problem.name)}, {counted(count, 'GPU')}"
+    if result.status == "infeasible" and answer.mix.limits:
         return f"{name}: no pipeline keeps the limits", ""  # the reason is long: it is said below
     if result.status == "infeasible":
         return f"{name}: no placement exists", plain(result.reason)
@@ -36,23 +69,23 @@ def headline(found: Answer) -> tuple[str, str]:
     proof = "proven optimal" if result.status == "optimal" else f"{outcome_of(result).word}{far}"
     proof += f" for {result.runs_on}" if result.runs_on else ""
     stages = counted(len(result.placement), "stage")
-    batch = f"a batch of {found.problem.workload.batch_size} and " if result.batches else ""
+    batch = f"a batch of {answer.problem.workload.batch_size} and " if result.batches else ""
     flight = f"{batch}{result.in_flight} in flight"
     title = f"{name}: {rate(given(result.throughput))} in {stages} with {flight}, {proof}"
-    return title, limit_of(found.problem, given(result.evaluation))
+    return title, limit_of(answer.problem, given(result.evaluation))
 
 
-def own_headline(own: Score, found: Answer) -> tuple[str, str]:
+def plan_headline(state: MixState) -> tuple[str, str]:
     """Return the title of the chart of a plan made by hand, and the line below it."""
-    if not own.valid:
+    plan, proven = given(state.plan), given(state.answer).result.status == "optimal"
+    if not plan.valid:
         return "Your plan is not valid", ""
-    best = "the proven optimum" if found.result.status == "optimal" else "the optimum"
-    least = "" if found.result.status == "optimal" else "at least "
-    share = f", {least}{own.share:.1%} of {best}" if own.share is not None else ""
-    evaluation = given(own.evaluation)
-    reached = rate(given(own.throughput))
+    best, least = ("the proven optimum", "") if proven else ("the optimum", "at least ")
+    share = f", {least}{plan.share:.1%} of {best}" if plan.share is not None else ""
+    evaluation = given(plan.evaluation)
+    reached = rate(given(plan.throughput))
     title = f"Your plan: {reached} with {evaluation.in_flight} in flight{share}"
-    return title, limit_of(own.problem, evaluation)
+    return title, limit_of(plan.problem, evaluation)
 
 
 def limit_of(problem: Problem, evaluation: Evaluation) -> str:
@@ -76,18 +109,14 @@ def limit_of(problem: Problem, evaluation: Evaluation) -> str:
     return what_limits(evaluation) + ("" if others else f": {plain(what)}")
 
 
-def promise_line(found: Answer, service: Service | None) -> str:
+def promise_line(answer: MixAnswer, service: Service | None) -> str:
     """Say what requests get, and how far that is from the limits; empty where there are none."""
-    if service is None or found.limits is None:
+    if service is None:
         return ""
-    load, limits = found.problem.workload, found.limits
-    took = [
-        ("an output token every", 1000 * max(service.tpot_s, service.last_tpot_s), limits.tpot_ms),
-        ("the first token after", service.ttft_ms(limits), limits.ttft_ms),
-    ]
+    load, what = answer.problem.workload, ("an output token every", "the first token after")
     said = [
-        f"{what} {ms:,.4g} ms" + (f" (limit {limit:,.7g})" if limit < math.inf else "")
-        for what, ms, limit in took
+        f"{name} {ms:,.4g} ms" + (f" (limit {limit:,.7g})" if limit < math.inf else "")
+        for name, (ms, limit) in zip(what, answer.times_of(service), strict=True)
         if ms
     ]
     answers = "" if load.phase == "prefill" else f" and answers of {load.output_tokens:,}"
@@ -106,8 +135,8 @@ def batch_line(result: Result) -> str:
     """Say among which batches the one in the title is the best; nothing if it is given."""
     if not result.batches:
         return ""
-    own, far = result.problem.workload.batch_size, "" if result.status == "optimal" else " so far"
-    return f"The batch of {own} is the best{far} of {listed([str(b) for b in result.batches])}."
+    size, far = result.problem.workload.batch_size, "" if result.status == "optimal" else " so far"
+    return f"The batch of {size} is the best{far} of {listed([str(b) for b in result.batches])}."
 
 
 def facts_line(problem: Problem, placement: Placement, throughput: float) -> str:
@@ -115,16 +144,20 @@ def facts_line(problem: Problem, placement: Placement, throughput: float) -> str
     gpus, used = problem.cluster.gpus, set(placement.gpus)
     idle = Counter(gpu.type for g, gpu in enumerate(gpus) if g not in used)
     unused = ", ".join(f"{n} × {gpu_type}" for gpu_type, n in idle.items())
-    need, limit, stage = tightest(problem, placement)
     parts = [f"Not used: {unused}." if unused else "Every GPU is used."]
+    _, need, limit, stage = min(
+        (limit - need, need, limit, number)
+        for number, report in enumerate(evaluate(problem, placement).stages, start=1)
+        for need, limit in zip(report.memory_gb, report.memory_limit_gb, strict=True)
+    )
     parts += [f"Tightest memory: {need:.4g} of {limit:g} GB in stage {stage}."]
-    cost = money(problem, placement, throughput)
-    if cost.usd_per_hour is None:
+    per_hour = price_per_hour(problem, placement)
+    if per_hour is None:
         unknown = dict.fromkeys(gpus[g].type for g in used if gpus[g].usd_per_hour is None)
         parts += [f"No price is known for {', '.join(unknown)}."]
     else:
-        hour, million = cost.usd_per_hour, cost.usd_per_million_tokens
-        parts += [f"GPUs in use: ${hour:.2f}/h, ${million:.3g} per million tokens."]
+        per_million = usd_per_million_tokens(per_hour, throughput)
+        parts += [f"GPUs in use: ${per_hour:.2f}/h, ${per_million:.3g} per million tokens."]
     return " ".join(parts)
 
 
@@ -166,14 +199,14 @@ def _gain(more: float, now: float) -> str:
     return f"+{more / now - 1:.1%}" if more > now * (1 + ONE_ANSWER) else "±0%"
 
 
-def deployment_title(best: Deployment | PipelabError | None, found: Answer | None) -> str:
+def deployment_title(best: Deployment | PipelabError | None, answer: MixAnswer | None) -> str:
     """Return the title of the best deployment: by how much it is better than one pipeline.
 
     Parameters
     ----------
     best : Deployment, PipelabError or None
         None: not known yet; an error: why there is none.
-    found : Answer or None
+    answer : MixAnswer or None
         The best single pipeline; None where there is no problem.
 
     Examples
@@ -181,14 +214,14 @@ def deployment_title(best: Deployment | PipelabError | None, found: Answer | Non
     >>> deployment_title(None, None)
     'Best deployment: not known yet'
     """
-    if found is None or best is None:
-        said = "not known yet" if found is None else "being solved …"
+    if answer is None or best is None:
+        said = "not known yet" if answer is None else "being solved …"
     elif isinstance(best, PipelabError):
         said = plain(best)
     elif not best.pipelines:
         said = "none exists" if best.status == "infeasible" else f"none found; {plain(best.reason)}"
     else:
-        total, one = given(best.throughput), found.result.throughput
+        total, one = given(best.throughput), answer.result.throughput
         said = f"{rate(total)} with {counted(best.count, 'pipeline')}"
         if one and total > one * (1 + 1e-9):
             said += f", {total / one - 1:+.1%} against one"

@@ -23,9 +23,9 @@ from pipelab.writeup.linear_rates import LinearThroughput
 # Counts on the sliders when a model is chosen: a strong, a middling and a small type.
 _FIRST_COUNTS = {"A100-SXM-40": 2, "L4": 4, "T4": 4}
 _NETWORK_GB_PER_S = 12.5  # 100 Gbit/s between any two GPUs
-# What the batch is chosen from; `_BATCH` first, then those near to the best so far.
+# What the batch is chosen from; `_FIRST_BATCH` first, then those near to the best so far.
 BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
-_BATCH = 16
+_FIRST_BATCH = 16
 
 # What each named cost model changes in its class's defaults.
 LINEAR: Mapping[str, Mapping[str, Any]] = {
@@ -76,7 +76,7 @@ class Mix:
     source: str
     counts: tuple[tuple[str, int], ...]
     phase: Literal["prefill", "decode", "mixed"] = "prefill"
-    batch: Count | None = _BATCH
+    batch: Count | None = _FIRST_BATCH
     context: Count = 2048
     output_tokens: Count = 256
     in_flight: Count | None = None
@@ -121,8 +121,8 @@ class Mix:
     @property
     def limits(self) -> dict[str, Any]:
         """Those that are set, as `deploy` takes them; empty where tokens count."""
-        own = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
-        return {name: ms for name, ms in own.items() if ms is not None}
+        limits = {"tpot_ms": self.tpot_ms, "ttft_ms": self.ttft_ms}
+        return {name: ms for name, ms in limits.items() if ms is not None}
 
     def with_one_more(self, gpu_type: str) -> "Mix":
         """Return the same mix with one more GPU of this type."""
@@ -189,21 +189,21 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
         raise UnknownName(
             f"there is no case or model {source!r}; {nearest(str(source), sources())}"
         )
-    own: dict[str, Any] = {}
+    begins: dict[str, Any] = {}
     if source in _cases():
         case = _case(source)
         there = [gpu.type for gpu in case.cluster.gpus]
         first = {t: there.count(t) for t in types_of(source)}
-        own = {
+        begins = {
             "batch": case.workload.batch_size,
             "context": case.workload.sequence_length,
             "gpus_per_stage": case.max_gpus_per_stage,
             "batch_split": case.batch_split,
         }
     else:
-        first, own["network_gb_per_s"] = _FIRST_COUNTS, _NETWORK_GB_PER_S
+        first, begins["network_gb_per_s"] = _FIRST_COUNTS, _NETWORK_GB_PER_S
         # The linear models know no KV cache: the largest batch would always seem best.
-        own["batch"] = _BATCH if values.get("costs") in LINEAR else None
+        begins["batch"] = _FIRST_BATCH if values.get("costs") in LINEAR else None
     if counts is not None:
         for name in counts:
             if name not in types_of(source):
@@ -219,7 +219,7 @@ def beginning(source: str, counts: Mapping[str, int] | None = None, **values: An
             raise UnknownName(f"the explorer has no control {name!r}; {nearest(name, known)}")
     for name, count in first.items():  # here, where the message can name the type
         whole_number("explore_mix", name, count, least=0, most=10_000)
-    return Mix(source, tuple(first.items()), **(own | values))
+    return Mix(source, tuple(first.items()), **(begins | values))
 
 
 def problem_of(mix: Mix) -> Problem:
@@ -240,8 +240,8 @@ def problem_of(mix: Mix) -> Problem:
         expected = "expected at least one: move a slider to the right"
         raise InvalidValue("explore_mix", [("GPUs", 0, expected)])
     if not mix.is_case and mix.network_gb_per_s is None:
-        own = ", ".join(_cases())
-        expected = f"expected a number of GB/s: only the cases {own} have links of their own"
+        names = ", ".join(_cases())
+        expected = f"expected a number of GB/s: only the cases {names} have links of their own"
         raise InvalidValue("explore_mix", [("network", "as in the case", expected)])
     return script_of(mix)[1].value
 
@@ -281,7 +281,7 @@ def script_of(mix: Mix) -> tuple[Script, Term]:
     answers = mix.phase == "mixed" or (mix.phase == "decode" and mix.limits)
     written = (mix.output_tokens,) if answers else ()
     flight = {} if mix.in_flight is None else {"in_flight": mix.in_flight}
-    load = public(Workload)(mix.context, mix.batch or _BATCH, mix.phase, *written, **flight)
+    load = public(Workload)(mix.context, mix.batch or _FIRST_BATCH, mix.phase, *written, **flight)
     if not mix.is_case:
         cluster, costs = _cluster(script, mix), _costs(script, mix)
         model = script.let("model", public(load_model)(mix.source))
@@ -324,8 +324,8 @@ def _cluster(script: Script, mix: Mix) -> Term:
 
     def of_each(name: str, field: str) -> Term:
         text = f"{{t: facts[t].{field} for t in counts}}"
-        each = Term(text, lambda: {t: getattr(facts.value[t], field) for t in counts})
-        return script.let(name, each)
+        values = Term(text, lambda: {t: getattr(facts.value[t], field) for t in counts})
+        return script.let(name, values)
 
     memory, price = of_each("memory", "memory_gb"), of_each("price", "usd_per_hour")
     made = public(Cluster).from_counts(named, memory, mix.network_gb_per_s, price)
@@ -355,7 +355,7 @@ def _coefficients(name: str, types: Sequence[str]) -> dict:
 
 
 def knows(name: str, gpu_type: str) -> bool:
-    """Whether the cost model of this name has numbers for a bundled GPU type.
+    """Say whether the cost model of this name has numbers for a bundled GPU type.
 
     >>> knows("linear", "A100-SXM-40"), knows("linear", "L4"), knows("Roofline", "L4")
     (True, False, True)

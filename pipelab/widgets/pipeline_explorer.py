@@ -58,7 +58,7 @@ class PipelineExplorer(Explorer):
         empty = placement_parts(None, None, "No pipeline without a placement")
         self.gantt, self.rate = LiveChart(empty), LiveChart(empty)
         self._empty = empty
-        mix.on_answer(lambda _found: self.redraw())
+        mix.observe(self._followed, "state")
         self.in_flight.observe(lambda _change: self.redraw(), "value")
         serving = self.in_flight, self.words, self.gantt, mix.own.panel, self.rate
         self._views = {"place": mix.answers, "serve": serving, "train": (self.training,)}
@@ -81,8 +81,12 @@ class PipelineExplorer(Explorer):
     def _train(self, begins: bool) -> None:
         """Turn to training, or back to serving."""
         self.mix.controls.hide_serving(begins)
-        self.mix.hand_over(self.training.follow if begins else None)
-        (self.training.begin if begins else self.training.end)()
+        self.mix.at_work = not begins
+        self.training.at_work = begins
+
+    def _followed(self, change: Mapping[str, Any]) -> None:
+        if change["new"].differs(change["old"], "answer", "refusal", "plan"):
+            self.redraw()
 
     def redraw(self) -> None:
         """Run the placement that the mix shows as a pipeline."""
@@ -102,7 +106,7 @@ class PipelineExplorer(Explorer):
         self.rate.put(plot_in_flight(self.placed))
 
     def _run(self) -> PlacedTimeline | None:
-        placement = self.mix.placement
+        placement = self.mix.state.placement
         if placement is None:
             return None
         return timeline_of(
@@ -110,7 +114,7 @@ class PipelineExplorer(Explorer):
         )
 
     def _caution(self) -> str:
-        """Where more are in flight than memory holds."""
+        """Say where more are in flight than memory holds."""
         placed = self.placed
         if placed is None or placed.fits:
             return ""
@@ -125,7 +129,7 @@ def explore_pipeline(
     training: bool = False,
     **values: Any,
 ) -> PipelineExplorer:
-    """The controls of the mix explorer, and the pipeline of its placement over time; buttons change what is shown.
+    """Show the pipeline of a mix explorer's placement over time, below its controls; buttons change what is shown.
 
     "placement" has the charts of `pl.explore_mix`. For "training", the placement whose step takes
     least is drawn: the schedule's Gantt chart and the memory of every GPU over time. What a moment

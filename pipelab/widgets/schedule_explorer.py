@@ -30,9 +30,9 @@ from pipelab.widgets.explorer_parts import (
 )
 from pipelab.widgets.shown_code import Script, Term, public
 
-_NONE = "none"
+_NO_OTHER = "none"
 # What a weight gradient still needs of a microbatch's activations, until it has run.
-_KEPT = {
+_SHARES_KEPT = {
     "0: nothing": 0.0,
     "1/4": 1 / 4,
     "1/2": 1 / 2,
@@ -46,7 +46,7 @@ _GROUPS = {
     "Times": ("forward", "backward", "weight", "message", "slow_rank", "slowness"),
     "Memory and display": ("kept", "memory", "critical_path"),
 }
-_FEW = ("name", "microbatches", "message")  # the simple preset
+_SIMPLE_PRESET = ("name", "microbatches", "message")  # the simple preset
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ScheduleValues:
     """One state of the explorer; every field is a control. Times are for one microbatch on one rank."""
 
     name: str = "ZBH1"
-    other: str = _NONE
+    other: str = _NO_OTHER
     ranks: int = 4
     microbatches: int = 8
     chunks: int = 2
@@ -71,7 +71,7 @@ class ScheduleValues:
     @property
     def names(self) -> list[str]:
         """The schedules in the chart."""
-        return [name for name in (self.name, self.other) if name != _NONE]
+        return [name for name in (self.name, self.other) if name != _NO_OTHER]
 
     @property
     def code(self) -> str:
@@ -96,12 +96,12 @@ def timeline_for(values: ScheduleValues, name: str | None = None) -> Timeline:
 
 
 def _script(values: ScheduleValues, names: Sequence[str]) -> tuple[Script, list[Term]]:
-    """The script of the timelines of these schedules, and a term for each."""
+    """Return the script of the timelines of these schedules, and a term for each."""
     slow = [values.slowness if r == values.slow_rank else 1.0 for r in range(values.ranks)]
     work = []
-    for each in (values.forward, values.backward, values.weight):
-        ranks = [each * factor for factor in slow]
-        work.append(ranks if any(one != each for one in ranks) else each)
+    for seconds in (values.forward, values.backward, values.weight):
+        ranks = [seconds * factor for factor in slow]
+        work.append(ranks if any(one != seconds for one in ranks) else seconds)
     kept = Term("32 / 34", lambda: 32 / 34) if values.kept == 32 / 34 else values.kept
     script = Script()
     costs = public(StageCosts)(*work, comm=values.message, weight_activation=kept)
@@ -134,7 +134,7 @@ class Measure(NamedTuple):
 
 
 # measure: the quantity whose formula it follows from, and in words how.
-_FROM = {
+_QUANTITIES = {
     "bubble_fraction": ("makespan", "1 − Σ busy / (p · makespan)"),
     "bubble_ratio": ("makespan", "(makespan − ideal) / ideal"),
     "zb_bubble_rate": ("span", "(span − ideal) / span"),
@@ -145,7 +145,7 @@ _FROM = {
 
 
 def _follows(name: str, timeline: Timeline, value: Any) -> Any:
-    """What a measure comes to where its quantity has this value."""
+    """Return what a measure comes to where its quantity has this value."""
     if name == "bubble_fraction":
         return 1 - timeline.busy.sum() / (timeline.schedule.ranks * value)
     if name in ("bubble_ratio", "zb_bubble_rate"):
@@ -165,7 +165,7 @@ def measures(timeline: Timeline) -> list[Measure]:
     """
     forms = closed_forms(timeline.schedule, timeline.costs)
     rows = []
-    for name, (quantity, words) in _FROM.items():
+    for name, (quantity, words) in _QUANTITIES.items():
         mine = [form for form in forms if form.quantity == quantity]
         holding = [form for form in mine if form.value is not None]
         closed = _follows(name, timeline, holding[0].value) if holding else None
@@ -183,7 +183,7 @@ def measures_html(timeline: Timeline) -> str:
         f"style='text-align:{side};padding:1px 10px 1px 0'" for side in ("left", "right")
     )
     rows = [f"<tr><th></th><th {right}>simulated</th><th {right}>closed form</th><th></th></tr>"]
-    names = {name: name for name in _FROM}
+    names = {name: name for name in _QUANTITIES}
     if timeline.columns.chunks > 1:  # beside what ranks hold, which is in microbatches
         names["peak_in_flight"] += f", chunks of 1/{timeline.columns.chunks} microbatch"
     for measure in measures(timeline):
@@ -209,7 +209,7 @@ _SIGNS = {
 
 
 def _held(timeline: Timeline) -> str:
-    """The peak memory of each rank; empty where it can only be the number of microbatches in flight."""
+    """Say the peak memory of each rank; empty where it can only be the number of microbatches in flight."""
     splits = timeline.columns.splits_backward
     if not splits and timeline.peak_memory == timeline.peak_in_flight:
         return ""
@@ -243,7 +243,7 @@ class ScheduleExplorer(Explorer):
         self.timelines: tuple[Timeline, ...] = ()
         self.controls = _controls(values)
         self.measures, self.words, self.code = widgets.HTML(), Words(), CopyCode()
-        self.chart = LiveChart(gantt_parts(timeline_for(replace(values, other=_NONE))))
+        self.chart = LiveChart(gantt_parts(timeline_for(replace(values, other=_NO_OTHER))))
         self.redraw()
         for control in self.controls.values():
             control.observe(lambda _change: self.redraw(), "value")
@@ -251,7 +251,7 @@ class ScheduleExplorer(Explorer):
         groups = {
             label: [self.controls[name] for name in names] for label, names in _GROUPS.items()
         }
-        self.panel = ControlPanel(groups, [self.controls[name] for name in _FEW], simple)
+        self.panel = ControlPanel(groups, [self.controls[name] for name in _SIMPLE_PRESET], simple)
         below = [self.words, self.chart, self.measures, self.code, shared()]
         super().__init__([self.panel, *below])
 
@@ -323,7 +323,7 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
     held = "share of a microbatch's activations that its weight gradient still needs"
     controls = {
         "name": menu("schedule", names),
-        "other": menu("compare with", [_NONE, *names]),
+        "other": menu("compare with", [_NO_OTHER, *names]),
         "ranks": integer("ranks", 1, 32),
         "microbatches": integer("microbatches", 1, 256),
         "chunks": integer("chunks per rank", 1, 4),
@@ -335,7 +335,7 @@ def _controls(values: ScheduleValues) -> dict[str, widgets.Widget]:
         "slowness": _time("slowdown (×)", 1),
         "critical_path": widgets.Checkbox(description="critical path", **LOOK),
         "memory": widgets.Checkbox(description="memory over time", **LOOK),
-        "kept": menu("held until W", list(_KEPT.items()), tooltip=held),
+        "kept": menu("held until W", list(_SHARES_KEPT.items()), tooltip=held),
     }
     for name, control in controls.items():
         control.value = getattr(values, name)
@@ -350,11 +350,11 @@ def explore_schedules(
     name: str = "ZBH1",
     ranks: int = 4,
     microbatches: int = 8,
-    other: str = _NONE,
+    other: str = _NO_OTHER,
     *,
     simple: bool = False,
 ) -> "ScheduleExplorer":
-    """Controls for a schedule and its costs; Gantt charts, bubble measures and closed forms below.
+    """Show controls for a schedule and its costs; Gantt charts, bubble measures and closed forms below.
 
     Two schedules share one time axis. Measures are ticked where simulation and closed form agree;
     hover over one for its formula and when that holds. What a rank holds depends on the share of a
@@ -395,7 +395,7 @@ def explore_schedules(
     'ZBH1 ends at 27, 18% before 1F1B'
     """
     names = [known for known in RULES if known != "Inference"]
-    for wanted, known in ((name, names), (other, [_NONE, *names])):
+    for wanted, known in ((name, names), (other, [_NO_OTHER, *names])):
         if not isinstance(wanted, str) or wanted not in known:
             raise UnknownName(
                 f"schedule {shown(wanted)} is not known here; {nearest(wanted, known)}"

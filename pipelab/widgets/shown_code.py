@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-_WIDE = 88  # letters of a line of code
+_LINE_LETTERS = 88
 
 
 class Term:
@@ -36,7 +36,7 @@ class Term:
     def __call__(self, *args: Any, **options: Any) -> "Term":
         shown = [*map(_text, args), *(f"{name}={_text(x)}" for name, x in options.items())]
         text = f"{self.text}({', '.join(shown)})"
-        if len(text) > _WIDE:
+        if len(text) > _LINE_LETTERS:
             text = f"{self.text}(\n" + "".join(f"    {part},\n" for part in shown) + ")"
 
         def make() -> Any:
@@ -85,7 +85,7 @@ def public(function: Callable, module: str = "pl") -> Term:
 
 
 def _text(x: Any) -> str:
-    """Code of a term or a plain value, with double quotes as the formatter has them."""
+    """Return the code of a term or a plain value, with double quotes as the formatter has them."""
     if isinstance(x, Term):
         return x.text
     text = repr(x)

@@ -28,7 +28,7 @@ _MOST = {"microbatches": 1024, "sequences": 256}
 
 @dataclass(frozen=True)
 class TrainingValues:
-    """One state of the controls for training.
+    """The controls for training in one state.
 
     Parameters
     ----------
@@ -54,33 +54,33 @@ class TrainingValues:
 
 
 def begin_training(values: Mapping[str, Any]) -> tuple[TrainingValues, dict[str, Any]]:
-    """Initial values of the controls for training, and the others.
+    """Return initial values of the controls for training, and the other values.
 
     Raises
     ------
     UnknownName, InvalidValue
         A value is none that its control has.
     """
-    own = {name: values[name] for name in TrainingValues.__dataclass_fields__ if name in values}
+    chosen = {name: values[name] for name in TrainingValues.__dataclass_fields__ if name in values}
     for name in ("microbatches", "sequences"):
-        if name in own:
-            own[name] = whole_number("explore_pipeline", name, own[name], most=_MOST[name])
+        if name in chosen:
+            chosen[name] = whole_number("explore_pipeline", name, chosen[name], most=_MOST[name])
     for name, known in (("schedule", SCHEDULES), ("recompute", RECOMPUTE)):
-        if own.get(name, known[0]) not in known:
+        if chosen.get(name, known[0]) not in known:
             raise UnknownName(
-                f"explore_pipeline has no {name} {shown(own[name])}; {nearest(str(own[name]), known)}"
+                f"explore_pipeline has no {name} {shown(chosen[name])}; {nearest(str(chosen[name]), known)}"
             )
-    return TrainingValues(**own), {n: v for n, v in values.items() if n not in own}
+    return TrainingValues(**chosen), {n: v for n, v in values.items() if n not in chosen}
 
 
 def for_training(mix: Mix, values: TrainingValues) -> Mix:
-    """The mix without what only serving has."""
+    """Return the mix without what only serving has."""
     # in flight and output tokens as they are by default: they mean nothing here
     return replace(mix, phase="prefill", batch=values.sequences, in_flight=None, output_tokens=256)
 
 
 def training_problem(mix: Mix, values: TrainingValues) -> Problem:
-    """The mix's cluster and model, trained.
+    """Return the problem of the mix's cluster and model, trained.
 
     Raises
     ------
@@ -103,7 +103,7 @@ def trained(
     stop: threading.Event | None = None,
     time_limit: float | None = None,
 ) -> "TrainingResult":
-    """The placement whose training step takes least, as far as it was found in time.
+    """Find the placement whose training step takes least, as far as time allows.
 
     Raises
     ------
@@ -113,21 +113,21 @@ def trained(
     key = for_training(mix, values), values
     if (known := kept(key)) is not None:
         return known
-    found = solve(
+    result = solve(
         training_problem(mix, values),
         objective="step_time",
         **values.options,
         stop=stop,
         time_limit=time_limit,
     )
-    keep(key, found, found.status)
-    return found
+    keep(key, result, result.status)
+    return result
 
 
 def carried_on(
     found: "TrainingResult | None", mix: Mix, values: TrainingValues
 ) -> TrainingTimeline | None:
-    """The placement of another answer under these values, if it exists there: soon drawn, and no answer."""
+    """Run the placement of another answer under these values, if it exists there: soon drawn, and no answer."""
     if found is None or found.placement is None:
         return None
     options = values.options
@@ -177,7 +177,7 @@ def facts(found: "TrainingResult", at_work: bool) -> list[str]:
 
 
 def code_of_training(mix: Mix, values: TrainingValues) -> str:
-    """The few lines that make the same problem and the same answer."""
+    """Return the lines that make the problem and its answer."""
     script, _ = _script(mix, values)
     options = ", ".join(f"{name}={value!r}" for name, value in values.options.items())
     script.lines.append(f'result = pl.solve(problem, objective="step_time", {options})')

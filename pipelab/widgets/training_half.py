@@ -2,9 +2,10 @@
 
 import threading
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import ipywidgets as widgets
+import traitlets
 
 from pipelab.errors import PipelabError
 from pipelab.figures.placements import placement_parts
@@ -44,7 +45,7 @@ _RECOMPUTE = {
 
 
 class TrainingHalf(widgets.VBox):
-    """Follows the controls of a mix while it is at work.
+    """Follows the controls of a mix while `at_work` is true.
 
     Parameters
     ----------
@@ -59,8 +60,10 @@ class TrainingHalf(widgets.VBox):
         The best placement known; None where the values contradict each other, and before the first.
     """
 
+    at_work = traitlets.Bool(False)
+
     def __init__(self, controls: "MixControls", values: TrainingValues) -> None:
-        self._controls, self._at_work = controls, False
+        self._controls = controls
         self.found: TrainingResult | None = None
         names = [("the best rule" if name == BEST else name, name) for name in SCHEDULES]
         self.schedule = menu("schedule", names, value=values.schedule)
@@ -70,17 +73,19 @@ class TrainingHalf(widgets.VBox):
         self.sequences = choice("sequences in each", numbers, value=values.sequences)
         names = [(label, kind) for kind, label in _RECOMPUTE.items()]
         self.recompute = menu("recomputed", names, value=values.recompute)
-        own = [self.schedule, self.microbatches, self.sequences, self.recompute]
+        fields = [self.schedule, self.microbatches, self.sequences, self.recompute]
         self.busy, self.words, self.code = Busy(), Words(), CopyCode()
         empty = placement_parts(None, None, "The training step is being solved …")
         self.gantt, self.memory = LiveChart(empty), LiveChart(empty)
         self._beside = Beside(self.busy.show)
-        for control in own:
-            control.observe(lambda _change: self.follow(), "value")
+        for control in fields:
+            control.observe(self._follow, "value")
+        controls.observe(self._follow, "mix")
+        self.observe(self._follow, "at_work")
         head = widgets.HTML(
             "<b>The placement whose training step takes least</b>, and what its GPUs do and hold"
         )
-        grid = widgets.GridBox(own, layout=COLUMNS)
+        grid = widgets.GridBox(fields, layout=COLUMNS)
         below = [self.words, self.gantt, self.memory, self.code]
         super().__init__([head, grid, self.busy, *below])
 
@@ -91,20 +96,10 @@ class TrainingHalf(widgets.VBox):
             self.schedule.value, self.microbatches.value, self.sequences.value, self.recompute.value
         )
 
-    def begin(self) -> None:
-        """Answer from now on."""
-        self._at_work = True
-        self.follow()
-
-    def end(self) -> None:
-        """Answer no more."""
-        self._at_work = False
-        self._beside.cancel()
-        self.busy.show(False)
-
-    def follow(self) -> None:
-        """The controls have changed: a placement at once, the proof later."""
-        if not self._at_work:
+    def _follow(self, _change: Any = None) -> None:
+        """Draw a placement at once, prove it later."""
+        if not self.at_work:
+            self._beside.cancel()
             return
         mix, values = self._controls.mix, self.values
         self.code.code = code_of_training(mix, values)
@@ -146,8 +141,8 @@ class TrainingHalf(widgets.VBox):
         self._draw(step, headline(found, at_work))
 
     def _draw(self, step: "TrainingTimeline", finding: str) -> None:
-        """A step's charts."""
-        self.gantt.put(training_gantt_parts(step, f"{plain(step.problem.name)}, {finding}"))
+        """Draw the charts of a step."""
+        self.gantt.put(training_gantt_parts(step, finding=f"{plain(step.problem.name)}, {finding}"))
         self.memory.put(training_memory_parts(step))
 
     def _show_nothing(self, title: str) -> None:

@@ -19,7 +19,7 @@ from pipelab.figures.progress import progress_parts
 from pipelab.figures.theme import plain
 from pipelab.placement import Placement
 from pipelab.problem import Problem
-from pipelab.widgets.background import pending, running_loop
+from pipelab.widgets.background import follow, running_loop
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.explorer_parts import Explorer, Words, shared
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipelab.engine.solvers.solver_run import Progress
 
 _METHODS = ("auto", "joint", "aggregated", "single_gpu")
-_EVERY_S = 0.25  # more often, and redrawing would slow the solver down
+_REDRAWN_EVERY_S = 0.25  # more often, and redrawing would slow the solver down
 
 
 class WatchedSolve(Explorer):
@@ -61,9 +61,7 @@ class WatchedSolve(Explorer):
         super().__init__([head, *charts, shared()])
         # in a notebook its loop keeps the picture fresh; elsewhere `refresh` does
         if (loop := running_loop()) is not None:
-            self._task = loop.create_task(self._follow())
-            pending.add(self._task)
-            self._task.add_done_callback(pending.discard)
+            follow(loop.create_task(self._follow()))
 
     def stop(self) -> None:
         """Ask the solver to end; the best placement so far is kept."""
@@ -78,7 +76,7 @@ class WatchedSolve(Explorer):
 
     async def _follow(self) -> None:
         while not self._ended:
-            await asyncio.sleep(_EVERY_S)
+            await asyncio.sleep(_REDRAWN_EVERY_S)
             self.refresh()
 
     def refresh(self) -> None:
@@ -107,7 +105,7 @@ class WatchedSolve(Explorer):
             self.status.say(f"… {elapsed:.1f} s: {news}")
 
     def _end(self, moments: "Sequence[Progress]") -> None:
-        """The last picture, with what the solver proved."""
+        """Draw the last picture, with what the solver proved."""
         self._ended = self.stop_button.disabled = True
         try:
             result = self.solving.result()
@@ -134,7 +132,7 @@ class WatchedSolve(Explorer):
         self._draw(result.placement, given(result.throughput), proof)
 
     def _gap(self, moments: "Sequence[Progress]" = ()) -> str:
-        """The gap with its numbers put in."""
+        """Write the gap with its numbers put in."""
         last = moments[-1] if moments else None
         if last is None or last.bound is None or not math.isfinite(last.bound):
             return "gap: not known before the first bound"

@@ -40,6 +40,7 @@ from pipelab.files.csv_rows import (
 )
 from pipelab.files.reading_and_writing import path_of, refused, write_to
 from pipelab.problem import Model, Problem, Workload
+from pipelab.reproductions import reproduction
 from pipelab.writeup.linear_rates import Coefficients, LinearThroughput, with_link_units
 
 _OWN_RATES = "For another type, put a throughput_coefficients.csv beside this file"
@@ -144,8 +145,7 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
     folder = _find(case)
     parameters = read_config(folder)
     if "min_batch_size" in parameters or "max_batch_size" in parameters:
-        from pipelab.hardware.newest_cases import newest_case
-
+        newest_case = reproduction("a case of the newest form")
         return _with_options(newest_case(folder, parameters, cloud_provider), options)
     if cloud_provider is not None:
         expected = "expected none: the write-up's cases have no list of prices"
@@ -155,9 +155,9 @@ def load_case(case: str | Path, *, cloud_provider: str | None = None, **options:
 
 def _of_the_write_up(folder: Path, parameters: Mapping[str, Row]) -> Problem:
     check_names(folder / "config.csv", parameters, _REQUIRED, _KNOWN)
-    own = folder / "throughput_coefficients.csv"
+    coefficients = folder / "throughput_coefficients.csv"
     # a link that dangles is named when it is read
-    rates = load_coefficients(own if os.path.lexists(own) else None)
+    rates = load_coefficients(coefficients if os.path.lexists(coefficients) else None)
     costs = part_of(partial(replace, rates), _COSTS, parameters, (_UNITS,))
     pool = read_pool(folder)
     gpus = [gpu for row, one in pool for gpu in _gpus(row, one, costs)]
@@ -335,8 +335,8 @@ def save_case(problem: Problem, path: str | Path) -> Path:
     write("gpu_pool.csv", [header[c] for c in used], [[row[c] for c in used] for row in rows])
     labels = [f"gpu_{i}" for i in range(len(problem.cluster))]
     matrix = problem.cluster.bandwidth_matrix()
-    own = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
-    np.fill_diagonal(matrix, np.where(np.isfinite(own) & (own >= 0), own, 0))
+    diagonal = np.diagonal(matrix)  # never used; what the format cannot hold becomes 0
+    np.fill_diagonal(matrix, np.where(np.isfinite(diagonal) & (diagonal >= 0), diagonal, 0))
     links = [[label, *row] for label, row in zip(labels, matrix.tolist(), strict=True)]
     write("network_bandwidth.csv", ["", *labels], links)
     numbers = [field.name for field in fields(Coefficients)]

@@ -6,9 +6,8 @@ one series again and keeps the others). Every size is solved for three random pr
 links for five; the table keeps each. A search that has not ended after a minute is stopped.
 """
 
+import argparse
 import resource
-import statistics
-import sys
 import time
 from itertools import chain
 
@@ -46,14 +45,12 @@ def by_types(gpus=1000, classes=8, layers=126, per_stage=8, seed=0):
     links = {(a, b): float(rng.choice(BANDWIDTH)) for i, a in enumerate(names) for b in names[i:]}
     cluster = pl.Cluster.from_counts({n: max(1, gpus // classes) for n in names}, memory, links)
     model = pl.Model("large", layers, 8192, 28672, 315 / layers)
-    return pl.Problem(
-        cluster,
-        model,
-        pl.Workload(512, 32),
-        pl.writeup.LinearThroughput(rates, link_units=_UNITS),
-        per_stage,
-        same_type_stages=False,
-    )
+    return _problem(cluster, model, pl.Workload(512, 32), rates, per_stage)
+
+
+def _problem(cluster, model, load, rates, per_stage):
+    costs = pl.writeup.LinearThroughput(rates, link_units=_UNITS)
+    return pl.Problem(cluster, model, load, costs, per_stage, same_type_stages=False)
 
 
 def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25, seed=0):
@@ -70,14 +67,7 @@ def by_nodes(nodes=16, per_node=8, layers=80, per_stage=4, share=0.5, slow=0.25,
     cluster = pl.Cluster(pool, speed, np.repeat(np.arange(nodes), per_node))
     weight = share * room.sum() * per_node / layers
     model = pl.Model("nodes", layers, 4096, 11008, float(min(weight, 35.0)))
-    return pl.Problem(
-        cluster,
-        model,
-        pl.Workload(1024, 32),
-        pl.writeup.LinearThroughput(rates, link_units=_UNITS),
-        per_stage,
-        same_type_stages=False,
-    )
+    return _problem(cluster, model, pl.Workload(1024, 32), rates, per_stage)
 
 
 def all_different(gpus=12, layers=32, per_stage=3, seed=0):
@@ -96,14 +86,7 @@ def identical_nodes(nodes=16, per_node=8, per_stage=8, seed=0):
     np.fill_diagonal(links, 300.0)
     cluster = pl.Cluster(gpus, links, np.repeat(np.arange(nodes), per_node))
     load, model = pl.Workload(2048, 32, "decode"), pl.load_model("Llama-3-70B")
-    return pl.Problem(
-        cluster,
-        model,
-        load,
-        pl.Roofline(),
-        max_gpus_per_stage=per_stage,
-        same_type_stages=True,
-    )
+    return pl.Problem(cluster, model, load, pl.Roofline(), per_stage, same_type_stages=True)
 
 
 SERIES = {
@@ -132,14 +115,8 @@ def growth(chosen=tuple(SERIES)):
         make, parameter, values = SERIES[series]
         for value in values:
             for seed in range(SEEDS.get(series, 3)):
-                row = timed(make(**{parameter: value}, seed=seed))
-                yield {
-                    "series": series,
-                    "value": value,
-                    "seed": seed,
-                    "method": "aggregated",
-                    **row,
-                }
+                place = {"series": series, "value": value, "seed": seed, "method": "aggregated"}
+                yield place | timed(make(**{parameter: value}, seed=seed))
 
 
 def side_by_side(quick):
@@ -151,22 +128,16 @@ def side_by_side(quick):
     ):  # fmt: skip
         problem = pl.load_case(case, max_gpus_per_stage=k)
         for method, options in (("joint", {"form": form}), ("aggregated", {})):
+            runs = 1 if method == "joint" else 5
             try:
-                rows = [
-                    timed(problem, method, **options) for _ in range(1 if method == "joint" else 5)
-                ]
+                rows = [timed(problem, method, **options) for _ in range(runs)]
             except pl.errors.TooLarge as error:
                 print(case, k, form, error)
                 continue
-            best = sorted(rows, key=lambda r: r["seconds"])[len(rows) // 2]
+            middle = sorted(rows, key=lambda row: row["seconds"])[runs // 2]
             name = f"joint, {form}" if method == "joint" else f"aggregated (beside {form})"
-            yield {
-                "series": "side by side",
-                "value": f"{case}, {k}",
-                "seed": 0,
-                "method": name,
-                **best,
-            }
+            place = {"series": "side by side", "value": f"{case}, {k}", "seed": 0, "method": name}
+            yield place | middle
 
 
 def main(quick, series=None):
@@ -181,20 +152,15 @@ def main(quick, series=None):
     order = {name: i for i, name in enumerate([*SERIES, "side by side"])}
     rows = sorted(rows + kept, key=lambda row: order[row["series"]])
     frame = pd.DataFrame(rows).round({"seconds": 4})
-    write_to(
-        "aggregated",
-        data_dir() / "aggregated_runs.csv",
-        frame.to_csv(index=False, lineterminator="\n"),
-    )
-    for series, part in frame[frame["series"] != "side by side"].groupby("series", sort=False):
-        print(
-            series, {v: round(statistics.median(g["seconds"]), 3) for v, g in part.groupby("value")}
-        )
+    text = frame.to_csv(index=False, lineterminator="\n")
+    write_to("aggregated", data_dir() / "aggregated_runs.csv", text)
+    grown = frame[frame["series"] != "side by side"]
+    print(grown.groupby(["series", "value"], sort=False)["seconds"].median().to_string())
     print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3:.0f} MB")
 
 
 if __name__ == "__main__":
-    main(
-        "--quick" in sys.argv,
-        sys.argv[sys.argv.index("--series") + 1] if "--series" in sys.argv else None,
-    )
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--series", choices=SERIES)
+    main(**vars(parser.parse_args()))

@@ -11,12 +11,7 @@ import subprocess
 import sys
 import time
 
-RUNS = [
-    ("small", 1, "written"),
-    ("small", 1, "tight"),
-    ("small", 2, "tight"),
-    ("small", 2, "written"),
-]
+RUNS = [("small", gpus, form) for gpus in (1, 2) for form in ("tight", "written")]
 
 
 def measure(case: str, gpus: int, form: str, limit: float) -> dict:
@@ -31,18 +26,16 @@ def measure(case: str, gpus: int, form: str, limit: float) -> dict:
     joint_program(problem, form)
     arrays = time.perf_counter() - began
     result = pl.solve(problem, "joint", form=form, time_limit=limit)
+    build, solve = (result.details[f"{what}_seconds"] for what in ("build", "solve"))
     return {
         "case": case,
         "gpus_per_stage": gpus,
         "form": form,
-        "variables": result.size["variables"],
-        "rows": result.size["rows"],
+        **{name: result.size[name] for name in ("variables", "rows")},
         "arrays_s": round(arrays, 2),
-        "build_s": round(result.details["build_seconds"], 2),
-        "solve_s": round(result.details["solve_seconds"], 2),
-        "solve_over_build": round(
-            result.details["solve_seconds"] / result.details["build_seconds"], 1
-        ),
+        "build_s": round(build, 2),
+        "solve_s": round(solve, 2),
+        "solve_over_build": round(solve / build, 1),
         "status": result.status,
         "throughput": result.throughput,
         "peak_gb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, 2),

@@ -13,6 +13,7 @@ the key its first answer is drawn.
 import statistics
 import sys
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,13 +46,8 @@ def _walk(first: Keys, between: tuple[str, str]) -> Keys:
     ]
 
 
-_SCHEDULES = _walk(
-    [
-        (label, _RIGHT)
-        for label in ("weight gradient W", "message", "slowdown (×)", "input gradient I")
-    ],
-    ("microbatches", _LEFT),
-)
+_TIMES = "weight gradient W", "message", "slowdown (×)", "input gradient I"
+_SCHEDULES = _walk([(label, _RIGHT) for label in _TIMES], ("microbatches", _LEFT))
 
 
 class Series(NamedTuple):
@@ -68,27 +64,15 @@ class Series(NamedTuple):
     waiting: str = ""
 
 
-_FIVE = [
-    ("T4", _LEFT),
-    ("H100-SXM", _RIGHT),
-    ("L4", _LEFT),
-    ("L40S", _RIGHT),
-    ("A100-SXM-80", _LEFT),
-]
-_MEDIUM, _LLAMA = (
-    _walk(
-        [
-            ("T4", _LEFT),
-            ("A40", _RIGHT),
-            ("L20", _LEFT),
-            ("V100", _RIGHT),
-            ("A10", _LEFT),
-            ("RTX4090", _RIGHT),
-        ],
-        ("batch (sequences)", _LEFT),
-    ),
-    _walk(_FIVE, ("batch (sequences)", _RIGHT)),
-)
+def _in_turn(*types: str) -> Keys:
+    """Press left and right in turn on the sliders of these types."""
+    return list(zip(types, cycle((_LEFT, _RIGHT)), strict=False))
+
+
+_FIVE = _in_turn("T4", "H100-SXM", "L4", "L40S", "A100-SXM-80")
+_SIX = _in_turn("T4", "A40", "L20", "V100", "A10", "RTX4090")
+_MEDIUM = _walk(_SIX, ("batch (sequences)", _LEFT))
+_LLAMA = _walk(_FIVE, ("batch (sequences)", _RIGHT))
 _LLAMA_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, batch=16)"
 _CHOSEN_CELL = f"pl.explore_mix('Llama-3-70B', {_FIVE_TYPES}, phase='decode')"
 

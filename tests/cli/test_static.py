@@ -19,7 +19,14 @@ import pipelab as pl
 from lab_session import CHROMIUM
 from pipelab.cli.static_pages import kernel_client, static_copy
 from pipelab.cli.static_pages.formulas import typeset, typeset_html
-from pipelab.cli.static_pages.one_page import NOTE, figure_html, figure_of_state, page, still
+from pipelab.cli.static_pages.one_page import (
+    NOTE,
+    figure_html,
+    figure_of_state,
+    page,
+    still,
+    with_outputs_as_html,
+)
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
 from pipelab.files import bundled_folders
 from pipelab.files.bundled_folders import notebook_files
@@ -131,7 +138,7 @@ def test_a_page_has_text_figures_and_links_to_the_pages_there_are():
     words = new_markdown_cell(f"# Title & more\n\nTo {links}.\n\n## A part")
     notebook = new_notebook(cells=[words, hidden, mine, drawn])
     names = ["index.html", "c.html", "solutions/a.html", "solutions/b.html"]
-    text = page(notebook, "solutions/a.html", names)
+    text = page(with_outputs_as_html(notebook), "solutions/a.html", names)
     for part in (
         *("<title>Title &amp; more</title>", '<a href="b.html#A-part">01</a>', "folded"),
         *('<span title="not in this copy">02</span>', '<a href="../c.html">up</a>'),

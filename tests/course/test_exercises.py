@@ -130,7 +130,6 @@ def test_common_slips_are_named(value, says):
     right, why = exercise.grade(value)
     assert not right
     assert says in why
-    assert len(why) < 200
 
 
 def test_a_result_is_no_number_and_has_one():
@@ -323,11 +322,11 @@ def _placements(layers, kinds, idle=True, apart=False):
     return total
 
 
-def _no_rings(big_m=None, grow=True, add=True):
+def _no_rings(big_m=None, grow=True):
     """Rows of 03.1 as a reader may write them."""
 
     def family(scip, v, d):
-        for g, h in d.link if add else ():
+        for g, h in d.link:
             m = d.layers if big_m is None else big_m
             scip.addCons(v.done[h] >= v.done[g] + grow * v.n[h] - m * (1 - v.x[g, h]))
 
@@ -893,8 +892,6 @@ def test_a_figure_is_shown_below_the_words(monkeypatch):
     monkeypatch.setattr("IPython.display.display", lambda *what: shown.extend(what))
     answer._ipython_display_()
     assert [shown[0].data, *shown[1:]] == [answer.html, answer.figure]
-    first, _ = answer.figure.layout.title.text.split("<br>")  # and how to read it
-    assert len(first) < 100
 
 
 @pytest.mark.quick(2)
@@ -947,26 +944,11 @@ def test_a_drawn_cut_says_what_its_slowest_gpu_takes():
 
 
 @pytest.mark.slow
-def test_drawn_cuts_are_all_cuts_and_what_is_wrong_is_red():
+def test_drawn_cuts_are_all_cuts():
     for _, wanted, figure in _pictures("02.1", 3, answer=[]):
         assert _rows(figure)[: len(wanted)] == [list(cut) for cut in wanted][:24]
         assert not _lines(figure, width=3)
         assert f"{len(wanted)} cut" in figure.layout.title.text
-    draw, three = EXERCISES["02.1"].picture, Given(layers=4, stages=2)
-    many = Given(layers=8, stages=5)
-    figure = draw(
-        Failure(many, "", [*map(tuple, _all_cuts(*many)[:-1])])
-    )  # of 35, and the last is missing
-    assert figure.layout.yaxis.ticktext == ("yours",) * 23 + ("<b>missing</b>",)
-    figure = draw(Failure(three, "", [(1, 3), (3, 1), (3, 1), (4,), ("x",)]))
-    assert _rows(figure) == [[1, 3], [2, 2], [3, 1], [4]]
-    assert figure.layout.yaxis.ticktext == (
-        "yours",
-        "<b>missing</b>",
-        "<b>2 times</b>",
-        "<b>yours: no such cut</b>",
-    )
-    assert [shape.y0 for shape in _lines(figure, width=3)] == pytest.approx([0.58, 1.58, 2.58])
 
 
 @pytest.mark.slow
@@ -990,22 +972,6 @@ def test_drawn_stairs_hold_all_layers_in_the_least_time():
         assert sum(text != "head" for text in texts) == stairs.layers
         assert sum(text == "head" for text in texts) == (stairs.head > 0)
         assert figure.layout.shapes[-1].x0 == target
-
-
-@pytest.mark.slow
-def test_a_program_that_claims_too_much_is_drawn_with_its_ring_and_else_what_it_cut_off():
-    puzzle = EXERCISES["03.1"]
-    for family, said in [
-        (_no_rings(add=False), "Claimed: 6 ms, in a ring; no pipeline takes less than 8 ms"),
-        (_no_rings(big_m=2), "A pipeline of 9 ms, which your rows do not allow; yours says 12"),
-    ]:
-        figure = puzzle.picture(puzzle.smallest_failure(family))
-        assert figure.layout.title.text.split("<br>")[0] == said
-        red = [x for x in figure.layout.annotations if x.arrowcolor == "#CC3311"]
-        assert bool(red) == ("ring" in said)
-    for pool, _, figure in _pictures("03.1", 3):
-        circles = [trace for trace in figure.data if trace.text]
-        assert sum(int(n or 0) for trace in circles for n in trace.text) == pool.layers
 
 
 def test_a_program_that_pays_too_much_is_drawn_with_the_price():
@@ -1036,11 +1002,18 @@ def test_a_drawn_proof_says_whether_it_is_one():
         assert marks == [*(most for _, most in claim.stages), claim.layers]
 
 
+FUNCTIONS = sorted(name for name, one in EXERCISES.items() if isinstance(one, Function))
+NEVER = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
+
+
 @pytest.mark.slow
-def test_no_function_earns_a_point_with_values_that_no_program_gives():
+@pytest.mark.parametrize("case", range(len(FUNCTIONS)))
+def test_no_function_earns_a_point_with_values_that_no_program_gives(case):
     """As a kernel may say that was changed in memory; `grade` believes of it the values alone."""
-    never = [-1], [0, -1], [1e-9, 1e-8], [1e300, 2e300], [math.inf], [-math.inf, 0], [True], [[]]
-    for name, exercise in EXERCISES.items():
-        for values in never if isinstance(exercise, Function) else ():
-            answers = [{"answer": v} for _, v in zip(exercise.inputs(), itertools.cycle(values))]
-            assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0, name
+    name = FUNCTIONS[case]
+    for values in NEVER:
+        answers = [
+            {"answer": v}
+            for _, v in zip(EXERCISES[name].inputs(), itertools.cycle(values), strict=False)
+        ]
+        assert plain_answers.checked(name, json.dumps({"returned": answers}))[0] == 0

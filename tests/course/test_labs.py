@@ -14,7 +14,6 @@ from functools import partial
 import nbformat
 import numpy as np
 import pytest
-from scipy.optimize import least_squares
 
 import pipelab as pl
 from pipelab.course import (
@@ -451,29 +450,6 @@ def test_a_roofline_that_is_known_is_right_and_hidden_from_the_function():
         assert 0.9 < np.median(late) < 1.1
         slowest.append(max(late))
     assert 1.5 < np.median(slowest) <= max(slowest) < 6
-
-
-def _least_squares(measured, asked):
-    """Of logarithms, and without a care for outliers."""
-    flops, size, seconds = np.array(measured).T
-
-    def predicted(logs, flops, size):
-        return np.maximum(flops * np.exp(logs[0]), size * np.exp(logs[1])) + np.exp(logs[2])
-
-    start = np.log([min(seconds / flops), min(seconds / size), min(seconds)])
-    fit = least_squares(lambda logs: np.log(predicted(logs, flops, size) / seconds), start)
-    return predicted(fit.x, *np.array(asked).T)
-
-
-def test_least_squares_are_between_the_baseline_and_the_robust_fit():
-    """A line more in a program that only looks for extremes earns less than a fit."""
-    lab = LABS["lab_roofline"]
-    assert 0.5 < lab.grade(_least_squares)[0] < 0.6
-    errors = [
-        np.mean([each.value for each in lab.tries(mine)])
-        for mine in (_least_squares, _solution("lab_roofline"))
-    ]
-    assert 2 < errors[0] / errors[1] < 3
 
 
 def test_the_problems_of_a_lab_are_at_hand():

@@ -6,8 +6,6 @@ four texts.
 
 import os
 import re
-import tomllib
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,8 +17,6 @@ from pipelab.course.ledger import (
     Claim,
     agreement,
     claims,
-    programs,
-    writeup,
 )
 from pipelab.course.ledger.claims import (
     ABOVE,
@@ -32,10 +28,9 @@ from pipelab.course.ledger.claims import (
     REPORTED,
     TEXT,
     TIME,
-    Found,
+    ComputedClaim,
     Trial,
     compared,
-    fields_in,
     numbers_in,
     shown,
     tried,
@@ -79,7 +74,8 @@ def test_other_comparisons():
 
 
 def _row(value, expected="exact", stated="7", rule=""):
-    return Claim("none", "", expected, lambda: value, rule, stated=stated).row()
+    fields = {"section": "none", "place": "", "recorded": expected, "rule": rule, "stated": stated}
+    return Claim(**fields, compute=lambda: value).row()
 
 
 def test_a_value_is_compared_as_its_type_suggests():
@@ -94,9 +90,9 @@ def test_a_value_is_compared_as_its_type_suggests():
     [
         (7, "exact", "", "exact", "the numbers as printed"),
         # an assumption counts only where it is needed
-        (Found(7, literally=8), "exact", "", "only under an unstated assumption", None),
-        (Found(7, literally=7), "exact", "", "exact", None),
-        (Found(8, literally=7), "exact", "", "wrong", None),
+        (ComputedClaim(7, literally=8), "exact", "", "only under an unstated assumption", None),
+        (ComputedClaim(7, literally=7), "exact", "", "exact", None),
+        (ComputedClaim(8, literally=7), "exact", "", "wrong", None),
         ((2, 1), "holds", ABOVE, "holds", "the first is larger"),
         ((1, 2), "holds", ABOVE, "does not hold", None),
         (Trial(9, 9), "holds", EVERY, "holds on what was tried", "every input tried"),
@@ -111,31 +107,11 @@ def test_a_verdict_follows(value, expected, rule, verdict, compared_by):
     assert compared_by in (None, row["compared"])
 
 
-def test_words_are_a_row():
-    words = (
-        "“a quotation … of\ntwo lines”\n\nPrinted: 7\nHow: How: it is\ncomputed\nRemark: It is {}."
-    )
-    found = partial(Found, 7, known=("odd",))
-    row = Claim("write-up: results", "Heading", "exact", found, **fields_in(words))
-    assert (row.document, row.how) == ("write-up", "How: it is computed")
-    made = row.row()
-    assert (made["verdict"], made["remark"]) == ("exact", "It is odd.")
-    assert made["it says"] == "“a quotation … of two lines”"
-    fault = fields_in("the name of a fault\n\nSays: “a quotation”")
-    assert fault == {"title": "the name of a fault", "says": "a quotation"}
-
-
-@pytest.mark.parametrize("module", [programs, writeup])
-def test_all_words_belong_to_a_function(module):
-    words = tomllib.loads(Path(module.__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-    assert [name for name in words if not hasattr(module, name)] == []
-
-
 def test_a_row_that_cannot_be_computed_is_not_as_recorded():
     def broken():
         raise pl.errors.InvalidValue("here", [("x", 1, "expected 2")])
 
-    row = Claim("none", "", "exact", broken, stated="7").row()
+    row = Claim(section="none", place="", recorded="exact", compute=broken, stated="7").row()
     assert (row["verdict"], row["recorded"], row["computed"]) == (FAILED, "exact", "–")
     assert "expected 2" in row["remark"]
 

@@ -13,10 +13,9 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course import published_programs
+from pipelab.course.ledger import published_programs
 from pipelab.course.ledger.programs import FAULTS, PROPERTIES, Example, size
-from pipelab.course.n14 import plot_faults
-from pipelab.course.published_programs import (
+from pipelab.course.ledger.published_programs import (
     Panic,
     PipelineClock,
     PipelineScheduler,
@@ -24,19 +23,12 @@ from pipelab.course.published_programs import (
     scheduler_bubble_fraction_1f1b,
     scheduler_bubble_fraction_gpipe,
     scheduler_memory_ratio,
-    seed_by_flops,
-    seed_even,
 )
+from pipelab.course.n14 import plot_faults
 
 
 def scheduler(stages, rank, plan="GPipe", layers=8):
     return PipelineScheduler(stages, rank, plan, total_layers=layers)
-
-
-def test_stages_with_their_layers():
-    assert seed_even(10, 3) == (range(4), range(4, 7), range(7, 10))
-    assert seed_by_flops([1, 1, 2], 2) == (range(2), range(2, 3))
-    assert seed_by_flops([], 2) == seed_even(0, 2) == ()
 
 
 def test_the_steps_of_a_middle_rank_one_by_one():

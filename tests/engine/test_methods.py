@@ -10,10 +10,10 @@ import pytest
 import oracle
 import pipelab as pl
 from pipelab import course
+from pipelab.course.ledger.type_count import build as build_type_count
+from pipelab.course.ledger.type_count import list_options, most_layers
 from pipelab.engine.formulations.joint_ilp_forms import twins
 from pipelab.engine.methods import single_gpu
-from pipelab.engine.methods.counts_and_averages import build as build_type_count
-from pipelab.engine.methods.counts_and_averages import list_options, most_layers
 from pipelab.engine.methods.exhaustive import count_placements
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solvers import scip
@@ -131,7 +131,7 @@ def test_the_rows_as_written_are_counted():
     """As the model is stated: rows per GPU, per connection, per segment with a neighbour, and the others."""
     for seed in range(20):
         problem = oracle.random_problem(seed, max_gpus_per_stage=1)
-        chosen = single_gpu.rules(problem, as_run=bool(seed % 2))
+        chosen = single_gpu.rules(problem, single_gpu.SEGMENTS[seed % 2])
         c, size = single_gpu.listed(chosen), single_gpu.size(chosen)
         assert (size["segments"], size["connections"]) == (len(c.start), len(c.tail))
         followed, preceded = len(np.unique(c.tail)), len(np.unique(c.head))

@@ -9,7 +9,7 @@ import pytest
 
 import pipelab as pl
 from pipelab import simulator
-from pipelab.course import published_programs as published
+from pipelab.course.ledger import published_programs as published
 from pipelab.course.n08 import published_bubbles
 from pipelab.engine.schedules import RULES, with_idle
 from pipelab.io.chrome_traces import chrome_trace

@@ -7,7 +7,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.figures.gantt_traces import busiest_kind
-from pipelab.figures.gantts import MOST_BARS, gantt_widget, plot_timelines
+from pipelab.figures.gantts import MOST_BARS, plot_timelines
 from pipelab.io.chrome_traces import chrome_trace
 
 COSTS = pl.StageCosts(1, 1, 1, unit="ms")
@@ -113,14 +113,6 @@ def test_a_large_schedule_becomes_a_raster_and_a_window_of_it_bars_again():
         (1, 5, 7),
     }  # what touches it
     assert tuple(figure.layout.xaxis.range) == (4.5, 6.5)
-    widget = gantt_widget(found)
-    for seen, types in (
-        ((100, 120), {"bar"}),
-        ((-50, 2 * found.makespan), {"heatmap"}),
-        ((2 * found.makespan, 3 * found.makespan), {"bar"}),  # dragged beyond the end
-    ):
-        widget.layout.xaxis.range = seen
-        assert {t.type for t in widget.data} == types
     # where nothing takes time
     still = pl.gantt(timeline(costs=pl.StageCosts(0, 0, 0)), overview=True, memory=True)
     assert still.data[0].type == "heatmap"
@@ -172,8 +164,7 @@ ONE = timeline()
         (lambda: pl.gantt(ONE, follow=8), "follow = 8: expected at most 7"),
         (lambda: pl.gantt(ONE, memory=1), "memory = 1: expected True or False"),
         (lambda: pl.gantt(ONE, finding=3), "finding = 3: expected text"),
-        (lambda: gantt_widget(None), "timeline = None: expected a Timeline; make one with pl.sim"),
-        (lambda: gantt_widget(ONE, window=(0, 1)), "window = .*not an option here"),
+        (lambda: pl.gantt(None), "timeline = None: expected a Timeline; make one with pl.sim"),
         (lambda: plot_timelines([]), "0 timelines.*expected 1 to 6"),
         (lambda: plot_timelines([3]), "expected Timelines, or a mapping"),
         (lambda: plot_timelines([ONE, ONE]), "'1F1B': two timelines have this name"),

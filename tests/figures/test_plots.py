@@ -10,7 +10,7 @@ from pipelab.display import DOES_NOT_FIT, NOT_PROVEN, PROVEN
 from pipelab.engine.formulations.joint_ilp_forms import joint_formulation
 from pipelab.engine.solvers.solver_run import Progress
 from pipelab.figures.makespans import plot_makespans
-from pipelab.figures.methods_against_optimum import Row, baseline_parts
+from pipelab.figures.methods_against_optimum import MethodRow, baseline_parts
 from pipelab.figures.placements import limited_by, plot_placement
 from pipelab.figures.progress import plot_progress, progress_parts
 from pipelab.figures.theme import colour_of_types
@@ -77,8 +77,10 @@ def test_progress_is_what_the_solver_said(two_stages):
 
 def test_the_title_of_the_baselines_names_all_that_come_nearest():
     def title(*rates):
-        rows = [Row("proven optimum", 100.0, PROVEN)]
-        rows += [Row(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)]
+        rows = [MethodRow("proven optimum", 100.0, PROVEN)]
+        rows += [
+            MethodRow(name, rate, NOT_PROVEN) for name, rate in zip("abcd", rates, strict=False)
+        ]
         return baseline_parts(rows, 100.0)["layout"]["title"]["text"]
 
     closest = "closest without a proof:"
@@ -88,7 +90,7 @@ def test_the_title_of_the_baselines_names_all_that_come_nearest():
     assert title(100, 40) == "a reaches the optimum, without a proof"
     assert title(100, 100, 100, 40) == "a, b and 1 more reach the optimum, without a proof"
     assert title() == "No rule of thumb finds a placement that fits"
-    none = Row("even", None, DOES_NOT_FIT, "stage 1 needs 30 GB; and more")
+    none = MethodRow("even", None, DOES_NOT_FIT, "stage 1 needs 30 GB; and more")
     *_, why, _ = baseline_parts([none], 100.0)["data"]
     assert why["text"] == ["✗ does not fit: stage 1 needs 30 GB"]
 

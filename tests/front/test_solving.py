@@ -19,7 +19,7 @@ from pipelab.engine import instance
 from pipelab.engine.deadline import Deadline
 from pipelab.engine.methods.joint import joint_program
 from pipelab.engine.solvers import scip
-from pipelab.engine.solving import METHODS, OBJECTIVES
+from pipelab.engine.solving import METHODS, OBJECTIVES, function_of
 from pipelab.writeup.linear_rates import with_link_units
 
 
@@ -94,8 +94,8 @@ def _functions_with_options():
         (pl.best_schedule, (costs, 3, 2)),
     ):
         yield partial(function, *arguments), function
-    for method, function in METHODS.items():
-        yield partial(pl.solve, tiny, method), function
+    for method in METHODS:
+        yield partial(pl.solve, tiny, method), function_of(method)
     for objective, function in OBJECTIVES.items():
         if function is not None:
             problem = step if objective == "step_time" else tiny

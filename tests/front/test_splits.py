@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import pipelab as pl
-from pipelab.course.published_programs import seed_by_flops, smallest_failure
+from pipelab.course.ledger.published_programs import seed_by_flops, smallest_failure
 from pipelab.splits import (
     bottleneck,
     count_splits,

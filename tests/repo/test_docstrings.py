@@ -38,7 +38,6 @@ RETURNED = {
     "defects": "pipelab.engine.schedules",
     "with_idle": "pipelab.engine.schedules",
     "solve_for_cost": "pipelab.engine.methods.cost",
-    "gantt_widget": "pipelab.figures.gantts",
     "placed_gantt": "pipelab.figures.placement_timelines",
     "plot_against_measured": "pipelab.figures.predictions",
     "plot_classes": "pipelab.figures.classes",

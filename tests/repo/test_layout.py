@@ -11,6 +11,7 @@ import pytest
 
 import pipelab as pl
 from pipelab.files.bundled_folders import in_clone
+from pipelab.reproductions import REPRODUCTIONS, reproduction
 
 PACKAGE = Path(__file__).parents[2] / "pipelab"
 
@@ -92,6 +93,19 @@ def test_importing_pipelab_loads_no_heavy_library():
     code = f"import sys, pipelab, pipelab.course; print([m for m in {NOT_WITH_PIPELAB} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"  # speed is measured by tests/benchmarks/imports.py
+
+
+def test_what_restates_published_work_is_imported_when_it_is_asked_for_and_not_before(edges):
+    """No module below the course imports it; the registry finds all of it."""
+    below = [module for module in edges if _layer(module) < 1 + LAYERS.index("course")]
+    code = f"""
+import importlib, sys
+for module in {below}: importlib.import_module(module)
+print([module for module in sys.modules if module.startswith("pipelab.course")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert all(callable(reproduction(asked)) for asked in REPRODUCTIONS)
 
 
 def test_modules_say_what_they_are_and_none_has_the_name_of_a_function_in_it(trees):

@@ -163,15 +163,6 @@ def test_nothing_needs_docstrings_or_assertions_when_it_runs(call):
 
 
 @pytest.mark.slow
-def test_no_module_asserts():
-    modules = [
-        path for path in _tracked() if path.suffix == ".py" and ROOT / "pipelab" in path.parents
-    ]
-    found = (node for path in modules for node in ast.walk(ast.parse(path.read_text("utf-8"))))
-    assert [node.lineno for node in found if isinstance(node, ast.Assert)] == []
-
-
-@pytest.mark.slow
 def test_a_wheel_stands_alone(installed, tmp_path):
     """Installed elsewhere and run from there, it finds its data and solves."""
     code = "import pipelab as pl; print(pl.__file__); print(round(pl.solve(pl.load_case('tiny')).throughput, 2))"
@@ -212,10 +203,8 @@ for method in ("aggregated", "joint"):
 assert pl.plot(problem, result.placement).data
 assert "No stage is faster" in str(pl.certificate(result))
 assert result.evaluation._repr_html_()
-order = pl.simulate(pl.schedule("1F1B", 2, 4), pl.StageCosts(1, 1, 1))
 for what, call in {
     "pl.explore_mix": lambda: pl.explore_mix,
-    'kind="live"': lambda: pl.plot(order, kind="live"),
     "pipelab.joint_ilp": lambda: __import__("pipelab.joint_ilp").joint_ilp.solve_by_joint_ilp(problem),
 }.items():
     try:
@@ -311,9 +300,8 @@ def test_every_page_with_python_is_run():
     assert with_python == {"README.md", *run}
 
 
-def test_the_readme_is_short_and_its_ten_lines_say_what_they_say(tmp_path, monkeypatch):
+def test_the_readmes_ten_lines_say_what_they_come_to(tmp_path, monkeypatch):
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    assert len(readme.split()) <= 600
     minutes = [book.minutes for book in notebooks_of_the_course()]
     assert f"{min(minutes)} to {max(minutes)} minutes each" in readme
     (ten_lines,) = _python_of("README.md")

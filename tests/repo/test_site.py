@@ -6,7 +6,6 @@ import inspect
 import io
 import json
 import re
-import tomllib
 import warnings
 from functools import cache
 from html import unescape
@@ -52,28 +51,34 @@ def test_the_page_for_instructors_says_what_the_notebooks_say():
 
 
 def test_the_sessions_of_the_term_show_every_notebook_and_set_every_lab_after_it():
-    """And nothing that is optional."""
-    sessions = tomllib.loads((ROOT / "docs" / "sessions.toml").read_text("utf-8"))["session"]
+    """And nothing that is optional; every section is there, and what is to be changed."""
+    page = (ROOT / "docs" / "sessions.md").read_text("utf-8").replace("\n  ", " ")
     points = (ROOT / "docs" / "points.md").read_text("utf-8")
-    rows = re.findall(r"^\| (\d\d\.\d) (.*?) \|", points, re.M)
-    spare = {name for name, rest in rows if rest.endswith(", optional")}
+    spare = set(re.findall(r"^\| (\d\d\.\d) .*?, optional \|", points, re.M))
+    books = {book.number: book.file for book in notebooks_of_the_course()}
     shown: set[str] = set()
     home: list[str] = []
-    for session in sessions:
-        shown |= {name[:2] for name in session["show"]}
-        for name in session["home"]:
-            assert name not in spare, name
-            assert not name[0].isdigit() or name[:2] in shown, name
-        home += session["home"]
-    assert shown == {book.number for book in notebooks_of_the_course()}
-    assert len(home) == len({*home})  # nothing is set twice
-    assert {name for name in EXERCISES if name.startswith("lab_")} < {*home}
-    page = _module("make_instructors").pages()["lectures.md"]
     for session in page.split("\n## ")[1:]:
-        minutes = [int(each) for each in re.findall(r"^\| 0:(\d\d) \|", session, re.M)]
-        assert minutes == sorted(minutes)
-        assert minutes[0] == 0
-        assert minutes[-1] < 60
+        show, change, homework = re.findall(
+            r"^- \*\*(?:Show|Change|Homework)\*\* (.*)$", session, re.M
+        )
+        for number, file, sections in re.findall(
+            r"\[(\d\d)\]\(../notebooks/(.*?)\): ([^·]*)", show
+        ):
+            assert file == books[number]
+            text = (ROOT / "notebooks" / file).read_text("utf-8")
+            for section in re.sub(r" \(\d+ minutes\)$", "", sections.strip()).split("; "):
+                assert json.dumps(f"## {section}", ensure_ascii=False)[:-1] in text, section
+            shown.add(number)
+        assert change[:2] in shown
+        here = re.findall(r"\d\d\.\d|lab_\w+", homework)
+        assert {name[:2] for name in here if name[0].isdigit()} <= shown
+        home += here
+    assert shown == books.keys()
+    assert len(home) == len({*home})  # nothing is set twice
+    assert (
+        {name for name in EXERCISES if name.startswith("lab_")} <= {*home} <= {*EXERCISES} - spare
+    )
 
 
 def test_the_answers_of_the_exam_are_computed():
@@ -101,20 +106,6 @@ def test_a_placement_is_computed_as_its_page_says():
         text = (ROOT / path).read_text(encoding="utf-8")
         for name in re.findall(r"\w+", names):
             assert re.search(rf"(def|class) {name}\b|\b{name}:", text), (path, name)
-
-
-def test_the_files_of_every_notebook_are_there():
-    page = (ROOT / "docs" / "course_files.md").read_text(encoding="utf-8")
-    row = r"^\| \[(\d\d) (.*?)\]\((.*?)\) \| (.*?) to (.*?) \| `(.*?)` \| \[.*?\]\((.*?)\)"
-    rows = re.findall(row, page, re.M)
-    books = notebooks_of_the_course()
-    assert [(number, title) for number, title, *_ in rows] == [(b.number, b.title) for b in books]
-    for number, _, notebook, first, last, module, solution in rows:
-        names = [name for name in EXERCISES if name.startswith(number)]
-        assert (first, last) == (names[0], names[-1])
-        assert (ROOT / "docs" / notebook).is_file()
-        assert (ROOT / "docs" / solution).is_file()
-        assert f'"{first}"' in (ROOT / module).read_text(encoding="utf-8")
 
 
 def test_pictures_of_the_start_page_stand_below_headings_that_there_are(monkeypatch):
@@ -249,14 +240,6 @@ def test_the_site_reads_in_a_browser_from_its_folder(site):
         assert any(solutions)
         assert not all(solutions)
         assert solutions == sorted(solutions)
-        go("docs/instructors.html")
-        contents = tab.locator("details.on-this-page")
-        assert not contents.get_by_text("Reading list").is_visible()
-        contents.locator("summary").click()
-        assert contents.get_by_text("Reading list").is_visible()
-        tab.set_viewport_size({"width": 1500, "height": 900})
-        assert not contents.is_visible()  # the theme has it at the side
-        assert tab.locator(".toc-tree").get_by_text("Reading list").is_visible()
         browser.close()
     assert errors == []
     assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)

@@ -3,6 +3,7 @@
 import base64
 import json
 from dataclasses import replace
+from random import Random
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from pipelab.io.chrome_traces import chrome_trace
 from pipelab.widgets.chart import LiveChart
 from pipelab.widgets.schedule_explorer import (
     Measure,
+    ScheduleExplorer,
     ScheduleValues,
     measures,
     measures_html,
@@ -25,53 +27,64 @@ from pipelab.widgets.schedule_explorer import (
 # costs of ranks
 
 
-def test_a_ranks_work_is_cut_into_equal_chunks():
-    costs = pl.StageCosts([1, 2], 3, [4, 5], comm=0.5, activation=2)
-    assert costs.cut_for(pl.schedule("1F1B", 2, 2)) is costs
-    looped = pl.schedule("Interleaved1F1B", 2, 4, 2)
-    loop = costs.cut_for(looped)
-    assert (loop.forward, loop.backward_input, loop.activation) == ((0.5, 1, 0.5, 1), 1.5, 1)
-    assert loop.comm == 0.5
-    assert costs.cut_for(pl.schedule("ZBV", 2, 4)).forward == (0.5, 1, 1, 0.5)
-    for wrong, order, message in (
-        (pl.StageCosts(1, 1, 1, comm=[1]), looped, "comm = .*: expected one number for all links"),
-        (pl.StageCosts([1, 2, 3], 1, 1), looped, "expected one number, or 2 for 2 ranks; got 3"),
-        (costs, pl.Schedule.of("broken", [["0F0", "0B0"]], stage_rank=[5]), "cannot be run"),
-        (costs, pl.Schedule.of("broken", [["0F0"], ["1F0", "1B0"]]), "cannot be run"),
-    ):
-        with pytest.raises(pl.PipelabError, match=message):
-            wrong.cut_for(order)
+@pytest.mark.parametrize(
+    "order",
+    [
+        *(pl.schedule(name, 2, 4) for name in ("1F1B", "ZBV", "DualPipeV")),
+        pl.schedule("Interleaved1F1B", 3, 6, 3),
+        pl.Schedule.of("spread", [["0F0", "2F0", "2B0", "0B0"], ["1F0", "1B0"]], stage_rank=(0, 1, 0)),
+        pl.Schedule.of("idle", [["0F0", "0B0"], [], ["1F0", "1B0"]], stage_rank=(0, 2)),
+        pl.Schedule.of("turned", [["1F0", "1B0"], ["0F0", "0B0"]], stage_rank=(1, 0)),
+    ],
+    ids=lambda order: order.name,
+)  # fmt: skip
+def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(order):
+    """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
+    whole = np.arange(3.0, 3 + order.ranks)
+    costs = pl.StageCosts(whole.tolist(), 0, 0, comm=0.5, activation=2, weight_activation=1)
+    cut, held = costs.cut_for(order), np.bincount(order.stage_rank, minlength=order.ranks)
+    assert (cut is costs) == (order.name == "1F1B")
+    assert cut.comm == 0.5
+    timeline = pl.simulate(order, cut)
+    assert timeline.busy == pytest.approx(np.where(held > 0, whole * order.microbatches, 0))
+    assert timeline.idle.total == pytest.approx(timeline.makespan - timeline.busy)
+    activation = costs.cut_for(order).tables(order)["activation"]
+    assert activation == pytest.approx(2 / held[list(order.stage_rank)])
+    figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
+    forwards = next(t for t in figure.data if t.name == "forward")
+    assert len(forwards.y) == order.stages * order.microbatches
+    assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
+    assert len(chrome_trace(timeline)["traceEvents"]) > order.ranks
+    chunk = [order.stage_rank[:s].count(rank) for s, rank in enumerate(order.stage_rank)]
+    assert columns_of(order).chunk.tolist() == chunk
 
 
 @pytest.mark.parametrize(
-    ("rows", "stage_rank"),
+    ("costs", "order", "message"),
     [
-        ([["0F0", "2F0", "2B0", "0B0"], ["1F0", "1B0"]], (0, 1, 0)),
-        ([["0F0", "0B0"], [], ["1F0", "1B0"]], (0, 2)),  # one idle rank
-        ([["1F0", "1B0"], ["0F0", "0B0"]], (1, 0)),
+        (pl.StageCosts(1, 1, 1, comm=[1]), pl.schedule("ZBV", 2, 4), "comm = .*: expected one number for all links"),
+        (pl.StageCosts([1, 2, 3], 1, 1), pl.schedule("ZBV", 2, 4), "expected one number, or 2 for 2 ranks; got 3"),
+        (pl.StageCosts(1, 1, 1), pl.Schedule.of("broken", [["0F0"], ["1F0", "1B0"]]), "cannot be run"),
+        (pl.StageCosts(1, 1, 1), pl.Schedule.of("broken", [["0F0", "0B0"]], stage_rank=[5]), "cannot be run"),
     ],
-)
-def test_a_ranks_work_is_cut_by_the_stages_that_it_holds(rows, stage_rank):
-    """However stages are spread: a rank that holds any does its whole work, one that holds none does nothing."""
-    order = pl.Schedule.of("spread", rows, stage_rank=stage_rank)
-    whole = [float(3 + rank) for rank in range(order.ranks)]
-    timeline = pl.simulate(order, pl.StageCosts(whole, 0, 0).cut_for(order))
-    busy = [work if rank in stage_rank else 0 for rank, work in enumerate(whole)]
-    assert timeline.busy.tolist() == busy
-    assert timeline.idle.total.tolist() == (timeline.makespan - timeline.busy).tolist()
-    figure = pl.gantt(timeline, transfers=True, memory=True, critical_path=True, follow=0)
-    assert len(next(t for t in figure.data if t.name == "forward").y) == order.stages
-    assert pl.gantt(timeline, overview=True).data[0].z.shape[0] == order.ranks
-    assert len(chrome_trace(timeline)["traceEvents"]) > order.ranks
-    chunk = [stage_rank[:s].count(rank) for s, rank in enumerate(stage_rank)]
-    assert columns_of(order).chunk.tolist() == chunk
-    assert order.chunks == max(map(stage_rank.count, stage_rank))
+)  # fmt: skip
+def test_what_cannot_be_cut_is_refused(costs, order, message):
+    with pytest.raises(pl.PipelabError, match=message):
+        costs.cut_for(order)
 
 
 # the explorer
 
+NAMES = [name for name in RULES if name != "Inference"]
 
-@pytest.mark.parametrize("name", [n for n in RULES if n != "Inference"])
+
+def page_of(explorer):
+    parts = explorer.chart.drawing, explorer.measures.value, explorer.words.value
+    disabled = [name for name, control in explorer.controls.items() if control.disabled]
+    return [*parts, disabled, explorer.code.code, explorer.controls["slow_rank"].max]
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "changes", [{"weight": 0.5}, {"message": 0.25, "chunks": 3}, {"slowness": 2.0}]
 )
@@ -98,26 +111,30 @@ def test_a_closed_form_that_is_wrong_is_not_ticked():
     assert "(m+p-1)(F+B) (holds: equal stages, no communication time" in html
 
 
-def test_every_control_reaches_the_timeline():
-    explorer = pl.explore_schedules("ZBH2")
-    controls, chart = explorer.controls, explorer.chart
-    values = ScheduleValues(
-        "DualPipeV", "Interleaved1F1B", 2, 12, 3, 0.5, 1.5, 0.25, 0.5, 1, 2.0, False, False, 0.5
-    )
-    for name, control in controls.items():
-        control.value = getattr(values, name)
-    assert explorer.values == values
-    names = [t.schedule.name for t in explorer.timelines]
-    assert names == ["DualPipeV", "Interleaved1F1B"]
-    assert explorer.timelines[0].makespan == timeline_for(values).makespan
-    costs = explorer.timelines[0].costs.tables(explorer.timelines[0].schedule)
-    assert costs["weight_activation"][0] == 0.5 * costs["activation"][0]
-    controls["other"].value = "none"
-    controls["critical_path"].value = controls["memory"].value = True
-    assert "critical path" in [t.name for t in chart.data]
-    assert chart.layout.yaxis2.title.text == "activations held"
-    controls["ranks"].value = 1  # a slow rank that is gone becomes the last one
-    assert controls["slow_rank"].value == 0
+@pytest.mark.quick(4)
+@pytest.mark.parametrize("seed", range(40))
+def test_the_page_follows_from_the_values_alone(seed):
+    """However they came about, also by way of schedules that do not exist."""
+    random = Random(seed)
+    explorer = pl.explore_schedules(random.choice(NAMES))
+    for _ in range(15):
+        values = {
+            "name": NAMES, "other": ["none", *NAMES], "ranks": [1, 2, 4], "microbatches": [2, 8], "chunks": [1, 3],
+            "forward": [0.25, 2.0], "message": [0.0, 0.5], "slow_rank": [0, 1, 3], "slowness": [1.0, 2.0],
+            "critical_path": [False, True], "memory": [False, True], "kept": [0.0, 0.5, 1.0],
+        }  # fmt: skip
+        name = random.choice([*values])
+        explorer.controls[name].value = random.choice(values[name])
+        fresh = ScheduleExplorer(explorer.values)
+        assert page_of(explorer) == page_of(fresh), explorer.values
+        made = [timeline.makespan for timeline in explorer.timelines]
+        if len(made) == len(explorer.values.names):
+            assert made == [
+                timeline_for(explorer.values, n).makespan for n in explorer.values.names
+            ]
+
+
+def test_the_simple_preset_has_three_controls():
     simple = pl.explore_schedules("ZBH2", simple=True)
     few = tuple(simple.controls[name] for name in ("name", "microbatches", "message"))
     assert simple.panel.children[0].children == few
@@ -186,6 +203,8 @@ def test_two_schedules_share_the_time_axis_and_large_ones_say_so():
     chart.zoomed = [100, 130]  # as a reader zooms in
     assert "bar" in {t.type for t in chart.data}
     assert tuple(chart.layout.xaxis.range) == (100, 130)
+    chart.zoomed = [10_000, 20_000]  # dragged beyond the end
+    assert "bar" in {t.type for t in chart.data}
     chart.zoomed = None  # and out again
     assert chart.data[0].type == "heatmap"
     controls["other"].value = "ZBH1"

@@ -43,7 +43,7 @@ def test_the_pipeline_is_that_of_the_placement_that_the_mix_shows():
     both.in_flight.value = 1
     assert both.placed.in_flight == 1
     assert "1 in flight" in _title(both.gantt)
-    both.mix.controls.phase.value = "decode"  # of which tiny's cost model knows nothing
+    both.mix.controls.fields["phase"].value = "decode"  # of which tiny's cost model knows nothing
     assert both.placed is None
     assert "No pipeline" in _title(both.rate)
 
@@ -90,21 +90,23 @@ def test_it_follows_its_controls_and_those_of_the_mix(shown):
 @pytest.mark.slow
 def test_serving_comes_back_with_what_was_set_meanwhile(shown):
     controls = shown.mix.controls
-    assert controls.batch.layout.display == controls.phase.layout.display == "none"
-    controls.context.value = 1024
+    assert (
+        controls.fields["batch"].layout.display == controls.fields["phase"].layout.display == "none"
+    )
+    controls.fields["context"].value = 1024
     assert shown.mix.found is None  # it rests
     assert shown.training.found.problem.workload.sequence_length == 1024
     shown.view.value = "serve"
     assert shown.mix.found.problem.workload.sequence_length == 1024
     assert shown.mix.found.problem.workload.phase == "prefill"
-    assert controls.batch.layout.display is None
+    assert controls.fields["batch"].layout.display is None
     assert shown.training not in shown.children
     assert shown.gantt in shown.children
     shown.view.value = "place"
     assert shown.mix.chart in shown.children
     assert shown.gantt not in shown.children
     last = shown.training.found
-    controls.context.value = 2048
+    controls.fields["context"].value = 2048
     assert shown.training.found is last
     shown.view.value = "train"
     assert shown.training.found.problem.workload.sequence_length == 2048
@@ -132,7 +134,7 @@ def test_what_was_there_is_drawn_first_and_the_newest_answer_last(monkeypatch):
         await at_rest()
         seen.append(_title(half.gantt))
         half.microbatches.value = 12
-        half.end()
+        half.at_work = False
         await at_rest()
         assert half.found.problem.workload.microbatches == 4
 

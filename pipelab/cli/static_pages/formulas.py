@@ -24,7 +24,7 @@ _FENCES = {r"\lfloor": "⌊", r"\rfloor": "⌋", r"\lceil": "⌈", r"\rceil": "�
 
 
 def typeset(markdown: str) -> str:
-    r"""Markdown with its formulas as MathML; code stays as it is.
+    r"""Return Markdown with its formulas as MathML; code stays as it is.
 
     >>> typeset("`$HOME` and $x$")
     '`$HOME` and <math xmlns="http://www.w3.org/1998/Math/MathML"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _LOOK_AGAIN_S = 0.5
-_MOST_KEPT = 6_000_000  # characters of a cell's outputs: what else it shows is left out
+_MOST_CHARACTERS_KEPT = 6_000_000  # characters of a cell's outputs: what else it shows is left out
 
 
 class _Channel(AsyncZMQSocketChannel):
@@ -55,8 +55,8 @@ class _NotebookClient(NotebookClient):
     ) -> Any:
         content = msg["content"]
         shown = [content.get("text", ""), *content.get("data", {}).values()]
-        self._kept[cell_index] += sum(len(str(each)) for each in shown)
-        if self._kept[cell_index] > _MOST_KEPT:
+        self._kept[cell_index] += sum(len(str(part)) for part in shown)
+        if self._kept[cell_index] > _MOST_CHARACTERS_KEPT:
             return None
         return super().output(outs, msg, display_id, cell_index)
 
@@ -67,5 +67,5 @@ class _NotebookClient(NotebookClient):
 
 
 def notebook_client(notebook: "NotebookNode", **options: Any) -> _NotebookClient:
-    """nbclient's `NotebookClient` for a notebook, with its options; `.execute()` runs all cells."""
+    """Return nbclient's `NotebookClient` for a notebook, with its options; `.execute()` runs all cells."""
     return _NotebookClient(notebook, **options)

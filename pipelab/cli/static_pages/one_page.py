@@ -13,13 +13,14 @@ from posixpath import normpath
 from typing import TYPE_CHECKING, Any
 
 from pipelab.cli.static_pages.formulas import typeset, typeset_html
+from pipelab.cli.static_pages.run import WIDGET_STATES, executed
+from pipelab.cli.student import without_solutions
 from pipelab.figures.html_charts import figure_html
 
 if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _FIGURE, _WIDGET = "application/vnd.plotly.v1+json", "application/vnd.jupyter.widget-view+json"
-_STATE = "application/vnd.jupyter.widget-state+json"
 NOTE = "Sliders and buttons work in the live notebook; here is the state in which it opens."
 _PREFIX = "IPY_MODEL_"
 _FOLDED = "remove-input"  # leaves the code of a cell out
@@ -32,29 +33,29 @@ def title_of(notebook: "NotebookNode") -> str:
 
 
 def page(notebook: "NotebookNode", name: str, pages: Sequence[str]) -> str:
-    """Write a notebook that has been run as a page.
+    """Write a notebook as a page.
 
     Parameters
     ----------
     notebook : NotebookNode
+        With its outputs as HTML; see `prepared`.
     name : str
         Of its page within the folder, such as `solutions/00_start_here.html`.
     pages : sequence of str
         All pages there will be; a link to any other notebook becomes plain text.
     """
-    plain = with_outputs_as_html(notebook)
-    for cell in plain.cells:
+    outputs = [output for cell in notebook.cells for output in cell.get("outputs", ())]
+    figures = any("Plotly.newPlot" in o.get("data", {}).get("text/html", "") for o in outputs)
+    about = {"title": title_of(notebook), "name": name, "pages": pages, "figures": figures}
+    for cell in notebook.cells:
         if cell.cell_type == "markdown":
             cell.source = typeset(cell.source)
-    outputs = [o for cell in plain.cells for o in cell.get("outputs", ()) if "data" in o]
-    figures = any("Plotly.newPlot" in o.data.get("text/html", "") for o in outputs)
-    about = {"title": title_of(notebook), "name": name, "pages": pages, "figures": figures}
-    return linked(_exporter().from_notebook_node(plain, resources=about)[0], name, pages)
+    return linked(_exporter().from_notebook_node(notebook, resources=about)[0], name, pages)
 
 
 @cache  # its templates take longer to compile than a page to write
 def _exporter() -> Any:
-    """nbconvert's, with a template of pipelab's own, and without the code of folded cells."""
+    """Return nbconvert's exporter, with pipelab's template, and without the code of folded cells."""
     from nbconvert import HTMLExporter
     from traitlets.config import Config
 
@@ -71,16 +72,43 @@ def _exporter() -> Any:
     )
 
 
+def prepared(text: str, *, student: bool, name: str = "a notebook") -> "NotebookNode":
+    """Return a notebook as a reader without a kernel sees it, here and on the site.
+
+    Parameters
+    ----------
+    text : str
+        Of the notebook's file.
+    student : bool
+        Leave out all solutions.
+    name : str
+        What errors call it.
+
+    Returns
+    -------
+    NotebookNode
+        Run, with its outputs as HTML.
+
+    Raises
+    ------
+    PipelabError
+        A cell failed, or took too long.
+    """
+    from nbformat.v4 import reads
+
+    notebook = reads(text)
+    if student:
+        without_solutions(notebook)
+    return with_outputs_as_html(executed(notebook, name))
+
+
 def with_outputs_as_html(notebook: "NotebookNode") -> "NotebookNode":
-    """Return a copy whose figures, widgets and objects are HTML, without cell numbers and what goes to stderr.
+    """Turn figures, widgets and objects into HTML; cell numbers and what goes to stderr are left out.
 
     Cells whose code is folded, since it shows an answer, get the tag that leaves their code out.
     """
-    from copy import deepcopy
-
-    plain = deepcopy(notebook)
-    models = plain.metadata.pop("widgets", {}).get(_STATE, {}).get("state", {})
-    for cell in plain.cells:
+    models = notebook.metadata.pop("widgets", {}).get(WIDGET_STATES, {}).get("state", {})
+    for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
         cell.execution_count = None
@@ -89,7 +117,7 @@ def with_outputs_as_html(notebook: "NotebookNode") -> "NotebookNode":
         ]
         if cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", []), _FOLDED]
-    return plain
+    return notebook
 
 
 def _shown(output: "NotebookNode", models: Mapping) -> "NotebookNode":
@@ -153,11 +181,8 @@ def _control(state: Mapping) -> str:
     options, index = state.get("_options_labels"), state.get("index")
     if options is not None and isinstance(index, int):
         value = options[index]
-    if (
-        not label
-        or value is None
-        or state.get("_model_name") in ("ButtonModel", "FloatProgressModel")
-    ):
+    silent = state.get("_model_name") in ("ButtonModel", "FloatProgressModel")
+    if silent or not label or value is None:
         return ""
     if isinstance(value, bool):
         value = "yes" if value else "no"
@@ -175,7 +200,7 @@ def figure_of_state(state: Mapping) -> dict | None:
 
 
 def linked(body: str, name: str, pages: Sequence[str]) -> str:
-    """Links between notebooks as links between pages; links to notebooks without a page as text.
+    """Turn links between notebooks into links between pages, and links to notebooks without a page into text.
 
     >>> linked('<a href="01.ipynb#Cut">cuts</a>', "index.html", ["index.html", "01.html"])
     '<a href="01.html#Cut">cuts</a>'

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from nbformat import NotebookNode
 
 _LIMIT_S = 900  # for one cell
-_STATE = "application/vnd.jupyter.widget-state+json"
+WIDGET_STATES = "application/vnd.jupyter.widget-state+json"
 # Explorers go on computing while no control changes, and a client receives only what is sent while a cell
 # runs: so this cell waits until all have ended, and sends the state of every widget.
 _SETTLE = f"""import sys
@@ -23,10 +23,10 @@ if "pipelab.widgets.background" in sys.modules:
 if "ipywidgets" in sys.modules:
     from ipywidgets import Widget
 
-    get_ipython().display_pub.publish({{"{_STATE}": Widget.get_manager_state()}})"""
+    get_ipython().display_pub.publish({{"{WIDGET_STATES}": Widget.get_manager_state()}})"""
 
 
-def executed(notebook: "NotebookNode", name: str = "a notebook") -> "NotebookNode":
+def executed(notebook: "NotebookNode", name: str) -> "NotebookNode":
     """Run a notebook in place and return it with its outputs; errors call it `name`.
 
     Raises
@@ -64,9 +64,9 @@ def _update_widgets(notebook: "NotebookNode", settled: "NotebookNode") -> None:
     All but the outputs inside widgets: these the client collects, and the kernel knows nothing of
     them.
     """
-    heard = notebook.metadata.get("widgets", {}).get(_STATE, {}).get("state", {})
+    heard = notebook.metadata.get("widgets", {}).get(WIDGET_STATES, {}).get("state", {})
     for output in settled.outputs:
-        for model, known in output.get("data", {}).get(_STATE, {}).get("state", {}).items():
+        for model, known in output.get("data", {}).get(WIDGET_STATES, {}).get("state", {}).items():
             if model in heard:
                 known["state"].pop("outputs", None)
                 heard[model]["state"].update(known["state"])

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipelab.cli.static_pages.one_page import page, title_of
-from pipelab.cli.static_pages.run import executed
-from pipelab.cli.student import is_solution, without_solutions
+from pipelab.cli.static_pages.one_page import page, prepared, title_of
+from pipelab.cli.student import is_solution
 from pipelab.errors import InvalidValue, UnknownName, nearest
 from pipelab.figures.html_charts import plotly_js
 from pipelab.files.bundled_folders import notebook_files
@@ -100,23 +99,22 @@ def _check(folder: Path) -> None:
 
 
 def _write(made: Path, files: dict[str, Path], student: bool, progress: bool) -> list[str]:
-    from nbformat.v4 import new_markdown_cell, new_notebook, reads
+    from nbformat.v4 import new_markdown_cell, new_notebook
     from tqdm import tqdm
 
     pages = ["index.html", *(f"{name}.html" for name in files)]
-    run: dict[str, NotebookNode] = {}
+    entries: dict[str, str] = {}
     bar = tqdm(files.items(), disable=not progress, unit="notebook", leave=False)
     for name, file in bar:
         bar.set_postfix_str(name)
         text = file.read_text(encoding="utf-8")
         if file.suffix == ".md":
-            run[name] = new_notebook(cells=[new_markdown_cell(text)])
+            notebook = new_notebook(cells=[new_markdown_cell(text)])
         else:
-            run[name] = executed(reads(text), file.name)
-            if student:
-                without_solutions(run[name])
-        _put(made / f"{name}.html", page(run[name], f"{name}.html", pages))
-    _put(made / "index.html", page(_index(run), "index.html", pages))
+            notebook = prepared(text, student=student, name=file.name)
+        entries[name] = _entry(name, notebook)  # before its formulas are typeset
+        _put(made / f"{name}.html", page(notebook, f"{name}.html", pages))
+    _put(made / "index.html", page(_index(entries), "index.html", pages))
     _put(made / "plotly.min.js", plotly_js())
     _put(made / _MARK, "Made by `pipelab static`, which may replace this folder.\n")
     return pages
@@ -127,19 +125,22 @@ def _put(path: Path, text: str) -> None:
     path.write_text(text, encoding="utf-8")
 
 
-def _index(run: dict[str, "NotebookNode"]) -> "NotebookNode":
-    """Every notebook with its title and first paragraph; below them the solutions."""
+def _entry(name: str, notebook: "NotebookNode") -> str:
+    """Return a notebook's title and first paragraph."""
+    number = f"{name[:2]} " if name[:2].isdigit() else ""
+    first = [*notebook.cells[0].source.split("\n\n"), ""][1]
+    first = first.replace("](#", f"]({name}.ipynb#")  # a place in the notebook
+    return f"### [{number}{title_of(notebook)}]({name}.ipynb)\n\n{first}"
+
+
+def _index(entries: dict[str, str]) -> "NotebookNode":
+    """Return the entry of every notebook; below them the solutions."""
     from nbformat.v4 import new_markdown_cell, new_notebook
 
     note = "A copy of pipelab's notebooks to read. Sliders and buttons work only in the live notebooks."
     parts = [f"# Which GPUs should hold which layers?\n\n{note}"]
-    for name, notebook in run.items():
-        if "/" not in name:
-            number = f"{name[:2]} " if name[:2].isdigit() else ""
-            first = [*notebook.cells[0].source.split("\n\n"), ""][1]
-            first = first.replace("](#", f"]({name}.ipynb#")  # a place in the notebook
-            parts.append(f"### [{number}{title_of(notebook)}]({name}.ipynb)\n\n{first}")
-    solutions = [f"[{name[10:12]}]({name}.ipynb)" for name in run if "/" in name]
+    parts += [entry for name, entry in entries.items() if not is_solution(name)]
+    solutions = [f"[{name[10:12]}]({name}.ipynb)" for name in entries if is_solution(name)]
     if solutions:
         parts.append(f"### Solutions of the exercises\n\n{' '.join(solutions)}")
     return new_notebook(cells=[new_markdown_cell(text) for text in parts])

@@ -1,4 +1,4 @@
-"""Rows of the ledger: a function that computes a claim, the words that quote it (a TOML file), and the verdict.
+"""Rows of the ledger: a function that computes a claim, what a TOML file says of it, and the verdict.
 
 A number agrees *exactly* if it equals the printed one to a part in 10^9, and *rounded* if it does so
 after rounding, or cutting off, to the digits that are printed. `~600K` has one digit, since zeros
@@ -10,7 +10,6 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -66,7 +65,7 @@ def tried(results: Iterable[tuple[str, bool]], whole: bool = False) -> Trial:
 SAME = 1e-9
 
 
-class Number(NamedTuple):
+class PrintedNumber(NamedTuple):
     """A printed number: its value, the unit of its last digit, and whether it may be more."""
 
     value: float
@@ -85,11 +84,11 @@ class Number(NamedTuple):
         return "rounded" if nearest or cut_off else "wrong"
 
 
-def numbers_in(text: str) -> tuple[Number, ...]:
+def numbers_in(text: str) -> tuple[PrintedNumber, ...]:
     """The numbers of a text as they are printed.
 
     >>> numbers_in("~600K and 301.78")
-    (Number(value=600000.0, step=100000.0, or_more=False), Number(value=301.78, step=0.01,
+    (PrintedNumber(value=600000.0, step=100000.0, or_more=False), PrintedNumber(value=301.78, step=0.01,
     or_more=False))
     """
     found = []
@@ -99,7 +98,9 @@ def numbers_in(text: str) -> tuple[Number, ...]:
         step = 10.0 ** -len(decimals)
         if about and not decimals:
             step = 10.0 ** (len(digits) - len(digits.rstrip("0"))) if int(digits) else 1.0
-        found.append(Number(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more)))
+        found.append(
+            PrintedNumber(float(f"{digits}.{decimals or 0}") * scale, step * scale, bool(more))
+        )
     return tuple(found)
 
 
@@ -165,7 +166,7 @@ def shown(value: object, between: str = ", ") -> str:
 # Rows
 
 
-class Found(NamedTuple):
+class ComputedClaim(NamedTuple):
     """What a row computes beside its value: the values in its remark, and the value without its assumption."""
 
     value: Any
@@ -173,7 +174,7 @@ class Found(NamedTuple):
     literally: Any = None  # of a number that agrees only under an assumption
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Claim:
     """One claim of a document.
 
@@ -187,7 +188,7 @@ class Claim:
         The recorded verdict, one of VERDICTS; it also tells the type of row.
     compute : function
         What pipelab gets: a number or several, a text, a Trial, or a pair for EQUAL, DIFFERENT, ABOVE
-        and AT_LEAST; or these in a Found. Of a reading, the values in its remark.
+        and AT_LEAST; or these in a ComputedClaim. Of a reading, the values in its remark.
     rule : str
         How the value is compared; by default as its type suggests.
     says : str
@@ -221,22 +222,23 @@ class Claim:
         """Number, statement or reading."""
         return kind_of(self.recorded)
 
-    def found(self) -> Found:
+    def computed(self) -> ComputedClaim:
         """Compute it."""
-        found = self.compute()
+        value = self.compute()
         if self.kind == "reading":
-            return Found(None, found or ())
-        return found if isinstance(found, Found) else Found(found)
+            return ComputedClaim(None, known=value or ())
+        return value if isinstance(value, ComputedClaim) else ComputedClaim(value)
 
     def row(self) -> dict[str, str]:
         """Compute it, as a row of the ledger. A computation that fails is a row that says why."""
         value, rule = "–", ""
         try:
-            found = self.found()
-            verdict, remark = self._verdict(found), self.remark.format(*map(shown, found.known))
-            if found.value is not None:
-                rule = self._rule(found.value)
-                value = shown(found.value, " and " if rule in _PAIRS else ", ")
+            computed = self.computed()
+            verdict = self._verdict(computed)
+            remark = self.remark.format(*map(shown, computed.known))
+            if computed.value is not None:
+                rule = self._rule(computed.value)
+                value = shown(computed.value, " and " if rule in _PAIRS else ", ")
         except Exception as failure:
             value, verdict, remark = "–", FAILED, f"{type(failure).__name__}: {failure}"
         return {
@@ -259,18 +261,20 @@ class Claim:
             return self.rule or EVERY
         return TEXT if isinstance(value, str) else NUMBERS
 
-    def _verdict(self, found: Found) -> str:
+    def _verdict(self, computed: ComputedClaim) -> str:
         if self.kind == "reading":
             return NONE
-        rule = self._rule(found.value)
-        verdict = compared(rule, self.stated, found.value)
+        rule = self._rule(computed.value)
+        verdict = compared(rule, self.stated, computed.value)
         if self.kind == "statement":
             if verdict != "exact":
                 return FAILS
-            return TRIED if isinstance(found.value, Trial) and not found.value.whole else HOLDS
-        if found.literally is None or verdict not in ("exact", "rounded"):
+            return (
+                TRIED if isinstance(computed.value, Trial) and not computed.value.whole else HOLDS
+            )
+        if computed.literally is None or verdict not in ("exact", "rounded"):
             return verdict
-        plainly = compared(rule, self.stated, found.literally)
+        plainly = compared(rule, self.stated, computed.literally)
         return plainly if plainly in ("exact", "rounded") else ASSUMED
 
 
@@ -279,54 +283,13 @@ def kind_of(verdict: str) -> str:
     return next((kind for kind, verdicts in KINDS.items() if verdict in verdicts), "")
 
 
-COLUMNS = tuple(Claim("", "", NONE, compute=tuple).row())
-
-
-def claim(
-    rows: list[Claim], section: str, place: str, recorded: str, rule: str = ""
-) -> Callable[[Callable], Callable]:
-    """Enter a function into a list of rows.
-
-    Its words, in the TOML file beside the module, quote the claim and then say, each in a line or several
-    that begin so: *Printed* or *Tested*, *How*, *Remark*.
-    """
-
-    def entered(compute: Callable) -> Callable:
-        rows.append(Claim(section, place, recorded, compute, rule, **fields_in(words_of(compute))))
-        return compute
-
-    return entered
-
-
-@cache
-def _all_words(path: Path) -> dict[str, str]:
-    return tomllib.loads(path.read_text(encoding="utf-8"))
-
-
-def words_of(function: Callable) -> str:
-    """The words of a function's row, from the TOML file beside its module."""
-    return _all_words(Path(function.__code__.co_filename).with_suffix(".toml"))[function.__name__]
-
-
-def fields_in(text: str) -> dict[str, str]:
-    """The fields of a Claim that words give: `says`, `stated`, `how` and `remark`.
-
-    If they begin without a quotation, that is a `title`, and *Says* quotes.
-
-    >>> fields_in("“a quotation”\\n\\nTested: it fits\\nRemark: A remark may\\ngo on.")
-    {'says': 'a quotation', 'stated': 'it fits', 'remark': 'A remark may go on.'}
-    """
-    names = {
-        "Says": "says",
-        "Printed": "stated",
-        "Tested": "stated",
-        "How": "how",
-        "Remark": "remark",
+def entries_beside(module: str) -> dict[str, dict[str, str]]:
+    """Read the TOML file beside a module: by the name of a function, what is said of what it computes."""
+    entries = tomllib.loads(Path(module).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {
+        name: {field: " ".join(text.split()) for field, text in fields.items()}
+        for name, fields in entries.items()
     }
-    first, *rest = re.split(rf"^({'|'.join(names)}): ", text, flags=re.MULTILINE)
-    fields = [("says" if first.startswith("“") else "title", first)]
-    fields += [(names[label], words) for label, words in zip(rest[::2], rest[1::2], strict=True)]
-    texts = {name: " ".join(words.split()) for name, words in fields}
-    if "says" in texts:
-        texts["says"] = texts["says"].removeprefix("“").removesuffix("”")
-    return texts
+
+
+COLUMNS = tuple(Claim(section="", place="", recorded=NONE, compute=tuple).row())

@@ -1,8 +1,8 @@
 """What three published programs say and get wrong: statement, run, smallest input, and what catches it.
 
 Each statement is a function that is given an input, and says what the program answers there and what is
-right, or None if nothing is wrong. Its docstring names the fault, or quotes the program, or both; no
-input that shows a fault is written here, since the smallest one is searched for. The faults
+right, or None if nothing is wrong. `programs.toml` names the fault, or quotes the program, or both; no
+input that shows a fault is written anywhere, since the smallest one is searched for. The faults
 (`FAULTS`) and the rows of the ledger (`CLAIMS`) are selections of this one table.
 """
 
@@ -14,20 +14,8 @@ from functools import partial
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pipelab.course import published_programs as published
-from pipelab.course.ledger.claims import (
-    DIFFERENT,
-    FAILS,
-    HOLDS,
-    TRIED,
-    Claim,
-    Found,
-    Trial,
-    claim,
-    fields_in,
-    tried,
-    words_of,
-)
+from pipelab.course.ledger import published_programs as published
+from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
 from pipelab.course.ledger.writeup import once, tiny
 from pipelab.engine.schedules.named_schedules import schedule
 from pipelab.engine.timeline.costs import StageCosts
@@ -50,12 +38,13 @@ if TYPE_CHECKING:
     from pipelab.schedules import Schedule
 
 # What must hold of any program that lays out a pipeline, and would have caught the faults.
-REFUSES = "an input without an answer is refused"
-COMPLETE = "an input with an answer gets one, with nothing left out"
-SLOWER_TRUTH = "a slower, plainer computation agrees"
-RUN = "the steps, run, end in time and hold no more than they should"
-FORMULA = "a formula gives what a run gives"
-PROPERTIES = (REFUSES, COMPLETE, SLOWER_TRUTH, RUN, FORMULA)
+PROPERTIES = (
+    "an input without an answer is refused",
+    "an input with an answer gets one, with nothing left out",
+    "a slower, plainer computation agrees",
+    "the steps, run, end in time and hold no more than they should",
+    "a formula gives what a run gives",
+)
 
 
 class Example(NamedTuple):
@@ -97,37 +86,20 @@ class Fault:
         return None
 
 
-CLAIMS: list[Claim] = []
-FAULTS: list[Fault] = []
+_INPUTS: dict[str, tuple[tuple, ...]] = {}
+_KNOWN: dict[str, Callable[[], tuple]] = {}
 
 
 def statement(
-    program: str,
-    inputs: Iterable[tuple],
-    caught_by: str = "",
-    *,
-    at: str = "",
-    recorded: str = "",
-    known: Callable[[], tuple] = tuple,
+    inputs: Iterable[tuple], *, known: Callable[[], tuple] = tuple
 ) -> Callable[[Callable[..., Shown]], Callable[..., Shown]]:
-    """Enter a function into the table: a fault if a property catches it, a claim if it stands somewhere."""
+    """Note on which inputs a function is tried, the smallest first, and what the remark on it needs."""
 
-    def entered(shows: Callable[..., Shown]) -> Callable[..., Shown]:
-        listed, fields = tuple(sorted(inputs, key=size)), fields_in(words_of(shows))
-        title = fields.pop("title", "")
-        if caught_by:
-            FAULTS.append(Fault(program, title, caught_by, listed, shows))
-        if at:
-            verdict = recorded or (FAILS if caught_by else TRIED)
-            run = partial(_found, shows, listed, known)
-            CLAIMS.append(Claim(program, at, verdict, run, **fields))
+    def noted(shows: Callable[..., Shown]) -> Callable[..., Shown]:
+        _INPUTS[shows.__name__], _KNOWN[shows.__name__] = tuple(sorted(inputs, key=size)), known
         return shows
 
-    return entered
-
-
-def _found(shows: Callable[..., Shown], inputs: Iterable[tuple], known: Callable) -> Found:
-    return Found(trial(shows, inputs), known())
+    return noted
 
 
 def trial(shows: Callable[..., Shown], inputs: Iterable[tuple]) -> Trial:
@@ -180,10 +152,6 @@ def run(order: "Schedule") -> "Timeline":
 
 # pmetal's layer_assignment.rs
 
-pmetal = partial(statement, "pmetal")
-HEAD = "Layer assignment solvers"
-PROPORTIONAL = "Divide num_layers across nodes proportionally to available_ram"
-BANDWIDTH = "Divide layers to minimize bottleneck latency"
 MB = 10**6
 
 
@@ -203,9 +171,7 @@ def too_few(layers: int, memory: list[int]) -> str:
     return str(panic).replace("panic", "refused")
 
 
-@pmetal(
-    [(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k], SLOWER_TRUTH, at=HEAD
-)
+@statement([(n, [1] * k) for n, k in product(range(1, 21), range(1, 6)) if n >= k])
 def uneven(layers: int, memory: list[int]) -> Shown:
     held = sizes(published.assign_layers_proportional(layers, memory))
     right = sizes(split_even(layers, len(memory)))
@@ -217,21 +183,21 @@ def on_two_and_three_nodes() -> tuple[Trial]:
     return (trial(not_searched, bandwidths(2, 3)),)
 
 
-@pmetal(bandwidths(2, 3, 4), SLOWER_TRUTH, at=HEAD, known=on_two_and_three_nodes)
+@statement(bandwidths(2, 3, 4), known=on_two_and_three_nodes)
 def not_searched(layers: int, bandwidth: list[int]) -> Shown:
     nodes = len(bandwidth)
     megabytes = [MB] * nodes, [b * MB for b in bandwidth]
-    own = published.assign_layers_bandwidth_aware(layers, *megabytes)
+    theirs = published.assign_layers_bandwidth_aware(layers, *megabytes)
     best = split_minmax([1] * layers, nodes, speeds=bandwidth)
     found = [
         (held := sizes(split), max(n / b for n, b in zip(held, bandwidth, strict=True)))
-        for split in (own, best)
+        for split in (theirs, best)
     ]
     written = ["{}, layers / bandwidth up to {:g}".format(*each) for each in found]
     return (written[0], written[1]) if found[0][1] != found[1][1] else None
 
 
-@pmetal([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])], at=HEAD)
+@statement([(b,) for b in ([1, 2], [3, 1], [1, 2, 3], [2, 2, 1], [1, 2, 3, 4], [4, 1, 1, 2])])
 def exhaustive(bandwidth: list[int]) -> Shown:
     rules = split_exhaustive, split_minmax
     ones, nodes = [1] * 30, len(bandwidth)
@@ -240,22 +206,20 @@ def exhaustive(bandwidth: list[int]) -> Shown:
     return differ(every, quick)
 
 
-@pmetal(
+@statement(
     [
         (layers, memory)
         for nodes in range(1, 6)
         for memory, layers in product(lists(nodes, (1, 2, 5)), range(nodes, 13))
-    ],
-    at=PROPORTIONAL,
+    ]
 )
 def covered(layers: int, memory: list[int]) -> Shown:
     split = published.assign_layers_proportional(layers, memory)
     return differ([layer for part in split for layer in part], list(range(layers)))
 
 
-@pmetal(
+@statement(
     [(layers, [1] * nodes) for nodes in range(2, 9) for layers in range(1, nodes)],
-    at=PROPORTIONAL,
     known=lambda: (sizes(published.assign_layers_bandwidth_aware(2, [1] * 3, [1] * 3)),),
 )
 def refused(layers: int, memory: list[int]) -> Shown:
@@ -263,7 +227,7 @@ def refused(layers: int, memory: list[int]) -> Shown:
     return ("an answer", "a panic") if answers else None
 
 
-@pmetal(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]), SLOWER_TRUTH)
+@statement(product(range(2, 6), lists(2, range(1, 4)), [[1, 1]]))
 def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     first, second = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     wrong = (first - second) * (memory[0] - memory[1]) < 0
@@ -271,70 +235,64 @@ def memory_unused(layers: int, memory: list[int], bandwidth: list[int]) -> Shown
     return differ([first, second], sizes(right)) if wrong else None
 
 
-@pmetal(identical((2, 3), range(1, 4)), REFUSES)
+@statement(identical((2, 3), range(1, 4)))
 def left_empty(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     held = sizes(published.assign_layers_bandwidth_aware(layers, memory, bandwidth))
     return (str(held), too_few(layers, memory)) if 0 in held else None
 
 
-@pmetal(identical((2,), range(3)), REFUSES)
+@statement(identical((2,), range(3)))
 def invented(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     split = published.assign_layers_bandwidth_aware(layers, memory, bandwidth)
     ends, right = [part.stop for part in split], too_few(layers, memory)
     return (f"ranges that end at {ends}", right) if max(ends) > layers else None
 
 
-@pmetal(identical((2, 3), range(3)), REFUSES)
+@statement(identical((2, 3), range(3)))
 def no_layers(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, too_few(layers, memory)) if panic else None
 
 
-@pmetal(product(range(4, 9), lists(4, (1, 2))), SLOWER_TRUTH, at=BANDWIDTH)
+@statement(product(range(4, 9), lists(4, (1, 2))))
 def truncated(layers: int, bandwidth: list[int]) -> Shown:
-    own = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
-    return differ(own, sizes(published.assign_layers_proportional(layers, bandwidth)))
+    theirs = sizes(published.assign_layers_bandwidth_aware(layers, [1] * 4, bandwidth))
+    return differ(theirs, sizes(published.assign_layers_proportional(layers, bandwidth)))
 
 
-@pmetal(
-    [(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)], COMPLETE, at=BANDWIDTH
-)
+@statement([(n, [1] * n, [1] * links) for n in range(1, 5) for links in (n - 1, n)])
 def a_link_too_many(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     panic = panics(published.assign_layers_bandwidth_aware, layers, memory, bandwidth)
     return (panic, str([1] * layers)) if panic else None
 
 
-@claim(CLAIMS, "pmetal", BANDWIDTH, FAILS, DIFFERENT)
 def layers_before_a_link() -> object:
     cuts = [Placement.of([(n, (0,)), (tiny().model.layers - n, (1,))]) for n in (1, 3)]
     return tuple(once(evaluate, tiny(), cut).links[0].throughput for cut in cuts)
 
 
-@pmetal(
+@statement(
     bandwidths(2),
-    at=BANDWIDTH,
     known=lambda: (*sizes(published.assign_layers_bandwidth_aware(30, [1, 1000], [200, 100])),),
 )
 def two_nodes(layers: int, bandwidth: list[int]) -> Shown:
     return not_searched(layers, bandwidth)
 
 
-@pmetal(product(range(3, 8), lists(3, range(1, 4))), SLOWER_TRUTH, at=BANDWIDTH)
+@statement(product(range(3, 8), lists(3, range(1, 4))))
 def not_weighted(layers: int, memory: list[int]) -> Shown:
     megabytes = [m * MB for m in memory], [MB] * 3
-    own = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
+    theirs = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
     weighed = sizes(published.assign_layers_proportional(layers, memory))
-    return (str(own), f"{weighed}, as the comment says") if own != weighed else None
+    return (str(theirs), f"{weighed}, as the comment says") if theirs != weighed else None
 
 
-@pmetal([(4, [2**k] * 4, [2**k] * 4) for k in range(64)], COMPLETE)
+@statement([(4, [2**k] * 4, [2**k] * 4) for k in range(64)])
 def product_overflows(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     return a_link_too_many(layers, memory, bandwidth)
 
 
-@pmetal(
-    product(range(4, 10), [[1, 2, 2, 2]], [[fast, 1, 1, 1] for fast in range(1, 5)]), SLOWER_TRUTH
-)
+@statement(product(range(4, 10), [[1, 2, 2, 2]], [[fast, 1, 1, 1] for fast in range(1, 5)]))
 def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     megabytes = ([each * MB for each in amounts] for amounts in (memory, bandwidth))
     held = sizes(published.assign_layers_bandwidth_aware(layers, *megabytes))
@@ -342,19 +300,18 @@ def outweighed(layers: int, memory: list[int], bandwidth: list[int]) -> Shown:
     return (str(held), right) if held[0] > max(held[1:]) else None
 
 
-@pmetal([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k], REFUSES)
+@statement([(n, [0] * k) for n, k in product(range(1, 9), range(1, 4)) if n >= k])
 def no_memory(layers: int, memory: list[int]) -> Shown:
     held = sizes(published.assign_layers_proportional(layers, memory))
     return (str(held), "refused: no memory") if max(held) - min(held) > 1 else None
 
 
-@pmetal([(2, [2**k] * 2) for k in range(64)], COMPLETE)
+@statement([(2, [2**k] * 2) for k in range(64)])
 def sum_overflows(layers: int, memory: list[int]) -> Shown:
     panic = panics(published.assign_layers_proportional, layers, memory)
     return (panic, str(sizes(split_proportional(layers, memory)))) if panic else None
 
 
-@claim(CLAIMS, "pmetal", "mod tests", HOLDS)
 def tests_of_pmetal() -> object:
     by_memory, aware = (
         published.assign_layers_proportional,
@@ -375,8 +332,6 @@ def tests_of_pmetal() -> object:
 
 # trustformers' scheduler, gpipe_pp.rs
 
-scheduler = partial(statement, "scheduler")
-STATS, ERRORS = "impl PipelineBubbleStats", "impl fmt::Display for PpError"
 P, M = 4, 8  # ranks and microbatches of its tests
 ENOUGH = [(p, m) for p, m in product(range(2, 7), range(2, 9)) if m >= p]
 
@@ -396,20 +351,20 @@ def forwards(listed: int, right: int) -> Shown:
     return differ(f"forwards: {listed}", f"forwards: {right}")
 
 
-@scheduler(product(range(1, 3), range(3)), REFUSES)
+@statement(product(range(1, 3), range(3)))
 def even_without_stages(layers: int, stages: int) -> Shown:
     wrong = not published.seed_even(layers, stages)
     return ("an empty list", refusal("ZeroStages")) if wrong else None
 
 
-@scheduler(product(range(1, 4), range(1, 4)), REFUSES)
+@statement(product(range(1, 4), range(1, 4)))
 def even_left_empty(layers: int, stages: int) -> Shown:
     held = sizes(published.seed_even(layers, stages))
     right = refusal("InsufficientLayers", layers, stages)
     return (str(held), right) if 0 in held else None
 
 
-@scheduler(product(range(1, 4), range(4)), REFUSES)
+@statement(product(range(1, 4), range(4)))
 def stage_0(stages: int, rank: int) -> Shown:
     found, _ = published.PipelineScheduler(stages, rank).this_stage()
     return (
@@ -417,17 +372,14 @@ def stage_0(stages: int, rank: int) -> Shown:
     )
 
 
-@claim(CLAIMS, "scheduler", ERRORS, FAILS)
 def refusals() -> object:
     faults = [f for f in FAULTS if f.shows in (even_without_stages, stage_0, even_left_empty)]
     counterexamples = [trial(fault.shows, fault.inputs).counterexample for fault in faults]
     return tried((example, not example) for example in counterexamples)
 
 
-@scheduler(
+@statement(
     product(range(1, 3), range(1, 3), range(1, 3)),
-    COMPLETE,
-    at="pub enum PipelineSchedule",
     known=lambda: (run(schedule("Interleaved1F1B", P, M)).makespan,),
 )
 def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
@@ -435,10 +387,8 @@ def chunks_dropped(stages: int, microbatches: int, chunks: int) -> Shown:
     return forwards(kinds(order.actions[0]).count("F"), microbatches * chunks)
 
 
-@scheduler(
+@statement(
     [each for n in range(1, 4) for each in product(lists(n, (1, 2)), range(1, 4))],
-    COMPLETE,
-    at="pub fn partition_layers_by_flops",
     known=lambda: tuple(bottleneck(cut, [4, 4, 1]) for cut in both_cuts([4, 4, 1])),
 )
 def indexes(flops: list[int], stages: int) -> Shown:
@@ -451,26 +401,26 @@ def both_cuts(flops: list[int]) -> tuple[tuple[range, ...], ...]:
     return published.seed_by_flops(flops, 2), given(split_minmax(flops, 2))
 
 
-@scheduler([(f,) for n in (2, 3) for f in lists(n, range(1, 5))], SLOWER_TRUTH)
+@statement([(f,) for n in (2, 3) for f in lists(n, range(1, 5))])
 def not_least(flops: list[int]) -> Shown:
     if panics(published.seed_by_flops, flops, 2):
         return None
-    own, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
-    return (f"a stage of {own:g}", f"no stage above {best:g}") if own > best else None
+    theirs, best = (bottleneck(cut, flops) for cut in both_cuts(flops))
+    return (f"a stage of {theirs:g}", f"no stage above {best:g}") if theirs > best else None
 
 
-@scheduler([([2**k] * 2, 2) for k in range(64)], COMPLETE)
+@statement([([2**k] * 2, 2) for k in range(64)])
 def flops_overflow(flops: list[int], stages: int) -> Shown:
     return indexes(flops, stages)
 
 
-@scheduler(product(range(1, 3), range(2)), REFUSES)
+@statement(product(range(1, 3), range(2)))
 def without_layers(stages: int, layers: int) -> Shown:
     panic = panics(published.PipelineScheduler(stages, total_layers=layers).this_stage)
     return (panic, refusal("InsufficientLayers", layers, stages)) if panic else None
 
 
-@scheduler(ENOUGH, at=STATS)
+@statement(ENOUGH)
 def gpipe_formula(ranks: int, microbatches: int) -> Shown:
     clock = run(published.scheduler_gpipe(ranks, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_gpipe(ranks, microbatches), clock)
@@ -481,13 +431,13 @@ def with_one_microbatch() -> tuple[Trial]:
     return (trial(formula, product(range(1, 7), [1])),)
 
 
-@scheduler(product(range(1, 5), range(1, 5)), FORMULA, at=STATS, known=with_one_microbatch)
+@statement(product(range(1, 5), range(1, 5)), known=with_one_microbatch)
 def formula(stages: int, microbatches: int) -> Shown:
     clock = run(schedule("1F1B", stages, microbatches)).bubble_fraction
     return differ(published.scheduler_bubble_fraction_1f1b(stages, microbatches), clock)
 
 
-@scheduler(product(range(1, 4), range(3)), REFUSES)
+@statement(product(range(1, 4), range(3)))
 def no_fraction(stages: int, microbatches: int) -> Shown:
     fractions = (
         published.scheduler_bubble_fraction_gpipe,
@@ -498,14 +448,14 @@ def no_fraction(stages: int, microbatches: int) -> Shown:
     return ("{:g} and {:g}".format(*both), "refused: no microbatch") if wrong else None
 
 
-@scheduler(product(range(1, 4), range(1, 4)), FORMULA, at=STATS)
+@statement(product(range(1, 4), range(1, 4)))
 def memory_ratio(stages: int, microbatches: int) -> Shown:
     orders = (schedule(name, stages, microbatches) for name in ("1F1B", "GPipe"))
     one, gpipe = (max(run(order).peak_in_flight) for order in orders)
     return differ(published.scheduler_memory_ratio(stages, microbatches), one / gpipe)
 
 
-@scheduler(product(range(1, 5)), FORMULA, at=STATS)
+@statement(product(range(1, 5)))
 def no_optimum(stages: int) -> Shown:
     best = published.scheduler_microbatches(stages)
     figures = published.scheduler_bubble_fraction_1f1b, published.scheduler_memory_ratio
@@ -514,7 +464,7 @@ def no_optimum(stages: int) -> Shown:
     return (str(best), right) if lower else None
 
 
-@scheduler(product(range(1, 4), range(1, 3)), COMPLETE, at="pub enum PipelineStep")
+@statement(product(range(1, 4), range(1, 3)))
 def unsent(stages: int, microbatches: int) -> Shown:
     orders = (
         published.PipelineScheduler(stages, rank).schedule_steps(microbatches)
@@ -527,20 +477,20 @@ def unsent(stages: int, microbatches: int) -> Shown:
     return (written, f"sends: {waits}") if waits > sends else None
 
 
-@scheduler(ENOUGH, at="fn schedule_gpipe")
+@statement(ENOUGH)
 def gpipe_time(ranks: int, microbatches: int) -> Shown:
-    own, right = published.scheduler_gpipe, partial(schedule, "GPipe")
-    return differ(*(run(order(ranks, microbatches)).makespan for order in (own, right)))
+    theirs, right = published.scheduler_gpipe, partial(schedule, "GPipe")
+    return differ(*(run(order(ranks, microbatches)).makespan for order in (theirs, right)))
 
 
-@scheduler(product(range(1, 4), range(1, 4)), RUN, at="fn schedule_1f1b")
+@statement(product(range(1, 4), range(1, 4)))
 def ahead(stages: int, microbatches: int) -> Shown:
     orders = published.scheduler_1f1b, partial(schedule, "1F1B")
     held = (run(order(stages, microbatches)).peak_in_flight for order in orders)
     return differ(*(f"{' '.join(map(str, ranks))} in flight" for ranks in held))
 
 
-@scheduler(product(range(3), range(3)), REFUSES)
+@statement(product(range(3), range(3)))
 def order_for_nobody(stages: int, rank: int) -> Shown:
     steps = published.PipelineScheduler(stages, rank).schedule_steps(1)
     return (
@@ -550,13 +500,13 @@ def order_for_nobody(stages: int, rank: int) -> Shown:
     )
 
 
-@scheduler(product(range(1, 3), range(4)), REFUSES)
+@statement(product(range(1, 3), range(4)))
 def panics_by_arithmetic(stages: int, rank: int) -> Shown:
     panic = panics(published.PipelineScheduler(stages, rank, "1F1B").schedule_steps, 1)
     return (panic, refusal("StageRankOutOfRange", rank, stages)) if panic else None
 
 
-@scheduler(product(range(1, 3), range(1, 3)), COMPLETE)
+@statement(product(range(1, 3), range(1, 3)))
 def configured_ignored(configured: int, microbatches: int) -> Shown:
     steps = published.PipelineScheduler(1, num_micro_batches=configured).schedule_steps(
         microbatches
@@ -564,7 +514,7 @@ def configured_ignored(configured: int, microbatches: int) -> Shown:
     return forwards(steps_of(steps, "Forward"), configured)
 
 
-@scheduler(product(range(3), range(3)), REFUSES)
+@statement(product(range(3), range(3)))
 def shapeless(rows: int, columns: int) -> Shown:
     made = published.MicroBatch(0, [], (rows, columns), False)
     written = f"shape {made.shape} with {len(made.data)} numbers"
@@ -572,7 +522,6 @@ def shapeless(rows: int, columns: int) -> Shown:
     return (written, "refused: shape and data do not agree") if wrong else None
 
 
-@claim(CLAIMS, "scheduler", "mod tests", HOLDS)
 def tests_of_the_scheduler() -> object:
     even, by_flops = published.seed_even, published.seed_by_flops
     gpipe = published.scheduler_bubble_fraction_gpipe
@@ -613,10 +562,7 @@ def kinds(row: Iterable) -> str:
 
 # boostr's PipelineClock
 
-boostr = partial(statement, "boostr")
 SIZES = list(product(range(1, 7), range(1, 9)))
-ONE, ZERO = "Standard 1F1B schedule", "Zero-bubble schedule that splits"
-INTERLEAVED = "Interleaved 1F1B schedule"
 
 
 def no_stage(stages: int, stage: int) -> str:
@@ -629,7 +575,7 @@ def row(order: "Schedule", rank: int) -> str:
     return " ".join(f"{action.kind}{action.microbatch}" for action in order.actions[rank])
 
 
-@boostr(product(range(1, 4), range(1, 4)), COMPLETE, at="pub enum PipelineAction")
+@statement(product(range(1, 4), range(1, 4)))
 def unmarked(stages: int, microbatches: int) -> Shown:
     order = published.clock_1f1b(stages, microbatches)
     listed = any("IDLE" in row(order, rank) for rank in range(stages))
@@ -637,35 +583,33 @@ def unmarked(stages: int, microbatches: int) -> Shown:
     return ("no Idle", f"{idle:.0%} of the time is Idle") if idle and not listed else None
 
 
-@boostr(product(range(1, 4), range(1, 4)), RUN, at=ONE)
+@statement(product(range(1, 4), range(1, 4)))
 def drawn(stages: int, microbatches: int) -> Shown:
     batches = range(microbatches)
     drawing = " ".join([f"F{m}" for m in batches] + [f"B{m}" for m in reversed(batches)])
     return differ(drawing, row(published.clock_1f1b(stages, microbatches), stages - 1))
 
 
-@boostr(ENOUGH, at=ONE)
+@statement(ENOUGH)
 def warm_up(stages: int, microbatches: int) -> Shown:
     rows = published.clock_1f1b(stages, microbatches).actions
     return differ([kinds(row).index("B") - 1 for row in rows], [*reversed(range(stages))])
 
 
-@boostr(SIZES, at=ONE)
+@statement(SIZES)
 def steady_state(stages: int, microbatches: int) -> Shown:
-    own, right = published.clock_1f1b, partial(schedule, "1F1B")
-    return differ(*(order(stages, microbatches).actions for order in (own, right)))
+    theirs, right = published.clock_1f1b, partial(schedule, "1F1B")
+    return differ(*(order(stages, microbatches).actions for order in (theirs, right)))
 
 
-@boostr(ENOUGH, at=INTERLEAVED)
+@statement(ENOUGH)
 def bubble_of_1f1b(stages: int, microbatches: int) -> Shown:
     ratio = run(published.clock_1f1b(stages, microbatches)).bubble_ratio
     return differ(ratio, (stages - 1) / microbatches)
 
 
-@boostr(
+@statement(
     [(p, m, v) for p, m, v in product(range(1, 4), range(1, 5), range(1, 3)) if m % p == 0],
-    RUN,
-    at=INTERLEAVED,
     known=lambda: (
         *(P, M),
         *(run(published.clock_interleaved(P, M, v)).bubble_ratio for v in (4, 2)),
@@ -679,7 +623,7 @@ def serial(stages: int, microbatches: int, chunks: int) -> Shown:
     return written if ratio > claimed + 1e-9 else None
 
 
-@boostr(ENOUGH, at=INTERLEAVED)
+@statement(ENOUGH)
 def chunk_order(stages: int, microbatches: int) -> Shown:
     for actions in published.clock_interleaved(stages, microbatches, 3).actions:
         for kind, mb in product("FB", range(microbatches)):
@@ -689,28 +633,27 @@ def chunk_order(stages: int, microbatches: int) -> Shown:
     return None
 
 
-@boostr(product(range(1, 3), range(3), range(3)), REFUSES)
+@statement(product(range(1, 3), range(3), range(3)))
 def clock_panics(stages: int, microbatches: int, stage: int) -> Shown:
     panic = panics(published.PipelineClock(stages, microbatches, stage).schedule_1f1b)
     return (panic, no_stage(stages, stage)) if panic else None
 
 
-@boostr(product(range(1, 3), range(3), range(3)), REFUSES)
+@statement(product(range(1, 3), range(3), range(3)))
 def clock_for_nobody(stages: int, microbatches: int, stage: int) -> Shown:
     order = published.PipelineClock(stages, microbatches, stage).schedule_interleaved(1)
     wrong = stage >= stages and order
     return (f"{len(order)} actions", no_stage(stages, stage)) if wrong else None
 
 
-@boostr(product(range(1, 3), range(1, 3), range(2)), REFUSES)
+@statement(product(range(1, 3), range(1, 3), range(2)))
 def without_chunks(stages: int, microbatches: int, chunks: int) -> Shown:
     order = published.PipelineClock(stages, microbatches, 0).schedule_interleaved(chunks)
     return None if order else ("an empty list", "refused: no chunk")
 
 
-@boostr(
+@statement(
     ENOUGH,
-    at=ZERO,
     known=lambda: (
         *(P, M),
         run(published.clock_zero_bubble(P, M)).makespan,
@@ -724,27 +667,26 @@ def weights_in_bubbles(stages: int, microbatches: int) -> Shown:
     return None if zero < one else (f"ends at {zero:g}", f"before {one:g}")
 
 
-@boostr(ENOUGH, at=ZERO, recorded=FAILS)
+@statement(ENOUGH)
 def near_zero(stages: int, microbatches: int) -> Shown:
     ratio = run(published.clock_zero_bubble(stages, microbatches)).bubble_ratio
     return (f"{ratio:.4g}", "below 0.1") if ratio >= 0.1 else None
 
 
-@boostr(ENOUGH, at="pub fn schedule_zero_bubble", recorded=FAILS)
+@statement(ENOUGH)
 def weights_in_warm_up(stages: int, microbatches: int) -> Shown:
     rows = published.clock_zero_bubble(stages, microbatches).actions
     early = any("W" in kinds(row).partition("I")[0] for row in rows)
     return None if early else ("no W", "some W")
 
 
-@boostr(product(range(1, 4), range(1, 4)), RUN)
+@statement(product(range(1, 4), range(1, 4)))
 def unfilled(stages: int, microbatches: int) -> Shown:
     orders = published.clock_zero_bubble, partial(schedule, "ZBH1")
-    own, right = (run(order(stages, microbatches)).makespan for order in orders)
-    return (f"ends at {own:g}", f"ends at {right:g}") if own > right else None
+    theirs, right = (run(order(stages, microbatches)).makespan for order in orders)
+    return (f"ends at {theirs:g}", f"ends at {right:g}") if theirs > right else None
 
 
-@claim(CLAIMS, "boostr", "mod tests", HOLDS)
 def tests_of_boostr() -> object:
     in_pairs = "F0 B0 F1 B1 F2 B2 F3 B3"
     cases = {
@@ -766,3 +708,27 @@ def tests_of_boostr() -> object:
     seen = [(a.stage, a.kind) for a in published.clock_interleaved(2, 4, 2).actions[0]]
     four = {seen.count(each) for each in product((0, 2), "FB")} == {4}
     return tried([*found, ("two virtual stages", four and len(seen) == 16)], whole=True)
+
+
+def _fault(name: str, said: dict[str, str]) -> Fault:
+    program, broken = said["section"], said["caught_by"]
+    return Fault(program, said["fault"], broken, _INPUTS[name], globals()[name])
+
+
+def _claim(name: str, said: dict[str, str]) -> Claim:
+    said = {field: text for field, text in said.items() if field not in ("fault", "caught_by")}
+    compute = globals()[name]
+    if name in _INPUTS:
+        compute = partial(_computed, compute, _INPUTS[name], _KNOWN[name])
+    return Claim(**said, compute=compute)
+
+
+def _computed(
+    shows: Callable[..., Shown], inputs: Iterable[tuple], known: Callable[[], tuple]
+) -> ComputedClaim:
+    return ComputedClaim(trial(shows, inputs), known())
+
+
+_SAID = entries_beside(__file__)
+FAULTS = [_fault(name, said) for name, said in _SAID.items() if "fault" in said]
+CLAIMS = [_claim(name, said) for name, said in _SAID.items() if "place" in said]

@@ -6,7 +6,7 @@ Random problems are seeded and need two stages or more; brute force says what is
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations, pairwise, product
 from math import comb, prod
 from typing import TYPE_CHECKING, Any, cast
@@ -14,30 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from pipelab.cluster import GPU, Cluster
-from pipelab.course.ledger.claims import (
-    ABOVE,
-    ASSUMED,
-    AT_LEAST,
-    DIFFERENT,
-    EQUAL,
-    FAILS,
-    HOLDS,
-    MACHINE,
-    NONE,
-    REPORTED,
-    TIME,
-    TRIED,
-    Claim,
-    Found,
-    Trial,
-    claim,
-    tried,
-)
+from pipelab.course.ledger.claims import Claim, ComputedClaim, Trial, entries_beside, tried
+from pipelab.course.ledger.type_count import average_link
 from pipelab.course.n05 import leave_out
 from pipelab.engine.classes import gpu_classes
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
-from pipelab.engine.methods.counts_and_averages import average_link
 from pipelab.engine.methods.joint import gigabytes, joint_lp_bound, joint_program, joint_size
 from pipelab.engine.methods.single_gpu import single_gpu_size
 from pipelab.engine.solving import solve
@@ -52,14 +34,13 @@ from pipelab.writeup.cases_csv import author_settings, cases, load_case
 from pipelab.writeup.linear_rates import with_link_units
 
 if TYPE_CHECKING:
-    from pipelab.course.n05 import LeftOut
+    from pipelab.course.n05 import WithoutFamilies
     from pipelab.engine.answers import Result
     from pipelab.engine.formulations.candidates import Candidates
     from pipelab.evaluation import Evaluation, StageReport
     from pipelab.placement import Placement
     from pipelab.problem import Problem
 
-CLAIMS: list[Claim] = []
 NEEDED = 16  # random problems
 TYPES = ("A100", "V100", "H100", "RTX4090", "L20", "A10", "A40", "T4")
 
@@ -84,12 +65,12 @@ def tiny() -> "Problem":
 
 
 def slow(problem: "Problem") -> "Problem":
-    """The same with links an eighth as fast."""
+    """Slow all links down to an eighth."""
     return replace(problem, cluster=problem.cluster.scaled_bandwidth(1 / 8))
 
 
 def with_model(problem: "Problem", **changes: Any) -> "Problem":
-    """The same with another model."""
+    """Change fields of a problem's model."""
     return replace(problem, model=replace(cast(Model, problem.model), **changes))
 
 
@@ -166,8 +147,8 @@ def three_heterogeneous() -> "Problem":
     return replace(problem, cluster=three, name="three heterogeneous GPUs")
 
 
-def left_out(*families: str) -> "LeftOut":
-    """Those, by the joint ILP in cvxpy without some families of rows."""
+def left_out(*families: str) -> "WithoutFamilies":
+    """Place the model on three heterogeneous GPUs by the joint ILP in cvxpy, without some families of rows."""
     return once(leave_out, three_heterogeneous(), *families)
 
 
@@ -225,13 +206,6 @@ def pairs(candidates: "Candidates") -> Iterator[tuple[int, int]]:
 
 # From "Problem Evolution" to "The Joint Optimization Challenge"
 
-_problem = partial(claim, CLAIMS, "write-up: problem")
-motivation = partial(_problem, "Extended Problem Motivation")
-original_solver = partial(_problem, "What the Original Solver Solves")
-limitations = partial(_problem, "Limitations of Original Solver")
-complexity = partial(_problem, "Problem Complexity Analysis")
-insight = partial(_problem, "First Insight: The Problem Is Jointly Solvable")
-
 
 def scenario(*gpus: int) -> "Evaluation":
     """The scenario's layers 1-8, 9-12 and 13-14 on these numbers of H100, A10 and T4, ids in pool order.
@@ -245,54 +219,44 @@ def scenario(*gpus: int) -> "Evaluation":
     return once(evaluate, problem, Placement.of(list(stages)))
 
 
-@motivation(HOLDS, ABOVE)
 def single_gpu_misses() -> object:
     return optimum("tiny", 2), optimum("tiny")
 
 
-@motivation(NONE)
 def scenario_rates() -> object:
     return tuple(stage.throughput for stage in scenario(1, 2, 4).stages)
 
 
-@original_solver("exact")
 def medium_size() -> object:
     return case("medium").model.layers, len(case("medium").cluster)
 
 
-@original_solver(FAILS, ABOVE)
 def medium_has_h100() -> object:
     return sum(gpu.type == "H100" for gpu in case("medium").cluster.gpus), 0
 
 
-@original_solver(ASSUMED)
 def original_segments() -> object:
     every = original("all")["segments"]
-    return Found(original()["segments"], known=(every,), literally=every)
+    return ComputedClaim(original()["segments"], known=(every,), literally=every)
 
 
-@original_solver(ASSUMED)
 def original_binaries() -> object:
     binaries = original()["segments"] + original()["connections"]
-    return Found((binaries,) * 2, literally=(binaries + len(case("medium").cluster),) * 2)
+    return ComputedClaim((binaries,) * 2, literally=(binaries + len(case("medium").cluster),) * 2)
 
 
-@original_solver(ASSUMED)
 def original_connections() -> object:
-    return Found(original()["connections"], literally=original("all")["connections"])
+    return ComputedClaim(original()["connections"], literally=original("all")["connections"])
 
 
-@original_solver(ASSUMED)
 def original_variables() -> object:
-    return Found(original()["variables"], literally=original("all")["variables"])
+    return ComputedClaim(original()["variables"], literally=original("all")["variables"])
 
 
-@original_solver("wrong")
 def original_rows() -> object:
     return original()["rows"]
 
 
-@limitations(FAILS, AT_LEAST)
 def growth_with_gpus() -> object:
     medium = case("medium")
     types, numbers = medium.cluster.kinds, medium.cluster.kind_count
@@ -302,7 +266,6 @@ def growth_with_gpus() -> object:
     return 2 * original("all")["variables"], twice["variables"]
 
 
-@limitations(HOLDS, DIFFERENT)
 def weak_gpus_limit() -> object:
 
     def slowest(per_stage: int) -> str:
@@ -313,87 +276,75 @@ def weak_gpus_limit() -> object:
     return slowest(1), slowest(2)
 
 
-@limitations("exact")
 def demo_setup() -> object:
     demo = case("demo")
     counts = (int(n) for n in demo.cluster.kind_count)
     return demo.model.layers, len(demo.cluster), *counts, demo.workload.batch_size
 
 
-@limitations(NONE)
 def must_use_every_type() -> object:
     heavy = (with_model(case("demo"), layer_weight_gb=gb) for gb in (2, 5))
     return tuple(len(given(once(solve, p, "aggregated").placement)) for p in heavy)
 
 
-@limitations(ASSUMED)
 def h100_rate() -> object:
-    return Found(rate("demo", "H100", 14), literally=rate("demo", "H100", 8))
+    return ComputedClaim(rate("demo", "H100", 14), literally=rate("demo", "H100", 8))
 
 
-@limitations("wrong")
 def a10_rate() -> object:
     demo = case("demo")
     batch, layers = demo.workload.batch_size, demo.model.layers
     short = replace(demo.workload, sequence_length=1)
     as_v100 = float(demo.costs.gpu_throughput("V100", demo.workload, batch, layers))
-    return Found(float(demo.costs.gpu_throughput("A10", short, batch, layers)), known=(as_v100,))
+    return ComputedClaim(
+        float(demo.costs.gpu_throughput("A10", short, batch, layers)), known=(as_v100,)
+    )
 
 
-@limitations(ASSUMED)
 def t4_rate() -> object:
-    return Found(rate("demo", "T4", 14), literally=rate("demo", "T4", 2))
+    return ComputedClaim(rate("demo", "T4", 14), literally=rate("demo", "T4", 2))
 
 
-@limitations(FAILS)
 def slowest_of_the_scenario() -> object:
     alone = scenario(1, 1, 1)
     return alone.stages[int(alone.bottlenecks[0].split()[1]) - 1].gpu_types[0]
 
 
-@limitations("wrong")
 def shared_batches() -> object:
     return rate("demo", "A10", 14, 2), rate("demo", "T4", 14, 4)
 
 
-@limitations("wrong")
 def balanced_pipeline() -> object:
-    return Found(scenario(1, 2, 4).throughput, known=(optimum("demo"),))
+    return ComputedClaim(scenario(1, 2, 4).throughput, known=(optimum("demo"),))
 
 
-@limitations(FAILS, AT_LEAST)
 def scenario_is_optimal() -> object:
     three_h100 = Placement.of([(8, (0,)), (4, (1,)), (2, (2,))])
     faster = once(evaluate, case("demo", 4, link_units="tokens"), three_h100)
     stages = given(best("demo", 4).evaluation).stages
     types = ", ".join(f"{len(s.stage.gpus)}×{s.gpu_types[0]}" for s in stages)
-    return Found((scenario(1, 2, 4).throughput, faster.throughput), known=(types,))
+    return ComputedClaim((scenario(1, 2, 4).throughput, faster.throughput), known=(types,))
 
 
-@complexity(FAILS, AT_LEAST)
 def split_of_the_batch() -> object:
     return optimum("tiny", 4), optimum("tiny", 4, batch_split="balanced")
 
 
-@complexity(NONE)
 def explosion() -> object:
     return size("demo", 3)["allocations"], size("demo", 3)["connections"]
 
 
-@complexity(FAILS, EQUAL)
 def slowest_gpu_of_a_stage() -> object:
     two = rate("tiny", "A100", 4, 2)
     return two, two / 2 / case("tiny").costs.efficiency
 
 
-@complexity(HOLDS, DIFFERENT)
 def links_differ() -> object:
     problem = slow(case("small"))
     cuts = [Placement.of([(6, (0,)), (6, (v100,))]) for v100 in (4, 6)]
     return tuple(evaluate(problem, placement).throughput for placement in cuts)
 
 
-@insight(TRIED)
 def memory_of_each_gpu() -> object:
     pool = {gpu.type: gpu for gpu in tiny().cluster.kinds}
 
@@ -412,20 +363,13 @@ def memory_of_each_gpu() -> object:
     return tried(found)
 
 
-@insight(HOLDS, ABOVE)
-def both_at_once() -> object:
+def both_at_once() -> tuple[float, float]:
     return optimum("small"), once(solve, case("small"), "even").throughput
 
 
 # "Failed Attempt: Heuristic Hybrid Solver"
 
-_heuristic = partial(claim, CLAIMS, "write-up: failed heuristic")
-implemented = partial(_heuristic, "What I Initially Implemented (Incorrectly)")
-why_wrong = partial(_heuristic, 'Why The "Solution" Was Wrong')
-revealed = partial(_heuristic, "Results Comparison Revealed the Issue")
 
-
-@implemented(NONE)
 def which_three() -> object:
 
     def classes(gpu_type: str) -> int:
@@ -441,7 +385,6 @@ def which_three() -> object:
     return classes("H100"), classes("V100")
 
 
-@implemented(FAILS, EQUAL)
 def meaningless_rows() -> object:
     two = Cluster.from_counts({"A100": 2}, 80, 400)
     problem = replace(with_model(tiny(), layer_weight_gb=25), cluster=two, max_gpus_per_stage=1)
@@ -449,41 +392,37 @@ def meaningless_rows() -> object:
     return tuple("infeasible" if r is None else f"{r:.6g} tokens/s" for r in rates)
 
 
-@implemented(HOLDS, ABOVE)
 def magic_formulas() -> object:
     alone = rate("tiny", "A100", 4, 2) / case("tiny").costs.efficiency
-    return Found(
+    return ComputedClaim(
         (predicted(tiny()), predicted(tiny(), factor=False)), known=(predicted(tiny()) / alone,)
     )
 
 
-@implemented(HOLDS, DIFFERENT)
 def uniform_links() -> object:
     matrix = tiny().cluster.bandwidth_matrix()
     return average_link(tiny()), float(tiny().link_throughput(matrix[matrix > 0].min()))
 
 
-@why_wrong(ASSUMED)
 def three_h100_named() -> object:
     first, other = (heuristic(p).details["stages"][0] for p in (case("demo", 3), tiny()))
-    return Found(f"{first.gpu_type}, {first.number}", literally=f"{other.gpu_type}, {other.number}")
+    return ComputedClaim(
+        f"{first.gpu_type}, {first.number}", literally=f"{other.gpu_type}, {other.number}"
+    )
 
 
-@why_wrong(ASSUMED)
 def third_of_the_batch() -> object:
     share, other = (
         problem.workload.batch_size / heuristic(problem).details["stages"][0].number
         for problem in (case("demo", 3), tiny())
     )
-    return Found(share, literally=other)
+    return ComputedClaim(share, literally=other)
 
 
-@why_wrong(NONE)
 def coordination() -> object:
     return (case("tiny").costs.efficiency,)
 
 
-@why_wrong(HOLDS, DIFFERENT)
 def fungible_gpus() -> object:
     # two are needed; the fastest has slow links
     links = {("A100", "V100"): 12, ("A100", "L20"): 12, ("V100", "L20"): 400}
@@ -494,39 +433,28 @@ def fungible_gpus() -> object:
         for each in (problem, with_link_units(problem, "tokens"))
     ]
     without = predicted(tiny(), factor=False), given(joint(tiny()).throughput)
-    return Found(both[0], known=(*both[1], *(round(each, 6) for each in without)))
+    return ComputedClaim(both[0], known=(*both[1], *(round(each, 6) for each in without)))
 
 
-@revealed("rounded")
 def heuristic_rate() -> object:
     return predicted(tiny())
 
 
-@revealed(FAILS, ABOVE)
 def several_sets() -> object:
-    return Found((sets_meant(tiny()), 1), known=(two_a100(),))
+    return ComputedClaim((sets_meant(tiny()), 1), known=(two_a100(),))
 
 
-@revealed("rounded")
 def joint_rate() -> object:
     return (joint(tiny()).throughput,) * 2
 
 
-@revealed(HOLDS, ABOVE)
 def too_optimistic() -> object:
     return predicted(tiny()), optimum("tiny", 2)
 
 
 # "Correct Joint ILP Formulation", from the idea to its size
 
-_joint = partial(claim, CLAIMS, "write-up: joint ILP")
-key_insight = partial(_joint, "Key Insight: Pre-Enumerate Valid Allocations")
-mathematics = partial(_joint, "Mathematical Formulation (Correct)")
-throughput = partial(_joint, "Throughput Calculation (Exact)")
-problem_size = partial(_joint, "Problem Size Analysis")
 
-
-@key_insight(FAILS)
 def segment_9_14() -> object:
     stages = Placement.of([(8, (0,)), (14, (10, 11))])
     try:
@@ -535,14 +463,12 @@ def segment_9_14() -> object:
         return f"{error}"
 
 
-@key_insight(HOLDS)
 def types_of_ids() -> object:
     gpus = case("demo").cluster.gpus
     sets = [dict.fromkeys(gpus[g].type for g in ids) for ids in ((0, 1, 2), (10, 11))]
     return ", ".join(", ".join(types) for types in sets)
 
 
-@key_insight(HOLDS, EQUAL)
 def one_rate_each() -> object:
     return len(once(enumerate_candidates, tiny()).throughput), size("tiny", 2)["allocations"]
 
@@ -564,22 +490,18 @@ def row_allows(by_layers: bool) -> Trial:
     return tried(found)
 
 
-@mathematics(TRIED)
 def layer_rows() -> object:
     return row_allows(by_layers=True)
 
 
-@mathematics(TRIED)
 def gpu_rows() -> object:
-    return Found(row_allows(by_layers=False), known=(left_out("gpu_exclusivity").verdict,))
+    return ComputedClaim(row_allows(by_layers=False), known=(left_out("gpu_exclusivity").verdict,))
 
 
-@mathematics(HOLDS, DIFFERENT)
 def connectivity_rows() -> object:
     return left_out().verdict, left_out("successor", "predecessor").verdict
 
 
-@mathematics(TRIED)
 def connection_rows() -> object:
     candidates = once(enumerate_candidates, tiny())
     tail, head, found = candidates.tail, candidates.head, []
@@ -591,23 +513,19 @@ def connection_rows() -> object:
     return tried(found)
 
 
-@mathematics(HOLDS, ABOVE)
 def linear_throughput() -> object:
     bound = once(joint_lp_bound, tiny(), "written", "as_written")
     return bound, given(joint(tiny()).throughput)
 
 
-@mathematics(NONE)
 def big_m() -> object:
     return with_ms("valid"), with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
 
 
-@throughput(FAILS, EQUAL)
 def exact_rates() -> object:
     return efficiency(1.0), optimum("tiny", 2)
 
 
-@throughput(TRIED)
 def slowest_type() -> object:
     problem, found = tiny(), []
 
@@ -622,12 +540,10 @@ def slowest_type() -> object:
     return tried(found)
 
 
-@throughput(FAILS, EQUAL)
 def transfers_per_second() -> object:
     return optimum("medium", 3), optimum("medium", 3, link_units="tokens")
 
 
-@throughput(NONE)
 def tensor_size() -> object:
     return case("tiny").link_throughput(400.0), 400.0 / case("tiny").tensor_gb()
 
@@ -640,26 +556,23 @@ def cases_of_each_size() -> Iterator[tuple[str, dict[str, int], int]]:
         yield f"{name} with {most} GPUs per stage", size(name, most), sets
 
 
-@problem_size(TRIED)
 def variables_of_a_and_e() -> object:
     trial = tried(
         (where, found["variables"] == 2 * (found["allocations"] + found["connections"]) + 1)
         for where, found, _ in cases_of_each_size()
     )
-    return Found(trial, known=(2 * size("demo", 3)["connections"],))
+    return ComputedClaim(trial, known=(2 * size("demo", 3)["connections"],))
 
 
-@problem_size(TRIED)
 def allocations_at_most() -> object:
     trial = tried(
         (where, found["allocations"] <= found["segments"] * sets)
         for where, found, sets in cases_of_each_size()
     )
     demo = size("demo", 3)
-    return Found(trial, known=(demo["allocations"], demo["segments"] * limitless(3)))
+    return ComputedClaim(trial, known=(demo["allocations"], demo["segments"] * limitless(3)))
 
 
-@problem_size(FAILS, AT_LEAST)
 def rows_of_layers_and_gpus() -> object:
     flat = with_model(case("demo", 3), layers=1)
     counts = count_candidates(flat)
@@ -667,68 +580,53 @@ def rows_of_layers_and_gpus() -> object:
     return parts, joint_size(flat)["rows"]
 
 
-@problem_size(NONE)
 def critical_factor() -> object:
     return explosion()
 
 
-@problem_size("exact")
 def tiny_setup() -> object:
     return tiny().model.layers, tiny().workload.batch_size, len(tiny().cluster)
 
 
-@problem_size("exact")
 def tiny_segments() -> object:
     return size("tiny", 2)["segments"]
 
 
-@problem_size("exact")
 def tiny_allocations() -> object:
     return size("tiny", 2)["allocations"]
 
 
-@problem_size("rounded")
 def tiny_variables() -> object:
     return (size("tiny", 2)["variables"],) * 2
 
 
-@problem_size(MACHINE, TIME)
 def tiny_seconds() -> object:
     return joint(tiny()).seconds
 
 
-@problem_size("exact")
 def demo_segments() -> object:
     return size("demo", 3)["segments"]
 
 
-@problem_size(ASSUMED)
 def demo_allocations() -> object:
     demo = size("demo", 3)
-    return Found(demo["allocations"], literally=demo["segments"] * limitless(3))
+    return ComputedClaim(demo["allocations"], literally=demo["segments"] * limitless(3))
 
 
-@problem_size("wrong")
 def demo_variables() -> object:
     demo = size("demo", 3)
-    return Found((demo["variables"],) * 2, known=(2 * demo["allocations"],))
+    return ComputedClaim((demo["variables"],) * 2, known=(2 * demo["allocations"],))
 
 
-@problem_size(MACHINE, TIME)
 def demo_seconds() -> object:
     return f"{round(gigabytes(size('demo', 3))):,} GB to build and solve it"
 
 
-@problem_size(NONE)
 def limit_per_stage() -> object:
     return tuple(size("demo", most)["variables"] for most in (2, 1))
 
 
 # "Implementation and Results": what came out for tiny and for the demo
-
-_results = partial(claim, CLAIMS, "write-up: results")
-experiments = partial(_results, "Experimental Results")
-demo_analysis = partial(_results, "Demo Configuration Analysis")
 
 
 def only_stage() -> "StageReport":
@@ -736,35 +634,29 @@ def only_stage() -> "StageReport":
     return given(joint(tiny()).evaluation).stages[0]
 
 
-@experiments("wrong", REPORTED)
 def original_timeout() -> object:
     answer = once(solve, case("tiny"), "single_gpu", segments="as_run")
-    return Found(answer.throughput, known=(answer.status,))
+    return ComputedClaim(answer.throughput, known=(answer.status,))
 
 
-@experiments("exact")
 def two_a100() -> object:
     return ", ".join(f"{s.number}×{s.gpu_type}" for s in heuristic(tiny()).details["stages"])
 
 
-@experiments("exact")
 def gpu_ids() -> object:
     return f"{list(only_stage().stage.gpus)}"
 
 
-@experiments("exact")
 def first_and_last_layer() -> object:
     layers = only_stage().stage.layers
     return layers.start + 1, layers.stop, len(layers)
 
 
-@experiments("exact")
 def gpu_types() -> object:
     types = only_stage().gpu_types
     return f"{types[0]}, {len(types)}"
 
 
-@experiments(HOLDS, EQUAL)
 def these_gpus_only() -> object:
 
     def stages(layers: int, free: tuple[int, ...]) -> Any:
@@ -781,7 +673,6 @@ def these_gpus_only() -> object:
     return sum(evaluate(problem, Placement.of(s)).throughput >= least for s in every), 1
 
 
-@experiments(NONE)
 def realistic_rate() -> object:
     # by the physical model: tiny's layers, as wide as they are there, on two real A100
     model = replace(load_model("Llama-2-7B"), layers=tiny().model.layers)
@@ -795,56 +686,42 @@ def realistic_rate() -> object:
     return real / predicted(tiny()), real / only_stage().throughput
 
 
-@experiments("exact")
 def workload_per_gpu() -> object:
     batch = only_stage().batch
     return *batch, tiny().workload.batch_size, len(batch)
 
 
-@experiments(HOLDS, EQUAL)
 def single_stage() -> object:
     return len(given(joint(tiny()).placement)), 1
 
 
-@demo_analysis("exact")
 def gpu_sets() -> object:
     return tuple(b - a for a, b in pairwise([0, *(limitless(k) for k in (1, 2, 3))]))
 
 
-@demo_analysis("rounded")
 def all_allocations() -> object:
     segments, sets = size("demo", 3)["segments"], limitless(3)
-    return Found((segments, sets, segments * sets), known=(size("demo", 3)["allocations"],))
+    return ComputedClaim((segments, sets, segments * sets), known=(size("demo", 3)["allocations"],))
 
 
-@demo_analysis(HOLDS, ABOVE)
 def two_instead_of_three() -> object:
     two, three = size("demo", 2), size("demo", 3)
     known = three["allocations"], two["allocations"], two["variables"]
-    return Found((limitless(3), 2 * limitless(2)), known=known)
+    return ComputedClaim((limitless(3), 2 * limitless(2)), known=known)
 
 
-@demo_analysis(HOLDS, ABOVE)
 def one_type_only() -> object:
     mixed, one_type = size("demo", 3), size("demo", 3, same_type_stages=True)
     rates = optimum("demo", 3), optimum("demo", 3, same_type_stages=True)
     known = one_type["variables"], *rates
-    return Found((mixed["allocations"], one_type["allocations"]), known=known)
+    return ComputedClaim((mixed["allocations"], one_type["allocations"]), known=known)
 
 
-@demo_analysis(NONE)
 def hierarchical_solving() -> object:
     return both_at_once()[::-1]
 
 
 # The lessons, the comparison of approaches, the outlook and the conclusion
-
-_lessons = partial(claim, CLAIMS, "write-up: lessons")
-technical = partial(_lessons, "Technical Insights")
-methodological = partial(_lessons, "Methodological Lessons")
-comparison = partial(_lessons, "Comparison of Approaches")
-future = partial(_lessons, "Future Directions")
-conclusion = partial(_lessons, "Conclusion")
 
 
 def classes(name: str) -> int:
@@ -852,13 +729,11 @@ def classes(name: str) -> int:
     return len({int(c) for c in gpu_classes(case(name).cluster).of})
 
 
-@technical(HOLDS, EQUAL)
 def pre_enumeration() -> object:
     by_program = given(left_out().predicted_tokens_per_s)
     return round(by_program, 3), round(best_of_all(three_heterogeneous()), 3)
 
 
-@technical(FAILS, DIFFERENT)
 def named_gpus() -> object:
     most = (1, 2, 3, 4)
     named = [joint(case("tiny", k), form="tight").throughput for k in most]
@@ -866,70 +741,58 @@ def named_gpus() -> object:
     return tuple(tuple(round(given(r), 9) for r in rates) for rates in (named, counted))
 
 
-@technical(NONE)
 def unrealistic_factors() -> object:
     return exact_rates()
 
 
-@technical(NONE)
 def size_management() -> object:
     return best("medium", 3).size["variables"], size("medium", 3)["variables"]
 
 
-@methodological(NONE)
 def formulation_first() -> None:
     """Nothing to compute."""
 
 
-@methodological(NONE)
 def small_problems_first() -> object:
     return 2 * size("tiny", 2)["allocations"], size("tiny", 2)["variables"]
 
 
-@methodological(NONE)
 def question_solutions() -> object:
     return (optimum("demo"),)
 
 
-@methodological(NONE)
 def linear_is_better() -> object:
     settings = [once(author_settings, name) for name in cases()]
     gaps = [found["gap"] for found in settings if "gap" in found]
     return min(gaps), max(gaps)
 
 
-@comparison(HOLDS, ABOVE)
 def problem_scope() -> object:
     answers = joint(tiny()), once(solve, case("tiny"), "single_gpu")
     placements = [given(answer.placement) for answer in answers]
     return tuple(max(len(stage.gpus) for stage in p.stages) for p in placements)
 
 
-@comparison(FAILS, DIFFERENT)
 def pseudo_milp() -> object:
     return tuple(answer.details["solver_status"] for answer in (heuristic(tiny()), joint(tiny())))
 
 
-@comparison(HOLDS, ABOVE)
 def pure_milp() -> object:
     integer = once(joint_program, tiny())[0].integer
     whole = int(sum(integer))
     both = whole, len(integer) - whole
-    return Found((min(both), 0), known=both)
+    return ComputedClaim((min(both), 0), known=both)
 
 
-@comparison(ASSUMED)
 def heuristic_variables() -> object:
     meant, literally = (heuristic(p).size["variables"] for p in (case("demo", 3), tiny()))
-    return Found(meant, literally=literally)
+    return ComputedClaim(meant, literally=literally)
 
 
-@comparison(HOLDS, ABOVE)
 def gpu_assignment() -> object:
     return sets_meant(case("demo", 3)), 1
 
 
-@comparison(HOLDS, EQUAL)
 def average_bandwidth() -> object:
     matrix = tiny().cluster.bandwidth_matrix()
     links = [
@@ -955,17 +818,14 @@ def pairs_of_gpus(per_stage: int) -> Trial:
     return tried(found)
 
 
-@comparison(TRIED)
 def exact_pairs() -> object:
     return pairs_of_gpus(1)
 
 
-@comparison(TRIED)
 def slowest_pairs() -> object:
     return pairs_of_gpus(2)
 
 
-@comparison(TRIED)
 def linear_in_the_batch() -> object:
     problem, found = case("tiny"), []
     for gpu, layers in product(TYPES, range(1, problem.model.layers + 1)):
@@ -978,7 +838,6 @@ def linear_in_the_batch() -> object:
     return tried(found)
 
 
-@comparison(TRIED)
 def exact_bottleneck() -> object:
     found = []
     for problem in random_problems():
@@ -990,70 +849,57 @@ def exact_bottleneck() -> object:
     return tried(found)
 
 
-@comparison(FAILS, EQUAL)
 def original_optimality() -> object:
     by_program = once(solve, case("medium"), "single_gpu", segments="as_run")
     return by_program.throughput, optimum("medium")
 
 
-@comparison(HOLDS, DIFFERENT)
 def heuristic_optimality() -> object:
     return too_optimistic()
 
 
-@comparison(TRIED)
 def joint_optimality() -> object:
     return tried((p.name, same(joint(p).throughput, best_of_all(p))) for p in random_problems())
 
 
-@comparison(NONE)
 def scalability() -> object:
     heuristics = heuristic(case("demo", 3)).size
     return original("all")["variables"], heuristics["variables"], size("medium", 2)["variables"]
 
 
-@future(NONE)
 def decomposition() -> object:
     return best("medium", 3).throughput, best("medium", 3).bound
 
 
-@future(NONE)
 def pruning() -> object:
     return size("medium", 3)["allocations"], classes("medium")
 
 
-@future(NONE)
 def column_generation() -> object:
     return (round(best("medium", 3).seconds, 3),)
 
 
-@future(NONE)
 def real_systems() -> None:
     """Nothing to compute."""
 
 
-@conclusion(NONE)
 def without_heuristics() -> object:
     return coordination()
 
 
-@conclusion(FAILS, EQUAL)
 def provably_optimal() -> object:
     return with_ms("as_written"), round(best_of_all(slow(tiny())), 6)
 
 
-@conclusion(NONE)
 def advance() -> object:
     return optimum("medium", 2), optimum("medium")
 
 
-@conclusion(HOLDS, ABOVE)
 def hybrid_parallelism() -> object:
     stages = given(best("medium", 2).placement).stages
     return sum(len(stage.gpus) > 1 for stage in stages), 1
 
 
-@conclusion(NONE)
 def remaining_challenge() -> object:
     demo = case("demo", 3)
     types = demo.cluster.kinds
@@ -1061,3 +907,6 @@ def remaining_challenge() -> object:
     half = Cluster.from_counts({gpu.type: 5 for gpu in types}, memory, 400)
     halved = joint_size(replace(demo, cluster=half))["variables"]
     return halved, size("demo", 3)["variables"], classes("demo")
+
+
+CLAIMS = [Claim(**said, compute=globals()[name]) for name, said in entries_beside(__file__).items()]

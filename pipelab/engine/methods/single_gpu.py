@@ -3,9 +3,8 @@
 A segment is an allocation of one GPU. With k = 1 four families more hold for every placement, and most
 links can be left out: those at least as fast as a bound on all placements are never the bottleneck.
 
-As its author ran it, segments start on a grid only, have at least some length, and every GPU may hold one
-layer even where that does not fit; the model is then a restriction of the problem, and its optimum no bound
-on it. `SegmentRules` lists both.
+As its author ran it, the model has other segments than all that fit; it is then a restriction of the problem,
+and its optimum no bound on it. `SegmentRules` lists both.
 
 Source: the write-up, "Original Solver Analysis", and the rows counted in its author's code.
 """
@@ -41,12 +40,11 @@ from pipelab.engine.methods.joint import (
     run_scip,
 )
 from pipelab.engine.tolerances import LAST_BITS
-from pipelab.errors import InvalidPlacement, NotApplicable, UnknownName, nearest
+from pipelab.errors import InvalidPlacement, UnknownName, nearest
 from pipelab.evaluation import evaluate
-from pipelab.problem import MEMORY_SLACK, Problem, require_identical_layers
-from pipelab.writeup.linear_rates import LinearThroughput
+from pipelab.problem import Problem
+from pipelab.reproductions import reproduction
 
-_AS_RUN = "single_gpu, segments='as_run'"
 SEGMENTS = ("all", "as_run")
 _BEST_AS_RUN = "best among the segments of the author's run, which leave out others that fit"
 _NONE_AS_RUN = (
@@ -73,42 +71,25 @@ class SegmentRules:
         )
 
 
-def rules(problem: Problem, as_run: bool = False, deadline: Deadline = NEVER) -> SegmentRules:
+def rules(problem: Problem, segments: str = "all", deadline: Deadline = NEVER) -> SegmentRules:
     """List the segments: all that fit, or those of the author's run.
 
-    `as_run` restates three habits of that run: first layers on a grid of max(1, M // 20)
-    where M > 40; at least min(half of the memory's worth, a third of the most) layers; and at
-    least one layer allowed on every GPU, whether it fits or not.
+    Raises
+    ------
+    UnknownName
+        There is no such choice of segments.
     """
-    if as_run:
-        require_identical_layers(problem, _AS_RUN)
-        if not isinstance(problem.costs, LinearThroughput):
-            expected = "expected LinearThroughput: the author's sizes rest on its memory; take segments='all'"
-            raise NotApplicable(_AS_RUN, [("costs", type(problem.costs).__name__, expected)])
-    problem = replace(problem, max_gpus_per_stage=1)
-    rate, fits = stage_rates(problem, _alone(problem), deadline)
-    layers = problem.model.layers
-    if not as_run:
-        return SegmentRules(problem, rate, fits, fits, np.arange(layers))
-    step = max(1, layers // 20) if layers > 40 else 1
-    sizes = np.arange(1, layers + 1)
-    allowed = np.zeros_like(fits)
-    for g, gpu in enumerate(problem.cluster.gpus):
-        least, most = _sizes_as_run(problem, gpu.memory_gb)
-        allowed[g] = (least <= sizes) & (sizes <= most)
-    return SegmentRules(problem, rate, fits, allowed, np.arange(0, layers, step))
+    if segments not in SEGMENTS:
+        raise UnknownName(f"there is no segments={segments!r}; {nearest(segments, SEGMENTS)}")
+    if segments == "as_run":
+        return reproduction("segments='as_run'")(problem, deadline)
+    alone = replace(problem, max_gpus_per_stage=1)
+    rate, fits = stage_rates(alone, _alone(alone), deadline)
+    return SegmentRules(alone, rate, fits, fits, np.arange(problem.model.layers))
 
 
 def _alone(problem: Problem) -> tuple[tuple[int, ...], ...]:
     return tuple((g,) for g in range(len(problem.cluster)))
-
-
-def _sizes_as_run(problem: Problem, memory_gb: float) -> tuple[int, int]:
-    weight = problem.model.layer_weight_gb
-    activations = problem.costs.activation_gb(problem.model, problem.workload)
-    most = max(1, min(problem.model.layers, int((memory_gb * MEMORY_SLACK - activations) / weight)))
-    half = max(1, int((memory_gb / 2 - activations) / weight))
-    return min(half, most, max(1, most // 3)), most
 
 
 def listed(chosen: SegmentRules, deadline: Deadline = NEVER) -> Candidates:
@@ -193,13 +174,7 @@ def single_gpu_size(problem: Problem, segments: str = "all") -> dict[str, int]:
     >>> size["segments"], size["connections"], size["rows"]
     (5740, 312210, 1568029)
     """
-    return size(rules(problem, _as_run(segments)))
-
-
-def _as_run(segments: str) -> bool:
-    if segments not in SEGMENTS:
-        raise UnknownName(f"there is no segments={segments!r}; {nearest(segments, SEGMENTS)}")
-    return segments == "as_run"
+    return size(rules(problem, segments))
 
 
 def solve_single_gpu(
@@ -226,7 +201,7 @@ def solve_single_gpu(
     """
     alone = replace(problem, max_gpus_per_stage=1)
     with deadline_of(time_limit, stop) as deadline:
-        found = _solved(alone, _as_run(segments), gap, on_progress, deadline)
+        found = _solved(alone, segments, gap, on_progress, deadline)
     if problem.max_gpus_per_stage == 1:
         return found
     # What was proven of one GPU per stage is no bound on more.
@@ -248,13 +223,13 @@ def solve_single_gpu(
 
 def _solved(
     problem: Problem,
-    as_run: bool,
+    segments: str,
     gap: float,
     on_progress: Callable | None,
     deadline: Deadline,
 ) -> Result:
     try:
-        chosen = made_in_time(partial(rules, problem, as_run), deadline)
+        chosen = made_in_time(partial(rules, problem, segments), deadline)
         sizes = size(chosen)
         most = made_in_time(partial(upper_bound, problem), deadline)
         if most is None:

@@ -260,15 +260,15 @@ def list_options(problem: Problem, factor: bool = True, deadline: Deadline = NEV
     for size in range(1, longest + 1):
         deadline.check()
         of_size[size] = [
-            (size, index, *own)
+            (size, index, *numbered)
             for index, (name, count) in enumerate(zip(types, counts, strict=True))
-            for own in _numbers(problem, size, name, memory[name], count, factor)
+            for numbered in _numbers(problem, size, name, memory[name], count, factor)
         ]
     rows = []
     for start in range(layers):
         deadline.check()
         for size in range(1, min(longest, layers - start) + 1):
-            rows += [(start, *own) for own in of_size[size]]
+            rows += [(start, *numbered) for numbered in of_size[size]]
     return Options(problem, types, counts, *map(np.array, zip(*rows, strict=True)))
 
 
@@ -345,14 +345,16 @@ def build(options: Options, rows: str = "as_written") -> LinearProgram:
     big_m = float(options.throughput.max())  # valid: no answer beats its fastest stage
     i = Incidence(segments, big_m, big_m)
     of_segment, one = incidence(options.segment_of, number), i.each_allocation
-    own = {
+    its_rows = {
         "one_option": c.rows({"n": of_segment, "z": -one}, lower=0, upper=0),
         "gpu_numbers": _gpu_rows(options, c, rows),
         "stage_rate": c.rows(
             {"tau": one, "n": -(of_segment * options.throughput)}, lower=0, upper=0
         ),
     }
-    blocks = {name: own[name] if name in own else FAMILIES[name].rows(i, c) for name in _BLOCKS}
+    blocks = {
+        name: its_rows[name] if name in its_rows else FAMILIES[name].rows(i, c) for name in _BLOCKS
+    }
     whole = dict.fromkeys(("n", "z", "e"), 1)
     return c.program({"t": 1}, blocks, upper=whole, integer=whole)
 

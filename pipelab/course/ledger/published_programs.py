@@ -359,32 +359,32 @@ class PipelineClock:
 # action is not a schedule, and is refused as one.
 
 
-class Failure(NamedTuple):
+class ProgramFailure(NamedTuple):
     """The first input on which a function fails, and how."""
 
     arguments: tuple
     what: str
 
 
-def smallest_failure(function: Callable, inputs: Iterable[tuple]) -> Failure | None:
+def smallest_failure(function: Callable, inputs: Iterable[tuple]) -> ProgramFailure | None:
     """The first of `inputs` (smallest first) on which a published split panics or leaves a stage without layers.
 
     Examples
     --------
     >>> smallest_failure(seed_by_flops, [([1, 1], 2), ([1, 2], 2)])
-    Failure(arguments=([1, 2], 2), what='panic: index out of bounds: the len is 1 but the index is
+    ProgramFailure(arguments=([1, 2], 2), what='panic: index out of bounds: the len is 1 but the index is
     1')
     """
     for arguments in inputs:
         try:
             split = function(*arguments)
         except Panic as panic:
-            return Failure(arguments, f"panic: {panic}")
+            return ProgramFailure(arguments, f"panic: {panic}")
         if not split:
-            return Failure(arguments, "an empty answer instead of an error")
+            return ProgramFailure(arguments, "an empty answer instead of an error")
         empty = [i + 1 for i, part in enumerate(split) if part.stop <= part.start]
         if empty:
-            return Failure(arguments, f"stage {empty[0]} has no layer")
+            return ProgramFailure(arguments, f"stage {empty[0]} has no layer")
     return None
 
 

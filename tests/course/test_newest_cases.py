@@ -7,7 +7,7 @@ from newest_folders import CONFIGS, POOLS, PRICES, write_folder
 
 import pipelab as pl
 from pipelab import course
-from pipelab.hardware.newest_cases import NOT_MODELLED
+from pipelab.course.ledger.newest_cases import NOT_MODELLED
 
 
 def _read(folder, **options):
