@@ -43,7 +43,7 @@ class Connection(NamedTuple):
 
 
 def stage_gpus(problem: Problem) -> Iterator[tuple[int, ...]]:
-    """Every set of GPUs that may hold a stage, by size and then by id.
+    """Yield every set of GPUs that may hold a stage, by size and then by id.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def stage_gpus(problem: Problem) -> Iterator[tuple[int, ...]]:
 
 
 def list_allocations(problem: Problem) -> list[Allocation]:
-    """Every run of layers on every set of GPUs that has a rate, and the memory on every GPU.
+    """List every run of layers on every set of GPUs that has a rate, and the memory on every GPU.
 
     Parameters
     ----------
@@ -103,15 +103,15 @@ def list_allocations(problem: Problem) -> list[Allocation]:
     for first in range(model.layers):
         for stop in range(first + 1, model.layers + 1):
             for ids in stage_gpus(problem):
-                layers, own = range(first, stop), [gpus[g] for g in ids]
-                cost = problem.stage_cost(own, layers)
-                if cost.fits(own):
+                layers, used = range(first, stop), [gpus[g] for g in ids]
+                cost = problem.stage_cost(used, layers)
+                if cost.fits(used):
                     allocations.append(Allocation(layers, ids, float(cost.throughput)))
     return allocations
 
 
 def list_connections(problem: Problem, allocations: Sequence[Allocation]) -> list[Connection]:
-    """Every pair of allocations that share a boundary and no GPU.
+    """List every pair of allocations that share a boundary and no GPU.
 
     Parameters
     ----------

@@ -13,8 +13,8 @@ none yields more than it costs, no pipeline can improve the program, and its opt
 deployment. The same program in whole numbers, over the columns that are known, is a deployment
 (P. C. Gilmore and R. E. Gomory, 1961).
 
-Domain: that of `counting`, identical layers and links that do not bind, with memory for as many
-microbatches in flight as each pipeline needs for its rate.
+Domain: that of `counting`, inner layers that are identical and links that do not bind, with memory for
+as many microbatches in flight as each pipeline needs for its rate.
 
 This is a definition to read. `pl.deploy` runs `engine/deployments/column_generation.py` instead, which
 prices all rates at once, takes any cluster, and lists what could close the gap to the bound;
@@ -27,27 +27,35 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from pipelab.counting import Mix, Piece, fewest_stages, placed, rates_of_mixes
+from pipelab.counting import (
+    Piece,
+    Place,
+    Rates,
+    different_rates,
+    fewest_stages,
+    place_stages,
+    rates_by_place,
+)
 from pipelab.errors import NotApplicable
 from pipelab.evaluation import evaluate
 from pipelab.placement import Placement
 from pipelab.problem import Problem
 
-__all__ = ["Column", "Generated", "best_pipeline", "deploy_by_column_generation"]
+__all__ = ["DeploymentAndBound", "KnownPipeline", "best_pipeline", "deploy_by_column_generation"]
 
 NOTHING_MORE = 1e-7  # of a column's rate: the solvers' arithmetic
 
 
-class Column(NamedTuple):
-    """A pipeline: its rate in tokens/s, its GPUs of each kind, and its stages."""
+class KnownPipeline(NamedTuple):
+    """A column of the master program: a pipeline's rate in tokens/s, its GPUs of each kind, and its stages."""
 
     rate: float
     gpus: tuple[int, ...]
     stages: list[Piece]
 
 
-class Generated(NamedTuple):
-    """What column generation finds.
+class DeploymentAndBound(NamedTuple):
+    """What column generation finds, and what no deployment exceeds.
 
     Attributes
     ----------
@@ -57,33 +65,33 @@ class Generated(NamedTuple):
         Of all of them, in tokens/s.
     bound : float
         No deployment has more, in tokens/s: the optimum of the master program.
-    columns : list of Column
-        In the order in which they were found.
+    columns : list of KnownPipeline
+        In the order in which they were generated.
     """
 
     placements: list[Placement]
     throughput: float
     bound: float
-    columns: list[Column]
+    columns: list[KnownPipeline]
 
 
-def deploy_by_column_generation(problem: Problem) -> Generated:
+def deploy_by_column_generation(problem: Problem) -> DeploymentAndBound:
     """Find pipelines of great throughput together, and a bound on that of every deployment.
 
     Parameters
     ----------
     problem : Problem
-        With identical layers, and links that do not bind.
+        With inner layers that are identical, and links that do not bind.
 
     Returns
     -------
-    Generated
+    DeploymentAndBound
         Pipelines on disjoint GPUs, and the bound. They are the best if both are equal.
 
     Raises
     ------
     NotApplicable
-        Layers differ, or a pipeline found does not attain the rate of its stages.
+        Inner layers differ, or a pipeline found does not attain the rate of its stages.
     TooLarge
         There are too many rates of stages.
 
@@ -93,13 +101,13 @@ def deploy_by_column_generation(problem: Problem) -> Generated:
     >>> from dataclasses import replace
     >>> gpus = pl.Cluster.from_counts({"A100": 1, "T4": 2}, {"A100": 40, "T4": 16}, 12.5)
     >>> tiny = replace(pl.load_case("tiny"), cluster=gpus)
-    >>> found = deploy_by_column_generation(tiny)
-    >>> len(found.placements), round(found.throughput, 2), round(found.bound, 2)
+    >>> answer = deploy_by_column_generation(tiny)
+    >>> len(answer.placements), round(answer.throughput, 2), round(answer.bound, 2)
     (3, 351.44, 351.44)
     """
-    rates = rates_of_mixes(problem)
+    rates = rates_by_place(problem)
     counts = problem.cluster.kind_count
-    columns: list[Column] = []
+    columns: list[KnownPipeline] = []
     prices, bound = np.zeros(len(counts)), 0.0
     while True:
         column = best_pipeline(problem, rates, prices)
@@ -109,7 +117,7 @@ def deploy_by_column_generation(problem: Problem) -> Generated:
         master = linprog([-c.rate for c in columns], _gpus(columns), counts)
         bound, prices = -master.fun, -master.ineqlin.marginals
     if not columns:
-        return Generated([], 0.0, 0.0, [])
+        return DeploymentAndBound(placements=[], throughput=0.0, bound=0.0, columns=[])
     whole = milp(
         [-c.rate for c in columns],
         constraints=LinearConstraint(_gpus(columns), ub=counts),
@@ -118,52 +126,65 @@ def deploy_by_column_generation(problem: Problem) -> Generated:
     )
     number = np.rint(whole.x).astype(int)
     chosen = [c for c, times in zip(columns, number, strict=True) for _ in range(times)]
-    placements = placed(problem, [column.stages for column in chosen])
+    placements = place_stages(problem, [column.stages for column in chosen])
     _refuse_less_than_counted(problem, chosen, placements)
-    return Generated(placements, sum(c.rate for c in chosen), bound, columns)
+    return DeploymentAndBound(
+        placements=placements,
+        throughput=sum(column.rate for column in chosen),
+        bound=bound,
+        columns=columns,
+    )
 
 
 def best_pipeline(
-    problem: Problem, rates: dict[Mix, list[float]], prices: np.ndarray
-) -> Column | None:
+    problem: Problem, rates: dict[Place, Rates], prices: np.ndarray
+) -> KnownPipeline | None:
     """Solve the pricing problem: the pipeline that yields most beyond the price of its GPUs.
 
     Parameters
     ----------
     problem : Problem
-        With identical layers, and links that do not bind.
-    rates : dict of mix to list of float
-        Of `counting.rates_of_mixes`.
+        With inner layers that are identical, and links that do not bind.
+    rates : dict of place to dict of mix to list of float
+        Of `counting.rates_by_place`.
     prices : float array, shape (K,)
         Of a GPU of each kind, in tokens/s, at least 0.
 
     Returns
     -------
-    Column or None
-        None if no pipeline fits.
+    KnownPipeline or None
+        None if none fits that yields more than its GPUs cost.
     """
-    found = []
-    for rate in np.unique([rate for of_mix in rates.values() for rate in of_mix if rate > 0]):
+    best, most, paid = None, 0.0, 0.0
+    for rate in different_rates(rates):
+        # A faster pipeline pays no less than the cheapest of a lower rate, so this one cannot yield more.
+        if rate - paid <= most:
+            continue
         stages = fewest_stages(problem, rates, rate, prices.tolist())
         if stages is None:  # nor is any pipeline faster
             break
         gpus = np.bincount([k for stage in stages for k in stage.mix], minlength=len(prices))
-        found.append(Column(float(rate), tuple(gpus.tolist()), stages))
-    return max(found, key=lambda c: c.rate - prices @ np.array(c.gpus), default=None)
+        paid = float(prices @ gpus)
+        if rate - paid > most:
+            best = KnownPipeline(rate=float(rate), gpus=tuple(gpus.tolist()), stages=stages)
+            most = rate - paid
+    return best
 
 
-def _gpus(columns: Sequence[Column]) -> np.ndarray:
-    """GPUs of each kind (rows) in each column."""
+def _gpus(columns: Sequence[KnownPipeline]) -> np.ndarray:
+    """Count the GPUs of each kind (rows) in each column."""
     return np.array([column.gpus for column in columns]).T
 
 
 def _refuse_less_than_counted(
-    problem: Problem, columns: Sequence[Column], placements: Sequence[Placement]
+    problem: Problem, columns: Sequence[KnownPipeline], placements: Sequence[Placement]
 ) -> None:
     for column, placement in zip(columns, placements, strict=True):
         attained = evaluate(problem, placement).attainable
         if attained < column.rate * (1 - 1e-9):
             expected = "expected links that do not bind, and memory for all in flight"
-            found = f"stages of {column.rate:g} tokens/s attain {attained:g}; pl.deploy takes these"
-            what = [("problem", problem.name, f"{expected} ({found})")]
+            reached = (
+                f"stages of {column.rate:g} tokens/s attain {attained:g}; pl.deploy takes these"
+            )
+            what = [("problem", problem.name, f"{expected} ({reached})")]
             raise NotApplicable("column generation", what)

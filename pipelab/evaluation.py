@@ -4,16 +4,18 @@ It shares no code with any formulation, so that every solver answers to it.
 """
 
 import math
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, overload
 
 from pipelab.costs import refuse_transfers
+from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
 from pipelab.display import table
-from pipelab.errors import InvalidPlacement, InvalidValue
-from pipelab.fields import Frozen
+from pipelab.errors import InvalidPlacement
+from pipelab.fields import Frozen, instance
 from pipelab.placement import Placement, Stage, named_layers, show_layers
 from pipelab.problem import Problem, StageCost, Workload, answered, fits_in, load_with
 
@@ -29,7 +31,7 @@ MOST_IN_FLIGHT = 1_000_000  # more are not tried
 MOST_ABOVE = 1e-9  # what a flow may carry above its limits: sums differ by the last bits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class StageReport(Frozen):
     """What one stage yields and needs."""
 
@@ -44,7 +46,7 @@ class StageReport(Frozen):
     degree: int = 1  # GPUs that cut each layer among them; 1: each holds its layers whole
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class LinkReport:
     """The link between two neighbouring stages; its slowest pair of GPUs sets rate and time."""
 
@@ -55,7 +57,7 @@ class LinkReport:
     seconds: float  # of one message, latency included
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Frozen):
     """Every stage and link of a valid placement, and the slowest of them.
 
@@ -148,7 +150,7 @@ class Evaluation(Frozen):
         return self.in_flight * self.tokens / self.attainable
 
     def to_frame(self) -> "DataFrame":
-        """The stages as a table.
+        """Return the stages as a table.
 
         Returns
         -------
@@ -185,7 +187,7 @@ class Evaluation(Frozen):
         return part.seconds > self.tokens / part.throughput * (1 + 1e-9)
 
     def links_frame(self) -> "DataFrame":
-        """The links as a table.
+        """Return the links as a table.
 
         Returns
         -------
@@ -218,7 +220,7 @@ class Evaluation(Frozen):
         return html + table(self.links_frame()) if self.links else html
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class DeploymentEvaluation(Frozen):
     """Every pipeline of a deployment.
 
@@ -233,7 +235,7 @@ class DeploymentEvaluation(Frozen):
     throughput: float
 
     def to_frame(self) -> "DataFrame":
-        """The stages of all pipelines as a table.
+        """Return the stages of all pipelines as a table.
 
         Returns
         -------
@@ -246,7 +248,7 @@ class DeploymentEvaluation(Frozen):
         return pd.concat(frames, ignore_index=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class WayReport(Frozen):
     """One way of a flow: its stages by index, its tokens/s, and the seconds of a microbatch on it."""
 
@@ -255,7 +257,7 @@ class WayReport(Frozen):
     seconds: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FlowEvaluation(Frozen):
     """What every stage, link and way of a flow carries.
 
@@ -291,7 +293,7 @@ class FlowEvaluation(Frozen):
         return math.fsum(way.rate * way.seconds for way in self.ways) / self.throughput
 
     def to_frame(self) -> "DataFrame":
-        """The stages as a table.
+        """Return the stages as a table.
 
         Returns
         -------
@@ -319,8 +321,12 @@ class FlowEvaluation(Frozen):
 @overload
 def evaluate(problem: Problem, placement: Placement) -> Evaluation: ...
 @overload
-def evaluate(problem: Problem, placement: Any) -> Any: ...
-def evaluate(problem: Problem, placement: Any) -> Any:
+def evaluate(problem: Problem, placement: DeploymentPlan) -> DeploymentEvaluation: ...
+@overload
+def evaluate(problem: Problem, placement: FlowPlan) -> FlowEvaluation: ...
+def evaluate(
+    problem: Problem, placement: Placement | DeploymentPlan | FlowPlan
+) -> Evaluation | DeploymentEvaluation | FlowEvaluation:
     """Check every rule that a placement must obey, then recompute every rate from the raw data.
 
     Parameters
@@ -354,13 +360,12 @@ def evaluate(problem: Problem, placement: Any) -> Any:
     >>> round(pl.evaluate(tiny, pl.Placement.of([(4, (0, 1))])).throughput, 3)
     301.784
     """
-    if isinstance(problem, Problem) and hasattr(placement, "pipelines"):
+    instance("evaluate", "problem", problem, Problem, "a Problem")
+    if isinstance(placement, DeploymentPlan):
         return _evaluate_pipelines(problem, placement.pipelines)
-    if isinstance(problem, Problem) and hasattr(placement, "ways"):
+    if isinstance(placement, FlowPlan):
         return _evaluate_flow(problem, placement)
-    for name, value, kind in (("problem", problem, Problem), ("placement", placement, Placement)):
-        if not isinstance(value, kind):
-            raise InvalidValue("evaluate", [(name, value, f"expected a {kind.__name__}")])
+    instance("evaluate", "placement", placement, Placement, "a Placement")
     defects = broken_rules(problem, placement)
     if defects:
         raise InvalidPlacement(defects)
@@ -384,7 +389,7 @@ def evaluate(problem: Problem, placement: Any) -> Any:
 def _with_memory_for(
     problem: Problem, placement: Placement, links: tuple[LinkReport, ...], in_flight: int
 ) -> Evaluation:
-    """The evaluation with so many in flight.
+    """Evaluate with a given number in flight.
 
     Raises
     ------
@@ -404,15 +409,21 @@ def _with_memory_for(
     slowest = min(rates.values())
     # Rates equal up to the last bits are one bottleneck shared, not one that happens to win.
     bottlenecks = tuple(name for name, rate in rates.items() if rate <= slowest * (1 + 1e-12))
-    tokens = problem.workload.tokens
-    unit = problem.costs.link_units
-    return Evaluation(stages, links, slowest, bottlenecks, unit, tokens, in_flight)
+    return Evaluation(
+        stages=stages,
+        links=links,
+        rate=slowest,
+        bottlenecks=bottlenecks,
+        link_unit=problem.costs.link_units,
+        tokens=problem.workload.tokens,
+        in_flight=in_flight,
+    )
 
 
 def _most_attainable(
     first: Evaluation, at: Callable[[int], Evaluation], rates_fall: bool
 ) -> Evaluation:
-    """The evaluation with the number in flight that yields most, of several such numbers the least.
+    """Choose the number in flight that yields most, of several such numbers the least.
 
     With more in flight memory runs out, and before it does, a stage may have to run in another
     execution mode (`Roofline`): it does not return to the one before. So the numbers fall into runs
@@ -424,37 +435,35 @@ def _most_attainable(
     first : Evaluation
         With one in flight.
     at : function of int
-        The evaluation with so many, or `InvalidPlacement`.
+        The evaluation with this number, or `InvalidPlacement`.
     rates_fall : bool
         Whether no stage has a higher rate in a later mode: a full pipeline then ends the search.
     """
 
-    def tried(number: int) -> Evaluation | None:
+    def fitting(number: int) -> Evaluation | None:
         try:
             return at(number)
         except InvalidPlacement:
             return None
 
-    best, here = first, first
+    best, here, begin = first, first, 1
     while True:
-        useful, begin = here.in_flight_needed, here.in_flight or 1
-        last = begin
-        step = max(1, useful - begin) if rates_fall else 1
+        useful = here.in_flight_needed
         reach = useful if rates_fall else MOST_IN_FLIGHT
-        while last < reach:  # in longer steps as long as they stay within the run, then in shorter
-            found = tried(min(last + step, reach))
-            if found is not None and _times(found) == _times(here):
-                last, step = min(last + step, reach), 2 * step
-            elif step == 1:
-                break
-            else:
-                reach, step = min(last + step, reach) - 1, max(1, step // 2)
+
+        def has_changed(number: int, here: Evaluation = here) -> bool:
+            later = fitting(number)
+            return later is None or _times(later) != _times(here)
+
+        last = begin
+        if last < reach:
+            rest = range(begin + 1, reach + 1)
+            last += bisect_left(rest, True, key=has_changed) if has_changed(reach) else len(rest)
         candidate = at(max(begin, min(last, useful)))
         if candidate.attainable > best.attainable * (1 + 1e-12):
             best = candidate
-        if last >= (useful if rates_fall else MOST_IN_FLIGHT):
-            return best
-        following = tried(last + 1)
+        begin = last + 1
+        following = fitting(begin) if last < reach else None
         if following is None:
             return best
         here = following
@@ -464,17 +473,18 @@ def _times(evaluation: Evaluation) -> list[tuple[float, float]]:
     return [(stage.throughput, stage.seconds) for stage in evaluation.stages]
 
 
-def _evaluate_pipelines(problem: Problem, pipelines: Any) -> DeploymentEvaluation:
-    """Every replica by itself, with its pipeline's workload; no GPU may be in two."""
+def _evaluate_pipelines(problem: Problem, pipelines: Sequence[Replicas]) -> DeploymentEvaluation:
+    """Evaluate every replica by itself, with its pipeline's workload; no GPU may be in two."""
     replicas = [(r, pipeline.workload) for pipeline in pipelines for r in pipeline.replicas]
     used = Counter(g for replica, _ in replicas for g in set(replica.gpus))
     if shared := [f"GPU {g} is used by {n} pipelines" for g, n in used.items() if n > 1]:
         raise InvalidPlacement(shared)
-    found = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
-    return DeploymentEvaluation(found, math.fsum(e.attainable for e in found))
+    evaluations = tuple(evaluate(replace(problem, workload=load), r) for r, load in replicas)
+    throughput = math.fsum(evaluation.attainable for evaluation in evaluations)
+    return DeploymentEvaluation(pipelines=evaluations, throughput=throughput)
 
 
-def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
+def _evaluate_flow(problem: Problem, flow: FlowPlan) -> FlowEvaluation:
     """Follow every way, and add up what stages and links carry and keep."""
     stages, total = flow.stages, problem.model.layers
     defects = _gpu_defects(problem, Placement(stages))
@@ -503,11 +513,13 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
     ways = []
     for way, rate in flow.ways:
         times = [reports[v].seconds for v in way] + [links[hop].seconds for hop in pairwise(way)]
-        ways.append(WayReport(tuple(way), rate, math.fsum(times)))
+        ways.append(WayReport(stages=tuple(way), rate=rate, seconds=math.fsum(times)))
     tokens = problem.workload.tokens
     through = [[way for way in ways if v in way.stages] for v in range(len(stages))]
-    carried = tuple(math.fsum(way.rate for way in own) for own in through)
-    needed = tuple(math.fsum(way.rate * way.seconds for way in own) / tokens for own in through)
+    carried = tuple(math.fsum(way.rate for way in passing) for passing in through)
+    needed = tuple(
+        math.fsum(way.rate * way.seconds for way in passing) / tokens for passing in through
+    )
     across = {
         hop: math.fsum(way.rate for way in ways if hop in pairwise(way.stages)) for hop in links
     }
@@ -522,10 +534,14 @@ def _evaluate_flow(problem: Problem, flow: Any) -> FlowEvaluation:
         )
     if defects:
         raise InvalidPlacement(defects)
-    total_rate = math.fsum(way.rate for way in ways)
-    both = {hop: (links[hop], across[hop]) for hop in links}
     return FlowEvaluation(
-        tuple(reports), carried, needed, tuple(flow.in_flight), both, tuple(ways), total_rate
+        stages=tuple(reports),
+        carried=carried,
+        needed=needed,
+        held=tuple(flow.in_flight),
+        links={hop: (links[hop], across[hop]) for hop in links},
+        ways=tuple(ways),
+        throughput=math.fsum(way.rate for way in ways),
     )
 
 
@@ -537,18 +553,18 @@ def _outside(stage: Stage, index: int, total: int) -> list[str]:
 
 
 def _above(who: str, amount: float, most: float, unit: str) -> list[str]:
-    """The defect of a sum above its limit, but for the arithmetic of a linear program."""
+    """Name the defect of a sum above its limit, but for the arithmetic of a linear program."""
     over = amount > most * (1 + MOST_ABOVE)
     return [f"{who} {amount:.7g} {unit}, more than {most:.7g}"] if over else []
 
 
 def broken_rules(problem: Problem, placement: Placement) -> list[str]:
-    """Every rule a placement breaks besides memory, which is checked only if there is none."""
+    """List every rule a placement breaks besides memory, which is checked only if there is none."""
     return [*_layer_defects(problem, placement), *_gpu_defects(problem, placement)]
 
 
 def _layer_defects(problem: Problem, placement: Placement) -> list[str]:
-    """Every layer exactly once, in order."""
+    """Ask for every layer exactly once, in order."""
     total, expected, defects = problem.model.layers, 0, []
     for i, stage in enumerate(placement.stages):
         layers = stage.layers
@@ -572,7 +588,7 @@ def _unassigned(layers: range) -> str:
 
 
 def _gpu_defects(problem: Problem, placement: Placement) -> list[str]:
-    """Each GPU exists and serves one stage; stages keep to size and type."""
+    """Ask that each GPU exists and serves one stage, and that stages keep to size and type."""
     gpus, defects = problem.cluster.gpus, []
     for i, stage in enumerate(placement.stages):
         outside = [g for g in stage.gpus if not 0 <= g < len(gpus)]
@@ -629,12 +645,19 @@ def stage_report(problem: Problem, stage: Stage, cost: StageCost) -> StageReport
         else cost.pass_seconds
     )
     return StageReport(
-        stage, types, cost.batch, cost.memory_gb, limits, cost.throughput, seconds, cost.degree
+        stage=stage,
+        gpu_types=types,
+        batch=cost.batch,
+        memory_gb=cost.memory_gb,
+        memory_limit_gb=limits,
+        throughput=cost.throughput,
+        seconds=seconds,
+        degree=cost.degree,
     )
 
 
 def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport:
-    """The whole tensor crosses the slowest pair of GPUs, as the write-up has it."""
+    """Let the whole tensor cross the slowest pair of GPUs, as the write-up has it."""
     pairs, cluster = [(i, j) for i in sender.gpus for j in receiver.gpus], problem.cluster
     i, j = min(pairs, key=lambda pair: cluster.bandwidth_between(*pair))
     bandwidth = cluster.bandwidth_between(i, j)
@@ -644,11 +667,17 @@ def _link_report(problem: Problem, sender: Stage, receiver: Stage) -> LinkReport
         problem.message_seconds(cluster.bandwidth_between(*p), cluster.latency_between(*p))
         for p in pairs
     )
-    return LinkReport(i, j, bandwidth, rate, float(seconds))
+    return LinkReport(
+        sender=i,
+        receiver=j,
+        bandwidth_gb_per_s=bandwidth,
+        throughput=rate,
+        seconds=float(seconds),
+    )
 
 
 def tally(types: tuple[str, ...]) -> str:
-    """How many of each type.
+    """Count the GPUs of each type, in words.
 
     >>> tally(("A100", "A100", "T4"))
     '2 × A100, 1 × T4'

@@ -34,6 +34,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from pipelab.candidates import list_allocations
+from pipelab.deployment_and_flow import Way
 from pipelab.fields import MOST_COUNTED
 from pipelab.placement import Stage
 from pipelab.problem import Problem
@@ -48,15 +49,8 @@ class Held(NamedTuple):
     in_flight: int
 
 
-class Way(NamedTuple):
-    """What goes one way: the indices of its stages, in order, and its tokens/s."""
-
-    stages: tuple[int, ...]
-    rate: float
-
-
 def goes_on(before: Stage, after: Stage) -> bool:
-    """Whether a microbatch that leaves one stage can go on to another, which may be used in part.
+    """Tell whether a microbatch that leaves one stage can go on to another, which may be used in part.
 
     >>> goes_on(Stage(range(0, 3), (0,)), Stage(range(2, 5), (1,)))
     True
@@ -65,7 +59,7 @@ def goes_on(before: Stage, after: Stage) -> bool:
 
 
 def list_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]:
-    """Every way through the model, as indices of stages.
+    """Yield every way through the model, as indices of stages.
 
     Parameters
     ----------
@@ -88,7 +82,7 @@ def list_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]
 
 
 def begun_ways(stages: Sequence[Stage], layers: int) -> Iterator[tuple[int, ...]]:
-    """Every way and every beginning of one, which may lead nowhere: the steps in which `list_ways` finds ways."""
+    """Yield every way and every beginning of one, which may lead nowhere: the steps of `list_ways`."""
     begun: list[tuple[int, ...]] = [
         (v,) for v in reversed(range(len(stages))) if stages[v].layers.start == 0
     ]
@@ -108,7 +102,7 @@ def _apart(a: Stage, b: Stage) -> bool:
 
 
 def stage_times(problem: Problem, held: Held) -> tuple[float, float]:
-    """Tokens/s of a stage, and the seconds of one microbatch in it."""
+    """Compute tokens/s of a stage, and the seconds of one microbatch in it."""
     gpus = [problem.cluster.gpus[g] for g in held.stage.gpus]
     cost = problem.with_in_flight(held.in_flight).stage_cost(gpus, held.stage.layers)
     interval = problem.workload.tokens / cost.throughput
@@ -116,7 +110,7 @@ def stage_times(problem: Problem, held: Held) -> tuple[float, float]:
 
 
 def link_between(problem: Problem, sender: Stage, receiver: Stage) -> tuple[float, float]:
-    """Tokens/s of the slowest link between the GPUs of two stages, and the seconds of a message."""
+    """Compute tokens/s of the slowest link between the GPUs of two stages, and the seconds of a message."""
     pairs = [(i, j) for i in sender.gpus for j in receiver.gpus]
     bandwidth = np.array([problem.cluster.bandwidth_between(*pair) for pair in pairs])
     latency = np.array([problem.cluster.latency_between(*pair) for pair in pairs])
@@ -125,7 +119,7 @@ def link_between(problem: Problem, sender: Stage, receiver: Stage) -> tuple[floa
 
 
 def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) -> list[Way]:
-    """The best ways through stages that are given: a linear program over all of them.
+    """Find the best ways through stages that are given, by a linear program over all of them.
 
     Parameters
     ----------
@@ -140,11 +134,11 @@ def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) ->
     list of Way
         Those that carry something.
     """
-    stages = [own.stage for own in held]
+    stages = [stage for stage, _ in held]
     ways = list(list_ways(stages, problem.model.layers))
     if not ways:
         return []
-    rates, seconds = zip(*(stage_times(problem, own) for own in held), strict=True)
+    rates, seconds = zip(*(stage_times(problem, option) for option in held), strict=True)
     hops = sorted({hop for way in ways for hop in pairwise(way)})
     links = {(v, w): link_between(problem, stages[v], stages[w]) for v, w in hops}
     through = np.array([[float(v in way) for way in ways] for v in range(len(stages))])
@@ -155,13 +149,13 @@ def greatest_flow(problem: Problem, held: Sequence[Held], full: bool = False) ->
             sum(seconds[v] for v in way) + sum(links[h][1] for h in pairwise(way)) for way in ways
         ]
         rows += [*(through * traversal)]
-        limits += [own.in_flight * problem.workload.tokens for own in held]
-    found = linprog(-np.ones(len(ways)), np.array(rows), limits)
-    return [Way(way, f) for way, f in zip(ways, found.x.tolist(), strict=True) if f > 0]
+        limits += [in_flight * problem.workload.tokens for _, in_flight in held]
+    carried = linprog(-np.ones(len(ways)), np.array(rows), limits).x.tolist()
+    return [Way(way, rate) for way, rate in zip(ways, carried, strict=True) if rate > 0]
 
 
 def numbers(problem: Problem, stage: Stage, most: int) -> Iterator[int]:
-    """Numbers in flight to have memory for: of those with one rate and time, the largest.
+    """Yield numbers in flight to have memory for: of those with one rate and time, the largest.
 
     With more in flight a stage may run in another execution mode, and does not return to the one before. So the
     numbers fall into runs with one rate and time, and the end of each is found by bisection.
@@ -169,7 +163,7 @@ def numbers(problem: Problem, stage: Stage, most: int) -> Iterator[int]:
     Parameters
     ----------
     problem : Problem
-        A number of its own is the only one.
+        Where its workload has a number in flight, that is the only one.
     stage : Stage
     most : int
         More are of no use.
@@ -194,7 +188,7 @@ def numbers(problem: Problem, stage: Stage, most: int) -> Iterator[int]:
 
 
 def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
-    """A number in flight that no stage can use more of: its rate times the longest that a way may take."""
+    """Bound the number in flight that a stage can use: its rate times the longest that a way may take."""
     rates, longest = [0.0], dict.fromkeys(range(len(problem.cluster)), 0.0)
     for stage in stages:
         rate, seconds = stage_times(problem, Held(stage, problem.workload.in_memory))
@@ -208,7 +202,7 @@ def most_in_flight(problem: Problem, stages: Sequence[Stage]) -> int:
 
 
 def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], list[Way]]:
-    """The best flow of a small problem, by trying all sets of stages that share no GPU.
+    """Find the best flow of a small problem, by trying all sets of stages that share no GPU.
 
     Parameters
     ----------
@@ -242,13 +236,14 @@ def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], l
     else:
         most = most_in_flight(problem, stages)
         options = [Held(s, n) for s in stages for n in numbers(problem, s, most)]
-    rate_of = {own: stage_times(problem, own)[0] for own in options}
+    rate_of = {option: stage_times(problem, option)[0] for option in options}
     best: tuple[list[Held], list[Way]] = [], []
     value = 0.0
     for held in _disjoint(options, range(len(problem.cluster))):
         passed = np.zeros(problem.model.layers)
-        for own in held:
-            passed[own.stage.layers.start : own.stage.layers.stop] += rate_of[own]
+        for option in held:
+            layers = option.stage.layers
+            passed[layers.start : layers.stop] += rate_of[option]
         if passed.min() <= value * (1 + 1e-9):
             continue  # some layer lets no more pass than is known
         ways = greatest_flow(problem, held, full)
@@ -259,14 +254,15 @@ def exhaustive_flow(problem: Problem, full: bool = False) -> tuple[list[Held], l
 
 
 def _disjoint(options: Sequence[Held], gpus: Sequence[int]) -> Iterator[tuple[Held, ...]]:
-    """Every set of options that share no GPU."""
+    """Yield every set of options that share no GPU."""
     if not gpus:
         yield ()
         return
     first, *rest = gpus
     yield from _disjoint(options, rest)
-    for own in options:
-        if own.stage.gpus[0] == first and set(own.stage.gpus) <= set(gpus):
-            left = [g for g in rest if g not in own.stage.gpus]
+    for option in options:
+        used = option.stage.gpus
+        if used[0] == first and set(used) <= set(gpus):
+            left = [gpu for gpu in rest if gpu not in used]
             for others in _disjoint(options, left):
-                yield (own, *others)
+                yield (option, *others)

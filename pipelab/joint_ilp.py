@@ -46,7 +46,7 @@ class JointOptimum(NamedTuple):
 
 
 def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
-    """The placement of the highest throughput, by one integer linear program.
+    """Find the placement of the highest throughput, by one integer linear program.
 
     Parameters
     ----------
@@ -83,12 +83,12 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
             {"connections": len(connections)},
         )
     if not allocations:
-        return JointOptimum(None, None, None)
+        return JointOptimum(placement=None, throughput=None, bound=None)
     families, variables = state_families(problem, allocations, connections)
     program = cp.Problem(cp.Maximize(variables["t"]), list(families.values()))
     program.solve(solver=cp.HIGHS, highs_options=EXACTLY)
     if program.status == cp.INFEASIBLE:
-        return JointOptimum(None, None, None)
+        return JointOptimum(placement=None, throughput=None, bound=None)
     if program.status != cp.OPTIMAL:
         raise PipelabError(f"HiGHS ended with {program.status!r}")
     stages = [a for a, z in zip(allocations, variables["z"].value, strict=True) if z > 0.5]
@@ -101,13 +101,13 @@ def solve_by_joint_ilp(problem: Problem) -> JointOptimum:
     bound = max(rate for rate in rates if rate <= proven)
     stages.sort(key=lambda stage: stage.layers.start)
     placement = Placement(tuple(Stage(stage.layers, stage.gpus) for stage in stages))
-    return JointOptimum(placement, throughput, bound)
+    return JointOptimum(placement=placement, throughput=throughput, bound=bound)
 
 
 def state_families(
     problem: Problem, allocations: Sequence[Allocation], connections: Sequence[Connection]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The twelve families of constraints, and the variables they speak of.
+    """State the twelve families of constraints, and the variables they speak of.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ _MOST_LAYERS = 10**9  # of a stage: a number that Python can count with, whateve
 
 
 def show_layers(layers: range) -> str:
-    """Layers as people count them, from 1.
+    """Write layers as people count them, from 1.
 
     >>> show_layers(range(0, 8)), show_layers(range(3, 4))
     ('1–8', '4')
@@ -26,7 +26,7 @@ def show_layers(layers: range) -> str:
 
 
 def named_layers(layers: range) -> str:
-    """The same with the noun.
+    """Write layers with the noun, counted from 1.
 
     >>> named_layers(range(0, 8)), named_layers(range(3, 4))
     ('layers 1–8', 'layer 4')
@@ -93,7 +93,7 @@ class Placement:
 
     @classmethod
     def of(cls, parts: Iterable[tuple[int, Sequence[int]]]) -> "Placement":
-        """A placement from (number of layers, GPU ids) pairs, the layers counted off in order.
+        """Make a placement from (number of layers, GPU ids) pairs, the layers counted off in order.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class Placement:
         }
 
     def to_frame(self) -> "DataFrame":
-        """The placement as a table, one row per stage.
+        """Return the placement as a table, one row per stage.
 
         Returns
         -------

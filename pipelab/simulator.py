@@ -111,7 +111,7 @@ def _parts(action: Action) -> tuple[Action, ...]:
 
 
 def _needs(action: Action, stages: int) -> dict[Output, int]:
-    """What an action works on, and the link over which it comes if the maker is on another rank."""
+    """Return what an action works on, and the link over which it comes if the maker is on another rank."""
     needs: dict[Output, int] = {}
     for stage, kind, microbatch, _ in _parts(action):
         if kind == "W":

@@ -70,7 +70,7 @@ def spans_from_factors(
     work_factors: Sequence[float] | None,
     **others: Sequence[float],
 ) -> Spans:
-    """All kinds of span of a model, by number of layers, then by weight and work.
+    """Compute all kinds of span of a model, by number of layers, then by weight and work.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def spans_from_factors(
 def _sums(
     layers: int, factors: Sequence[float] | None, first: np.ndarray, last: np.ndarray
 ) -> np.ndarray:
-    """Sum of the factors of every span, the same to the last bit for the same set of layers.
+    """Add up the factors of every span, to the same last bit for the same set of layers.
 
     Factors are whole numbers of one power of two, which add up exactly.
     """

@@ -30,7 +30,7 @@ ROUNDING = 1 + 1e-9  # sums of the same numbers in another order may differ in t
 
 
 def bottleneck(split: Split, costs: Numbers, speeds: Numbers | None = None) -> float:
-    """The cost of the slowest stage.
+    """Compute the cost of the slowest stage.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ def bottleneck(split: Split, costs: Numbers, speeds: Numbers | None = None) -> f
 
 
 def split_even(layers: int, stages: int) -> Split:
-    """Equally many layers per stage; the remainder goes to the first stages, one each.
+    """Give every stage equally many layers; the remainder goes to the first stages, one each.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def split_even(layers: int, stages: int) -> Split:
 
 
 def split_proportional(layers: int, weights: Numbers) -> Split:
-    """Layers in proportion to weights (memory, say); every stage keeps at least one.
+    """Cut layers in proportion to weights (memory, say); every stage keeps at least one.
 
     Shares are rounded down, to at least 1. The layers left over go to the largest remainders.
 
@@ -175,7 +175,7 @@ def split_by_flops(flops: Numbers, stages: int) -> Split:
 def split_bandwidth_aware(
     layers: int, memory: Numbers, bandwidth: Numbers, *, layer_memory: float | None = None
 ) -> Split:
-    """The least of the largest layers / bandwidth, within what each node's memory holds.
+    """Cut for the least of the largest layers / bandwidth, within what each node's memory holds.
 
     However fast a node's link, it gets no more layers than fit. Without `layer_memory`, all layers
     are taken to fill half of all memory: a node then gets at most twice its share by memory, but at
@@ -223,7 +223,7 @@ def split_bandwidth_aware(
 
 
 def count_splits(layers: int, stages: int) -> int:
-    """How many splits there are: a choice of stages - 1 of the layers - 1 boundaries.
+    """Count the splits there are: choices of stages - 1 of the layers - 1 boundaries.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def count_splits(layers: int, stages: int) -> int:
 def split_exhaustive(
     costs: Numbers, stages: int, *, speeds: Numbers | None = None, limit: int = 2_000_000
 ) -> Split:
-    """Try every split; the first of the best, earliest boundaries first.
+    """Try every split, earliest boundaries first, and keep the first of the best.
 
     Parameters
     ----------
@@ -287,8 +287,8 @@ def split_exhaustive(
     speed = np.array(_speeds(speeds, stages))
     number = count_splits(len(costs), stages)
     if number > limit:
-        found = f"{number:,} splits of {len(costs)} layers over {stages} stages"
-        raise TooLarge(f"{found}; split_minmax does not try them", {"splits": number})
+        text = f"{number:,} splits of {len(costs)} layers over {stages} stages"
+        raise TooLarge(f"{text}; split_minmax does not try them", {"splits": number})
     cost_to = np.cumsum([0.0, *costs])
     splits = ([0, *cuts, len(costs)] for cuts in combinations(range(1, len(costs)), stages - 1))
     return _ranges(min(splits, key=lambda ends: (np.diff(cost_to[np.array(ends)]) / speed).max()))
@@ -302,7 +302,7 @@ def split_minmax(
     memory: Numbers | None = None,
     limits: Numbers | None = None,
 ) -> Split | None:
-    """The split with the smallest bottleneck, exactly, by dynamic programming.
+    """Find the split with the smallest bottleneck, exactly, by dynamic programming.
 
     Let best[s][j] be the smallest bottleneck of the first j layers on the first s stages. If stage
     s starts at layer i, what comes before it is a smaller problem of the same kind::
@@ -364,12 +364,12 @@ def split_minmax(
 
 
 def _ranges(ends: Iterable[int]) -> Split:
-    """Stages between neighbouring ends; the first end is 0."""
+    """Make stages between neighbouring ends; the first end is 0."""
     return tuple(range(a, b) for a, b in pairwise(ends))
 
 
 def _most_layers(layers: int, memory: Numbers, layer_memory: float | None) -> list[int]:
-    """How many layers each node holds; together at least `layers`. Fractions do not overflow."""
+    """Compute how many layers each node holds; together at least `layers`. Fractions do not overflow."""
     sizes, slack = [Fraction(size) for size in memory], Fraction(ROUNDING)
     if layer_memory is None:
         double_share = 2 * layers / sum(sizes) * slack

@@ -1,7 +1,7 @@
 """How close two numbers count as the same: the engine's tolerances, finest first, each with its reason.
 
 They are shares of the larger number, unless it says otherwise. What fits in memory is checked with
-`pipelab.costs.MEMORY_SLACK`, which the evaluator shares.
+`pipelab.problem.MEMORY_SLACK`, which the evaluator shares.
 """
 
 # A placement's own rate and the same rate in the tables, computed by another path.

@@ -10,10 +10,11 @@ import pytest
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab import candidates, counting, joint_ilp, splits
+from pipelab import candidates, column_generation, counting, exhaustive, joint_ilp, splits
 from pipelab.engine.formulations import joint_ilp_forms as joint
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
+from pipelab.spans import spans_of
 
 
 def _every_split(layers, stages):
@@ -69,9 +70,12 @@ def test_the_exact_splits_are_the_best_of_all(first):
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("first", range(0, 2000, 100))
 def test_the_rules_of_thumb_keep_to_what_they_say(first):
-    """Even: the least spread. Proportional: nearest to the shares. By FLOPs: as read aloud. Bandwidth: the best."""
+    """Even: the least spread. Proportional: nearest to the shares. By FLOPs: as read aloud.
+
+    The bandwidth-aware rule stands in tests/front/test_splits.py.
+    """
     for seed in range(first, first + 100):
-        rng, layers, stages, costs, weights = _inputs(seed)
+        _, layers, stages, costs, weights = _inputs(seed)
         even = [len(part) for part in splits.split_even(layers, stages)]
         assert sorted(even, reverse=True) == even
         assert sum(even) == layers
@@ -83,16 +87,6 @@ def test_the_rules_of_thumb_keep_to_what_they_say(first):
         assert _by_flops(costs, stages) == [
             len(part) for part in splits.split_by_flops(costs, stages)
         ]
-        most = rng.integers(1, 5, stages)
-        if sum(most) >= layers:
-            kept = [s for s in every if all(n <= top for n, top in zip(s, most, strict=True))]
-            aware = splits.split_bandwidth_aware(layers, most, weights, layer_memory=1)
-            aware = [len(part) for part in aware]
-            assert aware in kept
-            largest = [max(n / w for n, w in zip(s, weights, strict=True)) for s in kept]
-            assert max(n / w for n, w in zip(aware, weights, strict=True)) <= min(largest) * (
-                1 + 1e-12
-            )
 
 
 def _by_flops(flops, stages):
@@ -150,6 +144,17 @@ def test_candidates_are_the_engines(first):
 
 def _agrees(value, truth):
     return (value is None) == (truth is None) and (value is None or value == pytest.approx(truth))
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("first", range(0, 200, 20))
+def test_trying_all_is_the_engines_exhaustive_search(first):
+    for seed in range(first, first + 20):
+        problem = oracle.random_problem(seed, layers=4, gpus=3, unlike=seed % 3 == 0)
+        engine, best = pl.solve(problem, "exhaustive"), exhaustive.solve_by_trying_all(problem)
+        assert _agrees(best.throughput, engine.throughput), seed
+        listed = list(exhaustive.list_placements(problem))
+        assert len(set(map(str, listed))) == len(listed) == engine.size["placements"]
 
 
 @pytest.mark.quick(1)
@@ -246,12 +251,13 @@ def test_which_families_follow_from_others():
 def _counts(problem):
     """What counting says: the engine's answer, or a refusal for one of the two reasons there are."""
     engine = pl.solve(problem, "aggregated")
+    alike_inside = spans_of(problem.model).alike_inside
     try:
         found = counting.solve_by_counting(problem)
     except pl.errors.NotApplicable as error:
         reason = str(error)
-        if not problem.model.uniform:
-            assert "expected identical layers" in reason
+        if not alike_inside:
+            assert "expected identical layers between the first and the last" in reason
             return "unlike"
         assert "expected links that do not bind" in reason
         slowest = problem.link_throughput(problem.cluster.bandwidth_matrix()).min()
@@ -259,16 +265,28 @@ def _counts(problem):
         free = pl.solve(dataclasses.replace(problem, cluster=fast), "aggregated")
         assert slowest < free.throughput
         return "links"
-    assert problem.model.uniform
+    assert alike_inside
     assert _agrees(found.throughput, engine.throughput)
     if found.placement is None:
         return "nothing fits"
     evaluated = pl.evaluate(problem, found.placement).throughput
     assert evaluated == found.throughput
+    if not problem.model.uniform:
+        return "ends whole" if len(found.placement) == 1 else "ends apart"
     mixed = any(
         len({problem.cluster.kind_of[g] for g in s.gpus}) > 1 for s in found.placement.stages
     )
     return "mixed" if mixed else "several" if len(found.placement) > 1 else "one"
+
+
+def _with_other_ends(problem, seed):
+    """The problem with a first and a last layer that weigh and work more or less than those between them."""
+    rng, layers = np.random.default_rng(seed), problem.model.layers
+    factors = np.ones((2, layers))
+    factors[:, 0], factors[:, -1] = rng.choice([0.25, 1, 1.5, 2.5], (2, 2))
+    weights, works = map(tuple, factors.tolist())
+    model = dataclasses.replace(problem.model, weight_factors=weights, work_factors=works)
+    return dataclasses.replace(problem, model=model, batch_split="even")
 
 
 @pytest.mark.slow
@@ -286,9 +304,44 @@ def test_counting_is_the_aggregated_optimum_or_a_refusal(first):
             )
         if seed % 3:
             problem = dataclasses.replace(problem, cluster=problem.cluster.scaled_bandwidth(1e4))
-        outcome = _counts(problem)
-        seen[outcome] = seen.get(outcome, 0) + 1
-    assert min(seen.get(o, 0) for o in ("unlike", "links", "nothing fits", "mixed", "several")) > 1
+        for other in (problem, _with_other_ends(problem, seed)):
+            outcome = _counts(other)
+            seen[outcome] = seen.get(outcome, 0) + 1
+    every = "unlike", "links", "nothing fits", "mixed", "several", "ends whole", "ends apart"
+    assert min(seen.get(outcome, 0) for outcome in every) > 1, seen
+
+
+@pytest.mark.quick(1)
+@pytest.mark.parametrize("seed", range(24))
+def test_column_generation_takes_layers_that_differ_at_the_ends(seed):
+    """The engine's deployment lies between the definition's and its bound."""
+    rng = np.random.default_rng(seed)
+    counts = {"A100": int(rng.integers(1, 4)), "T4": int(rng.integers(1, 4))}
+    memory = {"A100": float(rng.choice([3, 5, 8])), "T4": float(rng.choice([2, 3, 4]))}
+    tiny = pl.load_case("tiny", max_gpus_per_stage=int(rng.integers(1, 3)), link_units="tokens")
+    model = dataclasses.replace(tiny.model, layers=6)
+    cluster = pl.Cluster.from_counts(counts, memory, 1e6)
+    problem = _with_other_ends(dataclasses.replace(tiny, cluster=cluster, model=model), seed)
+    _lies_between(problem)
+
+
+def _lies_between(problem):
+    defined, deployed = column_generation.deploy_by_column_generation(problem), pl.deploy(problem)
+    if not defined.placements:
+        assert (deployed.status, defined.bound) == ("infeasible", 0.0)
+        return
+    assert deployed.status == "optimal"
+    assert defined.throughput * (1 - 1e-9) <= deployed.throughput <= defined.bound * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("ask", [_counts, _lies_between])
+def test_definitions_take_a_real_model_on_four_gpus(ask):
+    """Llama-3-8B, whose last layer has the head."""
+    gpus = pl.Cluster.from_counts({"L4": 3, "T4": 1}, {"L4": 24, "T4": 16}, 12.5)
+    llama = pl.load_model("Llama-3-8B")
+    assert not llama.uniform
+    outcome = ask(pl.Problem(gpus, llama, pl.Workload(2048, 1), pl.Roofline()))
+    assert outcome in ("ends apart", None)
 
 
 @pytest.mark.parametrize("name", ["tiny", "small", "large"])
@@ -305,6 +358,8 @@ def test_what_is_too_much_is_refused_with_its_number(monkeypatch):
     refused(r"the stages reach 375\.877 tokens/s, the links", counting.solve_by_counting, medium)
     six = dataclasses.replace(medium, max_gpus_per_stage=6)
     refused("medium has up to 137,200 rates of stages", counting.solve_by_counting, six)
+    told = "medium has more than 20,000 placements"
+    refused(told, exhaustive.solve_by_trying_all, medium)
     large, small = pl.load_case("large"), pl.load_case("small", max_gpus_per_stage=2)
     told = "large has up to 90,720 allocations, more than 20,000"
     refused(told, candidates.list_allocations, large)

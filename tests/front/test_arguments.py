@@ -46,6 +46,7 @@ ASKED = {
     "Workload": (pl.Workload, {"sequence_length": 10, "batch_size": 1}, ()),
     "LayerTimes": (pl.LayerTimes, {"ms_per_layer": {"A": 1}}, ()),
 }
+PARTS = 16  # of the odd values: a quarter of them each day, the others at night
 LEFT = {("solve", "budget", Fraction)}  # refused elsewhere
 
 
@@ -59,15 +60,18 @@ def refusal_of(ask, given):
 
 @pytest.mark.quick(2)
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numpy's, of the largest and least floats
+@pytest.mark.parametrize("part", range(PARTS))
 @pytest.mark.parametrize("what", ASKED)
-def test_any_value_of_any_argument_is_answered_or_refused_in_one_line(what, tmp_path, monkeypatch):
+def test_any_value_of_any_argument_is_answered_or_refused_in_one_line(
+    what, part, tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     ask, fits, options = ASKED[what]
     ask(**fits)
     parameters = inspect.signature(ask).parameters.values()
     names = [p.name for p in parameters if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
     for name in dict.fromkeys([*names, *options]):
-        for value in ODD:
+        for value in ODD[part::PARTS]:
             called = callable(value) and name.startswith("on_")  # its errors are its own
             if called or (what, name, type(value)) in LEFT:
                 continue

@@ -5,12 +5,14 @@ import dataclasses
 import math
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import oracle
 import pipelab as pl
+from pipelab.deployment_and_flow import DeploymentPlan, FlowPlan, Replicas
 from pipelab.placement import Stage
 
 
@@ -93,6 +95,26 @@ def test_all_defects_are_listed(tiny):
     assert len(caught.value.defects) == 3
 
 
+@pytest.mark.parametrize("names", [("pipelines",), ("ways",), ("stages",), ("pipelines", "ways")])
+def test_what_only_looks_like_a_plan_is_refused(names, tiny):
+    """Whatever its attributes hold."""
+    for value in (None, 3, (), "x"):
+        imposter = SimpleNamespace(**dict.fromkeys(names, value))
+        with pytest.raises(pl.errors.InvalidValue, match=r"placement = .*: expected a Placement"):
+            pl.evaluate(tiny, imposter)
+
+
+def test_plans_made_by_hand_are_evaluated_as_those_that_are_found(tiny):
+    tokens = dataclasses.replace(tiny, costs=dataclasses.replace(tiny.costs, link_units="tokens"))
+    found, flow = pl.deploy(tokens), pl.flow(tokens)
+    pipelines = tuple(Replicas(replicas=p.replicas, workload=p.workload) for p in found.pipelines)
+    by_hand = DeploymentPlan(pipelines=pipelines)
+    assert by_hand.count == found.count
+    assert pl.evaluate(tokens, by_hand).throughput == found.throughput
+    by_hand = FlowPlan(stages=flow.stages, in_flight=flow.in_flight, ways=flow.ways)
+    assert pl.evaluate(tokens, by_hand).throughput == flow.throughput
+
+
 def test_layers_are_counted_from_1_wherever_a_placement_is_written():
     placement = pl.Placement.of([(2, (0,)), (2, (1,))])
     assert placement.to_dict()["stages"] == [
@@ -115,9 +137,17 @@ def test_memory_that_fits_exactly_is_accepted_and_what_exceeds_it_is_refused(tin
 def test_the_evaluator_shares_no_code_with_any_formulation():
     tree = ast.parse(Path(pl.evaluate.__code__.co_filename).read_text())
     modules = {n.module for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
-    library = {"collections", "collections.abc", "dataclasses", "itertools", "pandas", "typing"}
+    library = {
+        "bisect",
+        "collections",
+        "collections.abc",
+        "dataclasses",
+        "itertools",
+        "pandas",
+        "typing",
+    }
     ours = {
         f"pipelab.{name}"
-        for name in ("costs", "display", "errors", "fields", "placement", "problem")
-    }
+        for name in ("costs", "deployment_and_flow", "display", "errors", "fields")
+    } | {"pipelab.placement", "pipelab.problem"}
     assert modules <= library | ours

@@ -1,6 +1,5 @@
 """Numbers that leave the package are Python's own: they print as numbers and fit into JSON. Arrays stay arrays."""
 
-import contextlib
 import dataclasses
 import inspect
 import json
@@ -10,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_frozen import objects
 
 import oracle
 import pipelab as pl
@@ -120,28 +120,11 @@ def test_answers_of_every_method(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["two stages", "roofline", "nothing fits"])
-def test_other_objectives_and_proofs(name):
-    problem = PROBLEMS[name]
-    asked = {
-        "quickest": lambda: pl.solve(problem, objective="latency"),
-        "cheapest": lambda: pl.solve(problem, objective="cost"),
-        "trade_off": lambda: pl.trade_off(problem),
-        "trade_off, time": lambda: pl.trade_off(problem, "seconds_per_pass"),
-        "certificate": lambda: pl.certificate(pl.solve(problem, "aggregated")),
-        "compare": lambda: pl.compare(problem),
-        "sizes": lambda: (count_placements(problem), joint_size(problem)),
-    }
-    for what, ask in asked.items():
-        with contextlib.suppress(pl.errors.NotApplicable, pl.errors.InvalidValue):
-            check(ask(), what)
-    placement = pl.solve(problem, "aggregated").placement
-    if placement is not None:
-        check(pl.timeline_of(problem, placement, 6), "timeline_of")
-    if name == "roofline":
-        reading = dataclasses.replace(problem, workload=pl.Workload(1024, 4))
-        check(pl.timeline_of(reading, placement, 6, training=True), "training")
-        check(pl.hardware.load_gpus(), "gpus")
+def test_an_object_of_every_public_class():
+    for i, made in enumerate(objects()):
+        check(made, f"objects()[{i}]")
+    for problem in PROBLEMS.values():
+        check((count_placements(problem), joint_size(problem)), problem.name)
 
 
 def test_what_is_given_in_numpys_numbers_comes_back_in_pythons():

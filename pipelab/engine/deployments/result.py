@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from pipelab.deployment_and_flow import DeploymentPlan, Replicas
 from pipelab.display import NO_FORMULAS, number, rate, table
 from pipelab.engine.answers import PlanAnswer
 from pipelab.engine.deadline import Stop, apart, deadline_of
 from pipelab.engine.prices import price_per_hour
 from pipelab.errors import InvalidValue
 from pipelab.evaluation import DeploymentEvaluation, evaluate, tally
-from pipelab.fields import Frozen, given
-from pipelab.placement import Placement
-from pipelab.problem import Problem, Workload
+from pipelab.fields import given
+from pipelab.problem import Problem
 from pipelab.requests import Limits, Service
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pipeline(Frozen):
+class Pipeline(Replicas):
     """Pipelines with the same stages on GPUs that are interchangeable.
 
     Attributes
@@ -39,20 +39,8 @@ class Pipeline(Frozen):
         What each does for requests, where these are served.
     """
 
-    replicas: tuple[Placement, ...]
-    workload: Workload
     throughput: float
     service: Service | None = None
-
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self.replicas)
-
-    @property
-    def placement(self) -> Placement:
-        """Placement of the first replica."""
-        return self.replicas[0]
 
 
 def requests_served(pipelines: Sequence[Pipeline], pools: Iterable[str]) -> float:
@@ -64,7 +52,7 @@ def requests_served(pipelines: Sequence[Pipeline], pools: Iterable[str]) -> floa
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Deployment(PlanAnswer):
+class Deployment(PlanAnswer, DeploymentPlan):
     """Pipelines on disjoint GPUs: what `deploy` returns.
 
     Attributes
@@ -127,11 +115,6 @@ class Deployment(PlanAnswer):
     any_engine: "Callable[..., Deployment] | None" = field(default=None, repr=False)
     limits: Limits | None = None
     single: bool = False
-
-    @property
-    def count(self) -> int:
-        """How many pipelines there are."""
-        return sum(pipeline.count for pipeline in self.pipelines)
 
     @property
     def usd_per_hour(self) -> float | None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from pipelab.deployment_and_flow import FlowPlan
 from pipelab.display import counted, rate, table
 from pipelab.engine.answers import ProvenAnswer
 from pipelab.evaluation import FlowEvaluation, evaluate, tally
 from pipelab.fields import derived, given
-from pipelab.flows import Way
-from pipelab.placement import Stage, show_layers
+from pipelab.placement import show_layers
 from pipelab.problem import Problem
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Flow(ProvenAnswer):
+class Flow(ProvenAnswer, FlowPlan):
     """Stages on GPUs of their own, and what goes which way through them: what `flow` returns.
 
     Attributes
@@ -57,13 +57,9 @@ class Flow(ProvenAnswer):
 
     problem: Problem
     status: str
-    stages: tuple[Stage, ...]
-    in_flight: tuple[int, ...]
-    ways: tuple[Way, ...]
     throughput: float | None
     bound: float | None
     seconds: float
-    memory_for: int | None = None
     size: Mapping[str, int] = field(default_factory=dict)
     solver: str = ""
     reason: str = ""

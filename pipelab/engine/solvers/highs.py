@@ -27,7 +27,7 @@ _OPTIONS = {
     # started them ends.
     "threads": 1,
     "parallel": "off",
-    # HiGHS 1.14's presolve calls some programs of `walk` infeasible that are not
+    # HiGHS 1.14's presolve calls some stage-flow programs infeasible that are not
     # (tests/engine/test_stage_flow.py has one); restarts presolve again. Without both, these small
     # programs take no longer.
     "presolve": "off",
