@@ -14,7 +14,6 @@ from pipelab import candidates, column_generation, counting, exhaustive, joint_i
 from pipelab.engine.formulations import joint_ilp_forms as joint
 from pipelab.engine.formulations.candidates import enumerate_candidates
 from pipelab.engine.formulations.program_size import count_candidates
-from pipelab.spans import spans_of
 
 
 def _every_split(layers, stages):
@@ -251,7 +250,7 @@ def test_which_families_follow_from_others():
 def _counts(problem):
     """What counting says: the engine's answer, or a refusal for one of the two reasons there are."""
     engine = pl.solve(problem, "aggregated")
-    alike_inside = spans_of(problem.model).alike_inside
+    alike_inside = problem.model.spans.alike_inside
     try:
         found = counting.solve_by_counting(problem)
     except pl.errors.NotApplicable as error:

@@ -91,7 +91,9 @@ class StagesByInFlight:
     @cached_property
     def _usage(self) -> np.ndarray:
         """GPUs of each type in each stage, as `Capacities.usage` has them."""
-        inside, unit = self.instance.inside, np.eye(len(self.instance.types), dtype=int)
+        # Where nodes are no faster inside than outside an instance leaves them out, which may depend on the number.
+        inside = max((i.inside for i in self.instances), key=lambda inside: inside.rate.size)
+        unit = np.eye(len(self.instance.types), dtype=int)
         sizes = np.arange(1, inside.rate.shape[1] + 1)[:, None]
         return _rows(self.instance.composition, unit[inside.type_of][:, None] * sizes)
 
@@ -107,8 +109,8 @@ class StagesByInFlight:
             took = _rows(instance.seconds, instance.inside.seconds)
             for n in range(1, total + 1):
                 of = layers == n
-                rates[i, :, n - 1] = rate[:, of].max(axis=1, initial=0.0)
-                seconds[i, :, n - 1] = took[:, of].min(axis=1, initial=np.inf)
+                rates[i, : len(rate), n - 1] = rate[:, of].max(axis=1, initial=0.0)
+                seconds[i, : len(took), n - 1] = took[:, of].min(axis=1, initial=np.inf)
         number = np.where(rates > 0, places[:, None, None], 0.0).max(axis=0)
         return rates, number, seconds.min(axis=0)
 
