@@ -6,7 +6,7 @@ from functools import cache
 from itertools import combinations
 
 import pytest
-from test_deployments import heterogeneous
+from small_problems import three_types
 
 import pipelab as pl
 from pipelab.hardware.engine_rules import known_rules
@@ -15,7 +15,7 @@ from pipelab.hardware.engine_rules import known_rules
 @cache
 def several():
     """Six pipelines of one GPU per stage; two of three stages. Engines have room for themselves."""
-    problem = heterogeneous(phase="decode")
+    problem = three_types(phase="decode")
     found = pl.deploy(problem, batches=[8, 16])
     assert found.count == 6
     gpus = [dataclasses.replace(g, memory_gb=1.5 * g.memory_gb) for g in problem.cluster.gpus]
@@ -58,7 +58,7 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
 @pytest.mark.parametrize(("engine", "first"), [("vLLM", 3), ("SGLang", 2), ("llama.cpp", 2)])
 def test_pipelines_over_the_same_hosts_have_their_own_ports(engine, first):
     """Two pipelines of four stages on two hosts, so many of them on the first."""
-    problem = heterogeneous((0, 8, 0), phase="decode", batch_size=8)
+    problem = three_types((0, 8, 0), phase="decode", batch_size=8)
     plans = tuple(pl.Placement.of([(8, (g,)) for g in ids]) for ids in (range(4), range(4, 8)))
     rate, found = pl.evaluate(problem, plans[0]).throughput, several()[1]
     both = dataclasses.replace(

@@ -7,6 +7,7 @@ import node_oracle
 import numpy as np
 import pytest
 from scipy.optimize import LinearConstraint, milp
+from small_problems import per_million, priced
 
 import oracle
 import pipelab as pl
@@ -153,18 +154,11 @@ def test_certificates_hold_for_all_nodes():
     assert kinds["links"] + kinds["whole stages"] + kinds["position"] > 0
 
 
-def priced(problem, seed):
-    rng = np.random.default_rng(seed)
-    price = {g.type: float(rng.choice([0.35, 0.5, 1.25])) for g in problem.cluster.kinds}
-    gpus = tuple(dataclasses.replace(g, usd_per_hour=price[g.type]) for g in problem.cluster.gpus)
-    cluster = dataclasses.replace(problem.cluster, gpus=gpus)
-    return with_link_units(dataclasses.replace(problem, cluster=cluster), "tokens")
-
-
 @pytest.mark.quick(5)
 @pytest.mark.parametrize("seed", range(400, 412))
 def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     problem = priced(node_oracle.random_problem(seed, gpus=5, layers=3), seed)
+    problem = with_link_units(problem, "tokens")
     found = list(oracle.placements(problem))
     result, cheap = pl.solve(problem, "aggregated"), pl.solve(problem, objective="cost")
     if not found:
@@ -174,10 +168,9 @@ def test_least_cost_and_fewest_gpus_equal_brute_force(seed):
     fewest = min(len(gpus) for rate, gpus, _ in found if rate >= best * (1 - 1e-9))
     assert result.throughput == pytest.approx(best, rel=1e-9)
     assert len(result.placement.gpus) == fewest
-    price = [gpu.usd_per_hour for gpu in problem.cluster.gpus]
-    least = min(sum(price[g] for g in gpus) / rate for rate, gpus, _ in found)
+    least = min(per_million(problem, gpus, rate) for rate, gpus, _ in found)
     assert cheap.status == "optimal"
-    assert cheap.objective.value == pytest.approx(least / 3600 * 1e6, rel=1e-9)
+    assert cheap.objective.value == pytest.approx(least, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(600, 615))

@@ -6,6 +6,7 @@ from collections import deque
 
 import numpy as np
 import pytest
+from small_problems import random_placement, with_table
 
 import oracle
 import pipelab as pl
@@ -96,16 +97,6 @@ def test_every_pass_ends_when_the_event_simulator_says(first):
         assert least_in_flight(costs, most, leaving) == least, seed
 
 
-def random_placement(rng, problem):
-    """A reader's own: cuts and GPUs by chance; valid or not."""
-    layers, gpus = problem.model.layers, rng.permutation(len(problem.cluster)).tolist()
-    stages = int(rng.integers(1, min(layers, len(gpus)) + 1))
-    cuts = sorted((rng.permutation(layers - 1)[: stages - 1] + 1).tolist())
-    sizes = np.diff([0, *cuts, layers]).tolist()
-    most = problem.max_gpus_per_stage if len(gpus) >= stages * problem.max_gpus_per_stage else 1
-    return pl.Placement.of([(n, gpus[i * most : (i + 1) * most]) for i, n in enumerate(sizes)])
-
-
 def test_random_placements_reach_the_evaluated_rate():
     """Several stages, mixed stages, slow links, different layers and either cost model."""
     checked = several = links = 0
@@ -113,9 +104,10 @@ def test_random_placements_reach_the_evaluated_rate():
         rng = np.random.default_rng(seed)
         problem = oracle.random_problem(seed, link_units="tokens", unlike=seed % 3 == 0)
         if seed % 2:
-            costs = oracle.TableCosts(seed, slowest=False)
-            problem = dataclasses.replace(problem, costs=costs, batch_split="even")
-        placement = random_placement(rng, problem)
+            problem = with_table(
+                dataclasses.replace(problem, batch_split="even"), seed, slowest=False
+            )
+        placement = random_placement(problem, rng)
         try:
             evaluated = pl.evaluate(problem, placement)
         except pl.errors.InvalidPlacement:
@@ -211,86 +203,8 @@ def test_what_runs_by_default_is_what_is_attained():
     frame = placed.sweep()
     assert frame[frame["fits"]]["in_flight"].max() == found.in_flight
     assert not frame[frame["in_flight"] == found.in_flight_needed]["fits"].any()
-    figure = pl.plot(placed, kind="in_flight")
-    held = f"{found.in_flight} microbatches in flight: {found.attainable:.4g} tokens/s"
-    assert held in figure.layout.title.text
-    hollow = next(trace for trace in figure.data if "does not hold" in trace.name)
-    assert min(hollow.x) > found.in_flight
     more = pl.timeline_of(problem, parts, in_flight=found.in_flight_needed)
     assert not more.fits
-    assert more.sentence.endswith(f"Memory does not hold {found.in_flight_needed}.")
-    assert f"memory does not hold {found.in_flight_needed}" in pl.plot(more).layout.title.text
-
-
-def test_lanes_and_sentences_say_what_works_where(decode):
-    placed = pl.timeline_of(decode, PARTS)
-    labels = [lane.label for lane in placed.lanes]
-    assert labels[:2] == ["stage 1: 2 layers on 2 × A100", "link 1→2"]
-    frame = placed.to_frame()
-    assert list(frame["bottleneck"]) == ["", "", "◀", "", "◀"]
-    assert list(frame["busy_when_full"].round(9))[::2] == [0.5, 1.0, 1.0]
-    assert placed.sentence.startswith(
-        "3 microbatches in flight: 400 tokens/s, the rate of its slowest lane; 3 are needed"
-    )
-    few = pl.timeline_of(decode, PARTS, in_flight=2)
-    assert f"{few.steady_rate / 400:.1%} of the rate of 400, which 3 would reach" in few.sentence
-    assert "stage 1: 2 layers on 2 × A100" in placed._repr_html_()
-
-
-def test_the_gantt_shows_every_lane_and_frames_the_bottleneck(decode):
-    placed = pl.timeline_of(decode, PARTS)
-    figure = pl.plot(placed, follow=1)
-    stage = "<b>stage {}: 1 layer on 1 × V100 ◀</b>".format
-    assert list(figure.layout.yaxis.ticktext)[2:5] == [stage(2), "link 2→3", stage(3)]
-    bars = {trace.name: trace for trace in figure.data}
-    frames, stages = bars["bottleneck"], bars["stage computes"]
-    assert sorted({round(y) for y in frames.y if y == y}) == [2, 4]
-    # from its first pass to its last
-    assert frames.x[0] == pytest.approx(placed.timeline.start[18])
-    assert frames.x[1] == pytest.approx(placed.timeline.end[26])
-    assert (len(stages.x), len(bars["link sends"].x)) == (27, 18)
-    assert list(stages.text[:4]) == ["0", "1", "2", "0"]  # they go round
-    assert stages.hovertext[3].endswith("waited for microbatch 0 to leave stage 3")
-    assert "microbatch 0, token 2" in stages.hovertext[3]
-    assert stages.hovertext[1].endswith("waited until stage 1 was done with microbatch 0")
-    assert stages.hovertext[9].endswith("went on at once from link 1→2")
-    assert "3 in flight: 400 tokens/s once the pipeline is full" in figure.layout.title.text
-    with pytest.raises(pl.errors.InvalidValue, match=r"follow = 3: .* from 0 to 2"):
-        pl.plot(placed, follow=3)
-    assert len(pl.plot(placed, follow=None).data) == 4
-    # the same bars without links, one row after the other
-    plain = pl.plot(placed, follow=1, links=False)
-    bars = {trace.name: trace for trace in plain.data}
-    assert "link sends" not in bars
-    assert list(bars["stage computes"].base) == list(stages.base)
-    assert [2 * row for row in bars["stage computes"].y] == list(stages.y)
-    assert "links, busy at most 16.4% of the time, are left out" in plain.layout.title.text
-
-
-def test_the_gantt_of_many_microbatches_is_cut_and_that_of_many_stages_a_raster(decode):
-    placed = pl.timeline_of(decode, PARTS, microbatches=1000, in_flight=12)
-    figure = pl.plot(placed)
-    assert len(figure.data[1].x) == 3 * 120
-    assert set(figure.data[1].text) == {""}  # numbers do not fit
-    assert "each bar is a microbatch, the first 120 of 1000 shown" in figure.layout.title.text
-    layers = 70
-    cluster = pl.Cluster.from_counts({"V100": layers}, 80, 1)
-    model = dataclasses.replace(decode.model, layers=layers)
-    problem = dataclasses.replace(decode, cluster=cluster, model=model)
-    figure = pl.plot(pl.timeline_of(problem, pl.Placement.of([(1, (g,)) for g in range(layers)])))
-    assert [trace.type for trace in figure.data] == ["heatmap"]
-    assert figure.data[0].z.shape[0] == 139
-    assert "each pixel shows" in figure.layout.title.text
-
-
-def test_the_figure_shows_how_many_it_takes(decode):
-    placed = pl.timeline_of(decode, PARTS)
-    figure = pl.plot(placed, kind="in_flight")
-    assert "3 microbatches in flight reach 400 tokens/s" in figure.layout.title.text
-    assert figure.layout.annotations[0].text == "3 needed"
-    points = next(trace for trace in figure.data if trace.name == "simulated")
-    assert list(points.y)[2] == pytest.approx(400)
-    assert figure.data[0].x[1] == pytest.approx(400 * placed.latency_s / 16)
 
 
 # training

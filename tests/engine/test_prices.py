@@ -1,15 +1,12 @@
 """Dollars are exact, whatever the prices: deployments, budgets, cost and trade-offs against sums of fractions."""
 
-import dataclasses
 import math
 from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from test_deployments import check_valid, every_division
-from test_in_flight import every_pair
-from test_objectives import small
+from small_problems import check_deployment, every_division, every_pair, of_mask, small, with_prices
 
 import oracle
 import pipelab as pl
@@ -31,22 +28,16 @@ def odd_prices(rng, number):
 
 
 def oddly_priced(problem, seed):
-    kinds = problem.cluster.kinds
-    of_kind = dict(zip(kinds, odd_prices(np.random.default_rng(seed), len(kinds)), strict=True))
-    if max(of_kind.values()) > 1e6 * min(of_kind.values()):
-        of_kind = dict.fromkeys(kinds, min(of_kind.values()))
-    pool = tuple(dataclasses.replace(g, usd_per_hour=of_kind[g]) for g in problem.cluster.gpus)
-    cluster = pl.Cluster(pool, problem.cluster.bandwidth_matrix())
-    return dataclasses.replace(problem, cluster=cluster)
+    def prices(number):
+        drawn = odd_prices(np.random.default_rng(seed), number)
+        return drawn if max(drawn) <= 1e6 * min(drawn) else [min(drawn)] * number
+
+    return with_prices(problem, prices)
 
 
 def exactly(problem, gpus):
     """What GPUs cost, as a fraction."""
     return sum((Fraction(problem.cluster.gpus[g].usd_per_hour) for g in gpus), Fraction(0))
-
-
-def of_mask(mask):
-    return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
 
 def equal(value, truth):
@@ -69,7 +60,7 @@ def test_the_cheapest_deployment_costs_what_fractions_say(seed):
     assert (found.status, found.stopped_by) == ("optimal", None), found
     assert equal(found.usd_per_hour, truth), (found.usd_per_hour, float(truth))
     assert found.bound == found.usd_per_hour
-    check_valid(problem, found)
+    check_deployment(problem, found)
 
 
 def as_written(price):

@@ -9,7 +9,7 @@ from itertools import combinations, count, islice, product
 import node_oracle
 import numpy as np
 import pytest
-from test_in_flight import tight
+from small_problems import tight
 
 import pipelab as pl
 from pipelab.engine.deployments import timing

@@ -7,8 +7,7 @@ import node_oracle
 import numpy as np
 import pytest
 import test_step_time
-from test_deployments import divided, dollars
-from test_step_time import placements
+from small_problems import divided, every_placement, hourly, mask_of, of_mask, per_million
 
 import pipelab as pl
 from pipelab.engine.runs_on import as_engine_runs
@@ -27,7 +26,7 @@ SEEDS = (0, 2, 3, 6, 1, 4, 5, *range(7, 300))
 def accepted(problem, engines):
     """Every plan that `settings` accepts, by engine, as it evaluates it."""
     found = {engine: [] for engine in engines}
-    for placement in placements(problem):
+    for placement in every_placement(problem):
         for engine in engines:
             try:
                 plan = EnginePlan.of(problem, placement, engine, None)
@@ -112,8 +111,7 @@ def value_of(problem, objective, engine, placement, evaluation):
     if objective == "latency":
         return -evaluation.seconds_per_pass
     if objective == "cost":
-        dollars = sum(problem.cluster.gpus[g].usd_per_hour for g in placement.gpus)
-        return -dollars / evaluation.attainable / 3600 * 1e6
+        return -per_million(problem, placement.gpus, evaluation.attainable)
     return evaluation.attainable
 
 
@@ -151,7 +149,7 @@ def test_deployments_equal_brute_force(seed):
     plans = accepted(problem, [engine])[engine]
     each = [0.0] * (1 << len(problem.cluster))
     for placement, evaluation in plans:
-        mask = sum(1 << g for g in placement.gpus)
+        mask = mask_of(placement.gpus)
         each[mask] = max(each[mask], evaluation.attainable)
     best = divided(each)
     most = best[-1]
@@ -167,7 +165,7 @@ def test_deployments_equal_brute_force(seed):
     assert result.status == "optimal", result
     if load:
         enough = [mask for mask, rate in enumerate(best) if rate >= load * (1 - 1e-9)]
-        least = min(dollars(problem, mask) for mask in enough)
+        least = min(hourly(problem, of_mask(mask)) for mask in enough)
         assert result.usd_per_hour == pytest.approx(least, rel=1e-6)
     else:
         assert result.throughput == pytest.approx(most, rel=3e-6)
@@ -200,7 +198,7 @@ def random_training(seed):
 def least_step(problem, engine, schedules, modes):
     """The least time of a step that the engine accepts."""
     best, run = math.inf, as_engine_runs(problem, engine)
-    for placement in placements(problem):
+    for placement in every_placement(problem):
         for schedule in schedules:
             for mode in modes:
                 try:

@@ -6,7 +6,7 @@ import re
 import made_hosts
 import numpy as np
 import pytest
-from test_deployments import divided
+from small_problems import divided, mask_of
 from test_runs_on import accepted
 
 import pipelab as pl
@@ -104,7 +104,7 @@ def test_engines_of_one_machine_have_its_best_plan(seed, tmp_path):
         each = [0.0] * (1 << len(problem.cluster))
         for placement, evaluation in plans:
             assert len({problem.cluster.gpus[g].machine for g in placement.gpus}) == 1
-            mask = sum(1 << g for g in placement.gpus)
+            mask = mask_of(placement.gpus)
             each[mask] = max(each[mask], evaluation.attainable)
         for search, best in ((pl.solve, max(each)), (pl.deploy, divided(list(each))[-1])):
             try:

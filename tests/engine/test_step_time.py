@@ -1,11 +1,12 @@
 """Placement for training: equal to all placements through the simulator, anytime, and with reasons."""
 
 from dataclasses import replace
-from itertools import combinations, pairwise, permutations, product
+from itertools import product
 from threading import Event
 
 import numpy as np
 import pytest
+from small_problems import every_placement
 
 import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
@@ -59,19 +60,6 @@ def random_problem(rng, gpus=None, layers=None, most=1):
     return pl.Problem(cluster, model, load, Trained(rng, types), most, same_type_stages=False)
 
 
-def placements(problem):
-    """Every placement: groups of GPUs in every order, every cut."""
-    n, layers, most = len(problem.cluster), problem.model.layers, problem.max_gpus_per_stage
-    groups = [g for k in range(1, most + 1) for g in combinations(range(n), k)]
-    for p in range(1, min(n, layers) + 1):
-        for chosen in permutations(groups, p):
-            if len({g for group in chosen for g in group}) < sum(map(len, chosen)):
-                continue
-            for cuts in combinations(range(1, layers), p - 1):
-                sizes = [b - a for a, b in pairwise((0, *cuts, layers))]
-                yield pl.Placement.of(list(zip(sizes, chosen, strict=True)))
-
-
 def exists(schedule, ranks, microbatches):
     try:
         pl.schedule(schedule, ranks, microbatches)
@@ -83,7 +71,7 @@ def exists(schedule, ranks, microbatches):
 def least(problem, schedule, recompute=None):
     """The least step time of all placements that fit, by the simulator; infinite where none does."""
     best, microbatches = np.inf, problem.workload.microbatches
-    for placement in placements(problem):
+    for placement in every_placement(problem):
         if exists(schedule, len(placement), microbatches):
             try:
                 step = pl.timeline_of(problem, placement, schedule=schedule, recompute=recompute)
