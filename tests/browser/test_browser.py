@@ -260,7 +260,6 @@ ENDS_WITH = {
     [n if n[:2] in IN_JUPYTERLAB else pytest.param(n, marks=pytest.mark.nightly) for n in FIGURES],
 )
 def test_a_notebook_runs_and_draws(page, name):
-    said, count = FIGURES[name]
     page.show(with_statements(notebooks_dir() / name, name))
     counts = page.run_all()
     assert counts == list(range(1, len(counts) + 1))
@@ -269,15 +268,11 @@ def test_a_notebook_runs_and_draws(page, name):
         expect(page.page.locator("body")).to_contain_text(ENDS_WITH[name])
         page.settle()
     figures = page.figures()
-    assert len(figures) == len(said), [figure["title"] for figure in figures]
-    for figure, title in zip(figures, said, strict=True):
-        own = figure["title"].replace("\u200b", "")  # folded where it is long
-        assert "".join(title.split()) in "".join(own.split())
+    assert len(figures) == FIGURES[name], [figure["title"] for figure in figures]
+    for figure in figures:
         check_figure(figure["title"], figure["axes"], figure["kinds"], figure["annotations"])
         assert figure["bars"] or figure["lines"] or figure["points"] or figure["cells"]
         assert 900 < figure["width"] < 1400  # fills the cell, and no more
-    if count is not None:  # the stages of medium's placement are SCIP's choice among equals
-        assert sum(len(figure["bars"]) for figure in figures) == count
     # The formulas are typeset, not left as dollar signs.
     if "joint" in name:
         assert page.page.locator("mjx-container").count() > 15

@@ -293,8 +293,9 @@ def nothing_fits(seed):
     return pl.Problem(cluster, model, load, costs, max_gpus_per_stage=int(rng.integers(1, 3)))
 
 
-@pytest.mark.quick(4)
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.quick(1)
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("seed", [2, 3, 0, 1, *range(4, 24)])
 def test_where_nothing_fits_every_answer_about_deployments_says_so(seed):
     problem = nothing_fits(seed)
     requests, dollars = {"tpot_ms": 50.0, "ttft_ms": 1e4}, bool(seed % 3)
@@ -303,7 +304,6 @@ def test_where_nothing_fits_every_answer_about_deployments_says_so(seed):
         found = pl.deploy(problem, **options)
         assert (found.status, found.pipelines, found.value) == ("infeasible", (), None)
         assert found.reason
-        assert found.reason in found.sentence
         assert (found.evaluation, found.usd_per_million_tokens) == (None, None)
         assert len(found.to_frame()) == 0
         assert len(found.one_more()) == len({gpu.type for gpu in problem.cluster.gpus})

@@ -55,25 +55,6 @@ def test_every_pipeline_has_its_own_gpus_and_ports(engine):
         assert not ports(a.script) & ports(b.script)
 
 
-@pytest.mark.parametrize(("engine", "first"), [("vLLM", 3), ("SGLang", 2), ("llama.cpp", 2)])
-def test_pipelines_over_the_same_hosts_have_their_own_ports(engine, first):
-    """Two pipelines of four stages on two hosts, so many of them on the first."""
-    problem = three_types((0, 8, 0), phase="decode", batch_size=8)
-    plans = tuple(pl.Placement.of([(8, (g,)) for g in ids]) for ids in (range(4), range(4, 8)))
-    rate, found = pl.evaluate(problem, plans[0]).throughput, several()[1]
-    both = dataclasses.replace(
-        found.pipelines[0], replicas=plans, workload=problem.workload, throughput=rate
-    )
-    two = dataclasses.replace(found, pipelines=(both,))
-    hosts = (["10.0.0.1"] * first + ["10.0.0.2"] * (4 - first)) * 2
-    one, other = pl.settings(problem, two, engine, hosts=hosts).values()
-    for host, number in enumerate((first, 4 - first)):
-        assert len(one.hosts[host].gpus) == len(other.hosts[host].gpus) == number
-        assert not set(one.hosts[host].gpus) & set(other.hosts[host].gpus)
-    assert ports(one.script)
-    assert not ports(one.script) & ports(other.script)
-
-
 def test_settings_need_a_pipeline_and_gpus_of_its_own():
     problem, found = several()
     none = dataclasses.replace(found, pipelines=(), status="infeasible", reason="no layer fits")

@@ -204,17 +204,12 @@ def small():
 def test_an_answer_says_what_goes_where(small):
     best = pl.flow(small)
     assert best.throughput == pytest.approx(41_666 + 2 / 3)
-    assert best.sentence.startswith("41,667 tokens/s on 2 ways through 3 stages, proven optimal")
     assert all(math.isclose(sum(next_.values()), 1) for next_ in best.shares.values())
     assert best.links[-1, 0] + best.links[-1, 1] == pytest.approx(best.throughput)
     frame = best.to_frame()
     assert frame["carried_tokens_per_s"].max() == pytest.approx(33_333 + 1 / 3)
     assert json.loads(json.dumps(best.to_dict()))["stages"][0]["first_layer"] == 1
-    assert "41,667" in best._repr_html_()
     assert best.evaluation.to_frame()["busy"].max() == pytest.approx(1)
-    figure = pl.plot(best)
-    assert len(figure.data[0].x) == 3
-    assert "41,667 tokens/s on 2 ways, proven best" in figure.layout.title.text
 
 
 def two_sites(mbytes):
@@ -224,19 +219,6 @@ def two_sites(mbytes):
     cluster = pl.Cluster([pl.GPU("A", 1.5, usd_per_hour=1.0)] * 4, links)
     model = pl.Model("three layers", 3, 1000, 4000, 1.0)
     return pl.Problem(cluster, model, pl.Workload(100, 1), pl.LayerTimes({"A": 1.0}))
-
-
-@pytest.mark.slow
-def test_a_deployment_says_where_a_flow_may_be_better():
-    """What it says is true: the flow is better, and the GPUs alone let no less pass."""
-    slow = two_sites(20)
-    several, best = pl.deploy(slow), pl.flow(slow)
-    assert best.throughput > 1.1 * several.throughput
-    assert "let up to 133,333 tokens/s pass" in several.sentence
-    assert "`pl.flow`" in several.sentence
-    assert best.throughput <= several.details["gpus_alone"]
-    assert "pl.flow" not in pl.deploy(two_sites(10_000)).sentence
-    assert "pl.flow" not in pl.deploy(slow, at_least=1000.0).sentence
 
 
 def with_ways(flow, *ways, **changed):
@@ -258,14 +240,6 @@ def test_the_evaluator_refuses_what_is_no_flow(small):
     ]:
         with pytest.raises(pl.errors.InvalidPlacement, match=message):
             pl.evaluate(problem, flow)
-
-
-def test_an_infeasible_problem_is_an_answer(small):
-    heavy = dataclasses.replace(small, model=dataclasses.replace(small.model, layer_weight_gb=100))
-    found = pl.flow(heavy)
-    assert found.status == "infeasible"
-    assert found.sentence.startswith("No flow exists: layer 1 alone needs 100 GB")
-    assert found.throughput is found.bound is found.evaluation is None
 
 
 def test_stages_among_which_no_way_holds_all_layers_carry_nothing(small):

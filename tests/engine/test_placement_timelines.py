@@ -10,7 +10,6 @@ from small_problems import random_placement, with_table
 
 import oracle
 import pipelab as pl
-from pipelab import course
 from pipelab.costs import LayerTimes
 from pipelab.engine.schedules import RULES
 from pipelab.engine.timeline.placement_timelines import least_in_flight, round_time
@@ -133,31 +132,6 @@ def test_random_placements_reach_the_evaluated_rate():
     assert links > 2
 
 
-def test_a_stage_whose_gpus_take_turns_keeps_the_promise_and_hands_on_later():
-    """One sequence on two GPUs: as many passes as two begin, each as long as one GPU needs."""
-    cluster = pl.Cluster.from_counts({"A100-SXM-40": 4}, 40, 25.0)
-    load, model = pl.Workload(2048, 1, "decode"), pl.load_model("Llama-3-8B")
-    problem = pl.Problem(cluster, model, load, pl.Roofline(), max_gpus_per_stage=2)
-    turns, single = (
-        pl.Placement.of([(16, one), (16, other)]) for one, other in (((0, 1), (2, 3)), ((0,), (1,)))
-    )
-    placed, one = pl.timeline_of(problem, turns), pl.evaluate(problem, single)
-    evaluated = placed.evaluation
-    assert evaluated.throughput > one.throughput
-    assert evaluated.seconds_per_pass == pytest.approx(one.seconds_per_pass, rel=1e-12)
-    assert placed.latency_s == pytest.approx(evaluated.seconds_per_pass, rel=1e-12)
-    assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-9)
-    for lane, report in zip(placed.lanes[::2], evaluated.stages, strict=True):
-        assert lane.seconds == pytest.approx(1 / report.throughput)
-        assert lane.seconds + lane.wait == pytest.approx(report.seconds)
-        assert lane.wait > 0
-    handed = [lane.seconds + lane.wait for lane in placed.lanes]
-    assert list(placed.to_frame()["handed_on_after_seconds"]) == pytest.approx(handed)
-    assert "handed_on_after_seconds" not in pl.timeline_of(problem, single).to_frame()
-    few = pl.timeline_of(problem, turns, in_flight=1)
-    assert few.steady_rate == pytest.approx(1 / evaluated.seconds_per_pass)
-
-
 @pytest.fixture
 def decode(tiny):
     """Three stages, the last two slowest, and links that take a tenth of their time."""
@@ -275,19 +249,3 @@ def test_what_has_no_timeline_says_why(tiny, decode):
     step = pl.timeline_of(with_link_units(tiny, "tokens"), TWO, 8, schedule="ZBH1", training=True)
     with pytest.raises(pl.PipelabError, match="weight_activation = None: ZBH1 splits its backward"):
         pl.plot(step, memory=True)
-
-
-def test_identical_stages_are_one_row_with_what_they_take():
-    """Every stage is in one row, and the framed rows are those that set the pace."""
-    problem = course.three_sites()
-    for plan in (pl.solve(problem), pl.solve(problem, "proportional")):
-        placed = pl.timeline_of(problem, plan)
-        (bars,) = course.plot_stage_groups(placed).data
-        *rows, links = zip(bars.y, bars.x, bars.marker.line.width, strict=True)
-        assert sum(int(name.split(" ")[0]) for name, _, _ in rows) == len(placed.placement)
-        slowest = 1000 * max(lane.seconds for lane in placed.lanes)
-        for _, ms, width in (*rows, links):
-            assert bool(width) == (abs(ms - slowest) < 1e-6)
-        assert links[1] == 1000 * max(lane.seconds for lane in placed.lanes if lane.link)
-    title = course.plot_stage_groups(placed).layout.title.text
-    assert title.startswith("a link sets the pace: 762.9")

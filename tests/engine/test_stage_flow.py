@@ -95,22 +95,6 @@ def test_the_least_where_the_ends_differ(seed):
     check(ends_differ(seed), np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(10))
-def test_what_is_useful_is_what_no_part_replaces(seed, kind):
-    table = instance_of(small(seed, kind))
-    rng = np.random.default_rng(seed)
-    seconds = np.where(rng.random(table.rate.shape) < 0.7, table.seconds, np.inf)
-    rows, useful = table.composition, table.useful(seconds)
-    for c, u in product(range(len(rows)), range(table.rate.shape[1])):
-        others = [seconds[d, u] for d in range(len(rows)) if d != c and (rows[d] <= rows[c]).all()]
-        assert useful[c, u] <= np.isfinite(seconds[c, u])
-        if min(others, default=np.inf) <= seconds[c, u] * (1 - 1e-12):
-            assert not useful[c, u]
-        elif useful[c, u] != np.isfinite(seconds[c, u]):  # of equal ones the smallest stays
-            assert min(others) <= seconds[c, u] * (1 + 1e-11)
-
-
 def test_a_feasible_program_stays_feasible_without_presolve():
     """HiGHS 1.14's presolve calls this program infeasible; SCIP solves it."""
     stored = json.loads((Path(__file__).parents[1] / "data" / "called_infeasible.json").read_text())
