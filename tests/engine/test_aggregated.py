@@ -150,15 +150,6 @@ def test_the_program_does_not_grow_with_the_cluster():
     assert size(40) == size(20_000)
 
 
-def test_circuits_apart_from_the_pipeline_are_no_placement(monkeypatch):
-    """Two nodes with no fast link between them: counts that balance, and no pipeline."""
-    links = np.full((4, 4), 1.0)
-    links[:2, :2] = links[2:, 2:] = 400.0
-    heavy = oracle.heavier(pl.load_case("tiny"), 60.0)
-    monkeypatch.setattr("pipelab.engine.cluster_parts._components", lambda hop, usable: [usable])
-    agrees(dataclasses.replace(heavy, cluster=pl.Cluster((pl.GPU("A100", 80),) * 4, links)))
-
-
 # Ties
 
 

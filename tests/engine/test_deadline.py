@@ -119,17 +119,6 @@ def many_mixtures(at_the_third=lambda: None):
     return dataclasses.replace(medium, cluster=cluster, costs=costs)
 
 
-def in_nodes(number):
-    """Nodes of eight GPUs each, in stages of up to 8: 735,470 mixtures in 16."""
-    gpus = tuple(
-        pl.GPU("A100-SXM-40", 40, 1.29, f"node {i}", 300.0) for i in range(number) for _ in range(8)
-    )
-    links = np.where(np.eye(number), 300.0, 12.5)
-    cluster = pl.Cluster(gpus, links, np.repeat(np.arange(number), 8))
-    model, load = pl.load_model("Llama-3-70B"), pl.Workload(2048, 32, "decode")
-    return pl.Problem(cluster, model, load, pl.Roofline(), 8, same_type_stages=True)
-
-
 def unequal(number):
     """As many classes as GPUs."""
     links = np.random.default_rng(0).random((number, number)) + 1
@@ -148,7 +137,6 @@ LONG = {
     "mixtures, quickest": (many_mixtures, {"objective": "latency"}),
     "mixtures, cheapest": (many_mixtures, {"objective": "cost"}),
     "mixtures, front": (many_mixtures, {"against": "seconds_per_pass"}),
-    "mixtures in nodes": (lambda: in_nodes(16), {"method": "aggregated"}),
     "classes": (lambda: unequal(2000), {"objective": "rate"}),
     "layers": (lambda: of_layers(100_000), {"objective": "latency"}),
     "segments": (lambda: pl.load_case("medium"), {"method": "single_gpu"}),
@@ -331,8 +319,8 @@ def without_seconds(answer):
 
 
 @pytest.mark.quick(1)
-@pytest.mark.daily(1)
-@pytest.mark.parametrize("seed", [3, 1, 0, 2])
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("seed", [1, 4, 3, 0, 2])
 @pytest.mark.parametrize("what", WORKS)
 def test_a_function_of_progress_ends_at_the_same_point_on_every_machine(what, seed, monkeypatch):
     rng, problem = np.random.default_rng(seed), random_long(seed)

@@ -277,3 +277,11 @@ def test_what_has_no_flow_is_refused(problem, objective, message):
         problem = dataclasses.replace(problem, workload=pl.Workload(100, 1, "training"))
     with pytest.raises(pl.errors.InvalidValue, match=message):
         pl.flow(problem, objective)
+
+
+def test_no_flow_is_above_what_the_gpus_of_a_deployment_let_pass():
+    """It is told where links hold a deployment back, and a flow is better."""
+    slow = two_sites(20)
+    several, best = pl.deploy(slow), pl.flow(slow)
+    assert several.throughput * 1.1 < best.throughput <= several.details["gpus_alone"]
+    assert "gpus_alone" not in pl.deploy(two_sites(10_000)).details

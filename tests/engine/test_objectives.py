@@ -11,7 +11,6 @@ from small_problems import PRICES, every_pair, free, hourly, late, per_million, 
 import oracle
 import pipelab as pl
 import roofline_oracle
-from pipelab.engine.methods import fronts
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.hardware.known_clusters import cluster_of_counts
 
@@ -284,23 +283,6 @@ def test_a_front_that_is_ended_early_keeps_its_points(against, how):
     ended = pl.trade_off(problem, against, time_limit=0.0)
     assert not ended.complete
     assert [p.status for p in ended.points] == ["feasible"] * (against != "gpus")
-
-
-def test_a_front_whose_last_proofs_stay_open_has_all_its_points(monkeypatch):
-    """Each least is then known to a solver's tolerance only: the same points, and none is called proven."""
-    problem = pl.load_case("tiny", max_gpus_per_stage=2, link_units="tokens")
-    whole, real, seen = pl.trade_off(problem, "seconds_per_pass"), fronts._least_time, []
-
-    def nearly(*args):
-        found = real(*args)
-        return found if found.placement is None else found._replace(bound=found.bound * (1 - 1e-5))
-
-    monkeypatch.setattr(fronts, "_least_time", nearly)
-    left = pl.trade_off(problem, "seconds_per_pass", on_point=seen.append)
-    assert [p.throughput for p in left.points] == [p.throughput for p in whole.points]
-    assert (whole.complete, left.complete) == (True, False)
-    assert not left.to_frame()["proven"].any()
-    assert seen[::-1] == list(left.points)
 
 
 def test_a_bound_above_the_value_is_an_error():

@@ -4,10 +4,7 @@ import dataclasses
 
 import pytest
 
-import oracle
 import pipelab as pl
-from pipelab.engine.formulations.candidates import enumerate_candidates
-from pipelab.engine.formulations.program_size import count_candidates
 from pipelab.engine.methods.joint import joint_size
 
 # allocations, connections, variables by case and max GPUs per stage
@@ -43,15 +40,3 @@ def test_numbers_beyond_64_bits_stay_exact_and_nothing_is_listed():
     model = dataclasses.replace(tiny.model, layers=100_000, layer_weight_gb=1e-6)
     with pytest.raises(pl.errors.TooLarge, match=r"50,000,500,000 allocations"):
         pl.solve(dataclasses.replace(tiny, model=model), "joint", time_limit=5)
-
-
-@pytest.mark.parametrize("seed", range(150))
-def test_counting_equals_listing(seed):
-    more = {"layers": 6, "gpus": 6, "unlike": seed % 2 > 0}
-    # of the wild, types of equal memory may need different amounts
-    for problem in (oracle.random_problem(seed, **more), oracle.wild_problem(seed)):
-        counts, listed = count_candidates(problem), enumerate_candidates(problem)
-        assert counts["allocations"] == len(listed.start)
-        assert counts["connections"] == len(listed.tail)
-        assert counts["with_successor"] == len(set(listed.tail.tolist()))
-        assert counts["with_predecessor"] == len(set(listed.head.tolist()))

@@ -117,21 +117,12 @@ def broken(*lines, **known):
 @pytest.mark.parametrize(
     ("lines", "defect"),
     [
-        (("0F0 0F1 0B0 0B1", "1F0 1B0 1F1"), "1B1 is missing on rank 1"),
-        (
-            ("0F0 0B0", "1F0 1B0 1F0"),
-            "1F0 is there 2 times, expected once (rank 1, position 0, rank 1, position 2)",
-        ),
         (("0F0 0B0 1F0", "1F0 1B0"), "1F0 (rank 0, position 2): stage 1 is on rank 1"),
         (("0F0 0I0 0W0 0B0", "1F0 1B0"), "0B0 and 0I0 do the same work; expected B, or I and W"),
         (("0F0 0I0", "1F0 1B0"), "0W0 is missing on rank 0"),
         (
             ("0F0 0W0 0I0", "1F0 1B0"),
             "0W0 (rank 0, position 1) waits for 0I0, which comes later on the same rank",
-        ),
-        (
-            ("0F0 0B0", "1B0 1F0"),
-            "1B0 (rank 1, position 0) waits for 1F0, which comes later on the same rank",
         ),
         (
             ("(0F0;0B0)OVERLAP_F_B",),

@@ -216,20 +216,6 @@ def test_a_formula_has_no_value_where_it_does_not_hold():
 # memory
 
 
-@pytest.mark.parametrize("p", [2, 5])
-def test_peak_memory_of_the_zero_bubble_schedules_as_the_paper_has_it(p):
-    """Worker i holds (p-i+1)·M_B + (i-1)·M_W at most in ZB-H1, (2p-2i+1)·M_B + (2i-2)·M_W in ZB-H2.
-
-    Table 2 has the largest alone, p·M_B and (2p-1)·M_B; what is in flight on the other ranks is not
-    from there.
-    """
-    full, rest = 34.0, 32.0
-    costs = pl.StageCosts(1, 1, 1, activation=full, weight_activation=rest)
-    one, two = run("ZBH1", p, 4 * p, costs).peak_memory, run("ZBH2", p, 4 * p, costs).peak_memory
-    assert one == tuple((p - i + 1) * full + (i - 1) * rest for i in range(1, p + 1))
-    assert two == tuple((2 * p - 2 * i + 1) * full + (2 * i - 2) * rest for i in range(1, p + 1))
-
-
 def test_memory_over_time_is_taken_and_freed_in_order_and_unknown_without_the_share_of_w():
     steps = run("ZBH1", 1, 2, pl.StageCosts(1, 1, 1, activation=34, weight_activation=32)).memory(0)
     assert steps.time.tolist() == [0, 0, 2, 3, 5, 6]  # F0 I0 W0 F1 I1 W1
