@@ -52,7 +52,8 @@ def test_the_curve_equals_every_division(seed, against):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.daily(2)
+@pytest.mark.parametrize("seed", [1, 2, 0])
 def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     """What is done where there are too many mixes for the whole curve."""
     monkeypatch.setattr(trade_off, "_MOST_MIXES", 0)
@@ -73,7 +74,6 @@ def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     [
         ((40, 40, 40), "gpus", {}, r"68,921 mixes.*against='usd_per_hour'"),
         ((1, 1, 1), "gpus", {"tpot_ms": 50}, "for requests"),
-        ((1, 1, 1), "usd_per_million_tokens", {}, "'gpus' or 'usd_per_hour' where points are"),
     ],
 )
 def test_what_deployments_are_not_compared_by_is_refused(counts, against, options, message):

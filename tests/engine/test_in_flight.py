@@ -146,7 +146,7 @@ def test_the_evaluator_finds_the_number_that_yields_most(seed):
 
 
 @pytest.mark.quick(2)
-@pytest.mark.parametrize("seed", [54, 1, 90, 208, *range(2, 12), 0, 119, 122, 400751])
+@pytest.mark.parametrize("seed", [54, 1, 90, *range(2, 12), 0, 119, 122, 208, 400751])
 def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed):
     """Memory for one microbatch in 400751: in steps of a tolerance, the least cost would be 300,000 steps away."""
     problem, pairs, _ = answered(seed)

@@ -49,6 +49,7 @@ def by_nodes(problem):
 
 
 @pytest.mark.slow
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("part", range(4))
 def test_equal_to_brute_force(part):
     seen = Counter()

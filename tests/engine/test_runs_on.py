@@ -19,8 +19,8 @@ SERVING = [name for name, rules in known_rules().items() if not rules.trains]
 TRAINING = [name for name, rules in known_rules().items() if rules.trains]
 OBJECTIVES = ("throughput", "throughput", "rate", "latency", "cost")
 MAKERS = {"B": "MI300X", "C": "M3-Max-40c"}
-# By day the first four; of these, 6 has stages of several GPUs by a cost model of one's own.
-SEEDS = (0, 2, 3, 6, 1, 4, 5, *range(7, 300))
+# By day the first three; of these, 6 has stages of several GPUs by a cost model of one's own.
+SEEDS = (2, 3, 6, 0, 1, 4, 5, *range(7, 300))
 
 
 def accepted(problem, engines):
@@ -222,7 +222,7 @@ def least_step(problem, engine, schedules, modes):
 
 @pytest.mark.quick(1)
 @pytest.mark.daily(3)
-@pytest.mark.parametrize("seed", range(300))
+@pytest.mark.parametrize("seed", [0, 1, 3, 2, *range(4, 300)])
 def test_training_equals_brute_force(seed):
     problem = random_training(seed)
     engine = TRAINING[seed % len(TRAINING)]

@@ -24,6 +24,7 @@ def hosts_of(rng, folder, number, most, **given):
     return hosts, by_uuid, pl.load_cluster(folder, network_gbit_per_s=10)
 
 
+@pytest.mark.daily(2)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_script_addresses_machines_and_calls_gpus_as_their_drivers_do(seed, tmp_path):
     for part in range(8):

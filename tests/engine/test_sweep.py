@@ -428,14 +428,27 @@ def test_a_file_that_takes_no_rows_is_refused_before_the_first_point(tmp_path, p
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no such locks")
-def test_two_sweeps_do_not_write_to_one_file(file):
+def test_two_sweeps_do_not_write_to_one_file(file, tmp_path, monkeypatch):
+    import fcntl
+
     def meanwhile(**point):
         with pytest.raises(pl.errors.InvalidValue, match="another sweep is adding to it"):
             quiet(make, POINTS, path=file)
         return make(**point)
 
     assert quiet(meanwhile, POINTS[:1], path=file).rows[0]["status"] != "failed"
+    new, lock = tmp_path / "new.csv", fcntl.flock
+    new.write_bytes(file.read_bytes())
+
+    def late(*arguments):
+        """The first has replaced the file since the second opened it."""
+        if new.exists():
+            os.replace(new, file)
+        lock(*arguments)
+
+    monkeypatch.setattr(fcntl, "flock", late)
     quiet(make, POINTS[:2], path=file)  # the first has let go of it
+    assert rows(quiet(pytest.fail, POINTS[:2], path=file)) == rows(undisturbed())[:2]
 
 
 def test_a_point_that_stands_there_twice_is_solved_once_and_numbers_are_pythons(file):
