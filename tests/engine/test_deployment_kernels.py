@@ -7,8 +7,45 @@ from small_problems import every_pair, late, small
 from pipelab.engine import stages
 from pipelab.engine.deadline import NEVER
 from pipelab.engine.deployments import pricing
+from pipelab.engine.deployments.listing import _Labels, _undominated
 from pipelab.engine.deployments.offers import first_offers
 from pipelab.engine.stages import slowest_between
+
+
+def random_labels(rng, number):
+    """Few numbers, so that there are ties of every kind."""
+    rate, seconds = rng.integers(1, 5, (2, number)).astype(float)
+    none = np.zeros(number, dtype=int)
+    return _Labels(
+        gpus=rng.integers(0, 2, (number, 2)),
+        price=0.0 * rate,
+        rate=rate,
+        seconds=seconds,
+        late=rng.integers(0, 1 + 2 * rng.integers(2), number).astype(float),
+        reached=none,
+        entered=rng.integers(0, 2, number),
+        left=none,
+        row=none,
+        rest=none,
+    )
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_label_is_dropped_where_one_that_is_kept_is_no_worse(seed):
+    """No worse: of the same GPUs and ways, at least as fast, and as soon in both its times."""
+    rng = np.random.default_rng(seed)
+    labels = random_labels(rng, int(rng.integers(10, 40)))
+    kept = _undominated(labels).tolist()
+
+    def no_worse(a, b):
+        same = (labels.gpus[a] == labels.gpus[b]).all() and labels.entered[a] == labels.entered[b]
+        times = (getattr(labels, name) for name in ("seconds", "late"))
+        return same and labels.rate[a] >= labels.rate[b] and all(t[a] <= t[b] for t in times)
+
+    assert len(set(kept)) == len(kept)
+    for label in range(len(labels.rate)):
+        others = [one for one in kept if one != label and no_worse(one, label)]
+        assert bool(others) == (label not in kept)
 
 
 def only_offer(problem):
