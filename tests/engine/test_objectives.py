@@ -14,8 +14,8 @@ import roofline_oracle
 from pipelab.engine.objective_and_bound import status_and_least
 from pipelab.hardware.known_clusters import cluster_of_counts
 
-# Some that differ by a few parts in 10,000, so that near ties are common; and some in no whole cents.
 CLOSE = 3e-6  # a solver's tolerance, and half as much again
+# Some that differ by a few parts in 10,000, so that near ties are common; and some in no whole cents.
 TABLES = [PRICES, [0.5, 0.5001, 0.5002, 0.9998], [0.350001, 0.500003, 1.250007, 2.990011]]
 
 
@@ -227,11 +227,10 @@ def test_mixtures_too_many_to_list_are_not_blamed_on_the_time(monkeypatch):
 @pytest.mark.parametrize("end", ["at once", "soon", "stop"])
 def test_what_ends_a_search_leaves_a_valid_bound(seed, end):
     """Where memory keeps the best placement from its rate, and where nothing does."""
-    problem = (
-        priced(small(seed, link_units="tokens"), seed)
-        if seed % 2
-        else free((54, 90)[seed % 4 // 2])
-    )
+    if seed % 2:
+        problem = priced(small(seed, link_units="tokens"), seed)
+    else:
+        problem = free({0: 54, 2: 90}.get(seed, seed))
     every = every_pair(problem)
     asked = {
         "throughput": [-rate for rate, *_ in every],
@@ -241,16 +240,15 @@ def test_what_ends_a_search_leaves_a_valid_bound(seed, end):
     stop = threading.Event()
     stop.set()
     options = {"at once": {"time_limit": 0}, "soon": {"time_limit": 0.01}, "stop": {"stop": stop}}
-    for goal, values in asked.items():
-        result = pl.solve(problem, objective=goal, **options[end])
+    for objective, values in asked.items():
+        result = pl.solve(problem, objective=objective, **options[end])
         if not values:
             assert result.status in ("infeasible", "unknown")
             continue
         assert result.status in ("optimal", "feasible", "unknown")
-        goal = result.objective
-        bound, value = (
-            (goal.bound, goal.value) if goal else (-result.bound, -(result.throughput or 0))
-        )
+        bound, value = -(result.bound or 0.0), -(result.throughput or 0.0)
+        if result.objective:
+            bound, value = result.objective.bound, result.objective.value
         assert bound <= min(values) + CLOSE * abs(min(values))
         if result.placement:
             assert value >= min(values) - CLOSE * abs(min(values))
