@@ -10,10 +10,7 @@ import pytest
 from small_problems import (
     check_deployment,
     every_division,
-    hourly,
     late,
-    of_mask,
-    priced,
     small,
     three_types,
     tight,
@@ -104,31 +101,6 @@ def test_where_lists_end_early_every_bound_holds(seed, monkeypatch):
     assert found.bound is None or found.bound >= truth * (1 - 1e-9)
     assert found.status != "optimal" or found.throughput == pytest.approx(truth, rel=1e-9)
     assert not truth or found.bound <= 1.6 * truth
-
-
-@pytest.mark.quick(3)
-@pytest.mark.parametrize("seed", range(30))
-@pytest.mark.parametrize("kind", ["unequal links, twins, tables with gaps", "memory for a few"])
-def test_the_cheapest_deployment_for_a_load(kind, seed):
-    problem, batches = asked(kind, seed)
-    problem = priced(problem, seed)
-    total = every_division(problem, batches)
-    if not total[-1]:
-        assert pl.deploy(problem, 1.0, batches=batches).status == "infeasible"
-        return
-    for share in (0.3, 0.8, 1.0):
-        load = share * total[-1]
-        truth = min(
-            hourly(problem, of_mask(m)) for m, t in enumerate(total) if t >= load * (1 - 1e-12)
-        )
-        found = pl.deploy(problem, load, batches=batches)
-        assert found.status == "optimal", (found, truth)
-        assert found.usd_per_hour == pytest.approx(truth, rel=1e-9)
-        assert found.bound == pytest.approx(truth, rel=1e-9)
-        assert found.throughput >= load * (1 - 1e-9)
-        check_deployment(problem, found)
-    above = pl.deploy(problem, 1.01 * total[-1], batches=batches)
-    assert above.status == "infeasible"
 
 
 @pytest.mark.quick(3)

@@ -5,7 +5,6 @@ from collections import Counter
 
 import pytest
 from small_problems import (
-    check_deployment,
     every_division,
     hourly,
     of_mask,
@@ -16,39 +15,6 @@ from small_problems import (
 
 import pipelab as pl
 from pipelab.engine.deployments import trade_off
-
-
-def best_compromises(problem, against):
-    """(cost, rate) of every set of GPUs that no other beats in both, the fastest first."""
-    total = every_division(problem)
-    cost = [
-        m.bit_count() if against == "gpus" else hourly(problem, of_mask(m))
-        for m in range(len(total))
-    ]
-    points, least = [], float("inf")
-    for rate, spent in sorted(zip(total, cost, strict=True), key=lambda p: (-p[0], p[1])):
-        equal = points and rate >= points[-1][1] * (1 - 1e-9)
-        if rate and spent < least - 1e-9:
-            points[len(points) - bool(equal) :] = [(spent, rate)]
-            least = spent
-    return points
-
-
-@pytest.mark.quick(14)
-@pytest.mark.parametrize("against", ["gpus", "usd_per_hour"])
-@pytest.mark.parametrize("seed", range(12))
-def test_the_curve_equals_every_division(seed, against):
-    problem, seen = priced(small(seed), seed), []
-    found = pl.trade_off(problem, against, deployments=True, on_point=seen.append)
-    truth = best_compromises(problem, against)
-    assert found.complete
-    assert tuple(seen) == found.points
-    assert [p.throughput for p in found.points] == pytest.approx([r for _, r in truth], rel=1e-9)
-    if truth:
-        assert found.to_frame()[against].tolist() == pytest.approx([c for c, _ in truth], abs=1e-6)
-        assert found.to_frame()["proven"].all()
-    for point in found.points:
-        check_deployment(problem, point)
 
 
 @pytest.mark.slow
