@@ -185,10 +185,11 @@ def test_near_ties_of_the_original_milp_are_not_called_optimal(ratio):
 
 
 def test_rates_too_far_apart_for_scip_are_refused():
-    problem = _of_constant_rates({"A": 1e13, "B": 2}, (("A", 6.01), ("B", 6.01)), 6)
-    told = r"fastest stage has 1e\+13 tokens/s and the slowest stage or link 2"
-    with pytest.raises(pl.errors.NotApplicable, match=told):
-        pl.solve(problem, "single_gpu", segments="as_run")
+    for rate in (1e8, 1e13):  # by their share, and by themselves
+        problem = _of_constant_rates({"A": rate, "B": 2}, (("A", 6.01), ("B", 6.01)), 6)
+        for method in ("joint", "single_gpu"):
+            with pytest.raises(pl.errors.NotApplicable, match="fastest stage has"):
+                pl.solve(problem, method)
 
 
 # The heuristic that failed.
