@@ -10,8 +10,10 @@ from small_problems import every_placement
 
 import pipelab as pl
 from pipelab.costs import LayerTimes, TrainingCost
+from pipelab.engine.schedules.columns import columns_of
 from pipelab.engine.training import TrainingResult, schedules_for
-from pipelab.engine.training.bounds import TRAINED_BY, order_of
+from pipelab.engine.training.bounds import TRAINED_BY, Rule, makespans, order_of
+from pipelab.engine.training.stages import Times
 from roofline_oracle import random_model
 
 
@@ -193,6 +195,59 @@ def test_each_stage_recomputes_only_where_it_must():
     assert set(auto.recompute) == {"none", "full"}
     assert not auto.shortfall
     assert auto.timeline.iteration_time == min(times)
+
+
+def chain_bounds(rule, times, first, comm):
+    """What the terms of a rule bound for K placements: every stage, every run of ranks, and the ways to and from."""
+    ranks, parts = times.shape[1], rule.parts(Times(np.concatenate([times, 0 * times[:1], first])))
+    passed = parts.both.copy()  # to a rank and back to the first, for what lies between them
+    passed[1:] += 2 * comm
+    passed = passed.cumsum(axis=0)
+    value, beyond = np.zeros((2, times.shape[2]))
+    for i in reversed(range(ranks)):
+        mine, most = parts.take(i), [rule.window(ranks, rank) for rank in range(ranks)]
+        own = rule.own(mine, most[i], beyond).copy()
+        for j in range(i, ranks if rule.chunks == 1 else i):
+            inside, through = (passed[k] - passed[i] + mine.both for k in (j, -1))
+            found = rule.run((most[i], most[j]), mine.forward, mine.both, inside, through)
+            own[-1] = np.maximum(own[-1], found)
+        hop = comm[i] if i < ranks - 1 else 0 * comm[:1].sum(axis=0)
+        value = np.maximum(own, mine.lead + rule.hops[:, None] * hop + value)
+        if i:
+            beyond = 2 * comm[i - 1] + mine.both + beyond
+    if rule.split:
+        value[-1] += parts.weight[0]
+    return value.max(axis=0)
+
+
+@pytest.mark.parametrize("schedule", TRAINED_BY)
+def test_bounds_hold_and_many_are_simulated_as_one(schedule):
+    rng = np.random.default_rng(0)
+    for ranks, microbatches in ((1, 4), (3, 6), (4, 8), (5, 5)):
+        if not exists(schedule, ranks, microbatches):
+            continue
+        order, rule = pl.schedule(schedule, ranks, microbatches), Rule(schedule, 5, microbatches)
+        at, count, columns = np.array(order.stage_rank), 60, columns_of(order)
+        times = rng.random((3, order.stages, count)) ** rng.choice([0.3, 1, 4])
+        held = [np.flatnonzero(at == rank) for rank in range(ranks)]
+        whole = np.stack([times[:, mine].sum(axis=1) for mine in held], axis=1)
+        hops = rng.random((ranks, ranks, count)) * rng.choice([0, 0.1, 1], size=count)
+        hops = np.maximum(hops, hops.transpose(1, 0, 2))
+        comm = np.where((at[:-1] != at[1:])[:, None], hops[at[:-1], at[1:]], 0.0)
+        ends = makespans(columns, times, comm)
+        chain = hops[range(ranks - 1), range(1, ranks)]
+        bounds = chain_bounds(rule, whole, times[:, [mine[0] for mine in held]], chain)
+        assert (bounds <= ends * (1 + 1e-9)).all()
+        # a rank's own work is never forgotten
+        assert (bounds >= microbatches * whole.sum(axis=0).max(axis=0) * (1 - 1e-9)).all()
+        forward, back, weight = times[:, :, 0].tolist()
+        hops, kept = comm[:, 0].tolist(), {"activation": forward, "weight_activation": back}
+        costs = pl.StageCosts(forward, back, weight, hops, **kept)
+        alone = pl.simulate(order, costs, transfers="queued")
+        assert ends[0] == pytest.approx(alone.makespan, rel=1e-12)
+        pairs = zip(columns.held_counts, held, strict=True)
+        peaks = [(counts @ times[:2, mine, 0].ravel()).max() for counts, mine in pairs]
+        assert peaks == pytest.approx(alone.peak_memory)
 
 
 def real_problem(counts, microbatches=32, sequence=4096):
