@@ -145,6 +145,34 @@ def test_the_evaluator_finds_the_number_that_yields_most(seed):
         assert found.in_flight_needed >= 1
 
 
+def test_by_time_a_later_mode_may_have_the_higher_rate():
+    """With memory for two in flight two GPUs cut the layers; with more they share the batch, and yield more."""
+    problem = roofline_oracle.random_problem(2, layers=3, gpus=2)
+    model = dataclasses.replace(
+        problem.model, latent=None, kv_heads=1, precision="int4", kv_precision="bf16", vocab=100, window=None,
+        full_layers=(),
+    )  # fmt: skip
+    gpu = dataclasses.replace(problem.cluster.gpus[0], node="n", node_gb_per_s=900.0)
+    costs = dataclasses.replace(problem.costs, prefer="time", tensor_parallel=True)
+    problem = dataclasses.replace(
+        problem, model=model, max_gpus_per_stage=2, batch_split="even", costs=costs,
+        workload=pl.Workload(8192, 3, "prefill", in_flight=2), cluster=pl.Cluster((gpu, gpu), [[50.0]], [0, 0]),
+    )  # fmt: skip
+    need = roofline_oracle.memory_gb(problem, gpu, range(model.layers), 3, 2)
+    need -= (1 - costs.memory_share) * gpu.memory_gb
+    sized = dataclasses.replace(gpu, memory_gb=1.001 * need / costs.memory_share)
+    cluster = pl.Cluster((sized, sized), [[50.0]], [0, 0])
+    problem = dataclasses.replace(problem, cluster=cluster).with_in_flight(None)
+    placement = pl.Placement.of([(model.layers, (0, 1))])
+    rate, n = scanned(problem, placement, range(1, 20))
+    first = pl.evaluate(problem.with_in_flight(1), placement)
+    found = pl.evaluate(problem, placement)
+    assert (n, first.in_flight_needed) == (3, 1)
+    assert (found.attainable, found.in_flight) == (pytest.approx(rate, rel=1e-9), n)
+    assert found.attainable > first.rate * 1.01
+    assert pl.solve(problem).throughput >= rate
+
+
 @pytest.mark.quick(2)
 @pytest.mark.parametrize("seed", [54, 1, 90, *range(2, 12), 0, 119, 122, 208, 400751])
 def test_the_quickest_and_the_cheapest_that_attain_a_floor(seed):
