@@ -11,6 +11,7 @@ from small_problems import every_pair, free, hourly, per_million, random_placeme
 
 import oracle
 import pipelab as pl
+import roofline_oracle
 
 # Sums of times come from a solver: as close as `tolerances.ATTAINED`, and half as much again.
 CLOSE = 3e-6
