@@ -80,8 +80,9 @@ def test_a_stopped_search_keeps_its_best(tiny):
     result = pl.solve(tiny, "exhaustive", stop=stop)
     assert (result.status, result.stopped_by) == ("unknown", "stop")
     heavy = oracle.heavier(pl.load_case("small"), 20)
-    result = pl.solve(heavy, "exhaustive", limit=10**18, time_limit=0.2)
-    assert (result.status, result.stopped_by) == ("feasible", "time limit")
+    stop = lambda progress: progress.incumbent is not None  # noqa: E731
+    result = pl.solve(heavy, "exhaustive", limit=10**18, stop=stop)
+    assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert pl.evaluate(heavy, result.placement).throughput == result.throughput < result.bound
     assert 0 < result.details["tried"] < 1_757_211_400
 
@@ -289,6 +290,8 @@ def test_a_comparison_is_one_table_and_goes_on_where_a_method_refuses(tiny):
     both = pl.compare(dataclasses.replace(tiny, model=model), ["type_count", "aggregated"])
     assert "identical layers" in both.refused["type_count"]
     assert both.results["aggregated"].status == "optimal"
+    with pytest.raises(pl.errors.InvalidValue, match="expected a list of methods"):
+        pl.compare(tiny, "even")
     with pytest.raises(pl.errors.UnknownName, match="options for 'evn', which is not compared"):
         pl.compare(tiny, ["even"], evn={})
 

@@ -115,6 +115,9 @@ def test_random_placements_reach_the_evaluated_rate():
         assert placed.reaches_predicted_rate
         assert placed.steady_rate == pytest.approx(evaluated.throughput, rel=1e-6), seed
         assert placed.latency_s == pytest.approx(evaluated.seconds_per_pass, rel=1e-12)
+        tokens = problem.workload.tokens
+        costs = pl.inference_costs(problem, placement, tokens=tokens)
+        assert list(costs.forward) == pytest.approx([lane.seconds for lane in placed.lanes])
         longest = max(lane.seconds for lane in placed.lanes)
         slowest = {lane.name for lane in placed.lanes if lane.seconds >= longest * (1 - 2e-12)}
         framed = {lane.name for lane in placed.lanes if lane.bottleneck}
