@@ -185,7 +185,9 @@ def test_where_no_rule_keeps_to_the_limits_there_is_a_schedule_at_once(split):
     ("arguments", "words"),
     [
         ({"max_in_flight": [1]}, "2 for 2 ranks"),
+        ({"ranks": None}, "ranks"),
         ({"memory": 2}, "weight_activation"),
+        ({"memory": -1, "split_backward": False}, "memory"),
         ({"objective": "time"}, "makespan"),
         ({"costs": pl.StageCosts(1, 1, 1, weight_activation=2)}, "at most `activation`"),
         ({"microbatches": 100_000}, "lower_bound"),

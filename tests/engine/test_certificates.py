@@ -66,6 +66,7 @@ def test_every_proven_answer_has_a_certificate(seed):
 def test_certificates_of_the_cases(case, k, by, left):
     proof = pl.certificate(pl.solve(pl.load_case(case, max_gpus_per_stage=k)))
     assert (proof.by, proof.left_over) == (by, left)
+    assert proof.sentence
     assert proof.check() > 0
 
 

@@ -159,6 +159,7 @@ def test_stages_that_nodes_have_no_room_for_are_not_counted(monkeypatch):
     found = pl.deploy(problem)
     assert (found.status, found.count) == ("feasible", 3)
     assert found.bound >= 4 * pair * (1 - 1e-9)
+    assert found.sentence
     assert pl.deploy(problem, 3.5 * pair).status == "unknown"
 
 

@@ -40,6 +40,7 @@ def test_in_steps_every_point_is_the_cheapest_for_its_load(seed, monkeypatch):
     [
         ((40, 40, 40), "gpus", {}, r"68,921 mixes.*against='usd_per_hour'"),
         ((1, 1, 1), "gpus", {"tpot_ms": 50}, "for requests"),
+        ((1, 1, 1), "usd_per_million_tokens", {}, "'gpus' or 'usd_per_hour' where points are"),
     ],
 )
 def test_what_deployments_are_not_compared_by_is_refused(counts, against, options, message):

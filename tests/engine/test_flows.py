@@ -284,4 +284,5 @@ def test_no_flow_is_above_what_the_gpus_of_a_deployment_let_pass():
     slow = two_sites(20)
     several, best = pl.deploy(slow), pl.flow(slow)
     assert several.throughput * 1.1 < best.throughput <= several.details["gpus_alone"]
+    assert "pl.flow" in several.sentence
     assert "gpus_alone" not in pl.deploy(two_sites(10_000)).details

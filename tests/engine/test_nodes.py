@@ -11,8 +11,11 @@ from small_problems import per_million, priced
 
 import oracle
 import pipelab as pl
+from pipelab.engine.cluster_parts import parts_of
+from pipelab.engine.deadline import NEVER
 from pipelab.engine.instance import instance_of
 from pipelab.engine.packing import Packing
+from pipelab.engine.reach import Reach
 from pipelab.engine.solvers import choice, highs, scip
 from pipelab.engine.solvers.linear_program import Columns, LinearProgram, incidence
 from pipelab.writeup.linear_rates import with_link_units
@@ -73,6 +76,15 @@ def test_the_table_of_brute_force_is_brute_force():
         problem = node_oracle.random_problem(seed, gpus=4, layers=3)
         slow, quick = oracle.best(problem), node_oracle.best(problem)
         assert (slow is None and quick is None) or quick == pytest.approx(slow, rel=1e-12)
+
+
+def test_above_the_rate_of_links_one_rack_or_node_stands_for_all():
+    problem = data_centre((8, 4, "L4", 32.0), between=0.1, racks=(2, 0.05))
+    between, inside = (float(problem.link_throughput(b)) for b in (0.05, 0.1))
+    for rate, count in ((0.9 * between, 32), (1.1 * between, 8), (1.1 * inside, 4)):
+        reach = Reach(instance_of(problem), rate)
+        parts = parts_of(reach.instance, reach.hop, reach.usable, reach.one_stage_may_do, NEVER)
+        assert [part.classes.count.tolist() for part in parts] == [[count]]
 
 
 def test_a_cost_model_that_may_look_at_nodes_is_left_alone(monkeypatch):

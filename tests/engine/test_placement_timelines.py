@@ -182,6 +182,7 @@ def test_what_runs_by_default_is_what_is_attained():
     assert not frame[frame["in_flight"] == found.in_flight_needed]["fits"].any()
     more = pl.timeline_of(problem, parts, in_flight=found.in_flight_needed)
     assert not more.fits
+    assert "Memory" in more.sentence
 
 
 # training

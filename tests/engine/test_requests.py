@@ -304,7 +304,7 @@ def check_valid(problem, found, limits):
 
 
 # A hop back that TTFT does not count; a bound below 0 (179); a last token that is not waited for (619).
-SEEDS = (319, 0, 1, 2, 179, 619, *(n for n in range(3, 1000) if n not in (179, 319, 619)))
+SEEDS = (319, 179, 619, *(n for n in range(1000) if n not in (179, 319, 619)))
 
 
 @pytest.mark.quick(3)

@@ -222,7 +222,7 @@ def least_step(problem, engine, schedules, modes):
 
 @pytest.mark.quick(1)
 @pytest.mark.daily(3)
-@pytest.mark.parametrize("seed", [0, 1, 3, 2, *range(4, 300)])
+@pytest.mark.parametrize("seed", range(300))
 def test_training_equals_brute_force(seed):
     problem = random_training(seed)
     engine = TRAINING[seed % len(TRAINING)]

@@ -268,9 +268,10 @@ def test_a_search_ends_whatever_the_rounding():
 @pytest.mark.slow
 def test_stopped_early_keeps_its_best_and_says_how_far_off():
     problem = real_problem({"A100-SXM-80": 6, "H100-SXM": 6, "L40S": 6, "A10G": 6}, 64)
-    near = lambda now: (
-        now.incumbent and now.bound and now.incumbent - now.bound < 0.5 * now.incumbent
-    )  # noqa: E731
+
+    def near(now):
+        return now.incumbent and now.bound and now.incumbent - now.bound < 0.5 * now.incumbent
+
     result = pl.solve(problem, objective="step_time", recompute="auto", stop=near)
     assert (result.status, result.stopped_by) == ("feasible", "stop")
     assert 0 < result.gap < 0.5

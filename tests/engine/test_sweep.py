@@ -392,6 +392,25 @@ def test_the_file_of_another_sweep_is_refused(written, change, told):
     quiet(pytest.fail, POINTS, path=written, time_limit=60)  # but more time may be given
 
 
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [("status", "done"), ("throughput_tokens_per_s", "-12.5"), ("throughput_tokens_per_s", "")],
+)
+def test_a_broken_file_is_refused_by_row_and_column(file, column, cell):
+    point = [{"A100": 2, "V100": 1}]
+    quiet(make, point, path=file)
+    header, row = csv.reader(file.read_text().splitlines())
+    row[header.index(column)] = cell
+    for cells, told in (
+        (row, f"row 2, column '{column}': {repr(cell) if cell else 'empty'}"),
+        (row[:2], "row 2: 2 cells, expected 17"),
+    ):
+        with file.open("w", newline="") as lines:
+            csv.writer(lines, lineterminator="\n").writerows([header, cells])
+        with pytest.raises(pl.errors.InvalidData, match=told):
+            quiet(pytest.fail, point, path=file)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
 def test_a_full_disk_loses_no_row_and_the_next_call_goes_on(file):
     whole = rows(undisturbed())
