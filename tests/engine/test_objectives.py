@@ -179,6 +179,7 @@ def refusals():
         ("A100, V100 have none", lambda: pl.solve(tiny, objective="cost")),
         ("A100, V100 have none", lambda: pl.trade_off(tiny, "usd_per_million_tokens")),
         ("usd_per_hour for every GPU", lambda: pl.solve(tiny, budget=1.0)),
+        (r"budget = 0: .*\$ per hour", lambda: pl.solve(priced(tiny), budget=0)),
         ("no option 'budget'", lambda: pl.solve(priced(tiny), "even", budget=1.0)),
         ("without limits", lambda: pl.certificate(pl.solve(priced(tiny), budget=20.0))),
         ("greatest throughput", lambda: pl.certificate(pl.solve(priced(tiny), objective="cost"))),

@@ -397,7 +397,9 @@ def test_what_limits_cost_is_a_curve():
     assert dollars == tuple(sorted(dollars, reverse=True))
     one = pl.deploy(problem, requests_per_s=rates[1], **known)
     assert one.usd_per_hour == pytest.approx(dollars[1])
-    curve = pl.trade_off(problem, "tpot_ms", deployments=True, batches=[4, 16])
+    curve = pl.trade_off(
+        three_types((1, 2, 0), **MIXED), "tpot_ms", deployments=True, batches=[4, 16]
+    )
     frame = curve.to_frame()
     assert len(frame) > 1
     assert frame["tpot_ms"].is_monotonic_decreasing

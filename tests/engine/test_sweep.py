@@ -132,6 +132,9 @@ def test_points_are_every_combination_and_mixes_have_a_gpu():
         (lambda: pl.grid([{"batch": 1}], batch=(8,)), "name = 'batch': is in two parts"),
         (lambda: pl.grid(a=range(2000), b=range(2000)), "more than 1,000,000 points"),
         (lambda: pl.mixes(dict.fromkeys("ABCDEFG", 9)), "more than 1,000,000 points"),
+        (lambda: pl.mixes({"A100": (0, -1)}), "expected a whole number of at least 0"),
+        (lambda: quiet(make, [3]), r"points\[0\] = 3: expected names and values"),
+        (lambda: pl.grid([1], batch=(8,)), "expected points"),
         (lambda: pl.mixes({"A100": 1}, budget=3), "a budget needs a price for every type"),
         (lambda: quiet(make, []), "expected at least one; an iterator that was used up is empty"),
         (lambda: quiet(make, [{"A": 1}, {"V": 1}]), "expected the names of the first .*: A"),
@@ -409,6 +412,9 @@ def test_a_broken_file_is_refused_by_row_and_column(file, column, cell):
             csv.writer(lines, lineterminator="\n").writerows([header, cells])
         with pytest.raises(pl.errors.InvalidData, match=told):
             quiet(pytest.fail, point, path=file)
+    file.write_bytes(b"\xff\xfe\n")
+    with pytest.raises(pl.errors.InvalidData, match="belongs to another sweep"):
+        quiet(pytest.fail, point, path=file)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="needs POSIX limits")
